@@ -46,6 +46,7 @@ def gather() -> dict[str, Any]:
     """Everything as plain data. Sizes in bytes."""
     import psutil
 
+    from engine.attention import choices as attention
     from engine.hardware.cpu_threads.idle_cores import nodes
     from engine.hardware.devices import gpus, resolve_device, why_none
     from engine.hardware.machine import machine_info
@@ -77,7 +78,7 @@ def gather() -> dict[str, Any]:
         "no_gpu": "" if gpus() or not machine["gpus"] else why_none(),
         "nvidia_driver": driver_version(),
         "torch": {**dataclasses.asdict(build), "text": build.text},
-        "kernels": [choice._asdict() for choice in choices()],
+        "kernels": [choice._asdict() for choice in (*choices(), *attention.choices())],
         "versions": _versions(),
         "paths": {
             "data": str(data_dir()),

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import torch
 
+from engine.attention.choices import attention_dtype, native_limit
 from engine.attention.cpu import CPUAttention
-from engine.attention.gpu import MOST_WORKSPACE_BYTES, GPUAttention
+from engine.attention.gpu import MOST_CAPTURED, MOST_WORKSPACE_BYTES, GPUAttention
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.attention.offload import DividedAttention
+from engine.attention.rows import FEW_QUERIES
 from engine.config import EngineConfig
-from engine.kernels.attention_choices import FEW_QUERIES, attention_dtype, native_limit
-from engine.runner.cuda_graphs import SIZES
 
 
 def make_backend(
@@ -78,7 +78,7 @@ def _on_gpu(
         config.kv_dtype,
         device=device,
         # a row for each token of a step that is replayed, whatever is captured later
-        max_num_seqs=max(config.max_num_seqs, SIZES[-1]),
+        max_num_seqs=max(config.max_num_seqs, MOST_CAPTURED),
         max_model_len=config.max_model_len,
         max_num_batched_tokens=config.max_num_batched_tokens,
         most_workspace=most_workspace,

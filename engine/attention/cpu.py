@@ -21,6 +21,7 @@ from torch import Tensor
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import CPU, Gathered, PagedCache, make_caches, page_rows, token_rows
 from engine.attention.rows import (
+    FEW_QUERIES,
     attend_plain,
     attend_rows,
     capped,
@@ -30,8 +31,8 @@ from engine.attention.rows import (
     weigh,
 )
 from engine.batch.batch import Batch
-from engine.kernels.attention_choices import FEW_QUERIES
-from engine.kernels.cpu.attention import NativeCache, NativeStep, native_cache
+from engine.kernels.cpu.attention import NativeCache, NativeStep, can_attend
+from engine.kernels.cpu.check import library
 from engine.numerics.kv_dtype import PLAIN, KVDtype
 
 
@@ -43,9 +44,9 @@ class FewTokens:
         self._limit = limit
         self._caches: dict[int, NativeCache] = {}
         for layer, cache in caches.items():
-            native = native_cache(cache.keys.stored, cache.values.stored)
-            if native is not None:
-                self._caches[layer] = native
+            keys, values = cache.keys.tensors, cache.values.tensors
+            if can_attend(keys, values) and (native := library()):
+                self._caches[layer] = NativeCache(native, keys, values)
         self._step: NativeStep | None = None  # None: no request of this step computes few tokens
 
     def begin_step(self, batch: Batch) -> None:
@@ -141,7 +142,7 @@ class CPUAttention:
     prompt_dtype: the same for requests with many tokens in a step (None: no other).
     kv_dtype: what keys and values are stored in.
     few_tokens: requests that compute fewer than this in a step are attended by compiled code, where
-    there is some (`engine.kernels.attention_choices`).
+    there is some (`engine.attention.choices`).
     """
 
     def __init__(

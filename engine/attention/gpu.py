@@ -17,7 +17,7 @@ from engine.attention.pages import make_caches
 from engine.attention.varlen import VarlenSteps
 from engine.batch.batch import Batch
 from engine.config import SETTINGS
-from engine.kernels.registry import Choice
+from engine.kernels.measure import Choice
 from engine.kernels.triton import support
 from engine.numerics.kv_dtype import PLAIN, KVDtype
 
@@ -69,6 +69,9 @@ def attention_choices(device: torch.device) -> list[Choice]:
 _PADDING = 64  # more requests than any two neighbouring shapes differ by
 WORKSPACE_BYTES = 32 * 2**20
 """For sums of split sequences. Where they need more, sequences are shared by fewer programs."""
+
+MOST_CAPTURED = 256
+"""Rows of the largest step that is captured as a CUDA graph."""
 
 MOST_WORKSPACE_BYTES = 256 * 2**20
 """Where decoding needs more than WORKSPACE_BYTES to be split, as it does with long contexts. On an
@@ -123,8 +126,8 @@ class GPUAttention:
             self.caches = self._gathering.caches
             return
         self.caches = make_caches(layers, num_blocks, block_size, dtype, kv_dtype, device)
-        self._stored = {
-            layer: (cache.keys.stored, cache.values.stored) for layer, cache in self.caches.items()
+        self._pages = {
+            layer: (one.keys.tensors, one.values.tensors) for layer, one in self.caches.items()
         }
         self._static = self._tables = DeviceTables(most_requests, most_blocks, device)
         self._larger: DeviceTables | None = None
@@ -194,7 +197,7 @@ class GPUAttention:
             return
         from engine.kernels.triton.kv_write import write_kv
 
-        write_kv(k, v, *self._stored[layer], self._step.slot_mapping)
+        write_kv(k, v, *self._pages[layer], self._step.slot_mapping)
 
     def forward(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
@@ -209,7 +212,7 @@ class GPUAttention:
         self.write(layer, k, v)
         if q.stride(-1) != 1:
             q = q.contiguous()
-        keys, values = self._stored[layer]
+        keys, values = self._pages[layer]
         out = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
         shape = Shape(q.shape[1], k.shape[1], k.shape[2], v.shape[2], q.itemsize)
         launch = self._launch(shape, options.window)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from engine.batch.batch import Batch
 from engine.errors import UnsupportedModelError
+from engine.kernels.paged_kv import AttentionOptions as AttentionOptions
 from engine.numerics.kv_dtype import KVWidths
 
 NAME = "inferdeck"
@@ -36,17 +37,6 @@ class LayerSpec(NamedTuple):
     def widths(self) -> KVWidths:
         heads = self.num_kv_heads
         return KVWidths(heads * self.key_dim, heads * self.value_dim, heads)
-
-
-class AttentionOptions(NamedTuple):
-    """Variants of one layer. window: most recent keys visible, the query's own included.
-    softcap: scores become softcap * tanh(scores / softcap). sinks[Hq]: one extra score per head
-    that takes part in the softmax and has no value."""
-
-    scaling: float
-    window: int | None = None
-    softcap: float | None = None
-    sinks: Tensor | None = None
 
 
 class AttentionBackend(Protocol):

@@ -68,7 +68,7 @@ class DividedAttention:
     def as_before(self, block: int) -> Iterator[None]:
         """What is written to a block inside of it is taken back."""
         caches = (*self.host.caches.values(), *self.gpu.caches.values())
-        stored = [pages.stored for cache in caches for pages in cache]
+        stored = [pages.tensors for cache in caches for pages in cache]
         tensors = [t for one in stored for t in (one.elements, one.scales) if t is not None]
         kept = [tensor[block].clone() for tensor in tensors]
         try:

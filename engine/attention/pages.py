@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.interface import LayerSpec
-from engine.kernels.stored_pages import Stored
+from engine.kernels.paged_kv import PageTensors
 from engine.numerics import rounding as e4m3
 from engine.numerics.kv_dtype import AUTO, PLAIN, KVDtype
 
@@ -111,7 +111,7 @@ class KVPages(Protocol):
         """Overwrite blocks with zeros."""
 
     @property
-    def stored(self) -> Stored:
+    def tensors(self) -> PageTensors:
         """The pages themselves."""
 
     @property
@@ -141,8 +141,8 @@ class PlainPages:
         self.elements[blocks] = 0
 
     @property
-    def stored(self) -> Stored:
-        return Stored(self.elements)
+    def tensors(self) -> PageTensors:
+        return PageTensors(self.elements)
 
     @property
     def num_heads(self) -> int:
@@ -185,8 +185,8 @@ class QuantizedPages:
         self.scales[blocks] = 0
 
     @property
-    def stored(self) -> Stored:
-        return Stored(self.codes, self.form.name, self.scales)
+    def tensors(self) -> PageTensors:
+        return PageTensors(self.codes, self.form.name, self.scales)
 
     @property
     def num_heads(self) -> int:

@@ -15,6 +15,9 @@ from engine.attention.pages import Gathered
 # should stay in the last-level cache, and the triangle that is computed in vain stays small.
 QUERY_BLOCK = 64
 
+FEW_QUERIES = 32
+"""From so many tokens of one request on its attention is limited by arithmetic."""
+
 
 def attend_rows(
     q: Tensor, keys: Gathered, values: Gathered, options: AttentionOptions, output: Tensor

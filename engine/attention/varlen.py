@@ -81,7 +81,7 @@ class VarlenSteps:
         from torch.nn.attention.varlen import varlen_attn
 
         assert self._step is not None, "begin_step comes first"
-        keys, values = (pages.stored.elements.transpose(1, 2) for pages in cache)
+        keys, values = (pages.tensors.elements.transpose(1, 2) for pages in cache)
         # (left, right): so many keys before and after a query's own, which stands where its
         # sequence ends; of ours the query's own is one
         window = (-1, 0) if options.window is None else (options.window - 1, 0)

@@ -48,7 +48,7 @@ def machine_info() -> MachineInfo:
         default_threads=default_threads(),
         total_memory=total,
         available_memory=available,
-        fast_bf16=_fast_bf16(),
+        fast_bf16=has_fast_16bit("bfloat16"),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         gpus=gpu_names(),
     )
@@ -67,7 +67,7 @@ def default_dtype(checkpoint_dtype: str, num_parameters: int, device: str = CPU)
         return "float32"
     if is_cuda(device):
         return "bfloat16" if has_fast_bf16(device) else "float16"
-    return "bfloat16" if _fast_bf16() else "float32"
+    return "bfloat16" if has_fast_16bit("bfloat16") else "float32"
 
 
 def machine_name(device: str = CPU) -> str:
@@ -233,9 +233,10 @@ def _cpu_name() -> str:
 
 
 @cache
-def _fast_bf16() -> bool:
+def has_fast_16bit(dtype: str) -> bool:
+    """Whether torch has instructions of this CPU for products in "bfloat16" or "float16"."""
     import torch
 
-    from engine.kernels.registry import has_fast_16bit
-
-    return has_fast_16bit(torch.bfloat16)
+    name = "_is_mkldnn_bf16_supported" if dtype == "bfloat16" else "_is_mkldnn_fp16_supported"
+    supported = getattr(torch.ops.mkldnn, name, None)
+    return bool(supported and supported())

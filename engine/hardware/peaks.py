@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from engine.hardware.devices import CPU, is_cuda
-from engine.hardware.machine import free_memory, machine_name
+from engine.hardware.machine import free_memory, has_fast_16bit, machine_name
 from engine.hardware.malloc import give_back
 
 if TYPE_CHECKING:
@@ -173,10 +173,8 @@ def _multiplied_in(dtype: str, device: str) -> torch.dtype:
     """float32 where the CPU has no instructions for products in `dtype`."""
     import torch
 
-    from engine.kernels.registry import has_fast_16bit
-
-    wanted: torch.dtype = getattr(torch, dtype)
-    return wanted if is_cuda(device) or has_fast_16bit(wanted) else torch.float32
+    found: torch.dtype = getattr(torch, dtype)
+    return found if is_cuda(device) or has_fast_16bit(dtype) else torch.float32
 
 
 def _seconds(work: Callable[[], object], device: str) -> float:

@@ -13,7 +13,7 @@ from engine.attention.offload import DividedAttention
 from engine.batch.batch import Batch, Span, pack, padding
 from engine.errors import UnsupportedModelError, describe, is_out_of_memory
 from engine.models.layers.offload import Crossing
-from engine.models.layers.replacement import TOLERANCE
+from engine.numerics.rounding import TOLERANCE
 from engine.runner import cuda_graphs as graphs
 from engine.runner.cuda_graphs import DecodeGraphs, Taps
 from engine.runner.model_runner import ModelRunner, forward

@@ -14,6 +14,8 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
+from engine.kernels.tiled import many_rows
+
 MULTIPLE = 64
 """oneDNN fills dimensions up to its block sizes; multiples of this need no filling."""
 
@@ -38,6 +40,18 @@ def product(x: torch.Tensor, blocked: torch.Tensor, bias: torch.Tensor | None) -
     """x [..., in] @ weight [out, in]^T + bias [out]."""
     result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, blocked, bias, "none", [], "")
     return result
+
+
+def unblocked(x: torch.Tensor, blocked: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`product` with the weight made plain again first, which pays for many rows."""
+    plain = unblock(blocked)
+    return many_rows(
+        x, lambda tile, start: tile.copy_(plain[start : start + len(tile)]), len(plain), bias
+    )
+
+
+IMPLEMENTATIONS = {"onednn": product, "unblocked": unblocked}
+"""For weights in blocks."""
 
 
 @cache

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.kernels.gpu import one_row_plan, tile_plan
-from engine.kernels.packed import PackedWeights
+from engine.kernels.packed import PackedWeights, one_row_plan, tile_plan
 from engine.kernels.packed_codes import Packed
 from engine.kernels.weights import Weights
 

@@ -1,4 +1,4 @@
-"""Matrix product with weights kept in one place, computed by the implementation chosen for them.
+"""Linear layers: the product with a weight, by the implementation that the registry chooses.
 
 y[..., out] = x[..., in] @ weight[out, in]^T + bias[out]
 
@@ -16,26 +16,74 @@ where nothing can be compiled, a row's last bit depends on how many there are as
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from engine.kernels.cpu import between as plain
-from engine.kernels.registry import choose_linear
-from engine.kernels.tiles import Fill, few_rows, many_rows, widened
-from engine.kernels.weights import BlockedWeights, Weights
+from engine.kernels import blocked
+from engine.kernels.dense import IMPLEMENTATIONS
+from engine.kernels.measure import dtype_name
+from engine.kernels.registry import choose_blocked, choose_linear
+from engine.kernels.weights import Weights
 
-Implementation = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [..., in] @ weight [out, in]^T + bias [out]; result [..., out] in x's dtype."""
+    name = choose_linear(weight.dtype, weight.device.type, x.numel() // x.shape[-1])
+    return IMPLEMENTATIONS[name](x, weight, bias)
+
+
+class PlainWeights(Weights):
+    """A plain tensor, as a part beside others that are not."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.shape, self.dtype = (weight.shape[0], weight.shape[1]), weight.dtype
+        self._weight = weight
+
+    @property
+    def title(self) -> str:
+        return dtype_name(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return self._weight.nbytes
+
+    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        return linear(x, self._weight, bias)
+
+    def dense(self) -> Tensor:
+        return self._weight.clone()
+
+
+class BlockedWeights(Weights):
+    """In the order in which oneDNN's products read it (`engine.kernels.blocked`)."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.shape, self.dtype = (weight.shape[0], weight.shape[1]), weight.dtype
+        self._blocked = blocked.block(weight)
+
+    @property
+    def title(self) -> str:
+        return dtype_name(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        name = choose_blocked(self.dtype, x.numel() // x.shape[-1])
+        return blocked.IMPLEMENTATIONS[name](x, self._blocked, bias)
+
+    def dense(self) -> Tensor:
+        return blocked.unblock(self._blocked)
 
 
 class Linear(nn.Module):
     """A linear layer. `weight` is [out_features, in_features], `bias` [out_features] or None.
 
-    After `hold` the weight lies in a form of its own (in blocks, quantized); `weight` is then a
-    plain copy made anew at every access.
+    After `pack` the weight is stored in another form (in blocks, quantized); each access to
+    `weight` then makes a plain copy.
     """
 
     weight: nn.Parameter
@@ -53,111 +101,51 @@ class Linear(nn.Module):
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
-        self.weight = _parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        plain = torch.empty(out_features, in_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(plain, requires_grad=False)
         if bias:
-            self.bias = _parameter(torch.empty(out_features, device=device, dtype=dtype))
+            values = torch.empty(out_features, device=device, dtype=dtype)
+            self.bias = nn.Parameter(values, requires_grad=False)
         else:
             self.register_parameter("bias", None)
-        self._held: Weights | None = None
+        self.packed: Weights | None = None  # None: the weight is plain
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """x [..., in_features] -> [..., out_features]."""
         return self.product(x)
 
-    def product(self, x: torch.Tensor) -> torch.Tensor:
-        """What `forward` computes, whatever a subclass makes of it."""
-        if self._held is None:
+    def product(self, x: Tensor) -> Tensor:
+        """`forward`, whatever a subclass changes in it."""
+        if self.packed is None:
             return linear(x, self.weight, self.bias)
-        return self._held.product(x, self.bias)
+        return self.packed.product(x, self.bias)
 
-    def hold(self, weights: Weights) -> None:
-        """Give up the plain weight for one in another form. Its shape must be this layer's."""
+    def pack(self, weights: Weights) -> None:
+        """Replace the plain weight by one in another form. Its shape must be this layer's."""
         assert weights.shape == (self.out_features, self.in_features)
-        self._held = weights
+        self.packed = weights
         self._parameters.pop("weight", None)
 
     def block_weight(self) -> None:
-        """Give up the plain weight for one in blocks (`engine.kernels.blocked`)."""
-        if self._held is None:
-            self.hold(BlockedWeights(self.weight))
-
-    @property
-    def held(self) -> Weights | None:
-        """The weight in a form of its own; None while it is plain."""
-        return self._held
+        """Replace the plain weight by one in blocks (`engine.kernels.blocked`)."""
+        if self.packed is None:
+            self.pack(BlockedWeights(self.weight))
 
     @property
     def is_blocked(self) -> bool:
-        return isinstance(self._held, BlockedWeights)
+        return isinstance(self.packed, BlockedWeights)
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of a weight in a form of its own, which is not among the parameters."""
-        return 0 if self._held is None else self._held.nbytes
+    def packed_bytes(self) -> int:
+        """Bytes of a packed weight, which is not among the parameters."""
+        return 0 if self.packed is None else self.packed.nbytes
 
     def __getattr__(self, name: str) -> Any:
         if name == "weight":
-            held = self.__dict__.get("_held")
-            if held is not None:
-                return held.dense()
+            packed = self.__dict__.get("packed")
+            if packed is not None:
+                return packed.dense()
         return super().__getattr__(name)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
-
-
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x [..., in] @ weight [out, in]^T + bias [out]; result [..., out] in x's dtype."""
-    name = choose_linear(weight.dtype, weight.device.type, _num_rows(x))
-    return IMPLEMENTATIONS[name](x, weight, bias)
-
-
-def transposed(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """The product the other way round, W @ x^T: for a few rows some CPUs' libraries split the
-    weight over their threads well, and the activations badly."""
-    flat = x.reshape(-1, x.shape[-1])
-    product = torch.mm(weight, widened(flat).t()).t()
-    result = product[: len(flat)].contiguous()
-    if bias is not None:
-        result += bias
-    return result.view(*x.shape[:-1], weight.shape[0])
-
-
-def upcast(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """16-bit weights multiplied in float32: tiles of the weight are converted into a scratch buffer
-    that stays in the cache, and multiplied there, W @ x^T. Accumulates in float32.
-
-    For CPUs without 16-bit products, and for some that have them: an Intel CPU with AVX-512 BF16
-    and without AMX computes 330 GFLOP/s in float32 and 172 in bfloat16.
-    """
-    return few_rows(x, _converted(weight), weight.shape[0], bias)
-
-
-def upcast_wide(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """`upcast` for many rows, as a prompt has: x @ W^T, so that no result is turned round."""
-    return many_rows(x, _converted(weight), weight.shape[0], bias)
-
-
-def _converted(weight: torch.Tensor) -> Fill:
-    return lambda tile, start: tile.copy_(weight[start : start + len(tile)])
-
-
-IMPLEMENTATIONS: dict[str, Implementation] = {
-    "torch": F.linear,
-    "transposed": transposed,
-    "upcast": upcast,
-    "upcast_wide": upcast_wide,
-    "native": plain.product,
-}
-
-
-def _num_rows(x: torch.Tensor) -> int:
-    return x.numel() // x.shape[-1]
-
-
-def _parameter(tensor: torch.Tensor) -> nn.Parameter:
-    return nn.Parameter(tensor, requires_grad=False)

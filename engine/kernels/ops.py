@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kernels import torch_ops as cpu_norm
-from engine.kernels.cpu import between
-from engine.kernels.registry import uses_triton
+from engine.kernels.cpu import elementwise
+from engine.kernels.cpu.check import library
 from engine.kernels.torch_ops import rotate
+from engine.kernels.triton.support import is_usable
 
 _everywhere = False  # tests: Triton's kernels take the CPU's tensors too, in the interpreter
 
@@ -29,8 +30,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tens
             return norm.rms_norm(x, weight, eps, offset)
         wide = weight.float() + offset if offset else weight
         return F.rms_norm(x.float() if offset else x, weight.shape, wide, eps).to(x.dtype)
-    if (native := between.library_for(x, weight)) is not None:
-        return between.rms_norm(native, x, weight, eps, offset)
+    if elementwise.fits(x, weight) and (native := library()):
+        return elementwise.rms_norm(native, x, weight, eps, offset)
     factors = cpu_norm.factors(weight, offset)
     return cpu_norm.normed(x, eps).mul_(factors).to(x.dtype)
 
@@ -68,11 +69,12 @@ def rotate_heads(heads: Tensor, cos: Tensor, sin: Tensor, norms: HeadNorms | Non
         queries, keys, count, eps, offset = norms
         return rotary.rotate_heads(heads, cos, sin, (queries, keys), count, eps, offset)
     weights = () if norms is None else (norms.queries, norms.keys)
-    if (native := between.library_for_heads(heads, cos, sin, *weights)) is not None:
+    if elementwise.heads_fit(heads, cos, sin, *weights) and (native := library()):
         if norms is None:
-            return between.rotate_heads(native, heads, cos, sin)
+            return elementwise.rotate_heads(native, heads, cos, sin)
         queries, keys, count, eps, offset = norms
-        return between.rotate_heads(native, heads, cos, sin, (queries, keys), count, eps, offset)
+        pair = queries, keys
+        return elementwise.rotate_heads(native, heads, cos, sin, pair, count, eps, offset)
     if norms is not None:
         wide = cpu_norm.normed(heads, norms.eps)
         count = norms.num_queries
@@ -88,16 +90,16 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
         from engine.kernels.triton import fused as activation
 
         return activation.silu_and_mul(gate_up)
-    if (native := between.library_for(gate_up)) is not None:
-        return between.silu_and_mul(native, gate_up)
+    if elementwise.fits(gate_up) and (native := library()):
+        return elementwise.silu_and_mul(native, gate_up)
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate, inplace=True).mul_(up)
 
 
 def fuses_residual(device: str) -> bool:
     """Whether `add_rms_norm` is one operation on `device`, and so worth the arranging."""
-    return _everywhere or uses_triton(torch.device(device))
+    return _everywhere or is_usable(torch.device(device))
 
 
 def _has_kernels(x: Tensor) -> bool:
-    return _everywhere or uses_triton(x.device)
+    return _everywhere or is_usable(x.device)

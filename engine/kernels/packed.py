@@ -1,4 +1,4 @@
-"""Weights of 4 or 8 bits in groups, of float8 and of NF4, on a GPU: activations stay as they are.
+"""Packed weights on a GPU: 4 and 8 bits in groups, float8 and NF4, with 16-bit activations.
 
 By number of rows, for what limits a product changes with it:
 
@@ -9,23 +9,80 @@ By number of rows, for what limits a product changes with it:
 
 A row's result does not depend on how many rows are with it within the first two, nor within the
 last where torch's product keeps to that; between them rounding differs.
+
+How a kernel shares out its work (a plan) depends on the weight and the device, never on the number
+of rows: so a row's result does not depend on how many rows are with it.
 """
 
 from __future__ import annotations
 
+import statistics
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from engine.kernels.gpu import FEW_ROWS, few_rows_plan, one_row_plan, tile_plan, tile_rows
-from engine.kernels.packed_codes import Packed, fits, pack
+from engine.kernels.packed_codes import Packed, Plan, pack
+from engine.kernels.triton.support import device_of
 from engine.kernels.weights import Weights
 from engine.numerics.codes import Codes, TableCodes
 from engine.numerics.scheme import grouped_title
 
-__all__ = ["PackedWeights", "fits"]
-
 STRIPE_BYTES = 32 * 2**20
 """Of a stripe of plain weights: fills the GPU, and is little beside the weight's own memory."""
+
+FEW_ROWS = 16
+"""Rows of the smallest tile on the tensor cores: up to here a product costs what one row does."""
+
+TILE_ROWS = 128
+"""Rows of the largest product in tiles; above, a stripe made plain is shared by enough rows to pay.
+Fewer where that was measured."""
+
+_MEASURED_ROWS = (32, 64, 128)
+_WARM_UP, _TURNS = 3, 7
+_measuring = threading.Lock()
+
+Family = tuple[str, str, tuple[int, int], int]
+
+measured_tile_rows: dict[Family, int] = {}
+"""What `measure_tile_rows` found when weights were loaded."""
+
+
+def family(held: Packed) -> Family:
+    """Weights that share one measurement: device, format and shape."""
+    return str(held.words.device), held.format, held.shape, held.group
+
+
+def tile_rows(held: Packed) -> int:
+    """The most rows that are multiplied in tiles."""
+    return measured_tile_rows.get(family(held), TILE_ROWS)
+
+
+def one_row_plan(held: Packed) -> Plan:
+    return _plan(held, block_n=32, warps=4, stages=4, wanted=2.0)
+
+
+def few_rows_plan(held: Packed) -> Plan:
+    return _plan(held, block_n=64, warps=4, stages=3, wanted=2.0)
+
+
+def tile_plan(held: Packed) -> Plan:
+    return _plan(held, block_n=64, warps=4, stages=2, wanted=1.0)
+
+
+def _plan(held: Packed, *, block_n: int, warps: int, stages: int, wanted: float) -> Plan:
+    """Inputs are split where outputs alone give too few programs to keep all multiprocessors
+    reading; a split costs a pass over its sums."""
+    programs = -(-held.shape[0] // block_n)
+    sms = device_of(held.words.device).num_sms
+    if programs >= 0.9 * sms:
+        splits = 1
+    else:
+        splits = min(held.num_blocks, max(1, round(wanted * sms / programs)))
+        splits = -(-held.num_blocks // -(-held.num_blocks // splits))  # none without work
+    return Plan(block_n, splits, warps, stages)
 
 
 class PackedWeights(Weights):
@@ -105,3 +162,47 @@ class PackedWeights(Weights):
 
         make_plain(self.packed, start, out)
         return out
+
+
+def measure_tile_rows(weights: PackedWeights) -> None:
+    """Find up to how many rows a tile is faster than stripes made plain, once per shape; nothing
+    is measured without a GPU, or where its memory does not suffice."""
+    held = weights.packed
+    if held.words.device.type != "cuda":
+        return
+    with _measuring:
+        key = family(held)
+        if key in measured_tile_rows:
+            return
+        rows = FEW_ROWS
+        try:
+            for count in _MEASURED_ROWS:
+                x = activations(weights, count)
+                tile = milliseconds([partial(weights.by_name, "tile", x, None)])
+                if milliseconds([partial(weights.by_name, "stripes", x, None)]) < tile:
+                    break
+                rows = count
+        except torch.OutOfMemoryError:
+            return
+        measured_tile_rows[key] = rows
+
+
+def milliseconds(calls: Sequence[Callable[[], object]]) -> float:
+    """Median time of one call on the current GPU, taking turns among `calls`."""
+    for index in range(_WARM_UP):
+        calls[index % len(calls)]()
+    times = []
+    for turn in range(_TURNS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        calls[turn % len(calls)]()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def activations(weights: PackedWeights, rows: int) -> Tensor:
+    """Random x [rows, in], to measure with."""
+    device = weights.packed.words.device
+    return torch.randn(rows, weights.shape[1], dtype=weights.dtype, device=device)

@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.errors import CheckpointError, UnsupportedModelError
 from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader, torch_dtype
-from engine.kernels.int8_rows import CHUNK_ROWS
+from engine.kernels.embedding import CHUNK_ROWS
 from engine.models.architecture import build_on_meta
 from engine.models.materialise import Slots
 from engine.models.targets import Target

@@ -19,10 +19,11 @@ from torch import nn
 from engine.errors import ConfigError, LoadCancelled, UnsupportedModelError
 from engine.hardware.device_map import DeviceMap
 from engine.hardware.devices import CPU, make_current
-from engine.kernels import int4
-from engine.kernels.cpu.between import FORMATS
-from engine.kernels.cpu.library import library, remedy
-from engine.kernels.registry import Choice, blocked_choices, linear_choices
+from engine.kernels.cpu.check import library, remedy
+from engine.kernels.cpu.library import FORMATS
+from engine.kernels.measure import Choice
+from engine.kernels.packed_codes import WORDS
+from engine.kernels.registry import blocked_choices, linear_choices
 from engine.models.architecture import LayerKV, build_on_meta, kv_layout, resolve_class
 from engine.models.checkpoint import Checkpoint
 from engine.models.disk_weights import DiskWeights
@@ -222,14 +223,12 @@ def _slow_kernels(request: LoadRequest) -> list[str]:
     """What makes products with quantized weights slow here."""
     notices = []
     devices, size = request.device_map.devices, request.scheme.group_size
-    if request.scheme.method == "int4" and size not in int4.GROUP_SIZES:
-        on_cpu, on_gpu = library() and size % 2 == 0, size % min(int4.GROUP_SIZES) == 0
-        if not all(on_cpu if name == CPU else on_gpu for name in devices):
-            *sizes, last = map(str, int4.GROUP_SIZES)
-            notices.append(
-                f"Groups of {size} are slow: each product dequantizes the weights. The 4-bit "
-                f"kernels support groups of {', '.join(sizes)} and {last}."
-            )
+    multiple = WORDS if any(name != CPU for name in devices) else 2
+    if request.scheme.method == "int4" and size % multiple:
+        notices.append(
+            f"Groups of {size} are slow: each product dequantizes the weights. The 4-bit kernels "
+            f"support multiples of {multiple}."
+        )
     if CPU in devices and request.is_quantized and (why := remedy()):
         notices.append(f"PyTorch computes quantized products on the CPU, which is slower: {why}.")
     return notices

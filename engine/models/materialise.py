@@ -18,7 +18,7 @@ from torch import nn
 
 from engine.errors import OutOfMemoryError, UnsupportedModelError
 from engine.hardware.device_map import DeviceMap
-from engine.kernels.int8_rows import HeldEmbedding
+from engine.kernels.embedding import QuantizedEmbedding
 from engine.kernels.linear import Linear
 from engine.models.layers.experts import HeldExperts
 
@@ -210,8 +210,8 @@ def weight_bytes(model: nn.Module, device_map: DeviceMap) -> dict[str, int]:
             seen.add(storage.data_ptr())
             found[device_map.of(name)] += storage.nbytes()
     for path, module in model.named_modules():
-        if isinstance(module, (Linear, HeldExperts, HeldEmbedding)):
-            found[device_map.of(path)] += module.held_bytes
+        if isinstance(module, (Linear, HeldExperts, QuantizedEmbedding)):
+            found[device_map.of(path)] += module.packed_bytes
     return found
 
 

@@ -22,20 +22,16 @@ from torch import Tensor, nn
 from engine.errors import CheckpointError, LoadCancelled
 from engine.hardware.device_map import DeviceMap
 from engine.hardware.devices import make_current
-from engine.kernels import blocked, int8
-from engine.kernels.cpu.library import library
+from engine.kernels import blocked
+from engine.kernels.cpu.check import library
 from engine.kernels.cpu.weights import NativeWeights
-from engine.kernels.held import hold, hold_expert
-from engine.kernels.int8_rows import (
-    HeldEmbedding,
-    Int8Head,
-    Int8Table,
-    RowsAndProduct,
-    is_plain_embedding,
-)
+from engine.kernels.embedding import Int8Rows, QuantizedEmbedding, is_plain_embedding
 from engine.kernels.linear import Linear
-from engine.kernels.registry import blocked_choices, uses_triton
-from engine.kernels.rows8 import Int8Rows
+from engine.kernels.per_channel import Int8PerChannel
+from engine.kernels.quantized import make_expert_weights, make_weights
+from engine.kernels.registry import blocked_choices
+from engine.kernels.tiled import GroupedWeights
+from engine.kernels.triton.support import is_usable
 from engine.models.layers.experts import HeldExperts
 from engine.models.prepare import Prepared
 from engine.numerics.codes import Codes
@@ -95,11 +91,11 @@ def fill(
                 f"{', '.join(target.names)} have {rows} rows; expected {module.out_features}.",
                 "Check that config.json belongs to these weights.",
             )
-        module.hold(hold(parts, dtype, device))
+        module.pack(make_weights(parts, dtype, device))
         return
     (name,) = target.names
     held = [
-        hold_expert(_rounded(values(name, expert), scheme, device), dtype, device)
+        make_expert_weights(_rounded(values(name, expert), scheme, device), dtype, device)
         for expert in range(module.num_experts)
     ]
     module.hold(name.rpartition(".")[2], held)
@@ -109,8 +105,8 @@ def outcome(model: nn.Module) -> str:
     """Formats of the quantized layers, and how many layers have each."""
     counts: dict[str, int] = defaultdict(int)
     for module in model.modules():
-        if isinstance(module, Linear) and module.held is not None and not module.is_blocked:
-            counts[module.held.title] += 1
+        if isinstance(module, Linear) and module.packed is not None and not module.is_blocked:
+            counts[module.packed.title] += 1
         elif isinstance(module, HeldExperts):
             counts[f"experts {module.title}"] += 1
     return "; ".join(f"{title} ({count})" for title, count in counts.items())
@@ -142,9 +138,7 @@ class Head:
 def find_head(model: nn.Module, device_map: DeviceMap) -> Head | str:
     """Head and embeddings of a model; or why they stay plain."""
     device = torch.device(device_map.last)
-    if device.type == "cpu" and library() is None and not int8.is_supported():
-        return "this CPU has no exact int8 products"
-    if device.type != "cpu" and not uses_triton(device):
+    if device.type != "cpu" and not is_usable(device):
         return "int8 products on a GPU need Triton"
     head = model.get_output_embeddings()  # type: ignore[operator]
     embedding = model.get_input_embeddings()  # type: ignore[operator]
@@ -174,24 +168,24 @@ def hold_head(
         (head_name,) = {head_name, embedding_name} - set(tied)
         embedding_name = head_name
     held = _held(found.head, rows(head_name), dtype, device)
-    found.head.hold(held)
-    source: RowsAndProduct | Int8Table = held
-    if not is_tied or lookup_device != device:
+    found.head.pack(held)
+    source, is_shared = held, is_tied and lookup_device == device
+    if not is_shared:
         plain = (chunk.to(lookup_device) for chunk in rows(embedding_name))
-        source = Int8Table(plain, dtype)
-    embedding = HeldEmbedding(found.embedding, source, lookup_device)
+        source = GroupedWeights.from_chunks(plain, dtype)
+    embedding = QuantizedEmbedding(found.embedding, source, lookup_device, is_tied=is_shared)
     model.set_input_embeddings(embedding)  # type: ignore[operator]
 
 
 def _held(
     head: Linear, chunks: Iterator[Tensor], dtype: torch.dtype, device: torch.device
-) -> RowsAndProduct:
-    if uses_triton(device):
-        return Int8Rows.from_chunks(chunks, dtype, device)
+) -> Int8Rows:
+    if is_usable(device):
+        return Int8PerChannel.from_chunks(chunks, dtype, device)
     native, shape = library(), (head.out_features, head.in_features)
     if native is not None and shape[1] % 4 == 0:
         return NativeWeights.int8_rows(shape, chunks, dtype, native)
-    return Int8Head(chunks, dtype)
+    return GroupedWeights.from_chunks(chunks, dtype)
 
 
 def block_weights(
@@ -218,7 +212,7 @@ def block_weights(
         m
         for m in model.modules()
         if isinstance(m, Linear)
-        and m.held is None  # asking what is held for its weight would make it plain
+        and m.packed is None  # its `weight` would be a plain copy
         and m.weight.dtype is dtype
         and m.weight.device.type == "cpu"
         and uses[m.weight.data_ptr()] == 1
@@ -230,5 +224,5 @@ def block_weights(
             raise LoadCancelled("Loading was cancelled.")
         progress("Arranging weights", done, total)
         module.block_weight()
-        done += module.held_bytes
+        done += module.packed_bytes
     return len(chosen)

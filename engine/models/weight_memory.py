@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from engine.kernels.int8_rows import HeldEmbedding
+from engine.kernels.embedding import QuantizedEmbedding
 from engine.models.checkpoint import Checkpoint
 from engine.models.layers.experts import HeldExperts
 from engine.models.materialise import DtypePlan
@@ -93,11 +93,11 @@ def measured_parts(model: nn.Module) -> Parts:
     """Of a loaded model."""
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
     embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
-    output = head.held_bytes or head.weight.nbytes
-    if isinstance(embedding, HeldEmbedding):
-        lookup = embedding.held_bytes
+    output = head.packed_bytes or head.weight.nbytes
+    if isinstance(embedding, QuantizedEmbedding):
+        lookup = embedding.packed_bytes
     else:
-        is_tied = not head.held_bytes and head.weight.data_ptr() == embedding.weight.data_ptr()
+        is_tied = not head.packed_bytes and head.weight.data_ptr() == embedding.weight.data_ptr()
         lookup = 0 if is_tied else embedding.weight.nbytes
     experts, parameters = _experts(model)
     return Parts(output, lookup, experts, parameters)
@@ -133,6 +133,6 @@ def _experts(model: nn.Module) -> tuple[int, int]:
     size, count = sum(t.nbytes for t in plain), sum(t.numel() for t in plain)
     for module in model.modules():
         if isinstance(module, HeldExperts):
-            size += module.held_bytes
+            size += module.packed_bytes
             count += module.num_weights
     return size, count

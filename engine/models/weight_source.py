@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.errors import LoadCancelled
 from engine.hardware.device_map import DeviceMap
-from engine.kernels.int8_rows import CHUNK_ROWS
+from engine.kernels.embedding import CHUNK_ROWS
 from engine.models.architecture import build_on_meta
 from engine.models.checkpoint import Checkpoint
 from engine.models.dummy import POOL, DummyFiller

@@ -60,6 +60,11 @@ class IntCodes:
     def is_symmetric(self) -> bool:
         return self.zeros is None
 
+    @property
+    def is_int8_per_output(self) -> bool:
+        """Symmetric int8 with one scale per output."""
+        return self.bits == 8 and self.is_symmetric and self.scales.shape[1] == 1
+
     def group_of_columns(self) -> Tensor:
         """int64 [K]: the group of each column."""
         if self.groups is not None:

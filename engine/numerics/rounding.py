@@ -9,6 +9,8 @@ from engine.numerics.codes import NF4_TABLE, FloatCodes, IntCodes, TableCodes
 
 FP8_MAX = 448.0  # of float8_e4m3fn
 NF4_BLOCK = 64  # as bitsandbytes
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 5e-3}
+"""Largest relative difference (2-norm) between two ways to compute the same hidden states."""
 
 
 def round_int8(weight: Tensor) -> IntCodes:

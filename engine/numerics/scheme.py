@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import ConfigError
-from engine.kernels.cpu.build import is_expected
 from engine.numerics.codes import Codes, stack
 from engine.numerics.experts import is_experts
 from engine.numerics.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
@@ -72,9 +71,7 @@ class Scheme(NamedTuple):
             return count * dtype.itemsize
         if self.method == "int4":
             groups = outputs * -(-inputs // fitting_group(inputs, self.group_size))
-            # scale (2) and zero (1), and the pair that torch's kernel for bfloat16 reads (4)
-            pairs = dtype is torch.bfloat16 and not is_expected()
-            return count // 2 + groups * (7 if pairs else 3)
+            return count // 2 + groups * 3  # scale (2) and zero (1)
         if self.method == "nf4":
             return count // 2 + count // 64 * 4
         return count + 4 * outputs

@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.errors import InferdeckError
 from engine.kernels.cpu.library import Library
 
-_APART = 8  # meet.c
+_APART = 8  # barrier.c
 _PATIENCE_US = 200
 _LATE_PATIENCE_US = 20
 _PAUSE_S = 20e-6
@@ -46,7 +46,7 @@ class LookingMeeting:
     """By code that was compiled here."""
 
     def __init__(self, size: int, library: Library) -> None:
-        self._size, self._meet = size, library.meet
+        self._size, self._meet = size, library.barrier
         self._places = torch.zeros(size * _APART, dtype=torch.int64)
         self._address = self._places.data_ptr()
         self._rounds = [0] * size

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.attention.interface import LayerSpec, PagedBackend
-from engine.kernels.cpu.library import library
+from engine.kernels.cpu.check import library
 from engine.models.loader import LoadedModel
 from engine.models.weight_source import Progress
 from engine.parallel.exchange import Exchange

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from engine.attention.gpu import MOST_CAPTURED
 from engine.attention.interface import AttentionBackend
 from engine.batch.batch import Batch, pad, padding
 from engine.batch.transfer import Staging, capacity_for
@@ -33,7 +34,7 @@ from engine.errors import describe, is_out_of_memory
 from engine.runner.cuda_capture import CudaCapture
 from engine.runner.verify_as_decode import Worth, can_unroll, unroll
 
-SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, MOST_CAPTURED)
 """Rows of a captured step: close enough together that at most half of a step is padding, and of a
 large one a third."""
 

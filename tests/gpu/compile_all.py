@@ -162,7 +162,7 @@ def _batches(span: Any) -> Iterator[list[Any]]:
 
 def linears(quick: bool) -> None:
     """Weights of 4 and 8 bits, of float8 and of NF4, by few rows and by many."""
-    from engine.kernels.held import _hold_packed
+    from engine.kernels.quantized import make_for_gpu
     from engine.numerics.codes import NF4_TABLE, FloatCodes, IntCodes, TableCodes
 
     outputs, inputs, cpu = 512, 1024, torch.device("cpu")
@@ -183,7 +183,8 @@ def linears(quick: bool) -> None:
             scales = torch.ones(outputs * inputs // block)
             kinds.append(TableCodes(codes, scales, block, torch.tensor(NF4_TABLE)))
         for kind in kinds:
-            weights = _hold_packed(kind, dtype, cpu)
+            weights = make_for_gpu(kind, dtype, cpu)
+            assert weights is not None
             for rows in (1, 8, 16, 64, 200):
                 weights.product(torch.zeros(rows, inputs, dtype=dtype), None)
 

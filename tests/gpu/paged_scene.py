@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.attention.interface import AttentionOptions
 from engine.attention.pages import FORMATS, quantize
-from engine.kernels.stored_pages import Stored
+from engine.kernels.paged_kv import PageTensors
 from engine.kernels.triton.attention import Shape
 
 
@@ -77,7 +77,7 @@ class World:
     def _sequences(self) -> list[tuple[list[int], int]]:
         return list(zip(self.tables, self.seq_lens, strict=True))
 
-    def _fill(self, pages: Stored, table: list[int], length: int) -> Tensor:
+    def _fill(self, pages: PageTensors, table: list[int], length: int) -> Tensor:
         """Put a random sequence into the cache: what is read of it, [length, Hkv, D]."""
         block_size = self.scene.block_size
         new = self._noise(length, *pages.elements.shape[1::2])
@@ -139,14 +139,14 @@ class World:
         return float((distance / wanted.norm(dim=-1).clamp_min(0.1)).max())
 
 
-def _poisoned(shape: tuple[int, int, int, int], form: str, dtype: torch.dtype) -> Stored:
+def _poisoned(shape: tuple[int, int, int, int], form: str, dtype: torch.dtype) -> PageTensors:
     """Pages as another request, or nobody, left them."""
     if form == "plain":
-        return Stored(torch.full(shape, math.nan, dtype=dtype))
+        return PageTensors(torch.full(shape, math.nan, dtype=dtype))
     scales = torch.full(shape[:3], math.nan, dtype=torch.bfloat16)
-    return Stored(torch.full(shape, 99, dtype=torch.int8), form, scales)
+    return PageTensors(torch.full(shape, 99, dtype=torch.int8), form, scales)
 
 
-def _moved(stored: Stored, device: torch.device) -> Stored:
+def _moved(stored: PageTensors, device: torch.device) -> PageTensors:
     scales = None if stored.scales is None else stored.scales.to(device)
-    return Stored(stored.elements.to(device), stored.form, scales)
+    return PageTensors(stored.elements.to(device), stored.form, scales)

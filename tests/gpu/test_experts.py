@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 pytest.importorskip("triton")
 
 from engine.kernels import experts as kernels
-from engine.kernels import gpu_measure, held
+from engine.kernels import quantized
 from engine.kernels.experts import FEW_PAIRS, Route, StackedExperts, stacked
-from engine.kernels.held import hold_expert
+from engine.kernels.linear import PlainWeights
 from engine.kernels.packed import PackedWeights
+from engine.kernels.quantized import make_expert_weights
 from engine.kernels.triton.experts import plan_tiles
-from engine.kernels.weights import PlainWeights
 from engine.models.layers.experts import HeldExperts
 from engine.numerics.codes import Codes
 from engine.numerics.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
@@ -105,14 +105,14 @@ def test_a_mixture_is_what_its_rounded_weights_compute(
     device: torch.device, family: str, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both orders of gate and up, with and without biases; few pairs and many."""
-    monkeypatch.setattr(held, "uses_triton", lambda device: True)
+    monkeypatch.setattr(quantized, "is_usable", lambda device: True)
     config, original = mixture(family)
     original = original.to(device)
     together, apart = HeldExperts(original), HeldExperts(original)
     for name in (together.first_name, "down_proj"):
         plain = [w.t() if together.is_transposed else w for w in getattr(original, name).cpu()]
         codes = [round_asymmetric(w.contiguous(), bits=4, group_size=32) for w in plain]
-        together.hold(name, [hold_expert([c], torch.float32, device) for c in codes])
+        together.hold(name, [make_expert_weights([c], torch.float32, device) for c in codes])
         apart.hold(name, [PlainWeights(c.dequantize().to(device)) for c in codes])
     x = random_rows(tokens, config.hidden_size, 1, torch.float32, device)
     router = random_rows(tokens, together.num_experts, 2, torch.float32, device).softmax(-1)
@@ -185,10 +185,10 @@ def test_an_expert_is_packed(
 ) -> None:
     """By the row, where a linear layer's would be held as rows of 8 bits. Nothing is measured: an
     expert's product is never one of its own."""
-    monkeypatch.setattr(held, "uses_triton", lambda device: True)
-    monkeypatch.setattr(gpu_measure, "settle", lambda weights: pytest.fail("measured"))
+    monkeypatch.setattr(quantized, "is_usable", lambda device: True)
+    monkeypatch.setattr(quantized, "measure_tile_rows", lambda weights: pytest.fail("measured"))
     codes = rounding(torch.randn(16, 64))
-    weights = hold_expert([codes], torch.float32, device)
+    weights = make_expert_weights([codes], torch.float32, device)
     assert isinstance(weights, PackedWeights)
     assert torch.allclose(weights.dense().cpu(), codes.dequantize(), atol=1e-5)
 

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
-from engine.kernels import gpu as gpu_choices
-from engine.kernels import gpu as gpu_plans
-from engine.kernels import packed_codes
-from engine.kernels.gpu import FEW_ROWS, TILE_ROWS
-from engine.kernels.held import ReorderedWeights, hold
-from engine.kernels.packed import PackedWeights
+from engine.kernels import packed as gpu_plans
+from engine.kernels import packed_codes, registry
+from engine.kernels.packed import FEW_ROWS, TILE_ROWS, PackedWeights
 from engine.kernels.packed_codes import Plan
+from engine.kernels.quantized import make_weights
+from engine.kernels.weights import ReorderedWeights
 from engine.numerics.codes import IntCodes
 from tests.gpu.packed_cases import DTYPES, ROWS, SCALE, assert_plain, quick, seeds
 from tests.gpu.references import (
@@ -172,14 +171,15 @@ def test_rows_in_tiles_are_measured_at_load(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_plans, "measured_tile_rows", {})
-    weights = hold([random_ints(4, 4096, 4096, 128, 0, with_zeros=True)], torch.bfloat16, device)
+    codes = random_ints(4, 4096, 4096, 128, 0, with_zeros=True)
+    weights = make_weights([codes], torch.bfloat16, device)
     assert isinstance(weights, PackedWeights)
     assert next(iter(gpu_plans.measured_tile_rows.values())) in (FEW_ROWS, 32, 64, TILE_ROWS)
 
 
 def test_choices_for_people(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
-    monkeypatch.setattr(gpu_choices, "uses_triton", lambda device: True)
-    found = gpu_choices.product_choices(device)
+    monkeypatch.setattr(registry, "problem", lambda device: "")
+    found = registry.gpu_choices(device)
     by_rows = {c.rows: c.implementation for c in found if "packed" in c.operation}
     weights = PackedWeights(random_ints(4, 16, 64, 32, 0, with_zeros=False), torch.half, device)
     assert all(weights.choose(rows) == name for rows, name in by_rows.items())

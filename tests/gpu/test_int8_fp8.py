@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
-from engine.kernels import held, int8
-from engine.kernels.grouped import GroupedWeights
-from engine.kernels.held import hold
+from engine.kernels import quantized
 from engine.kernels.packed import PackedWeights
-from engine.kernels.rows8 import Fp8Rows, Int8Rows
-from engine.kernels.triton import rows8
+from engine.kernels.per_channel import Fp8PerChannel, Int8PerChannel
+from engine.kernels.quantized import make_weights
+from engine.kernels.tiled import GroupedWeights
+from engine.kernels.triton import per_channel
 from engine.numerics.rounding import round_asymmetric, round_int8
+from tests.engine.kernels.compiled import quantize_rows
 from tests.gpu.conftest import HAS_GPU
 from tests.gpu.references import TOLERANCE, poison, random_floats, random_rows, relative_error
 
@@ -42,11 +43,11 @@ def test_rows_are_rounded_as_on_the_cpu(
     x = random_rows(rows, width, seed, dtype, device)
     x[0] *= 0
     filled = -(-width // 16) * 16
-    values, scales = rows8.quantize_rows(x, filled, torch.int8)
-    expected, expected_scales = int8.quantize_rows(x.cpu())
+    values, scales = per_channel.quantize_rows(x, filled, torch.int8)
+    expected, expected_scales = quantize_rows(x.cpu())
     assert not values[:, width:].any()
     # a division that is rounded otherwise may move a number that lies on the edge by one step
-    steps = values[:, :width].cpu().int() - (expected.int() - 128)
+    steps = values[:, :width].cpu().int() - expected
     assert steps.abs().max() <= 1 and (steps != 0).float().mean() < 0.02
     assert torch.allclose(scales.cpu(), expected_scales)
 
@@ -54,7 +55,7 @@ def test_rows_are_rounded_as_on_the_cpu(
 def test_what_is_not_finite_reaches_the_result(device: torch.device) -> None:
     x = torch.ones(4, 40, device=device)
     x[1, 3], x[2, 5] = float("nan"), float("inf")
-    weights = Int8Rows(round_int8(torch.eye(40)), torch.float32, device)
+    weights = Int8PerChannel(round_int8(torch.eye(40)), torch.float32, device)
     found = weights.product(x, None).isfinite().all(dim=1)
     assert found.tolist() == [True, False, False, True]
 
@@ -70,10 +71,10 @@ def test_int8_is_the_product_of_the_rounded_numbers(
 ) -> None:  # fmt: skip
     rows = max(rows, 17) if name == "torch" else min(rows, 20)
     codes = round_int8(random_rows(outputs, inputs, seed, torch.float32, torch.device("cpu")))
-    weights = Int8Rows(codes, dtype, device)
+    weights = Int8PerChannel(codes, dtype, device)
     x = random_rows(rows, inputs, seed, dtype, device)
     bias = random_rows(1, outputs, seed + 3, dtype, device)[0] if with_bias else None
-    values, scales = rows8.quantize_rows(x, inputs, torch.int8)
+    values, scales = per_channel.quantize_rows(x, inputs, torch.int8)
     expected = (values.cpu().double() * scales.cpu()) @ codes.dequantize().double().t()
     expected += 0 if bias is None else bias.cpu().double()
     found = weights.by_name(name, x, bias)
@@ -84,7 +85,8 @@ def test_int8_is_the_product_of_the_rounded_numbers(
 def test_a_row_of_int8_does_not_depend_on_the_others(device: torch.device) -> None:
     """Nor on which kernel adds its integers up."""
     generator = torch.Generator().manual_seed(3)
-    weights = Int8Rows(round_int8(torch.randn(48, 256, generator=generator)), torch.float32, device)
+    codes = round_int8(torch.randn(48, 256, generator=generator))
+    weights = Int8PerChannel(codes, torch.float32, device)
     x = random_rows(70, 256, 1, torch.float32, device)
     together = weights.product(x, None)
     assert weights.choose(70) == "torch" and weights.choose(3) == "triton"
@@ -93,7 +95,7 @@ def test_a_row_of_int8_does_not_depend_on_the_others(device: torch.device) -> No
 
 
 def test_a_row_of_int8_looked_up_is_that_of_the_weight(device: torch.device) -> None:
-    weights = Int8Rows(round_int8(torch.randn(50, 20)), torch.float32, device)
+    weights = Int8PerChannel(round_int8(torch.randn(50, 20)), torch.float32, device)
     tokens = torch.tensor([3, 49, 3, 0], device=device)
     assert torch.equal(weights.rows(tokens), weights.dense()[tokens])
 
@@ -104,7 +106,7 @@ def test_float8_by_rows(
     device: torch.device, seed: int, rows: int, outputs: int, inputs: int
 ) -> None:
     codes = random_floats(16 * outputs, 16 * inputs, (1, 16 * inputs), seed)
-    weights = Fp8Rows(codes, torch.bfloat16, device)
+    weights = Fp8PerChannel(codes, torch.bfloat16, device)
     x = random_rows(rows, 16 * inputs, seed, torch.bfloat16, device)
     expected = x.float().cpu() @ codes.dequantize().t()
     assert relative_error(weights.by_name("triton", x, None), expected) < 1.2e-2
@@ -115,9 +117,9 @@ def test_float8_by_rows(
 @pytest.mark.parametrize("rows", [65, 500, 2048])
 def test_float8_by_torch(device: torch.device, rows: int) -> None:
     codes = random_floats(4096, 2048, (1, 2048), rows)
-    if not Fp8Rows.fits(codes, torch.bfloat16, device):
+    if not Fp8PerChannel.fits(codes, torch.bfloat16, device):
         pytest.skip("no float8 products on this GPU")
-    weights = Fp8Rows(codes, torch.bfloat16, device)
+    weights = Fp8PerChannel(codes, torch.bfloat16, device)
     x = random_rows(rows, 2048, 5, torch.bfloat16, device)
     bias = random_rows(1, 4096, 6, torch.bfloat16, device)[0]
     expected = x.float() @ codes.dequantize().to(device).t() + bias
@@ -127,31 +129,31 @@ def test_float8_by_torch(device: torch.device, rows: int) -> None:
 def test_every_kind_of_codes_finds_its_kernel(
     monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
-    monkeypatch.setattr(held, "uses_triton", lambda device: True)
-    monkeypatch.setattr(held, "_compiled", lambda *_: None)  # what a CPU would take
+    monkeypatch.setattr(quantized, "is_usable", lambda device: True)
     plain = torch.randn(64, 128)
     kinds = {
-        Int8Rows: round_int8(plain),
+        Int8PerChannel: round_int8(plain),
         PackedWeights: round_asymmetric(plain, bits=4, group_size=64),
-        Fp8Rows: random_floats(64, 128, (1, 128), 0),
+        Fp8PerChannel: random_floats(64, 128, (1, 128), 0),
         GroupedWeights: round_asymmetric(plain, bits=4, group_size=40),
     }
     for kind, codes in kinds.items():
-        weights = hold([codes], torch.bfloat16, device)
+        weights = make_weights([codes], torch.bfloat16, device)
         assert type(weights) is kind
         x = random_rows(3, 128, 0, torch.bfloat16, device)
         expected = x.float().cpu() @ codes.dequantize().t()
         assert relative_error(weights.product(x, None), expected) < 2e-2
-    blocks = hold([random_floats(64, 256, (32, 128), 0)], torch.bfloat16, device)
+    blocks = make_weights([random_floats(64, 256, (32, 128), 0)], torch.bfloat16, device)
     assert type(blocks) is PackedWeights
-    assert type(hold([random_floats(64, 128, (1, 128), 0)], torch.half, device)) is PackedWeights
+    rows = make_weights([random_floats(64, 128, (1, 128), 0)], torch.half, device)
+    assert type(rows) is PackedWeights
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [1, 16, 64, 65, 500])
 def test_at_real_sizes(device: torch.device, rows: int) -> None:
     codes = round_int8(torch.randn(6144, 4096))
-    weights = Int8Rows(codes, torch.bfloat16, device)
+    weights = Int8PerChannel(codes, torch.bfloat16, device)
     x = random_rows(rows, 4096, 1, torch.bfloat16, device)
     expected = x.float() @ codes.dequantize().to(device).t()
     assert relative_error(weights.product(x, None), expected) < 2e-2

@@ -12,18 +12,21 @@ from tests.gpu.conftest import HAS_GPU
 
 pytest.importorskip("triton")
 
-from engine.kernels.stored_pages import Stored
+from engine.kernels.paged_kv import PageTensors
 from engine.kernels.triton.kv_write import write_kv
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LEFT = 9  # what stands in the cache before
 
 
-def pages(form: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Stored:
+def pages(
+    form: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> PageTensors:
     if form == "plain":
-        return Stored(torch.full(shape, LEFT, dtype=dtype, device=device))
+        return PageTensors(torch.full(shape, LEFT, dtype=dtype, device=device))
     codes = torch.full(shape, LEFT, dtype=torch.int8, device=device)
-    return Stored(codes, form, torch.full(shape[:3], LEFT, dtype=torch.bfloat16, device=device))
+    scales = torch.full(shape[:3], LEFT, dtype=torch.bfloat16, device=device)
+    return PageTensors(codes, form, scales)
 
 
 def at(tensor: torch.Tensor, slots: list[int]) -> torch.Tensor:

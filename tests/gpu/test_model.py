@@ -11,9 +11,9 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from engine.kernels import held, ops
-from engine.kernels.int8_rows import HeldEmbedding
-from engine.kernels.rows8 import Int8Rows
+from engine.kernels import ops, quantized
+from engine.kernels.embedding import QuantizedEmbedding
+from engine.kernels.per_channel import Int8PerChannel
 from engine.models import targets
 from engine.models.checkpoint import Checkpoint
 from engine.models.loader import LoadedModel, load_model
@@ -56,8 +56,8 @@ def test_logits_are_those_of_the_cpu(
     wanted = [logits(expected.model, num_tokens) for num_tokens in lengths]
     with monkeypatch.context() as patch:
         patch.setattr(ops, "_everywhere", True)
-        for module in (held, targets):
-            patch.setattr(module, "uses_triton", lambda device: True)
+        for module in (quantized, targets):
+            patch.setattr(module, "is_usable", lambda device: True)
         poison(patch)
         found = load(folder, scheme, device)
         assert found.kernels["rms norm"].startswith("fused")
@@ -71,12 +71,12 @@ def test_logits_are_those_of_the_cpu(
 def test_head_and_embeddings_share_one_copy(
     tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (held, targets):
-        monkeypatch.setattr(module, "uses_triton", lambda device: True)
+    for module in (quantized, targets):
+        monkeypatch.setattr(module, "is_usable", lambda device: True)
     folder = save(make_model("llama", tie_word_embeddings=True), tmp_path)
     model: Any = load(folder, Scheme("none", head="int8"), device).model
     embedding = model.get_input_embeddings()
-    assert isinstance(model.get_output_embeddings().held, Int8Rows)
-    assert isinstance(embedding, HeldEmbedding) and embedding.held_bytes == 0
+    assert isinstance(model.get_output_embeddings().packed, Int8PerChannel)
+    assert isinstance(embedding, QuantizedEmbedding) and embedding.packed_bytes == 0
     tokens = torch.tensor([[3, 9, 3]], device=device)
     assert torch.equal(embedding(tokens)[0], model.get_output_embeddings().weight[tokens[0]])

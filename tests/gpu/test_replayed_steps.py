@@ -104,7 +104,7 @@ def test_drafts_are_verified_in_rows(config: EngineConfig, monkeypatch: pytest.M
     assert graphs is not None and graphs.sizes == (1, 2, 4, 6)
     assert recording.num_read == 2 * 4 + 1
     for cache in engine.runner.backend.caches.values():
-        assert not cache.keys.stored.elements.any() and not cache.values.stored.elements.any()
+        assert not cache.keys.tensors.elements.any() and not cache.values.tensors.elements.any()
     widths: list[int] = []
     plain = graphs.execute
 

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
-from engine.kernels import held
+from engine.kernels import quantized
 from engine.kernels.experts import Route, stacked
-from engine.kernels.gpu import FEW_ROWS
-from engine.kernels.grouped import TableWeights
-from engine.kernels.held import hold
-from engine.kernels.packed import PackedWeights, fits
+from engine.kernels.packed import FEW_ROWS, PackedWeights, fits
 from engine.kernels.packed_codes import Plan
+from engine.kernels.quantized import make_weights
+from engine.kernels.tiled import TableWeights
 from engine.numerics.codes import TableCodes
 from engine.numerics.rounding import round_nf4
 from tests.gpu.packed_cases import DTYPES, ROWS, SCALE, assert_plain, quick, seeds
@@ -122,14 +121,14 @@ def test_a_row_does_not_depend_on_the_rows_with_it(device: torch.device) -> None
 
 def test_what_a_gpu_holds(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed where each run of 32 inputs has one scale; else made plain in each product."""
-    monkeypatch.setattr(held, "uses_triton", lambda device: True)
-    monkeypatch.setattr(held, "_compiled", lambda *_: None)  # what a CPU would take
+    monkeypatch.setattr(quantized, "is_usable", lambda device: True)
     parts = [round_nf4(torch.randn(64, 96)), round_nf4(torch.randn(32, 96))]
-    weights = hold(parts, torch.bfloat16, device)
+    weights = make_weights(parts, torch.bfloat16, device)
     assert type(weights) is PackedWeights and weights.shape == (96, 96)
     assert weights.title == "nf4, blocks of 64"
     assert weights.nbytes == 256 * 96 // 2 + 8 * 96 * 4 + 64  # filled up to 256 inputs
-    assert type(hold([round_nf4(torch.randn(64, 100))], torch.bfloat16, device)) is TableWeights
+    other = make_weights([round_nf4(torch.randn(64, 100))], torch.bfloat16, device)
+    assert type(other) is TableWeights
 
 
 @pytest.mark.gpu

@@ -42,9 +42,9 @@ def test_pages_beyond_32_bits(device: torch.device) -> None:
         return backend(layers, num_blocks, BLOCK, torch.float32, form, device)
 
     wide = made(BLOCKS)
-    assert wide.caches[0].keys.stored.elements.numel() > 2**31
+    assert wide.caches[0].keys.tensors.elements.numel() > 2**31
     found = attended(wide, [BLOCKS - 1, 0, BLOCKS - 2], device)
     wanted = attended(made(3), [2, 0, 1], device)
     for one, other in zip(found, wanted, strict=True):
         assert torch.equal(one, other)
-    assert wide.caches[0].keys.stored.elements[BLOCKS - 1].any()
+    assert wide.caches[0].keys.tensors.elements[BLOCKS - 1].any()

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine.config import EngineConfig
 from engine.hardware.cpu_threads.idle_cores import FIRST_S, Crowding, allowed_cores
 from engine.hardware.cpu_threads.search import Search, counts
 from engine.snapshot import ThreadFigures, ThreadsOf
 
 if TYPE_CHECKING:
-    from engine.models.weight_source import Progress
+    from engine.config import EngineConfig
+
+Progress = Callable[[str, int, int], None]
 
 LARGE = 64
 """Tokens of a step that is computed with all threads that have a core: there is enough to do for

@@ -1,4 +1,4 @@
-"""Attention over the pages of a KV cache, and writing to them (attention.c, cache.c): nothing is
+"""Attention over the pages of a KV cache, and writing to them (attention.c): nothing is
 gathered first."""
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.kernels.cpu.library import TYPES, Library, library, room
-from engine.kernels.stored_pages import PLAIN, Stored
+from engine.kernels.cpu.library import TYPES, Library, scratch
+from engine.kernels.paged_kv import PLAIN, PageTensors
 
 _LANES = 16  # vectors.h
-_WIDEST = 576  # pages.h
+_WIDEST = 576  # part.h
 _PART, _BLOCK = 512, 32  # keys, and rows of queries: attention.c
 _ITEM_BYTES = 40  # the same
 _ITEMS_A_THREAD = 4  # with fewer some threads wait for others
-_CODES = {"int8": 3, "fp8": 4}  # pages.h
+_CODES = {"int8": 3, "fp8": 4}  # part.h
 
 
-class _Stored(ctypes.Structure):
+class _Tensors(ctypes.Structure):
     _fields_ = (
         ("width", ctypes.c_int64),
         ("kind", ctypes.c_int32),
@@ -35,8 +35,8 @@ class _Pages(ctypes.Structure):
     _fields_ = (
         ("kv_heads", ctypes.c_int64),
         ("block_size", ctypes.c_int64),
-        ("keys", _Stored),
-        ("values", _Stored),
+        ("keys", _Tensors),
+        ("values", _Tensors),
     )
 
 
@@ -78,10 +78,10 @@ class NativeStep:
             self._blocks.extend(table)
         self._numbers = array("q", (*first_rows, *queries, *lengths, *starts))
         numbers, apart = self._numbers.buffer_info()[0], 8 * count
-        self._told = _Step(
+        self._arguments = _Step(
             count, *(numbers + n * apart for n in range(4)), self._blocks.buffer_info()[0]
         )
-        self.address = ctypes.addressof(self._told)
+        self.address = ctypes.addressof(self._arguments)
         parts = [-(-length // _PART) for length in lengths]
         self._shapes = tuple(zip(queries, parts, strict=True))
         self._work: dict[int, _Work] = {}
@@ -101,13 +101,13 @@ class NativeStep:
 class NativeCache:
     """The pages of one layer."""
 
-    def __init__(self, native: Library, keys: Stored, values: Stored) -> None:
+    def __init__(self, native: Library, keys: PageTensors, values: PageTensors) -> None:
         self._native = native
         self._tensors = keys, values  # what is pointed to
         _, kv_heads, block_size, self._key_dim = keys.elements.shape
         self._kv_heads: int = kv_heads
-        self._told = _Pages(kv_heads, block_size, *map(_told, self._tensors))
-        self._address = ctypes.addressof(self._told)
+        self._arguments = _Pages(kv_heads, block_size, *map(_arguments, self._tensors))
+        self._address = ctypes.addressof(self._arguments)
         self._value_dim: int = values.elements.shape[3]
 
     def write(self, slots: Tensor, k: Tensor, v: Tensor) -> None:
@@ -149,31 +149,29 @@ class NativeCache:
         self._native.attention(
             self._address, step.address, q.data_ptr(), q.stride(0), q.stride(1), heads,
             window or 0, scaling, softcap or 0.0, None if wide is None else wide.data_ptr(),
-            output.data_ptr(), TYPES[q.dtype], is_split, room(size), kv_heads * items, threads,
+            output.data_ptr(), TYPES[q.dtype], is_split, scratch(size), kv_heads * items, threads,
         )  # fmt: skip
 
 
-def native_cache(keys: Stored, values: Stored) -> NativeCache | None:
-    """None where pages are not on the CPU, heads of no whole number of vectors, or nothing is
-    compiled."""
+def can_attend(keys: PageTensors, values: PageTensors) -> bool:
+    """Whether attention.c reads these pages: on the CPU, heads of whole vectors."""
     for one in (keys, values):
         width = one.elements.shape[3]
         if one.elements.device.type != "cpu" or _kind(one) is None:
-            return None
+            return False
         if width % _LANES or width > _WIDEST:
-            return None
-    native = library()
-    return None if native is None else NativeCache(native, keys, values)
+            return False
+    return True
 
 
-def _kind(one: Stored) -> int | None:
-    """As pages.h numbers it; None: another number format."""
+def _kind(one: PageTensors) -> int | None:
+    """As part.h numbers it; None: another number format."""
     return TYPES.get(one.elements.dtype) if one.form == PLAIN else _CODES[one.form]
 
 
-def _told(one: Stored) -> _Stored:
+def _arguments(one: PageTensors) -> _Tensors:
     scales = None if one.scales is None else one.scales.data_ptr()
-    return _Stored(one.elements.shape[3], _kind(one), one.elements.data_ptr(), scales)
+    return _Tensors(one.elements.shape[3], _kind(one), one.elements.data_ptr(), scales)
 
 
 def _readable(x: Tensor) -> Tensor:

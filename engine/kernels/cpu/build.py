@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
-SOURCES = ("product.c", "decoded.c", "plain.c", "between.c", "attention.c", "cache.c", "meet.c")
-HEADERS = ("rows.h", "part.h", "pages.h", "exponential.h", "numbers.h", "vectors.h")
+SOURCES = sorted(FOLDER.glob("*.c"))
+HEADERS = sorted(FOLDER.glob("*.h"))
 FLAGS = (
     "-std=c11", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno",
     "-fno-trapping-math",
 )  # fmt: skip
 COMPILERS = ("cc", "gcc", "clang")
 SWITCH = "INFERDECK_NATIVE_KERNELS"
-"""Environment: 0 leaves all products to torch."""
+"""Environment: 0 computes with PyTorch instead."""
 
 CACHE_VARIABLE = "INFERDECK_CACHE_DIR"
 _OPENMP = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp)[^/\s]*\.so[.\d]*)")
@@ -37,7 +37,7 @@ _TIMEOUT_S = 120.0
 
 
 class UnavailableError(Exception):
-    """Why nothing can be compiled here, and what would help."""
+    """Why the CPU kernels cannot be compiled, and the remedy."""
 
 
 class Compiler(NamedTuple):
@@ -68,8 +68,7 @@ def compiled(processor: str = "native") -> tuple[Path, Compiler]:
 
 @cache
 def is_expected() -> bool:
-    """Whether `compiled` will find what it needs, as far as that can be told at once: no program is
-    started, for windows ask."""
+    """Whether `compiled` will probably succeed. Starts no program: windows ask."""
     return machine_problem() == "" and _compiler_path() is not None
 
 
@@ -78,7 +77,7 @@ def find_compiler() -> Compiler:
     path = _compiler_path()
     if path is None:
         names = ", ".join(COMPILERS)
-        raise UnavailableError(f"no C compiler ({names}): install one, for example gcc")
+        raise UnavailableError(f"no C compiler found ({names}): install one, for example gcc")
     return Compiler(path, _run([path, "--version"]).splitlines()[0])
 
 
@@ -88,12 +87,12 @@ def _compiler_path() -> str | None:
 
 
 def machine_problem() -> str:
-    """Why this machine is not one to compile for, or is not to; "" if it is."""
+    """Why the CPU kernels cannot be compiled for this machine; "" where they can."""
     if os.environ.get(SWITCH) == "0":
-        return f"switched off by {SWITCH}=0"
+        return f"disabled by {SWITCH}=0"
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         here = f"{sys.platform} {platform.machine()}"
-        return f"they are for Linux on x86-64, not {here}"
+        return f"they need Linux on x86-64, not {here}"
     if "avx2" not in _processor_flags().split():
         return "this processor has no AVX2"
     return ""
@@ -105,7 +104,7 @@ def loaded_openmp() -> str:
 
     found = sorted(set(_OPENMP.findall(Path("/proc/self/maps").read_text())))
     if not found:
-        raise UnavailableError("this PyTorch computes without OpenMP")
+        raise UnavailableError("this PyTorch is built without OpenMP")
     return found[0]
 
 
@@ -117,31 +116,31 @@ def cache_folder() -> Path:
         folder = Path(override) if override else users
         (folder / "native").mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:  # also where there is no home
-        raise UnavailableError(f"the user's cache cannot be written: {error}") from error
+        raise UnavailableError(f"cannot write the cache folder: {error}") from error
     return folder / "native"
 
 
 def _compile(compiler: Compiler, openmp: str, processor: str, target: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            unlinked, linked = [f"{folder}/{name}.o" for name in SOURCES], Path(folder, "linked")
+            unlinked, linked = [f"{folder}/{one.name}.o" for one in SOURCES], Path(folder, "linked")
             flags = [*FLAGS, f"-march={processor}", "-c"]
             with ThreadPoolExecutor() as side_by_side:
                 commands = [
-                    [compiler.path, *flags, str(FOLDER / name), "-o", to]
-                    for name, to in zip(SOURCES, unlinked, strict=True)
+                    [compiler.path, *flags, str(source), "-o", to]
+                    for source, to in zip(SOURCES, unlinked, strict=True)
                 ]
                 list(side_by_side.map(_run, commands))
             _run([compiler.path, "-shared", *unlinked, openmp, "-o", str(linked), "-lm"])
             linked.replace(target)  # at once: another process may be at the same
     except OSError as error:
-        raise UnavailableError(f"{target.parent} cannot be written: {error.strerror}") from error
+        raise UnavailableError(f"cannot write {target.parent}: {error.strerror}") from error
 
 
 def _fingerprint(compiler: Compiler, openmp: str, processor: str) -> str:
-    told = [*compiler, openmp, processor, " ".join(FLAGS), _processor_flags()]
-    told += [(FOLDER / name).read_text() for name in (*SOURCES, *HEADERS)]
-    return hashlib.sha256("\0".join(told).encode()).hexdigest()[:16]
+    parts = [*compiler, openmp, processor, " ".join(FLAGS), _processor_flags()]
+    parts += [file.read_text() for file in (*SOURCES, *HEADERS)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def _processor_flags() -> str:

@@ -1,20 +1,23 @@
-"""A library is used when it has multiplied correctly once: a compiler may be wrong."""
+"""The compiled library, once its results have been checked: a compiler may be wrong."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from engine.kernels import torch_ops as norm
-from engine.kernels.cpu import between
+from engine.kernels.cpu import elementwise
 from engine.kernels.cpu.attention import NativeCache, NativeStep
-from engine.kernels.cpu.between import FORMATS
+from engine.kernels.cpu.build import UnavailableError, machine_problem
 from engine.kernels.cpu.decoded import DecodedWeights
-from engine.kernels.cpu.library import Library
+from engine.kernels.cpu.library import FORMATS, Library, load
 from engine.kernels.cpu.weights import NativeWeights
-from engine.kernels.stored_pages import Stored
+from engine.kernels.paged_kv import PageTensors
 from engine.kernels.torch_ops import rotate
 from engine.kernels.weights import Weights
 from engine.numerics.codes import Codes, IntCodes
@@ -26,10 +29,47 @@ _WIDTH = 139  # nor of steps
 _CLOSE = 1e-2  # of the largest result, as bfloat16 and 8 bits are; what is wrong is off by far more
 
 _CLOSE_IN_8_BITS = 5e-2  # of keys and values that are rounded so
+_lock = threading.Lock()
+
+
+class Found(NamedTuple):
+    library: Library | None
+    problem: str
+    """Why there is none; "" where there is."""
+
+
+def find() -> Found:
+    """Compiles and checks at the first call."""
+    with _lock:
+        return _find()
+
+
+@cache
+def _find() -> Found:
+    try:
+        made = load()
+    except UnavailableError as error:
+        return Found(None, str(error))
+    wrong = difference(made)
+    return Found(None, wrong) if wrong else Found(made, "")
+
+
+def library() -> Library | None:
+    """None where torch computes instead; `problem` says why."""
+    return find().library
+
+
+def problem() -> str:
+    return find().problem
+
+
+def remedy() -> str:
+    """`problem`, where this machine could have the library; else ""."""
+    return problem() if machine_problem() == "" else ""
 
 
 def difference(library: Library) -> str:
-    """What is wrong with `library`, for people; "" where nothing is."""
+    """What `library` computes wrongly; "" where all is right."""
     generator = torch.Generator().manual_seed(0)
     with torch.inference_mode():
         exact = torch.randn(max(_ROWS), _INPUTS, generator=generator)
@@ -39,13 +79,13 @@ def difference(library: Library) -> str:
             limit = _CLOSE * float(expected.abs().max())
             whole = held.product(x, None)
             if not float((whole.float() - expected).abs().max()) <= limit:
-                return f"what {library.compiler} made multiplies {title} wrongly"
+                return f"{library.compiler}: wrong product with {title}"
             for rows in _ROWS:
                 if not torch.equal(held.product(x[:rows], None), whole[:rows]):
-                    return f"what {library.compiler} made depends on the number of rows"
+                    return f"{library.compiler}: results depend on the number of rows"
         return (
             _plain_difference(library, generator)
-            or _between_difference(library, generator)
+            or _elementwise_difference(library, generator)
             or _attention_difference(library, generator)
         )
 
@@ -61,14 +101,14 @@ def _plain_difference(library: Library, generator: torch.Generator) -> str:
         whole = library.plain(x, weight, bias)
         limit = _CLOSE * float(expected.abs().max())
         if not float((whole.float() - expected).abs().max()) <= limit:
-            return f"what {library.compiler} made multiplies plain weights wrongly"
+            return f"{library.compiler}: wrong product with plain weights"
         for rows in _ROWS:
             if not torch.equal(library.plain(x[:rows], weight, bias), whole[:rows]):
-                return f"what {library.compiler} made depends on the number of rows"
+                return f"{library.compiler}: results depend on the number of rows"
     return ""
 
 
-def _between_difference(library: Library, generator: torch.Generator) -> str:
+def _elementwise_difference(library: Library, generator: torch.Generator) -> str:
     """The same of what is computed between products."""
     for dtype in FORMATS:
         x = torch.randn(5, 3, 96, generator=generator).to(dtype)
@@ -80,14 +120,14 @@ def _between_difference(library: Library, generator: torch.Generator) -> str:
         wide = torch.cat((normed[:, :2] * weight.float(), normed[:, 2:] * other.float()), dim=1)
         turned = rotate(wide, cos.float().unsqueeze(1), sin.float().unsqueeze(1))
         pairs = (
-            (between.rms_norm(library, x, weight, 1e-6, 1.0), normed * (1 + weight.float())),
-            (between.silu_and_mul(library, x), F.silu(gate) * up),
-            (between.rotate_heads(library, x, cos, sin, (weight, other), 2, 1e-6), turned),
+            (elementwise.rms_norm(library, x, weight, 1e-6, 1.0), normed * (1 + weight.float())),
+            (elementwise.silu_and_mul(library, x), F.silu(gate) * up),
+            (elementwise.rotate_heads(library, x, cos, sin, (weight, other), 2, 1e-6), turned),
         )
         for found, expected in pairs:
             limit = _CLOSE * float(expected.abs().max())
             if not float((found.float() - expected).abs().max()) <= limit:
-                return f"what {library.compiler} made norms, turns or activates wrongly"
+                return f"{library.compiler}: wrong norm, rotary embedding or activation"
     return ""
 
 
@@ -100,7 +140,7 @@ def _attention_difference(library: Library, generator: torch.Generator) -> str:
     step = NativeStep([0], [tokens], [length], [table])
     for form in ("plain", "int8", "fp8"):
         dtype = torch.bfloat16 if form == "plain" else torch.int8
-        keys, values = (Stored(torch.zeros(shape, dtype=dtype), form) for _ in "kv")
+        keys, values = (PageTensors(torch.zeros(shape, dtype=dtype), form) for _ in "kv")
         if form != "plain":
             keys, values = (
                 pages._replace(scales=torch.zeros(shape[:3], dtype=torch.bfloat16))
@@ -118,7 +158,7 @@ def _attention_difference(library: Library, generator: torch.Generator) -> str:
         expected = F.scaled_dot_product_attention(q, k, v, seen, scale=0.2).transpose(0, 1)
         limit = _CLOSE_IN_8_BITS * float(expected.abs().max())
         if not float((found.float() - expected).abs().max()) <= limit:
-            return f"what {library.compiler} made attends wrongly"
+            return f"{library.compiler}: wrong attention"
     return ""
 
 

@@ -51,37 +51,37 @@ class DecodedWeights(Weights):
         assert fits(codes, dtype)
         self.shape, self.dtype = codes.shape, dtype
         self._library = library
-        self._held = held = _in_panels(codes)
-        self._told = Coded(
+        self._panels = held = _in_panels(codes)
+        self._arguments = Coded(
             *self.shape, held.group, held.kind, held.is_shared, TYPES[held.scales.dtype],
             *(None if t is None else t.data_ptr()
               for t in (held.codes, held.scales, held.table, held.zeros)),
         )  # fmt: skip
-        self._told.settle(self.shape[0], 4 * (self.shape[1] + LANES), _BLOCK)
+        self._arguments.prepare(self.shape[0], 4 * (self.shape[1] + LANES), _BLOCK)
 
     @property
     def title(self) -> str:
-        return self._held.title
+        return self._panels.title
 
     @property
     def nbytes(self) -> int:
-        zeros = self._held.zeros
+        zeros = self._panels.zeros
         return (
-            self._held.codes.nbytes
-            + self._held.scales.nbytes
+            self._panels.codes.nbytes
+            + self._panels.scales.nbytes
             + (0 if zeros is None else zeros.nbytes)
         )
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         outputs, inputs = self.shape
-        result = self._library.decoded(self._told, x.reshape(-1, inputs).contiguous())
+        result = self._library.decoded(self._arguments, x.reshape(-1, inputs).contiguous())
         if bias is not None:
             result += bias
         return result.view(*x.shape[:-1], outputs)
 
     def dense(self) -> Tensor:
         outputs, inputs = self.shape
-        held = self._held
+        held = self._panels
         codes = self._by_output(held.codes)
         if held.table is not None:
             places = torch.stack([codes & 15, codes >> 4], dim=-1).view(outputs, inputs)

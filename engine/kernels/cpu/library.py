@@ -1,4 +1,4 @@
-"""The compiled functions; or why there are none."""
+"""The compiled functions. `check` decides whether they are used."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from engine.kernels.cpu.build import UnavailableError, compiled, machine_problem
+from engine.kernels.cpu.build import UnavailableError, compiled
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-_lock = threading.Lock()
-_rooms = threading.local()
+FORMATS = (torch.bfloat16, torch.float16)
+"""Of plain weights, and of the operations between products."""
+
+_scratch = threading.local()
 
 LANES = 16
 """Outputs of a panel."""
@@ -26,17 +26,17 @@ APART = 64  # rows.h
 _BLOCK = 256  # rows: plain.c
 
 
-class Told(ctypes.Structure):
-    """What a C function is told of weights. Whoever makes one keeps it, and the tensors that it
-    points to. Attributes that every product needs are read once: those of a structure are slow."""
+class Arguments(ctypes.Structure):
+    """Weights as a C function reads them. The owner keeps the tensors that it points to alive.
+    Attributes that every product needs are read once: those of a structure are slow."""
 
-    def settle(self, num_outputs: int, row_bytes: int, most_rows: int = sys.maxsize) -> None:
+    def prepare(self, num_outputs: int, row_bytes: int, most_rows: int = sys.maxsize) -> None:
         """`row_bytes` of scratch for each row of activations, or for `most_rows`."""
         self.address = ctypes.addressof(self)
         self.num_outputs, self.row_bytes, self.most_rows = num_outputs, row_bytes, most_rows
 
 
-class Packed(Told):
+class Packed(Arguments):
     """`weights` of product.c."""
 
     _fields_ = (
@@ -52,7 +52,7 @@ class Packed(Told):
     )
 
 
-class Coded(Told):
+class Coded(Arguments):
     """`codes` of decoded.c."""
 
     _fields_ = (
@@ -70,8 +70,8 @@ class Coded(Told):
 
 
 class Library:
-    """The C files, compiled. `rms_norm`, `rotate_heads` and `silu_and_mul` are called as between.c
-    has them, `attention` and `cache_write` as attention.c and cache.c, `meet` as meet.c."""
+    """The C files, compiled. `rms_norm`, `rotate_heads` and `silu_and_mul` are called as
+    elementwise.c has them, `attention` and `cache_write` as attention.c, `barrier` as barrier.c."""
 
     def __init__(self, path: Path, compiler: str) -> None:
         self.compiler = compiler
@@ -110,9 +110,9 @@ class Library:
             self.silu_and_mul, self.attention, self.cache_write,
         ):  # fmt: skip
             function.restype = None
-        self.meet = loaded.native_meet
-        self.meet.argtypes = (address, number, number, number, number)
-        self.meet.restype = kind
+        self.barrier = loaded.native_barrier
+        self.barrier.argtypes = (address, number, number, number, number)
+        self.barrier.restype = kind
 
     def product(self, weights: Packed, x: Tensor) -> Tensor:
         """x [T, inputs], contiguous, by packed weights: [T, outputs] in x's dtype."""
@@ -126,7 +126,7 @@ class Library:
         """x [T, inputs], contiguous, by weight [outputs, inputs], whose rows are, plus bias
         [outputs]: [T, outputs]. All of one dtype of 16 bits."""
         (rows, inputs), outputs = x.shape, weight.shape[0]
-        space = room(4 * min(rows, _BLOCK) * (inputs + APART))
+        space = scratch(4 * min(rows, _BLOCK) * (inputs + APART))
         result = torch.empty(rows, outputs, dtype=x.dtype)
         self._plain(
             weight.data_ptr(), outputs, inputs, weight.stride(0),
@@ -135,60 +135,28 @@ class Library:
         )  # fmt: skip
         return result
 
-    def _called(self, function: Callable[..., None], told: Packed | Coded, x: Tensor) -> Tensor:
+    def _called(self, function: Callable[..., None], weights: Packed | Coded, x: Tensor) -> Tensor:
         rows, dtype = x.shape[0], x.dtype
-        result = torch.empty(rows, told.num_outputs, dtype=dtype)
+        result = torch.empty(rows, weights.num_outputs, dtype=dtype)
         function(
-            told.address, x.data_ptr(), result.data_ptr(), rows, TYPES[dtype],
-            room(min(rows, told.most_rows) * told.row_bytes), torch.get_num_threads(),
+            weights.address, x.data_ptr(), result.data_ptr(), rows, TYPES[dtype],
+            scratch(min(rows, weights.most_rows) * weights.row_bytes), torch.get_num_threads(),
         )  # fmt: skip
         return result
 
 
-def room(size: int) -> int:
-    """Address of `size` bytes that this thread uses again: asked for in every product."""
-    if getattr(_rooms, "size", -1) < size:
-        _rooms.tensor = torch.empty(size, dtype=torch.uint8)
-        _rooms.size, _rooms.address = size, _rooms.tensor.data_ptr()
-    return int(_rooms.address)
+def scratch(size: int) -> int:
+    """Address of `size` bytes, until this thread asks again: needed in every product."""
+    if getattr(_scratch, "size", -1) < size:
+        _scratch.tensor = torch.empty(size, dtype=torch.uint8)
+        _scratch.size, _scratch.address = size, _scratch.tensor.data_ptr()
+    return int(_scratch.address)
 
 
-class Found(NamedTuple):
-    library: Library | None
-    problem: str
-    """Why there is none, for people; "" where there is."""
-
-
-def library() -> Library | None:
-    """None where torch's operations have to do; `problem` says why."""
-    return find().library
-
-
-def problem() -> str:
-    return find().problem
-
-
-def remedy() -> str:
-    """`problem`, where this machine could have the library and something is amiss; else ""."""
-    return problem() if machine_problem() == "" else ""
-
-
-def find() -> Found:
-    """Compiles at the first call (a few seconds), and never again on this machine."""
-    with _lock:
-        return _find()
-
-
-@cache
-def _find() -> Found:
+def load() -> Library:
+    """Compiles at the first call on a machine (a few seconds). Raises UnavailableError."""
+    path, compiler = compiled()
     try:
-        path, compiler = compiled()
-        made = Library(path, compiler.title)
-    except UnavailableError as error:
-        return Found(None, str(error))
-    except OSError as error:  # not loadable: another machine's, or cut short
-        return Found(None, f"what was compiled does not load: {error}")
-    from engine.kernels.cpu.check import difference
-
-    wrong = difference(made)
-    return Found(None, wrong) if wrong else Found(made, "")
+        return Library(path, compiler.title)
+    except OSError as error:  # another machine's, or cut short
+        raise UnavailableError(f"cannot load the compiled kernels: {error}") from error

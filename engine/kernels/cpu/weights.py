@@ -26,7 +26,7 @@ class NativeWeights(Weights):
 
     Groups are multiplied with activations in 16 bits, which adds nothing to the error of bfloat16
     or float16. Symmetric int8 per output rounds activations to 8 bits per row, as
-    `engine.kernels.int8` does, to the same integers.
+    the GPU kernels do.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class NativeWeights(Weights):
         self._codes, self._scales, self._zeros = packed
         self._is_by_output = bits == 8 and group == shape[1] and self._zeros is None
         parts = 1 if self._is_by_output else 2
-        self._told = Packed(
+        self._arguments = Packed(
             *shape, group, bits, parts, TYPES[self._scales.dtype],
             self._codes.data_ptr(), self._scales.data_ptr(),
             None if self._zeros is None else self._zeros.data_ptr(),
         )  # fmt: skip
-        self._told.settle(shape[0], parts * (shape[1] + APART) + 8 * (shape[1] // group))
+        self._arguments.prepare(shape[0], parts * (shape[1] + APART) + 8 * (shape[1] // group))
 
     @classmethod
     def of(cls, codes: IntCodes, dtype: torch.dtype, library: Library) -> NativeWeights:
         assert fits(codes, dtype)
         count, width = codes.shape
-        by_output = is_by_output(codes)
+        by_output = codes.is_int8_per_output
         packed = _empty(count, width, codes.bits)
         for start in range(0, count, _AT_ONCE):
             _pack_into(packed, start, codes.codes[start : start + _AT_ONCE], codes.bits)
@@ -102,7 +102,7 @@ class NativeWeights(Weights):
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         outputs, inputs = self.shape
-        result = self._library.product(self._told, x.reshape(-1, inputs).contiguous())
+        result = self._library.product(self._arguments, x.reshape(-1, inputs).contiguous())
         if bias is not None:
             result += bias
         return result.view(*x.shape[:-1], outputs)
@@ -136,16 +136,11 @@ def fits(codes: IntCodes, dtype: torch.dtype) -> bool:
     width = codes.shape[1]
     if codes.groups is not None or dtype not in TYPES:
         return False
-    if is_by_output(codes):
+    if codes.is_int8_per_output:
         return width % 4 == 0 and width <= _WIDEST
     size = codes.group_size
     is_known = size % 8 == 0 and size <= _LARGEST_GROUP.get(codes.bits, 0)
     return is_known and width % size == 0 and dtype is not torch.float32
-
-
-def is_by_output(codes: IntCodes) -> bool:
-    """Whether `codes` are symmetric int8 with one scale per output."""
-    return codes.bits == 8 and codes.is_symmetric and codes.scales.shape[1] == 1
 
 
 def _empty(count: int, width: int, bits: int) -> Tensor:
@@ -163,7 +158,7 @@ def _pack_into(packed: Tensor, start: int, codes: Tensor, bits: int) -> None:
 
 def _readable(scales: Tensor, is_by_output: bool) -> Tensor:
     """In a number format that product.c knows: 16 bits stay, but for the sake of int8's results
-    being those of `engine.kernels.int8`."""
+    being those of the GPU kernels."""
     if scales.dtype in (torch.bfloat16, torch.float16) and not is_by_output:
         return scales
     return scales.float()

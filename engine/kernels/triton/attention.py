@@ -15,8 +15,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from engine.attention.interface import AttentionOptions
-from engine.kernels.stored_pages import Stored
+from engine.kernels.paged_kv import AttentionOptions, PageTensors
 from engine.kernels.triton.attention_kernels import attend_pages
 from engine.kernels.triton.attention_parts import join_splits
 from engine.kernels.triton.support import (
@@ -254,8 +253,8 @@ def _with_lanes(
 
 def paged_attention(
     q: Tensor,
-    keys: Stored,
-    values: Stored,
+    keys: PageTensors,
+    values: PageTensors,
     tables: StepTables,
     launch: Launch,
     options: AttentionOptions,
@@ -320,7 +319,7 @@ def _aligned(rows: int) -> int:
     return -(-rows // 4) * 4
 
 
-def _form(stored: Stored, device: torch.device) -> str:
+def _form(stored: PageTensors, device: torch.device) -> str:
     if stored.form == "fp8" and device_of(device).capability < (8, 9):
         return "fp8_shift"
     return stored.form
@@ -330,7 +329,7 @@ def _product_dtype(dtype: torch.dtype) -> Any:
     return tl.float32 if is_interpreted() else _DTYPES[dtype]
 
 
-def _value_dtype(values: Stored, dtype: torch.dtype) -> Any:
+def _value_dtype(values: PageTensors, dtype: torch.dtype) -> Any:
     """What weights and values are multiplied in. Weights times scales may be far below float16's
     smallest numbers; codes of 8 bits are exact in bfloat16."""
     is_half = dtype is torch.float16 and values.form != "plain"

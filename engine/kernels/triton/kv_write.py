@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.stored_pages import Stored
+from engine.kernels.paged_kv import PageTensors
 from engine.kernels.triton.support import next_power_of_2
 
 _MOST_ELEMENTS = 4096  # of the tile of a program
@@ -98,7 +98,7 @@ def write_pages(
         )  # fmt: skip
 
 
-def write_kv(k: Tensor, v: Tensor, keys: Stored, values: Stored, slots: Tensor) -> None:
+def write_kv(k: Tensor, v: Tensor, keys: PageTensors, values: PageTensors, slots: Tensor) -> None:
     """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at slots[T] (block * block_size + place in it; below 0:
     nowhere). k and v may have any strides but that of the last dimension, which is 1."""
     _, num_heads, block_size, key_dim = keys.elements.shape
@@ -115,7 +115,7 @@ def write_kv(k: Tensor, v: Tensor, keys: Stored, values: Stored, slots: Tensor) 
     )  # fmt: skip
 
 
-def _of_pages(new: Tensor, stored: Stored) -> Tensor:
+def _of_pages(new: Tensor, stored: PageTensors) -> Tensor:
     """In the number format of plain pages, and with elements that lie beside each other."""
     if stored.form == "plain":
         new = new.to(stored.elements.dtype)

@@ -1,4 +1,4 @@
-"""The smallest kernel there is: whether Triton compiles and runs here at all."""
+"""Whether Triton's kernels run here, and the device's properties. Imports no Triton."""
 
 from __future__ import annotations
 
@@ -8,23 +8,8 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 
 from engine.errors import is_out_of_memory
-
-
-@triton.jit
-def add_one_kernel(number):
-    tl.store(number, tl.load(number) + 1)
-
-
-def runs_on(device: torch.device) -> bool:
-    """Raises whatever Triton does where it cannot compile: it needs a C compiler, too."""
-    number = torch.zeros(1, dtype=torch.int32, device=device)
-    with torch.cuda.device(device):  # Triton launches on the thread's, which may be another
-        add_one_kernel[(1,)](number)
-    return int(number) == 1
 
 
 @cache
@@ -35,6 +20,11 @@ def is_available() -> bool:
 
 OLDEST = (8, 0)
 """Ampere: before it there is no bfloat16 in the matrix units, and less shared memory."""
+
+
+def is_usable(device: torch.device) -> bool:
+    """Whether Triton's kernels compute on `device`."""
+    return not problem(device)
 
 
 def problem(device: torch.device) -> str:
@@ -56,6 +46,7 @@ def _problem_of(device: torch.device) -> str:
         return "Triton is not installed"
     if torch.cuda.get_device_capability(device) < OLDEST:
         return "a GPU before Ampere"
+    from engine.kernels.triton.fused import runs_on
 
     try:
         return "" if runs_on(device) else "Triton computes wrongly here"

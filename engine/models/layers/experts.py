@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from engine.kernels.experts import Route, StackedExperts, stacked
-from engine.kernels.weights import PlainWeights, Weights
+from engine.kernels.linear import PlainWeights
+from engine.kernels.weights import Weights
 from engine.models.layers.replacement import ModuleSwap
 from engine.numerics.experts import is_experts
 
@@ -43,7 +44,7 @@ class HeldExperts(nn.Module):
         self._together[name] = stacked(self._held[name])
 
     @property
-    def held_bytes(self) -> int:
+    def packed_bytes(self) -> int:
         return sum(weights.nbytes for held in self._held.values() for weights in held)
 
     @property

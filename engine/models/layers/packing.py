@@ -63,7 +63,7 @@ class PackedLinear(Linear):
                 self._input = None  # let go of the activations
             return result
         rows = self.rows(part)
-        if self.held is not None:  # it cannot be cut: all parts, for an input that is not shared
+        if self.packed is not None:  # it cannot be cut: all parts, for an input that is not shared
             return self.product(x)[..., rows]
         bias = None if self.bias is None else self.bias[rows]
         return linear(x, self.weight[rows], bias)

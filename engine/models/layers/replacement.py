@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from engine.errors import UnsupportedModelError
+from engine.numerics.rounding import TOLERANCE
 
 
 class Swap(Protocol):
@@ -74,9 +75,6 @@ def restore_all(swaps: Iterable[Swap]) -> None:
     for swap in reversed(list(swaps)):
         swap.restore()
 
-
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 5e-3}
-"""Largest relative difference (2-norm over the hidden states of the check) that is let pass."""
 
 _NUM_TOKENS = 6
 _MAX_LAYERS = 3

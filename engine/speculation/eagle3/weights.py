@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from engine.errors import DraftModelError
 from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader
-from engine.kernels.int8_rows import lookup_of
+from engine.kernels.embedding import lookup_of
 from engine.models.checkpoint import Checkpoint
 from engine.models.dummy import DummyFiller
 from engine.models.layers.replacement import apply_all

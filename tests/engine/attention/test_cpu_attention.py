@@ -14,8 +14,8 @@ from torch import Tensor
 from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import KVPages, PlainPages, QuantizedPages, token_rows
+from engine.attention.rows import FEW_QUERIES
 from engine.batch.batch import Batch, slots
-from engine.kernels.attention_choices import FEW_QUERIES
 from engine.numerics.kv_dtype import parse_kv_dtype
 from tests.engine.textbook_kv import attention
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.attention.interface import AttentionOptions
-from engine.attention.pages import FORMATS, PlainPages, QuantizedPages, token_rows
+from engine.attention.pages import FORMATS, KVPages, PlainPages, QuantizedPages, token_rows
 from engine.batch.batch import slots
-from engine.kernels.cpu import attention as native
 from engine.kernels.cpu import build
-from engine.kernels.cpu.attention import NativeCache, NativeStep, native_cache
+from engine.kernels.cpu.attention import NativeCache, NativeStep, can_attend
+from engine.kernels.cpu.check import library
 from engine.kernels.cpu.library import Library
 from tests.engine.attention.test_cpu_attention import read_back
-from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
+from tests.engine.kernels.compiled import needs_compiler
 from tests.engine.kernels.test_native import PROCESSORS
 from tests.engine.textbook_kv import attention
 
@@ -68,6 +68,12 @@ scenes = st.builds(
 )
 
 
+def cache_of(keys: KVPages, values: KVPages) -> NativeCache:
+    native = library()
+    assert native is not None and can_attend(keys.tensors, values.tensors)
+    return NativeCache(native, keys.tensors, values.tensors)
+
+
 class Stage:
     """A scene with its caches filled. What nobody owns is NaN."""
 
@@ -107,9 +113,7 @@ class Stage:
 
     @property
     def cache(self) -> NativeCache:
-        made = native_cache(self.keys.stored, self.values.stored)
-        assert made is not None
-        return made
+        return cache_of(self.keys, self.values)
 
     def attend(self, requests: Sequence[int], last: int | None = None) -> list[Tensor]:
         """What these requests come to in one step; `last`: of so many tokens alone."""
@@ -206,9 +210,9 @@ def test_a_step_without_requests_leaves_everything_as_it_is() -> None:
     output = torch.full((3, 4, 32), 7.0)
     stage.cache.attend(NativeStep([], [], [], []), torch.ones(3, 4, 32), output, *stage.options)
     assert bool((output == 7).all())
-    before = stage.keys.stored.elements.clone()
+    before = stage.keys.tensors.elements.clone()
     stage.cache.write(torch.empty(0, dtype=torch.int64), *torch.empty(2, 0, 2, 32))
-    assert torch.equal(stage.keys.stored.elements.view(torch.int32), before.view(torch.int32))
+    assert torch.equal(stage.keys.tensors.elements.view(torch.int32), before.view(torch.int32))
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 32), (1, 1, 32), (1, 4, 48)])
@@ -250,7 +254,7 @@ def test_every_processor_attends_and_writes_the_same(processor: str) -> None:
             scene = Scene(((900, 3), (40, 1)), group=5, widths=(80, 96), forms=forms, dtype=dtype,
                           softcap=9.0, has_sinks=True)  # fmt: skip
             expected = both(Stage(scene), dtype)
-            with patch.object(native, "library", lambda: made):
+            with patch(f"{__name__}.library", lambda: made):
                 found = both(Stage(scene), dtype)
             assert all(map(torch.equal, found, expected))
 
@@ -272,7 +276,7 @@ def written(stage: Stage, dtype: torch.dtype, scale: float = 1.0) -> list[Tensor
     return [
         tensor.clone().view(torch.uint8)
         for pages in (stage.keys, stage.values)
-        for tensor in (pages.stored.elements, pages.stored.scales)
+        for tensor in (pages.tensors.elements, pages.tensors.scales)
         if tensor is not None
     ]
 
@@ -298,7 +302,7 @@ def test_what_is_written_is_what_torch_writes(
     theirs.keys.write(rows, k)
     theirs.values.write(rows, v)
     for mine, other in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
-        for one, expected in zip(mine.stored, other.stored, strict=True):
+        for one, expected in zip(mine.tensors, other.tensors, strict=True):
             if isinstance(one, Tensor):
                 assert torch.equal(one.view(torch.uint8), expected.view(torch.uint8))
 
@@ -317,7 +321,7 @@ def test_keys_and_values_may_be_of_two_dtypes(form: str, dtype: torch.dtype) -> 
         theirs.keys.write(rows, k)
         theirs.values.write(rows, v)
         for mine, other in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
-            for one, expected in zip(mine.stored, other.stored, strict=True):
+            for one, expected in zip(mine.tensors, other.tensors, strict=True):
                 if isinstance(one, Tensor):
                     assert torch.equal(one.view(torch.uint8), expected.view(torch.uint8))
 
@@ -344,8 +348,7 @@ def test_all_codes_of_fp8_are_rounded_as_torch_rounds_them() -> None:
     numbers = torch.cat((numbers, numbers.new_zeros(-len(numbers) % 15)))
     rows = torch.cat((numbers.view(-1, 15), torch.full((len(numbers) // 15, 1), 448.0)), dim=1)
     pages = [QuantizedPages((len(rows), 1, 1, 16), FORMATS["fp8"]) for _ in "kv"]
-    cache = native_cache(pages[0].stored, pages[1].stored)
-    assert cache is not None
+    cache = cache_of(*pages)
     vectors = rows.unsqueeze(1)  # their scale is 1
     cache.write(torch.arange(len(rows)), vectors, vectors)
     expected = rows.to(torch.float8_e4m3fn).view(torch.int8)
@@ -353,11 +356,7 @@ def test_all_codes_of_fp8_are_rounded_as_torch_rounds_them() -> None:
     assert bool((pages[1].scales == 1).all())
 
 
-def test_heads_that_are_no_whole_vectors_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cache(width: int) -> NativeCache | None:
-        pages = PlainPages((2, 1, 4, width), torch.float32)
-        return native_cache(pages.stored, pages.stored)
-
-    assert cache(24) is None and cache(592) is None and cache(48) is not None
-    leave_to_torch(monkeypatch)
-    assert cache(48) is None
+def test_heads_that_are_no_whole_vectors_are_left_to_torch() -> None:
+    for width, is_read in ((24, False), (592, False), (48, True)):
+        pages = PlainPages((2, 1, 4, width), torch.float32).tensors
+        assert can_attend(pages, pages) is is_read

@@ -112,7 +112,7 @@ def check(scene: Scene, found_by: VarlenSteps) -> None:
     shape = (sum(counts) + 2, heads, size, width)
     cache = PagedCache(*(PlainPages(shape, torch.float32) for _ in range(2)))
     for pages, sequences in zip(cache, (keys, values), strict=True):
-        pages.stored.elements.fill_(float("nan"))
+        pages.tensors.elements.fill_(float("nan"))
         for table, sequence in zip(tables, sequences, strict=True):
             places = torch.tensor(slots(table, 0, len(sequence), size))
             pages.write(token_rows(places, size, heads), sequence)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from engine.kernels import blocked
 from engine.kernels import registry as select
+from engine.kernels.blocked import IMPLEMENTATIONS as BLOCKED_IMPLEMENTATIONS
 from engine.kernels.linear import Linear
-from engine.kernels.registry import Choice, blocked_choices, choose_blocked
-from engine.kernels.weights import BLOCKED_IMPLEMENTATIONS
+from engine.kernels.measure import Choice
+from engine.kernels.registry import blocked_choices, choose_blocked
 
 # float32 everywhere; 16-bit formats where this CPU has instructions for them
 DTYPES = [d for d in (torch.float32, torch.bfloat16, torch.float16) if blocked.is_supported(d)]
@@ -59,7 +60,7 @@ def test_a_linear_gives_up_its_plain_weight_and_still_shows_it(dtype: torch.dtyp
     before = layer(x)
     layer.block_weight()
     layer.block_weight()  # has nothing left to do
-    assert layer.is_blocked and layer.held_bytes == plain.nbytes
+    assert layer.is_blocked and layer.packed_bytes == plain.nbytes
     assert [name for name, _ in layer.named_parameters()] == ["bias"]
     assert torch.equal(layer.weight, plain)  # bit by bit
     after = layer(x)
@@ -94,7 +95,7 @@ def test_blocks_have_to_pay_and_to_slow_nothing_down(
 
     plain = (Choice("linear", "bfloat16", 1, "torch", ""),)
     monkeypatch.setattr(blocked, "is_supported", lambda dtype: True)
-    monkeypatch.setattr(select, "_milliseconds", measured)
+    monkeypatch.setattr(select, "linear_ms", measured)
     monkeypatch.setattr(select, "_linear_choices", lambda dtype: plain)
     select._blocked_choices.cache_clear()
     try:

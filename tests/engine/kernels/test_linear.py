@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kernels import tiles
-from engine.kernels.linear import IMPLEMENTATIONS, Linear, linear
-from engine.kernels.registry import ROW_BUCKETS, Choice, choices, choose_linear
-from engine.kernels.weights import BLOCKED_IMPLEMENTATIONS
+from engine.kernels import registry, tiled
+from engine.kernels.blocked import IMPLEMENTATIONS as BLOCKED_IMPLEMENTATIONS
+from engine.kernels.dense import IMPLEMENTATIONS
+from engine.kernels.linear import Linear, linear
+from engine.kernels.measure import Choice
+from engine.kernels.registry import ROW_BUCKETS, choices, choose_linear
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 
 DTYPES = [torch.bfloat16, torch.float16]
@@ -47,7 +49,7 @@ def test_upcast_is_the_float32_product(
     x, weight, bias = make(rows, width, outputs, dtype)
     with pytest.MonkeyPatch.context() as patch:
         for tile in ("TILE_BYTES", "WIDE_TILE_BYTES"):
-            patch.setattr(tiles, tile, tile_bytes)  # many, and a last one not full
+            patch.setattr(tiled, tile, tile_bytes)  # many, and a last one not full
         found = IMPLEMENTATIONS[name](x, weight, bias if has_bias else None)
     expected = F.linear(x.float(), weight.float(), bias.float() if has_bias else None)
     assert found.dtype == dtype
@@ -103,8 +105,7 @@ def test_float32_equals_torch_s_own_whatever_was_chosen(rows: int) -> None:
 def test_choices_say_what_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     table = choices()
     assert {c.dtype for c in table} == {"float32", "bfloat16", "float16", "any"}
-    known = {*IMPLEMENTATIONS, *BLOCKED_IMPLEMENTATIONS, "packed", "tiled", "native"}
-    known |= {"float32", "bfloat16", "float16"}  # what attention is computed in
+    known = {*IMPLEMENTATIONS, *BLOCKED_IMPLEMENTATIONS, "tiled"}
     assert all(c.implementation in known and c.reason for c in table)
     assert choices() == table  # measured once
 
@@ -112,8 +113,6 @@ def test_choices_say_what_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_fastest_is_taken_and_a_hopeless_one_is_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from engine.kernels import registry as select
-
     base = {"torch": 1.0, "transposed": 0.97, "upcast": 8.0, "upcast_wide": 9.0}  # per call
     each = {"torch": 1.0, "transposed": 1.0, "upcast": 0.2, "upcast_wide": 0.1}  # per row
     tried: dict[int, tuple[str, ...]] = {}
@@ -122,9 +121,9 @@ def test_the_fastest_is_taken_and_a_hopeless_one_is_not_tried_again(
         tried[rows] = tuple(candidates)
         return {key: base[key] + rows * each[key] for key in candidates}
 
-    monkeypatch.setattr(select, "_milliseconds", measured)
+    monkeypatch.setattr(registry, "linear_ms", measured)
     leave_to_torch(monkeypatch)
-    found = select._16bit_choices(torch.bfloat16, "bfloat16")
+    found = registry._16bit_choices(torch.bfloat16)
     # a gain of less than 5 % does not unseat what is chosen; only changes are listed
     assert [(c.rows, c.implementation) for c in found] == [
         (1, "torch"), (16, "upcast_wide"),
@@ -137,8 +136,6 @@ def test_the_fastest_is_taken_and_a_hopeless_one_is_not_tried_again(
 def test_what_is_compiled_here_multiplies_few_rows_until_something_else_is_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from engine.kernels import registry as select
-
     slow_from, tried = 64, {}
 
     def measured(candidates: tuple[str, ...], dtype: object, rows: int, clock: object) -> object:
@@ -146,12 +143,12 @@ def test_what_is_compiled_here_multiplies_few_rows_until_something_else_is_faste
         times = {"native": 1.0 if rows < slow_from or rows > 64 else 2.0, "torch": 1.3}
         return {key: times.get(key, 1.4) for key in candidates}
 
-    monkeypatch.setattr(select, "_milliseconds", measured)
-    found = select._16bit_choices(torch.bfloat16, "bfloat16")
+    monkeypatch.setattr(registry, "linear_ms", measured)
+    found = registry._16bit_choices(torch.bfloat16)
     assert [(c.rows, c.implementation) for c in found] == [(1, "native"), (64, "torch")]
     assert min(tried) == 16 and "native" in tried[64] and "native" not in tried[128]
     slow_from = 16  # at once: only where reading the weight decides
-    found = select._16bit_choices(torch.bfloat16, "bfloat16")
+    found = registry._16bit_choices(torch.bfloat16)
     assert [(c.rows, c.implementation) for c in found] == [
         (1, "native"), (16, "torch"),
     ]  # fmt: skip
@@ -161,21 +158,17 @@ def test_what_is_compiled_here_multiplies_few_rows_until_something_else_is_faste
 def test_weights_stay_plain_where_they_are_read_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from engine.kernels import registry as select
-
     native = (Choice("linear", "bfloat16", 1, "native", ""),)
-    monkeypatch.setattr(select, "_linear_choices", lambda dtype: native)
-    assert select._blocked_choices.__wrapped__(torch.bfloat16) == ()
+    monkeypatch.setattr(registry, "_linear_choices", lambda dtype: native)
+    assert registry._blocked_choices.__wrapped__(torch.bfloat16) == ()
 
 
 def test_the_choice_follows_the_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.kernels import registry as select
-
     table = tuple(
         Choice("linear", "bfloat16", rows, "torch" if rows < 4 else "upcast", "")
         for rows in ROW_BUCKETS
     )
-    monkeypatch.setattr(select, "_linear_choices", lambda dtype: table)
+    monkeypatch.setattr(registry, "_linear_choices", lambda dtype: table)
     found = [choose_linear(torch.bfloat16, "cpu", rows) for rows in (0, 1, 3, 4, 5, 1000)]
     assert found == ["torch", "torch", "torch", "upcast", "upcast", "upcast"]
     assert choose_linear(torch.bfloat16, "cuda", 1000) == "torch"

@@ -13,23 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.kernels import int8
-from engine.kernels.cpu import between as plain
+from engine.kernels import dense
 from engine.kernels.cpu import build
-from engine.kernels.cpu import library as native
+from engine.kernels.cpu import check as native
 from engine.kernels.cpu.build import UnavailableError
-from engine.kernels.cpu.check import difference
+from engine.kernels.cpu.check import difference, library
 from engine.kernels.cpu.decoded import DecodedWeights
 from engine.kernels.cpu.decoded import fits as decoded_fits
-from engine.kernels.cpu.library import Library, library
+from engine.kernels.cpu.library import FORMATS, Library, Packed
 from engine.kernels.cpu.weights import NativeWeights, fits
-from engine.kernels.grouped import GroupedWeights
-from engine.kernels.held import hold
-from engine.kernels.int4 import Int4Weights
-from engine.kernels.registry import native_choices
+from engine.kernels.quantized import make_weights
+from engine.kernels.registry import quantized_choices
+from engine.kernels.tiled import GroupedWeights
 from engine.numerics.codes import FloatCodes, IntCodes
 from engine.numerics.rounding import round_fp8, round_int8, round_nf4
-from tests.engine.kernels.compiled import needs_compiler
+from tests.engine.kernels.compiled import needs_compiler, quantize_rows
 
 EPSILON = {torch.float32: 1e-4, torch.bfloat16: 5e-3, torch.float16: 1e-3}
 PROCESSORS = {"haswell": "avx2", "alderlake": "avx_vnni", "native": "avx2"}
@@ -97,8 +95,8 @@ def test_int8_per_output_is_the_same_integers_as_torch_s(
     codes = round_int8(torch.randn(outputs, inputs, generator=generator))
     x = activations(rows, inputs, dtype)
     weights = held(codes, dtype)
-    steps, scales = int8.quantize_rows(x)
-    exact = (steps.double() - 128) @ (codes.codes.double() - 128).t()
+    steps, scales = quantize_rows(x)
+    exact = steps.double() @ (codes.codes.double() - 128).t()
     expected = (exact.float() * codes.scales.float().view(-1)) * scales
     assert weights.rounds_activations
     assert torch.equal(weights.product(x, None), expected.to(dtype))
@@ -195,11 +193,11 @@ def test_groups_in_a_float32_model_take_no_more_memory_than_in_tiles(
 ) -> None:
     codes, by = random_codes(bits, outputs, 256, 64, True), library()
     assert by is not None
-    tiled = Int4Weights(codes, torch.float32) if bits == 4 else GroupedWeights(codes, torch.float32)
-    weights = hold([codes], torch.float32)
+    tiled = GroupedWeights(codes, torch.float32)
+    weights = make_weights([codes], torch.float32)
     assert isinstance(weights, DecodedWeights)
     panels = -(-outputs // 16) * 16 / outputs  # the last one is filled
-    assert weights.nbytes <= tiled.nbytes * (1 if bits == 4 else panels)
+    assert weights.nbytes <= tiled.nbytes * panels
     assert weights.title == tiled.title
 
 
@@ -246,7 +244,7 @@ def test_integers_that_it_does_not_read_are_left_to_torch(codes: IntCodes) -> No
     if codes.bits != 2:
         x = activations(3, codes.shape[1], torch.float32)
         expected = F.linear(x, codes.dequantize())
-        torch.testing.assert_close(hold([codes], x.dtype).product(x, None), expected)
+        torch.testing.assert_close(make_weights([codes], x.dtype).product(x, None), expected)
 
 
 @needs_compiler
@@ -311,9 +309,9 @@ def test_every_processor_computes_the_same(processor: str) -> None:
         numbers = CODED[kind](activations(83, 256, torch.float32))
         expected = DecodedWeights(numbers, x.dtype, ours).product(x, None)
         assert torch.equal(DecodedWeights(numbers, x.dtype, made).product(x, None), expected)
-    for dtype in plain.FORMATS:
+    for dtype in FORMATS:
         x, weight = activations(41, 1111, dtype), activations(83, 1111, dtype)
-        assert torch.equal(made.plain(x, weight, None), plain.product(x, weight, None))
+        assert torch.equal(made.plain(x, weight, None), dense.native(x, weight, None))
 
 
 @needs_compiler
@@ -386,8 +384,8 @@ class TestBuild:
     ) -> None:
         monkeypatch.setattr(build, "COMPILERS", ())
         assert "no C compiler" in native.problem() and "install" in native.problem()
-        (choice,) = native_choices()
-        assert choice.implementation == "torch" and "no C compiler" in choice.reason
+        (choice,) = quantized_choices()
+        assert choice.implementation == "tiled" and "no C compiler" in choice.reason
 
     @needs_compiler
     def test_what_is_expected_is_told_without_starting_a_program(
@@ -413,14 +411,14 @@ class TestBuild:
     ) -> None:
         writes = 'while [ $# -gt 0 ]; do [ "$1" = -o ] && echo x > "$2"; shift; done; true'
         self.compiler(tmp_path, monkeypatch, writes)
-        assert "does not load" in native.problem()
+        assert "cannot load" in native.problem()
 
     @needs_compiler
     def test_a_cache_that_cannot_be_made(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "cache").write_text("a file")
-        assert "cannot be written" in native.problem()
+        assert "cannot write" in native.problem()
 
     def test_it_can_be_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(build.SWITCH, "0")
@@ -439,7 +437,7 @@ def test_a_compiler_that_is_wrong_is_found_out(wrong: str, monkeypatch: pytest.M
     assert made is not None
     right = Library.product
 
-    def product(self: Library, weights: native.Packed, x: Tensor) -> Tensor:
+    def product(self: Library, weights: Packed, x: Tensor) -> Tensor:
         found = right(self, weights, x)
         if wrong == "values":
             found[:, -1] += 100
@@ -448,4 +446,4 @@ def test_a_compiler_that_is_wrong_is_found_out(wrong: str, monkeypatch: pytest.M
         return found
 
     monkeypatch.setattr(Library, "product", product)
-    assert ("wrongly" if wrong == "values" else "number of rows") in difference(made)
+    assert ("product" if wrong == "values" else "rows") in difference(made)

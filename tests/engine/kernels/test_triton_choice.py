@@ -8,11 +8,12 @@ from typing import NoReturn
 import pytest
 import torch
 
+from engine.attention import choices as attention
 from engine.attention import gpu as gpu_choice
 from engine.attention import varlen as varlen_trial
 from engine.attention.interface import LayerSpec
 from engine.hardware.devices import Gpu
-from engine.kernels.registry import Choice, gpu_choices, uses_triton
+from engine.kernels.measure import Choice
 from engine.kernels.triton import support
 from engine.numerics.kv_dtype import PLAIN
 
@@ -39,13 +40,13 @@ def _wants_large_blocks(
 
 
 def test_the_cpu_has_kernels_of_its_own() -> None:
-    assert not uses_triton(torch.device("cpu"))
+    assert not support.is_usable(torch.device("cpu"))
     assert "NVIDIA" in support.problem(torch.device("cpu"))
 
 
 def test_without_triton_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "is_available", lambda: False)
-    assert not uses_triton(GPU)
+    assert not support.is_usable(GPU)
     choice = choose_attention(128)
     assert choice.implementation == "torch" and "not installed" in choice.reason
     assert choice.reason.endswith("SDPA; torch's attention over pages: blocks of 256")
@@ -55,12 +56,12 @@ def test_without_triton_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gpu_before_ampere_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert not uses_triton(GPU) and "before Ampere" in choose_attention(64).reason
+    assert not support.is_usable(GPU) and "before Ampere" in choose_attention(64).reason
 
 
 def test_a_compiler_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton builds a launcher in C when the first kernel is launched."""
-    probe = pytest.importorskip("engine.kernels.triton.support")
+    probe = pytest.importorskip("engine.kernels.triton.fused")
 
     def fails(device: torch.device) -> NoReturn:
         raise RuntimeError("Failed to find C compiler. Please specify via CC.\nmore")
@@ -71,12 +72,12 @@ def test_a_compiler_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(probe, "runs_on", lambda device: False)
     assert "wrongly" in support.problem(GPU)
     monkeypatch.setattr(probe, "runs_on", lambda device: True)
-    assert uses_triton(GPU) and choose_attention(128).implementation == "triton"
+    assert support.is_usable(GPU) and choose_attention(128).implementation == "triton"
     assert choose_attention(576).implementation == "torch"
 
 
 def test_memory_that_others_have_is_no_reason_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = pytest.importorskip("engine.kernels.triton.support")
+    probe = pytest.importorskip("engine.kernels.triton.fused")
     monkeypatch.setattr(support, "_problem_of", cache(support._problem_of))
     left = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")]
 
@@ -87,13 +88,13 @@ def test_memory_that_others_have_is_no_reason_for_good(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(probe, "runs_on", full_at_first)
     assert "no memory" in support.problem(GPU)
-    assert support.problem(GPU) == "" and uses_triton(GPU)
+    assert support.problem(GPU) == "" and support.is_usable(GPU)
 
 
 def test_people_are_told_what_each_block_size_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.kernels.registry.gpus", lambda: (Gpu(0, "card", 2**33, (8, 6)),))
+    monkeypatch.setattr("engine.attention.choices.gpus", lambda: (Gpu(0, "card", 2**33, (8, 6)),))
     monkeypatch.setattr(support, "is_available", lambda: False)
-    found = [choice for choice in gpu_choices() if choice.operation.startswith("attention")]
+    found = [choice for choice in attention.choices() if "cuda" in choice.operation]
     assert [(c.operation.partition(", ")[2], c.dtype, c.implementation) for c in found] == [
         ("cuda:0, blocks of 16", "bfloat16", "torch"),
         ("cuda:0, blocks of 256", "bfloat16", "varlen"),

@@ -14,7 +14,7 @@ from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.errors import LoadCancelled
 from engine.kernels import registry as select
 from engine.kernels.linear import Linear
-from engine.kernels.registry import Choice
+from engine.kernels.measure import Choice
 from engine.models import targets
 from tests.engine import tiny_models
 

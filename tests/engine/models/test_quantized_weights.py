@@ -15,10 +15,8 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, ConfigError, LoadCancelled, UnsupportedModelError
 from engine.hardware.device_map import DeviceMap
-from engine.kernels import int8
 from engine.kernels import registry as select
-from engine.kernels.cpu.library import library
-from engine.kernels.int8_rows import HeldEmbedding, Int8Head, RowsAndProduct
+from engine.kernels.embedding import Int8Rows, QuantizedEmbedding
 from engine.kernels.linear import Linear
 from engine.models import loader
 from engine.models.architecture import build_on_meta
@@ -91,8 +89,8 @@ def test_logits_are_those_of_the_rounded_weights(
     expected = logits(rounded_in_place(model, scheme))
     # int8 rounds activations too
     assert difference(logits(loaded.model), expected) < (0.06 if scheme.method == "int8" else 1e-5)
-    held = [m for m in loaded.model.modules() if isinstance(m, Linear) and m.held is not None]
-    assert held and not any(m.held is not None and m.is_blocked for m in held)
+    held = [m for m in loaded.model.modules() if isinstance(m, Linear) and m.packed is not None]
+    assert held and not any(m.packed is not None and m.is_blocked for m in held)
     assert any(isinstance(m, HeldExperts) for m in loaded.model.modules()) is (family in MOE)
     assert scheme.method.removeprefix("int") in loaded.kernels["linear"]
     assert all("original" not in outcome for outcome in loaded.kernels.values())
@@ -132,7 +130,6 @@ def test_a_missing_compiler_is_named_with_what_it_costs(
     leave_to_torch(monkeypatch)
     notices = load(folder, scheme=scheme, dtype=torch.bfloat16).notices
     assert any("no C compiler" in notice for notice in notices)
-    assert any("Groups of 40" in notice for notice in notices)
 
 
 FORMATS: list[tuple[str, dict[str, Any]]] = [
@@ -250,40 +247,20 @@ class TestHead:
     ) -> None:  # fmt: skip
         if not is_compiled:
             leave_to_torch(monkeypatch)
-        for module in ("engine.kernels.int8_rows", "engine.models.disk_weights"):
-            monkeypatch.setattr(f"{module}.CHUNK_ROWS", 64)  # several, and a last one not full
+        # several chunks, and a last one not full
+        monkeypatch.setattr("engine.models.disk_weights.CHUNK_ROWS", 64)
         model = make_model(family, tie_word_embeddings=is_tied)
         loaded = load(save(model, tmp_path), scheme=Scheme(head="int8"))
         embedding = loaded.model.get_input_embeddings()
         head = loaded.model.get_output_embeddings()
-        assert isinstance(embedding, HeldEmbedding) and isinstance(head.held, RowsAndProduct)
+        assert isinstance(embedding, QuantizedEmbedding) and isinstance(head.packed, Int8Rows)
         table = model.get_input_embeddings().weight
         expected = round_int8(table).dequantize()
         for ids in (torch.tensor([0, 198, 64, 64]), torch.arange(199)):
             assert torch.equal(embedding.rows(ids), expected[ids])
         assert torch.equal(head.weight, round_int8(model.lm_head.weight).dequantize())
         assert difference(logits(loaded.model), logits(model)) < 0.05
-        assert (embedding.held_bytes == 0) is is_tied
-
-    def test_rows_that_were_looked_up_are_kept_up_to_a_number(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("engine.kernels.int8_rows._RECENT_ROWS", 3)
-        plain = torch.randn(70, 64)
-        head = Int8Head([plain], torch.float32)
-        for ids in ([1, 2, 3], [4, 1], [5, 6, 7], [1]):
-            found = head.rows(torch.tensor(ids))
-            assert torch.equal(found, round_int8(plain).dequantize()[ids])
-        assert list(head._recent) == [6, 7, 1]
-
-    def test_without_integer_products_it_stays_plain_and_says_so(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        leave_to_torch(monkeypatch)
-        monkeypatch.setattr(int8, "is_supported", lambda: False)
-        loaded = load(save(make_model("llama"), tmp_path), scheme=Scheme("int4", 32, "int8"))
-        assert any("stay plain" in notice for notice in loaded.notices)
-        assert not isinstance(loaded.model.get_input_embeddings(), HeldEmbedding)
+        assert (embedding.packed_bytes == 0) is is_tied
 
     def test_an_embedding_of_another_kind_stays_plain(self, tmp_path: Path) -> None:
         model = load(save(make_model("llama"), tmp_path)).model
@@ -317,13 +294,10 @@ def test_groups_that_no_kernel_knows_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save(make_model("llama", hidden_size=96), tmp_path)
-    if library():
-        assert not load(folder, scheme=Scheme("int4", 96)).notices
-    leave_to_torch(monkeypatch)
     monkeypatch.setattr(loader, "remedy", lambda: "")
-    (notice,) = load(folder, scheme=Scheme("int4", 96)).notices
-    assert "Groups of 96" in notice and "32, 64, 128 and 256" in notice
-    assert not load(folder, scheme=Scheme("int4", 32)).notices
+    assert not load(folder, scheme=Scheme("int4", 96)).notices
+    (notice,) = load(folder, scheme=Scheme("int4", 97)).notices
+    assert "97" in notice
 
 
 SIZES = {
@@ -393,8 +367,8 @@ class TestMemoryWhileLoading:
         plain_of = Linear.__getattr__
 
         def watch(module: Linear, name: str) -> Any:
-            if name == "weight" and module.held is not None and not module.is_blocked:
-                asked.append(module.held.title)
+            if name == "weight" and module.packed is not None and not module.is_blocked:
+                asked.append(module.packed.title)
             return plain_of(module, name)
 
         monkeypatch.setattr(Linear, "__getattr__", watch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.kernels.grouped import Fp8Weights
+from engine.kernels.tiled import Fp8Weights
 from engine.numerics import rounding as e4m3
 from engine.numerics.codes import FloatCodes
 

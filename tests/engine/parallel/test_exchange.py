@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from engine.kernels.cpu.library import library
+from engine.kernels.cpu.check import library
 from engine.parallel.exchange import PeerFailedError
 from engine.parallel.team import Team
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine import LLMEngine
-from engine.kernels.int8_rows import HeldEmbedding
+from engine.kernels.embedding import QuantizedEmbedding
 from tests.engine.quantized_checkpoints import make_quantized
 from tests.engine.speculation.runs import PARAMS, PROMPTS
 
@@ -46,7 +46,7 @@ def test_drafts_change_no_token(
     assert figures is not None and figures.drafted > 0
     if "quantization_head" in weights:
         embedding = engine._host.runner.model.get_input_embeddings()
-        assert isinstance(embedding, HeldEmbedding)
+        assert isinstance(embedding, QuantizedEmbedding)
 
 
 def test_a_draft_model_that_is_stored_quantized(

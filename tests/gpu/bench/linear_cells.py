@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.kernels.held import hold
 from engine.kernels.linear import linear
+from engine.kernels.quantized import make_weights
 from engine.numerics.codes import Codes
 from engine.numerics.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
 from tests.gpu.bench.bench import Bench
@@ -53,7 +53,7 @@ def _products(
         if precision == "bf16":
             products.append(lambda x, weight=weight: linear(x, weight, None))
             continue
-        held = hold([_round(weight, precision)], _DTYPE, bench.device)
+        held = make_weights([_round(weight, precision)], _DTYPE, bench.device)
         title = held.title
         products.append(lambda x, held=held: held.product(x, None))
     return products, title

@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.kernels.held import hold_expert
+from engine.kernels.quantized import make_expert_weights
 from engine.models.layers.experts import HeldExperts
 from engine.numerics.rounding import round_nf4
 from engine.step.execute import Flight
@@ -92,8 +92,8 @@ def test_weights_in_few_bits(
     what no kernel of ours takes."""
     if quantization == "in stripes":
         quantization = "nf4"
-        monkeypatch.setattr("engine.kernels.packed.fits", lambda codes: False)
-    monkeypatch.setattr("engine.kernels.gpu_measure.settle", lambda weights: None)  # takes long
+        monkeypatch.setattr("engine.kernels.quantized.packed_fits", lambda codes: False)
+    monkeypatch.setattr("engine.kernels.quantized.measure_tile_rows", lambda _: None)  # slow
     engine = make(family, quantization=quantization, dtype="bfloat16", max_num_seqs=1)
     assert "decode" in engine.model_info.kernels, engine.model_info.notices
     before = machine.waits
@@ -110,7 +110,7 @@ def test_experts_in_few_bits_ask_the_device_for_nothing() -> None:
     held = HeldExperts(original)
     for name in (held.first_name, "down_proj"):
         codes = [round_nf4(weight) for weight in original.get_parameter(name).detach()]
-        held.hold(name, [hold_expert([c], torch.float32, DEVICE) for c in codes])
+        held.hold(name, [make_expert_weights([c], torch.float32, DEVICE) for c in codes])
     width = original.get_parameter("down_proj").shape[1]
     for count in (2, 20):
         chosen = torch.randint(0, held.num_experts, (count, 2), device=DEVICE)

@@ -1,9 +1,9 @@
-"""Weights of 8 bits with one scale per output, on a GPU: rows [out, in] behind each other.
+"""8-bit weights with one scale per output channel, on a GPU: rows [out, in].
 
-Int8Rows    activations are rounded to int8, as on the CPU. Sums of integers are exact: a row's
-            result does not depend on what else is in the step, whichever kernel adds them up
-Fp8Rows     a few rows read the weight and compute in bfloat16; many are rounded to float8 too,
-            with a scale each, and multiplied by torch's product for it
+Int8PerChannel   rounds activations to int8 (W8A8), as on the CPU. Sums of integers are exact: a
+                 row's result does not depend on what else is in the step
+Fp8PerChannel    multiplies a few rows in bfloat16; rounds many to float8 too, with a scale each,
+                 for torch's float8 product
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from engine.kernels import int8
 from engine.kernels.triton.support import device_of
 from engine.kernels.weights import Weights
 from engine.numerics.codes import FloatCodes, IntCodes, stack
@@ -27,7 +26,7 @@ _ALIGNED = 16  # what torch's products of 8 bits want both dimensions to be mult
 _SUMS_BYTES = 64 * 2**20  # of int32 that stand at a time
 
 
-class _Rows(Weights):
+class _PerChannel(Weights):
     """`values` int8 [out, in], both filled up to multiples of 16, and `scales` float32 [out]."""
 
     def __init__(
@@ -66,16 +65,16 @@ class _Rows(Weights):
         return 1 if programs >= 0.9 * sms else max(1, round(2 * sms / programs))
 
 
-class Int8Rows(_Rows):
+class Int8PerChannel(_PerChannel):
     def __init__(self, codes: IntCodes, dtype: torch.dtype, device: torch.device) -> None:
-        assert int8.fits(codes)
+        assert codes.is_int8_per_output
         signed = codes.codes.to(device).view(torch.int8) ^ -128  # as a byte less 128
         super().__init__(signed, codes.scales.float(), dtype, device)
 
     @classmethod
     def from_chunks(
         cls, chunks: Iterable[Tensor], dtype: torch.dtype, device: torch.device
-    ) -> Int8Rows:
+    ) -> Int8PerChannel:
         """Of plain rows, rounded chunk by chunk on the device."""
         codes = stack([round_int8(plain.to(device)) for plain in chunks])
         assert isinstance(codes, IntCodes)
@@ -86,11 +85,11 @@ class Int8Rows(_Rows):
         return "int8"
 
     def by_name(self, name: str, x: Tensor, bias: Tensor | None) -> Tensor:
-        from engine.kernels.triton import rows8
+        from engine.kernels.triton import per_channel as kernels
 
-        rows, scales = rows8.quantize_rows(x, self.values.shape[1], torch.int8)
+        rows, scales = kernels.quantize_rows(x, self.values.shape[1], torch.int8)
         if name == "triton":
-            return rows8.product(
+            return kernels.product(
                 rows, scales, self.values, self.scales, bias, self.shape[0], self._splits(), x.dtype
             )
         count = self.shape[0]
@@ -100,7 +99,7 @@ class Int8Rows(_Rows):
             end = min(start + at_once, count)
             sums = torch._int_mm(rows, self.values[start : start + at_once].t())
             part = None if bias is None else bias[start:end]
-            rows8.scaled(sums[None], scales, self.scales[start:], part, result[:, start:end])
+            kernels.scaled(sums[None], scales, self.scales[start:], part, result[:, start:end])
         return result
 
     def dense(self) -> Tensor:
@@ -114,7 +113,7 @@ class Int8Rows(_Rows):
         return codes.mul_(self.scales.index_select(0, token_ids).unsqueeze(1)).to(self.dtype)
 
 
-class Fp8Rows(_Rows):
+class Fp8PerChannel(_PerChannel):
     def __init__(self, codes: FloatCodes, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(codes.values.view(torch.int8), codes.scales.float(), dtype, device)
 
@@ -136,14 +135,14 @@ class Fp8Rows(_Rows):
         return "fp8"
 
     def by_name(self, name: str, x: Tensor, bias: Tensor | None) -> Tensor:
-        from engine.kernels.triton import rows8
+        from engine.kernels.triton import per_channel as kernels
 
         count = self.shape[0]
         if name == "triton":
-            return rows8.product(
+            return kernels.product(
                 x, None, self.values, self.scales, bias, count, self._splits(), x.dtype
             )
-        rows, scales = rows8.quantize_rows(x, self.shape[1], torch.float8_e4m3fn)
+        rows, scales = kernels.quantize_rows(x, self.shape[1], torch.float8_e4m3fn)
         weight = self.values.view(torch.float8_e4m3fn)
         result: Tensor = torch._scaled_mm(
             rows, weight.t(), scale_a=scales, scale_b=self.scales.view(1, -1),

@@ -1,4 +1,4 @@
-"""How attention is computed on the CPU, and in which number format: measured where in doubt."""
+"""Which implementation computes attention, and in which dtype: measured where in doubt."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
+from engine.attention import gpu
+from engine.attention.rows import FEW_QUERIES
+from engine.hardware.devices import gpus, why_not
+from engine.hardware.machine import has_fast_16bit
 from engine.kernels.cpu.attention import NativeCache, NativeStep
-from engine.kernels.cpu.library import find
-from engine.kernels.registry import Choice, faster, has_fast_16bit, one_at_a_time, one_thread
-from engine.kernels.stored_pages import Stored
+from engine.kernels.cpu.check import find
+from engine.kernels.measure import (
+    Choice,
+    dtype_name,
+    faster,
+    in_words,
+    one_at_a_time,
+    one_thread,
+    shortest_ms,
+)
+from engine.kernels.paged_kv import PageTensors
 
 NATIVE = "native"
-
-FEW_QUERIES = 32
-"""From so many tokens of one request on its attention is limited by arithmetic."""
 
 _IN_DOUBT = 8
 """Tokens. Below, code compiled here reads the pages once and is the fastest whatever the format;
@@ -35,19 +44,18 @@ def attention_dtype(dtype: torch.dtype, rows: int) -> torch.dtype:
     """What torch computes the attention of `rows` tokens of one request in."""
     if dtype is torch.float32:
         return dtype
-    if not has_fast_16bit(torch.bfloat16):
+    if not has_fast_16bit("bfloat16"):
         return torch.float32
     if rows < FEW_QUERIES:  # one row reads keys and values once, as they are
         return dtype
     with one_at_a_time:
         times = {name: ms for name, ms in _milliseconds(dtype).items() if name != NATIVE}
-    found: torch.dtype = getattr(torch, faster(_name(dtype), times))
+    found: torch.dtype = getattr(torch, faster(dtype_name(dtype), times))
     return found
 
 
 def native_limit(dtype: torch.dtype) -> int:
-    """Requests that compute fewer tokens than this in a step are attended by code that was compiled
-    here; 0: none, for there is none."""
+    """Compiled code attends for requests with fewer tokens than this in a step; 0: for none."""
     if find().library is None:
         return 0
     with one_at_a_time:
@@ -55,18 +63,25 @@ def native_limit(dtype: torch.dtype) -> int:
     return sys.maxsize if fastest == NATIVE else _IN_DOUBT
 
 
-def attention_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
+def choices() -> list[Choice]:
+    """Every choice on this machine, for people to read."""
+    formats = (torch.float32, torch.bfloat16, torch.float16)
+    devices = [torch.device(one.device) for one in gpus() if not why_not(one)]
+    on_gpus = [choice for device in devices for choice in gpu.attention_choices(device)]
+    return [*(choice for dtype in formats for choice in cpu_choices(dtype)), *on_gpus]
+
+
+def cpu_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     """The choices, for people to read: from 1 token of a request on, and for prompts."""
-    name, limit = _name(dtype), native_limit(dtype)
+    name, limit = dtype_name(dtype), native_limit(dtype)
     with one_at_a_time:
         times = _milliseconds(dtype)
-    few, many = (_name(attention_dtype(dtype, rows)) for rows in (1, FEW_QUERIES))
-    found = ", ".join(f"{key} {ms:.2f} ms" for key, ms in times.items())
-    measured = f"{_ROWS} queries and {_KEYS} keys of {_HEADS} heads, threads: 1: {found}"
+    few, many = (dtype_name(attention_dtype(dtype, rows)) for rows in (1, FEW_QUERIES))
+    measured = f"{_ROWS} queries and {_KEYS} keys of {_HEADS} heads, threads: 1: {in_words(times)}"
     if limit:
         why = (
-            "compiled here: pages are read once, where they lie, float32 inside; a token's result "
-            "depends on no other (heads of whole multiples of 16)"
+            "compiled: reads pages once, in place, float32 inside; each token's result is "
+            "independent of the batch (head sizes: multiples of 16)"
         )
         if limit == sys.maxsize:
             return (Choice(_OPERATION, name, 1, NATIVE, f"{why}; {measured}"),)
@@ -75,21 +90,17 @@ def attention_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
             return (native, Choice(_OPERATION, name, limit, many, measured))
         return (
             native,
-            Choice(_OPERATION, name, limit, few, "few rows are not worth converting the keys"),
+            Choice(_OPERATION, name, limit, few, "few rows: converting the keys does not pay"),
             Choice(_OPERATION, name, FEW_QUERIES, many, measured),
         )
     if few == many:
-        why = "the model's own" if few == name else "no 16-bit products on this CPU"
+        why = "the model's dtype" if few == name else "this CPU has no fast 16-bit products"
         return (Choice(_OPERATION, name, 1, few, why),)
-    why = "one row reads keys and values once, as they are"
+    why = "one row: reads keys and values once, unconverted"
     return (
         Choice(_OPERATION, name, 1, few, why),
         Choice(_OPERATION, name, FEW_QUERIES, many, measured),
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @cache
@@ -97,28 +108,21 @@ def _milliseconds(dtype: torch.dtype) -> dict[str, float]:
     """The attention of a prompt by everything that may compute it. It is limited by arithmetic, in
     which float32 may be faster than 16 bits."""
     formats = [torch.float32]
-    if dtype is not torch.float32 and has_fast_16bit(torch.bfloat16):
+    if dtype is not torch.float32 and has_fast_16bit("bfloat16"):
         formats.insert(0, dtype)
     with torch.inference_mode(), one_thread():
-        run = {_name(one): _by_torch(dtype, one) for one in formats}
+        calls = {dtype_name(one): _by_torch(dtype, one) for one in formats}
         if find().library is not None:
-            run[NATIVE] = _by_native(dtype)
-        shortest = dict.fromkeys(run, float("inf"))
-        for turn in range(_TURNS):
-            for name, attend in run.items():
-                start = time.thread_time()
-                attend()
-                if turn > 0:
-                    shortest[name] = min(shortest[name], (time.thread_time() - start) * 1000)
-    return shortest
+            calls[NATIVE] = _by_native(dtype)
+        return shortest_ms(calls, _TURNS, time.thread_time)
 
 
-def _by_torch(dtype: torch.dtype, computed: torch.dtype) -> Callable[[], object]:
+def _by_torch(dtype: torch.dtype, computed: torch.dtype) -> Callable[[int], object]:
     """Without gathering, which costs the same for any number of tokens."""
     keys = torch.ones(_HEADS, _KEYS, _WIDTH, dtype=dtype)
     queries = torch.ones(_HEADS, _ROWS, _WIDTH, dtype=dtype)
 
-    def attend() -> object:
+    def attend(turn: int) -> object:
         held = keys.to(computed)
         scores = torch.bmm(queries.to(computed), held.transpose(1, 2))
         return torch.bmm(F.softmax(scores, dim=-1), held)
@@ -126,12 +130,12 @@ def _by_torch(dtype: torch.dtype, computed: torch.dtype) -> Callable[[], object]
     return attend
 
 
-def _by_native(dtype: torch.dtype) -> Callable[[], object]:
+def _by_native(dtype: torch.dtype) -> Callable[[int], object]:
     library = find().library
     assert library is not None
-    pages = Stored(torch.ones(_KEYS // _BLOCK_SIZE, _HEADS, _BLOCK_SIZE, _WIDTH, dtype=dtype))
+    pages = PageTensors(torch.ones(_KEYS // _BLOCK_SIZE, _HEADS, _BLOCK_SIZE, _WIDTH, dtype=dtype))
     cache = NativeCache(library, pages, pages)
     step = NativeStep([0], [_ROWS], [_KEYS], [range(_KEYS // _BLOCK_SIZE)])
     queries = torch.ones(_ROWS, _HEADS, _WIDTH, dtype=dtype)
     output = torch.empty_like(queries)
-    return lambda: cache.attend(step, queries, output, 1.0)
+    return lambda turn: cache.attend(step, queries, output, 1.0)

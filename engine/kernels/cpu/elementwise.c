@@ -3,7 +3,7 @@
  */
 #include <math.h>
 
-#include "exponential.h"
+#include "numbers.h"
 
 #define PART 256   /* numbers of a row at a time */
 #define WIDEST 512 /* a head */

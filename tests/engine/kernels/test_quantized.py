@@ -1,4 +1,4 @@
-"""Whatever form a weight is held in: the values are those of its codes, and so are the products."""
+"""Quantized weights in any form: values and products are those of their codes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.kernels import int4, int8, tiles
-from engine.kernels import registry as select
+from engine.kernels import tiled
 from engine.kernels.cpu.weights import NativeWeights
-from engine.kernels.held import ReorderedWeights, hold
-from engine.kernels.int4 import Int4Weights
-from engine.kernels.int8 import Int8Weights, quantize_rows
-from engine.kernels.weights import StackedWeights
+from engine.kernels.quantized import make_weights
+from engine.kernels.weights import ReorderedWeights, StackedWeights
 from engine.numerics.codes import NF4_TABLE, Codes, IntCodes, TableCodes, stack
 from engine.numerics.rounding import (
     round_asymmetric,
@@ -26,7 +23,7 @@ from engine.numerics.rounding import (
     round_nf4,
     round_symmetric,
 )
-from tests.engine.kernels.compiled import leave_to_torch
+from tests.engine.kernels.compiled import leave_to_torch, needs_compiler, quantize_rows
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 EPSILON = {torch.float32: 1e-6, torch.bfloat16: 6e-3, torch.float16: 1e-3}
@@ -76,45 +73,20 @@ def test_values_and_products_are_those_of_the_codes(
     with pytest.MonkeyPatch.context() as patch:
         if not is_compiled:
             leave_to_torch(patch)
-        patch.setattr(tiles, "TILE_BYTES", tile_bytes)
-        patch.setattr(tiles, "WIDE_TILE_BYTES", tile_bytes)
-        patch.setattr(int4, "TILE_BYTES", tile_bytes)
-        held = hold([codes], dtype)
+        patch.setattr(tiled, "TILE_BYTES", tile_bytes)
+        patch.setattr(tiled, "WIDE_TILE_BYTES", tile_bytes)
+        held = make_weights([codes], dtype)
         found = held.product(x.view(1, rows, inputs), bias)
         assert torch.equal(held.dense(), codes.dequantize(dtype))  # bit by bit
     assert found.shape == (1, rows, outputs) and found.dtype == dtype
     seen = x.float()
-    rounds = isinstance(held, NativeWeights) and held.rounds_activations
-    if rounds or isinstance(held, Int8Weights):
+    if isinstance(held, NativeWeights) and held.rounds_activations:
         steps, scales = quantize_rows(x)
-        seen = (steps.float() - 128) * scales
+        seen = steps * scales
     weight, offset = codes.dequantize(), None if bias is None else bias.float()
     expected = F.linear(seen, weight, offset)
     size = F.linear(seen.abs(), weight.abs()).max() + (0 if offset is None else offset.abs().max())
     assert float((found[0].float() - expected).abs().max()) <= EPSILON[dtype] * float(size) + 1e-6
-
-
-@given(
-    outputs=st.integers(1, 300),
-    rows=st.integers(1, 9),
-    tile_bytes=st.sampled_from([4, 50_000, 2**22]),
-    is_symmetric=st.booleans(),
-)
-def test_wide_tiles_of_int4_are_those_of_single_panels(
-    outputs: int, rows: int, tile_bytes: int, is_symmetric: bool
-) -> None:
-    codes = KINDS["int4, symmetric" if is_symmetric else "int4"](random(outputs, 128))
-    x = random(rows, 128, seed=1).to(torch.bfloat16)
-    with pytest.MonkeyPatch.context() as patch:
-        leave_to_torch(patch)
-        patch.setattr(int4, "WIDE_TILE_BYTES", tile_bytes)
-        held = hold([codes], torch.bfloat16)
-        assert isinstance(held, Int4Weights)
-        single = held.by_name("tiled", x)
-        patch.setattr(int4, "_MANY_ROWS", 1)
-        wide = held.by_name("tiled", x)
-    assert wide.shape == single.shape == (rows, outputs)
-    torch.testing.assert_close(wide, single, rtol=0.01, atol=0.01)
 
 
 @given(group_size=st.sampled_from([32, 64]), outputs=st.integers(1, 90), seed=st.integers(0, 9))
@@ -129,13 +101,14 @@ def test_columns_in_any_order_of_groups(group_size: int, outputs: int, seed: int
         groups=plain.group_of_columns()[order].to(torch.int32),
     )
     assert torch.equal(shuffled.dequantize(), plain.dequantize()[:, order])
-    held = hold([shuffled], torch.float32)
+    held = make_weights([shuffled], torch.float32)
     assert isinstance(held, ReorderedWeights)
     assert torch.equal(held.dense(), shuffled.dequantize())
     x = random(3, 192)
     torch.testing.assert_close(held.product(x, None), F.linear(x, shuffled.dequantize()))
     in_order = replace(plain, groups=plain.group_of_columns().to(torch.int32))
-    assert isinstance(hold([in_order], torch.float32), type(hold([plain], torch.float32)))
+    found, expected = (make_weights([codes], torch.float32) for codes in (in_order, plain))
+    assert type(found) is type(expected)
 
 
 def test_groups_of_unequal_sizes_are_refused() -> None:
@@ -152,19 +125,20 @@ def test_parts_are_joined_where_they_are_alike(kind: str) -> None:
     expected = torch.cat([part.dequantize() for part in parts])
     joined = stack(parts)
     assert joined is not None and torch.equal(joined.dequantize(), expected)
-    assert torch.equal(hold(parts, torch.float32).dense(), expected)
+    assert torch.equal(make_weights(parts, torch.float32).dense(), expected)
     mixed = [*parts, random(16, inputs)]
-    held = hold(mixed, torch.float32)
+    held = make_weights(mixed, torch.float32)
     assert isinstance(held, StackedWeights) and held.shape == (208, inputs)
     assert torch.equal(held.dense(), torch.cat([expected, mixed[-1]]))  # type: ignore[list-item]
     x, bias = random(2, inputs), random(1, 208)[0]
-    whole = torch.cat([hold([p], torch.float32).product(x, None) for p in mixed], dim=-1) + bias
-    torch.testing.assert_close(held.product(x, bias), whole)
+    alone = [make_weights([part], torch.float32).product(x, None) for part in mixed]
+    torch.testing.assert_close(held.product(x, bias), torch.cat(alone, dim=-1) + bias)
 
 
+@needs_compiler
 def test_a_token_s_result_does_not_depend_on_the_others() -> None:
     """Integers are summed exactly, so int8 is the same to the last bit in any batch."""
-    held = hold([round_int8(random(96, 256))], torch.float32)
+    held = make_weights([round_int8(random(96, 256))], torch.float32)
     x = random(40, 256)
     together = held.product(x, None)
     for rows in (1, 3, 17):
@@ -173,7 +147,7 @@ def test_a_token_s_result_does_not_depend_on_the_others() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_finite_stays_so_in_its_own_row(value: float) -> None:
-    held = hold([round_int8(random(32, 64))], torch.bfloat16)
+    held = make_weights([round_int8(random(32, 64))], torch.bfloat16)
     x = random(3, 64).to(torch.bfloat16)
     x[1, 5] = value
     found = held.product(x, None)
@@ -193,12 +167,12 @@ def test_memory_is_that_of_the_bits() -> None:
     weight = random(1024, 1024)
     bfloat16 = 2 * weight.numel()
     share = {
-        kind: hold([KINDS[kind](weight)], torch.bfloat16).nbytes / bfloat16
+        kind: make_weights([KINDS[kind](weight)], torch.bfloat16).nbytes / bfloat16
         for kind in ("int8", "int4", "nf4", "fp8")
     }
     assert share["int8"] < 0.505 and share["fp8"] < 0.505
     assert share["int4"] < 0.31 and share["nf4"] < 0.29
-    large_groups = hold([round_asymmetric(weight, bits=4, group_size=128)], torch.bfloat16)
+    large_groups = make_weights([round_asymmetric(weight, bits=4, group_size=128)], torch.bfloat16)
     assert large_groups.nbytes / bfloat16 < 0.28
 
 
@@ -214,42 +188,11 @@ def test_another_table_is_kept() -> None:
     """bitsandbytes' fp4 has 16 values of its own."""
     table = torch.linspace(-2, 3, 16)
     codes = torch.randint(0, 16, (4, 64), dtype=torch.uint8)
-    held = hold([TableCodes(codes, torch.ones(4), 64, table)], torch.float32)
+    held = make_weights([TableCodes(codes, torch.ones(4), 64, table)], torch.float32)
     assert torch.equal(held.dense(), table[codes.long()])
-
-
-def test_without_integer_products_int8_is_multiplied_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    leave_to_torch(monkeypatch)
-    monkeypatch.setattr(int8, "is_supported", lambda: False)
-    monkeypatch.setattr(int4, "panel_size", lambda: 0)
-    weight, x = random(20, 64), random(3, 64)
-    for codes in (round_int8(weight), round_asymmetric(weight, bits=4, group_size=32)):
-        held = hold([codes], torch.float32)
-        assert torch.equal(held.dense(), codes.dequantize())
-        torch.testing.assert_close(held.product(x, None), F.linear(x, codes.dequantize()))
-
-
-def test_packed_codes_give_way_to_tiles_where_those_are_faster(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    times = {rows: {"packed": float(rows), "tiled": 100.0} for rows in select._INT4_ROWS}
-    monkeypatch.setattr(select, "_int4_milliseconds", times.__getitem__)
-    select._int4_choices.cache_clear()
-    try:
-        found = [select.choose_int4(rows) for rows in (1, 64, 127, 128, 4000)]
-        if int4.panel_size():
-            assert found == ["packed", "packed", "packed", "tiled", "tiled"]
-        held = Int4Weights.random(128, 128, 64)
-        x = random(5, 128).to(torch.bfloat16)
-        packed, tiled = held.by_name("packed", x), held.by_name("tiled", x)
-        torch.testing.assert_close(packed, tiled, rtol=0.05, atol=0.05)
-    finally:
-        select._int4_choices.cache_clear()
 
 
 def test_eight_bits_with_zero_points_below_zero_of_a_signed_byte() -> None:
     codes = IntCodes(8, torch.tensor([[0, 255, 128, 7]], dtype=torch.uint8), torch.ones(1, 1),
                      torch.tensor([[200]], dtype=torch.uint8), 4)  # fmt: skip
-    assert hold([codes], torch.float32).dense().tolist() == [[-200.0, 55.0, -72.0, -193.0]]
+    assert make_weights([codes], torch.float32).dense().tolist() == [[-200.0, 55.0, -72.0, -193.0]]

@@ -7,15 +7,10 @@ import sys
 import pytest
 import torch
 
-from engine.kernels import attention_choices as choices
-from engine.kernels.attention_choices import (
-    FEW_QUERIES,
-    NATIVE,
-    attention_choices,
-    attention_dtype,
-    native_limit,
-)
-from engine.kernels.cpu import library
+from engine.attention import choices
+from engine.attention.choices import NATIVE, attention_dtype, cpu_choices, native_limit
+from engine.attention.rows import FEW_QUERIES
+from engine.kernels.cpu.check import library
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -31,8 +26,8 @@ def test_without_compiled_code_torch_attends(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_to_torch(monkeypatch)
-    assert library.library() is None and native_limit(dtype) == 0
-    found = attention_choices(dtype)
+    assert library() is None and native_limit(dtype) == 0
+    found = cpu_choices(dtype)
     assert found[0].rows == 1 and NATIVE not in [choice.implementation for choice in found]
     for rows in (1, FEW_QUERIES):
         chosen = [choice.implementation for choice in found if choice.rows <= rows][-1]
@@ -51,10 +46,10 @@ def test_what_is_measured_decides_over_prompts(
     own = str(dtype).removeprefix("torch.")
     measured(**{own: 2.0, "float32": 2.0, NATIVE: 1.0})
     assert native_limit(dtype) == sys.maxsize
-    [only] = attention_choices(dtype)
+    [only] = cpu_choices(dtype)
     assert (only.rows, only.implementation) == (1, NATIVE) and "native 1.00 ms" in only.reason
     measured(**{own: 1.0, "float32": 1.0, NATIVE: 2.0})
-    few, many = attention_choices(dtype)
+    few, many = cpu_choices(dtype)
     assert (few.rows, few.implementation) == (1, NATIVE)
     assert many.rows == native_limit(dtype) > 1 and many.implementation == own
 
@@ -65,7 +60,7 @@ def test_tokens_between_few_and_many_are_told_apart(monkeypatch: pytest.MonkeyPa
     times = {"bfloat16": 1.0, "float32": 0.5, NATIVE: 2.0}
     monkeypatch.setattr(choices, "_milliseconds", lambda dtype: times)
     monkeypatch.setattr(choices, "has_fast_16bit", lambda dtype: True)
-    found = attention_choices(torch.bfloat16)
+    found = cpu_choices(torch.bfloat16)
     told = {choice.rows: choice.implementation for choice in found}
     limit = native_limit(torch.bfloat16)
     assert told == {1: NATIVE, limit: "bfloat16", FEW_QUERIES: "float32"}

@@ -1,4 +1,4 @@
-/* Threads wait for each other for microseconds, without the operating system. */
+/* A barrier that spins for microseconds, without the operating system. */
 #include <immintrin.h>
 #include <stdint.h>
 #include <time.h>
@@ -21,7 +21,7 @@ static int all_reached(const int64_t *places, int64_t size, int64_t round) {
 /* Thread `own` of `size` has reached a round. places [size * APART]: the round of each. 1: so have
    all; 0: somebody has not after `patience` microseconds. What a thread wrote before it came here
    the others see behind it. */
-int32_t native_meet(int64_t *places, int64_t own, int64_t size, int64_t round, int64_t patience) {
+int32_t native_barrier(int64_t *places, int64_t own, int64_t size, int64_t round, int64_t patience) {
     __atomic_store_n(places + own * APART, round, __ATOMIC_RELEASE);
     int64_t end = 0;
     for (int64_t turn = 1;; turn++) {

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.kernels.cpu.between import FORMATS, fits, product
-from engine.kernels.cpu.library import library
+from engine.kernels.cpu.check import library
+from engine.kernels.cpu.library import FORMATS
+from engine.kernels.dense import native as product
+from engine.kernels.dense import native_fits as fits
 from engine.kernels.linear import Linear
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 
@@ -139,7 +141,7 @@ def test_a_weight_that_an_embedding_shares_stays_its_own() -> None:
         assert torch.equal(before, product(x, embedding.weight, None))
         embedding.weight[3] = 0  # also what is written later is read
         assert head(x)[0, 3] == 0 and torch.equal(head(x)[0, 4:], before[0, 4:])
-    assert head.weight is embedding.weight and head.held is None
+    assert head.weight is embedding.weight and head.packed is None
 
 
 def test_what_it_does_not_read_is_torch_s(monkeypatch: pytest.MonkeyPatch) -> None:
