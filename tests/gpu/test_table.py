@@ -11,8 +11,8 @@ pytest.importorskip("triton")
 
 from engine.kernels import quantized
 from engine.kernels.experts import Route, stacked
-from engine.kernels.packed import FEW_ROWS, PackedWeights, fits
-from engine.kernels.packed_codes import Plan
+from engine.kernels.packed import FEW_ROWS, PackedWeights
+from engine.kernels.packed_codes import Plan, fits
 from engine.kernels.quantized import make_weights
 from engine.kernels.tiled import TableWeights
 from engine.numerics.codes import TableCodes

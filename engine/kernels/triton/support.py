@@ -46,7 +46,7 @@ def _problem_of(device: torch.device) -> str:
         return "Triton is not installed"
     if torch.cuda.get_device_capability(device) < OLDEST:
         return "a GPU before Ampere"
-    from engine.kernels.triton.fused import runs_on
+    from engine.kernels.triton.probe import runs_on
 
     try:
         return "" if runs_on(device) else "Triton computes wrongly here"

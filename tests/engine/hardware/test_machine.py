@@ -149,5 +149,5 @@ def test_cpu_affinity() -> None:
 def test_default_dtype(
     fast: bool, stored: str, millions: int, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_fast_bf16", lambda: fast)
+    monkeypatch.setattr(machine, "has_fast_16bit", lambda dtype: fast)
     assert machine.default_dtype(stored, millions * 1_000_000) == chosen

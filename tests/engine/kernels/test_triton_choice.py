@@ -61,7 +61,7 @@ def test_a_gpu_before_ampere_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_compiler_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton builds a launcher in C when the first kernel is launched."""
-    probe = pytest.importorskip("engine.kernels.triton.fused")
+    probe = pytest.importorskip("engine.kernels.triton.probe")
 
     def fails(device: torch.device) -> NoReturn:
         raise RuntimeError("Failed to find C compiler. Please specify via CC.\nmore")
@@ -77,7 +77,7 @@ def test_a_compiler_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_memory_that_others_have_is_no_reason_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = pytest.importorskip("engine.kernels.triton.fused")
+    probe = pytest.importorskip("engine.kernels.triton.probe")
     monkeypatch.setattr(support, "_problem_of", cache(support._problem_of))
     left = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")]
 
