@@ -3,6 +3,9 @@
     app -> widgets, engine, resources
     widgets -> engine.snapshot
     engine, resources -> nothing of ours
+
+Inside app and engine the rooms are ordered: a room imports rooms before it, and no module circle
+remains. An import in a function counts, one for type checkers alone does not.
 """
 
 from __future__ import annotations
@@ -11,11 +14,14 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests import ROOT
+from tests.structure.imports import between_rooms, circles, imports
+from tests.structure.source import read
 
 PACKAGES = ("app", "engine", "widgets", "resources")
 
@@ -52,6 +58,36 @@ WITHOUT_QT = (
     "app.server.options", "app.features.serve.addresses", "app.server.call_log",
     "app.cli.docs", "app.documents",
 )  # fmt: skip
+
+APP_ROOMS = (
+    "version.py", "paths.py", "units.py", "log.py", "documents.py",
+    "storage", "wire", "server", "clients", "bench",
+    "link",  # from the window to an engine
+    "window",  # what every feature uses; it may import link, never the other way
+    "features/models", "features/chat", "features/tune", "features/compare", "features/quantize",
+    "features/inspect", "features/serve", "features/preferences", "features/recording",
+    "main", "screenshot", "cli", "__main__.py",
+)  # fmt: skip
+"""Low to high."""
+
+ENGINE_ROOMS = (
+    "errors.py", "lazy_transformers.py", "snapshot", "hardware", "numerics", "config.py",
+    "sampling_params.py", "messages.py", "text", "scheduling", "batch", "sampling", "formats",
+    "kernels", "runner", "attention", "models", "parallel", "speculation", "memory", "host",
+    "telemetry", "step", "llm_engine.py", "engine_thread.py", "quantize", "evaluate",
+)  # fmt: skip
+"""Low to high."""
+
+STILL_AGAINST_THE_ORDER = {
+    "engine/hardware -> engine/config.py",
+    "engine/hardware -> engine/kernels",
+    "engine/numerics -> engine/kernels",
+    "engine/kernels -> engine/attention",
+    "engine/runner -> engine/attention",
+}
+"""To become empty: nothing is added here."""
+STILL_IN_CIRCLES = ("engine/attention/", "engine/kernels/")
+"""Likewise."""
 
 QT = ("PySide6", "shiboken6", "pyqtgraph")
 HEAVY = ("torch", "transformers", "triton")
@@ -103,6 +139,42 @@ def test_the_engine_imports_its_libraries_and_no_others() -> None:
         and top not in ENGINE_LIBRARIES
     ]
     assert wrong == []
+
+
+@cache
+def running_imports() -> dict[str, set[str]]:
+    """Path of a file -> paths of the files that it imports when it runs."""
+    return imports(read(ROOT))[0]
+
+
+@pytest.mark.parametrize(
+    ("package", "ordered"), [("app", APP_ROOMS), ("engine", ENGINE_ROOMS)], ids=["app", "engine"]
+)
+def test_a_room_imports_rooms_before_it(package: str, ordered: tuple[str, ...]) -> None:
+    places = {f"{package}/{room}": place for place, room in enumerate(ordered)}
+    rooms = between_rooms(running_imports())
+    inits = {f"{package}/__init__.py", f"{package}/features/__init__.py"}
+    assert {room for room in rooms if room.startswith(f"{package}/")} - inits <= set(places), (
+        "a room is missing from the table"
+    )
+    against = {
+        f"{room} -> {target}"
+        for room, targets in rooms.items()
+        for target in targets
+        if room in places and target in places and places[target] >= places[room]
+    }
+    assert against - STILL_AGAINST_THE_ORDER == set()
+
+
+@pytest.mark.parametrize("package", ["app", "engine", "widgets"])
+def test_no_module_circle_remains(package: str) -> None:
+    graph = {
+        path: {target for target in targets if target.startswith(f"{package}/")}
+        for path, targets in running_imports().items()
+        if path.startswith(f"{package}/")
+    }
+    circle = [path for found in circles(graph) for path in found]
+    assert [path for path in circle if not path.startswith(STILL_IN_CIRCLES)] == []
 
 
 def test_the_check_sees_what_it_should() -> None:

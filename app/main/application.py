@@ -44,7 +44,6 @@ from app.features.serve.page import ServerPage
 from app.features.serve.switch import ConnectionCommands
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.features.tune.page import TunePage
-from app.features.tune.setting_specs import Machine
 from app.link.bridge import EngineBridge
 from app.link.engine_handle import ThreadFactory
 from app.link.hardware_monitor import GpuFeed, GpuMonitor, PeaksKeeper, PeaksStore
@@ -71,6 +70,7 @@ from app.window.notification_history import NoticeHistory
 from app.window.notification_panel import NoticePanel
 from app.window.program_settings import PROCESS, Effects
 from app.window.progress import LoadStrip, WorkArea
+from app.window.setting_specs import Machine
 from app.window.settings_store import SettingsStore
 from engine.hardware.cpu_threads.idle_cores import nodes
 from engine.hardware.machine import free_memory

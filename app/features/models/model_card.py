@@ -20,9 +20,9 @@ from PySide6.QtWidgets import (
 from app.features.models.device_words import RANKS, STAGES
 from app.features.models.estimate import Estimate, Need
 from app.features.models.fit_rows import MemoryBar
-from app.features.tune.setting_specs import Machine, row_spec
 from app.storage.model_sources import ModelSource, is_starter
 from app.units import format_bytes
+from app.window.setting_specs import Machine, row_spec
 from engine.config import SETTINGS
 from engine.hardware.device_map import AUTO
 from widgets.controls.combo import ElidedCombo

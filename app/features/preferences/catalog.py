@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.features.tune.setting_specs import Machine
-from app.features.tune.setting_specs import sections as engine_rows
 from app.window.program_settings import PREFERENCES, Preference
+from app.window.setting_specs import Machine
+from app.window.setting_specs import sections as engine_rows
 from engine.config import SETTINGS
 from widgets.controls.number_control import RowSpec
 

@@ -24,11 +24,11 @@ from app.features.tune.row_remarks import LAYERS, WITH_CEILING, RowRemarks
 from app.features.tune.server_dialog import ServerDialog
 from app.features.tune.servers import Facts
 from app.features.tune.setting_list import SettingList, SettingsFoot
-from app.features.tune.setting_specs import Machine
 from app.features.tune.settings_model import Sent, SettingsModel, costliest
 from app.link.bridge import EngineBridge, EngineState
 from app.storage.profiles import Profile, ProfileStore
 from app.units import format_bytes
+from app.window.setting_specs import Machine
 from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
 from engine.errors import LoadCancelled

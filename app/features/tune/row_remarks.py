@@ -11,8 +11,8 @@ from app.features.models.precision import WEIGHTS
 from app.features.tune.draft_models import METHOD, MODEL
 from app.features.tune.hints import Hints, short
 from app.features.tune.precision_rows import PrecisionGuide
-from app.features.tune.setting_specs import matters, only_on, only_with
 from app.features.tune.settings_model import SettingsModel
+from app.window.setting_specs import matters, only_on, only_with
 from engine.errors import ErrorInfo
 from engine.hardware.device_map import ALL
 from engine.snapshot import MemoryPlan

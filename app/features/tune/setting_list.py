@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.tune.setting_specs import Machine, sections
+from app.window.setting_specs import Machine, sections
 from widgets.controls.key_names import set_key_tip
 from widgets.controls.setting_row import SettingRow
 from widgets.theme.icons import set_icon

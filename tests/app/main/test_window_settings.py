@@ -15,10 +15,10 @@ from app.features.models.device_words import RANKS, STAGES
 from app.features.tune.row_remarks import WITH_CEILING, RowRemarks
 from app.features.tune.server_commands import DRAFT_SETTINGS as SETTINGS_OF_IT
 from app.features.tune.server_dialog import ServerDialog
-from app.features.tune.setting_specs import sections
 from app.features.tune.settings_model import SettingsModel
 from app.link.bridge import EngineBridge
 from app.main.application import Application
+from app.window.setting_specs import sections
 from app.window.settings_store import SettingsStore
 from engine.config import SETTINGS, EngineConfig
 from engine.snapshot import GpuFigures

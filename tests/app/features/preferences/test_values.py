@@ -10,9 +10,9 @@ from PySide6.QtCore import QSettings
 from pytestqt.qtbot import QtBot
 
 from app.features.preferences.catalog import all_sections
-from app.features.tune.setting_specs import Machine
 from app.paths import settings_file
 from app.window.program_settings import PREFERENCES, Preference, PreferenceError, Preferences
+from app.window.setting_specs import Machine
 from app.window.settings_store import SettingsStore
 
 ALL = list(PREFERENCES.values())

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.features.tune.setting_specs import Machine, is_choosable, sections
 from app.features.tune.settings_model import SettingsModel, costliest
+from app.window.setting_specs import Machine, is_choosable, sections
 from engine.config import SETTINGS, Change, EngineConfig
 
 RESOLVED = EngineConfig(model="/m", dtype="float32", max_model_len=2048, num_threads=2)
