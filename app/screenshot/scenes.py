@@ -136,7 +136,7 @@ def _tokens(camera: Camera) -> Iterator[Path]:
     page.open_branches()
     yield from camera.in_both_modes("branches", camera.window)
     page.branches.hide()
-    page.draft.add_files([str(resources_dir() / "starter" / "corpus_serving.py")])
+    page.draft.add_files([str(resources_dir() / "texts" / "english.txt")])
     page.composer.set_text(long_prompts()[0][1])
     camera.wait(lambda: not page.context_notice.isHidden(), REPLY_TIMEOUT_S, "no warning came")
     yield from camera.in_both_modes("attachment", camera.window)

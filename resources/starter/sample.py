@@ -1,23 +1,27 @@
-"""Conversations that the starter model has not seen, as a text to measure it on.
+"""Conversations of the corpus as files that ship with the program.
 
-    python -m resources.starter.sample           writes resources/texts/starter.txt
+    python -m resources.starter.sample
+        resources/texts/starter.txt            to evaluate the starter model on
+        resources/texts/starter_chats.jsonl    to calibrate it with
 
-They are drawn from the corpus like those that it learned from, and are of the share that training
-left out. Those with long answers are taken: what a user says the model never learned to predict,
-and there a small change of its weights changes much that nobody sees.
+The model has not seen those of the evaluation: they are of the share that training left out. Only
+conversations with long answers are used, as the model never learned to predict what a user says.
 """
 
 from __future__ import annotations
 
+import json
+from itertools import islice
 from random import Random
 
 from resources import resource_path
-from resources.starter.corpus import Conversation, make_conversation
+from resources.starter.corpus import Conversation, conversations, make_conversation
 from resources.starter.dataset import is_held_out
 from resources.starter.tokenizer import END_OF_TEXT, TURN_END, TURN_START
 
 SEED = "evaluation sample"
 CHARACTERS = 28_000
+CHATS, CHATS_SEED = 400, 1
 ANSWERED = 4.0
 """Least number of characters answered for each one asked."""
 
@@ -49,7 +53,14 @@ def make_sample(characters: int = CHARACTERS) -> str:
     return "".join(chosen)
 
 
+def make_chats(count: int = CHATS) -> str:
+    """JSONL: the messages of the first conversations of a training."""
+    chats = islice(conversations(CHATS_SEED), count)
+    return "".join(json.dumps({"messages": chat.messages()}) + "\n" for chat in chats)
+
+
 if __name__ == "__main__":
-    file = resource_path("texts", "starter.txt")
-    file.write_text(make_sample(), encoding="utf-8")
-    print(f"{file}: {file.stat().st_size:,} bytes")
+    for name, text in (("starter.txt", make_sample()), ("starter_chats.jsonl", make_chats())):
+        file = resource_path("texts", name)
+        file.write_text(text, encoding="utf-8")
+        print(f"{file}: {file.stat().st_size:,} bytes")

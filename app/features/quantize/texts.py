@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,29 +16,18 @@ if TYPE_CHECKING:
     from engine.quantize.calibration import Text
 
 
-_CONVERSATIONS = 400
-_SEED = 1
-
-
 def calibration_texts(model: str | Path, file: str | Path | None) -> list[Text]:
-    """The texts of the user's file, or those that come with the program.
+    """The texts of the user's file, or built-in ones that suit the model.
 
-    Raises ConfigError for a file that is empty, binary or not what it says.
+    Raises ConfigError for a file that is empty, binary or malformed.
     """
-    if file is not None:
-        from engine.quantize.calibration import read_texts
+    from engine.quantize.calibration import read_texts
 
-        return read_texts(file)
-    if Path(model).expanduser().absolute() in (starter_model(), starter_draft()):
-        return _starter_conversations()
-    return [resource_path("texts", "english.txt").read_text(encoding="utf-8")]
-
-
-def _starter_conversations() -> list[Text]:
-    """What the starter models learned from, made again: they know nothing else."""
-    from resources.starter.corpus import conversations
-
-    return [c.messages() for c in islice(conversations(_SEED), _CONVERSATIONS)]
+    if file is None:
+        # the starter models know nothing but conversations like those that they learned from
+        is_starter = Path(model).expanduser().absolute() in (starter_model(), starter_draft())
+        file = resource_path("texts", "starter_chats.jsonl" if is_starter else "english.txt")
+    return read_texts(file)
 
 
 _ANSWERS = re.compile(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", re.DOTALL)

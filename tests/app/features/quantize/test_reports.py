@@ -270,10 +270,12 @@ def test_of_conversations_the_answers_count() -> None:
     assert builtin_text("english").scored(text) == ()
 
 
-def test_the_sample_of_the_starter_is_made_again() -> None:
-    from resources.starter.sample import make_sample
+def test_texts_of_the_starter_are_those_of_its_corpus() -> None:
+    from resources.starter.sample import make_chats, make_sample
 
-    assert make_sample() == builtin_text("starter").read()
+    starter = builtin_text("starter")
+    assert make_sample() == starter.read()
+    assert make_chats() == starter.file.with_name("starter_chats.jsonl").read_text("utf-8")
 
 
 def test_a_text_that_does_not_exist() -> None:
