@@ -38,7 +38,7 @@ def page_list(pages: Pages) -> list[Page]:
     return [
         Page(
             "Chat", "chat", chat, tuple(chat.actions()), (chat.actions_changed,),
-            may_close=chat.anew.may_close,
+            may_close=chat.recovery.may_close,
         ),
         Page(
             "Tune", "tune", tune, tuple(tune.commands()), (tune.commands_changed,), TUNE_DOCKS

@@ -134,7 +134,7 @@ def _connect_pages(app: Application) -> None:
         begins_chat.connect(lambda *_: window.show_widget(pages.chat_page))
     settings = app.settings
     if not settings.flag(CHAT_LIST, True):
-        pages.chat_page.toggle_list()
+        pages.chat_page.panes.toggle()
     pages.chat_page.list_toggled.connect(lambda on: settings.set_flag(CHAT_LIST, on))
 
 

@@ -29,9 +29,8 @@ from app.features.chat.conversation import Conversation, Message
 from app.features.chat.figures import note_of
 from app.features.chat.files import Bundle, collect, dump, keep, parse
 from app.features.chat.markdown import from_markdown
+from app.features.chat.reply_data import ReplyTokens, unpack_times
 from app.features.chat.sampling import sampling_from_dict
-from app.features.chat.saving import unpack_times
-from app.features.chat.tokens import ReplyTokens
 from app.features.compare.export import as_json as comparison_as_json
 from app.features.compare.export import as_markdown as comparison_as_markdown
 from app.features.compare.record import Comparison, Pair, Side

@@ -1,4 +1,4 @@
-"""Where the user writes: grows to eight lines; Enter sends, Shift+Enter breaks the line."""
+"""`Composer`: the input of a chat. Grows to eight lines; Enter sends, Shift+Enter adds a line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from PySide6.QtWidgets import (
 )
 
 from widgets.chat.attachments import AttachmentList
-from widgets.chat.meters import ContextLine, ContextMeter
+from widgets.chat.meters import ContextMeter, FittingLine
 from widgets.chat.records import AttachmentRecord
 from widgets.controls.buttons import IconButton
 from widgets.controls.key_names import set_key_tip
@@ -26,17 +26,15 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme_notifi
 MAX_LINES = 8
 MIN_LINES = 2
 NARROW = 460
-"""Pixels below which the line under the text is short of room, at the usual size of text."""
+"""Width in pixels below which button labels are shortened, at the default text size."""
 _HINTS = (
     "Message.  Enter sends, Shift+Enter new line, Esc stops", "Message.  Enter sends", "Message",
 )  # fmt: skip
 
 
 class Composer(QWidget):
-    """Signals: `send_requested(text)` (the text stays until `clear`), `stop_requested`,
-    `regenerate_requested` (Ctrl+Enter with nothing written), `edit_last_requested` (Up with
-    nothing written), `sampling_requested`, `system_prompt_requested`, `text_changed`,
-    `attach_requested`, `files_given(paths)` (dropped or pasted), `attachment_removed(index)`."""
+    """The text stays after `send_requested(text)`. With an empty input, Ctrl+Enter regenerates and
+    Up edits the last message. `files_given(paths)`: dropped or pasted."""
 
     send_requested = Signal(str)
     stop_requested = Signal()
@@ -48,7 +46,7 @@ class Composer(QWidget):
     attach_requested = Signal()
     files_given = Signal(list)
     attachment_removed = Signal(int)
-    compare_requested = Signal(str)  # what is written
+    compare_requested = Signal(str)  # the text
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -56,8 +54,11 @@ class Composer(QWidget):
         self.files.removed.connect(self.attachment_removed)
         self.attach = IconButton("attach", "Attach text files", self.attach_requested.emit)
         set_key_tip(self.attach, "Attach text files", "chat.attach")
-        self.compare = IconButton("compare", "Compare side by side on this prompt", self._compare)
-        set_key_tip(self.compare, "Compare side by side on this prompt", "chat.compare")
+        tip = "Compare side by side with this prompt"
+        self.compare = IconButton(
+            "compare", tip, lambda: self.compare_requested.emit(self.text.strip())
+        )
+        set_key_tip(self.compare, tip, "chat.compare")
         self.meter = ContextMeter()
         self._has_files = self._has_system_prompt = False
         self.input = ComposerInput()
@@ -68,14 +69,14 @@ class Composer(QWidget):
         self.input.files_given.connect(self.files_given)
         self.input.textChanged.connect(self._text_changed)
         self.setFocusProxy(self.input)
-        self._context = ContextLine()
+        self._context = FittingLine()
         self.system_prompt = QPushButton("System prompt")
         self.system_prompt.setProperty("kind", "flat")
         self.system_prompt.setAccessibleName("System prompt")
-        self.system_prompt.setToolTip("What the model is told before the conversation")
+        self.system_prompt.setToolTip("Instructions before the first message")
         self.system_prompt.clicked.connect(self.system_prompt_requested)
         self.sampling = QPushButton("Sampling")
-        self.sampling.setToolTip("Sampling settings of this conversation")
+        self.sampling.setToolTip("Sampling settings")
         self.sampling.clicked.connect(self.sampling_requested)
         set_icon(self.sampling, "tune")
         self._button = QPushButton("Send")
@@ -106,11 +107,11 @@ class Composer(QWidget):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to send: neither text nor files."""
+        """Whether there is neither text nor a file to send."""
         return not self.text.strip() and not self._has_files
 
     def set_attachments(self, records: Sequence[AttachmentRecord]) -> None:
-        """The files that go with the next message."""
+        """Files of the next message."""
         self._has_files = bool(records)
         self.files.show_files(records)
         self.set_busy(self._is_busy)
@@ -123,7 +124,7 @@ class Composer(QWidget):
         self.input.clear()
 
     def set_busy(self, is_busy: bool) -> None:
-        """A reply is being written here: the button stops it."""
+        """While a reply is open the button stops it."""
         is_other, self._is_busy = is_busy is not self._is_busy, is_busy
         tip = "Stop the reply (Esc)" if is_busy else "Send (Enter)"
         self._button.setToolTip(tip)
@@ -133,9 +134,9 @@ class Composer(QWidget):
             self._fit_foot()
 
     def set_context(self, text: str, role: str = "small", short: str = "") -> None:
-        """The line at the lower left, and what stands there where that has no room; role "warning"
-        where it is nearly used up."""
-        self._context.say(text, short)
+        """The context line; `short` where that has no room; `role` "warning" where nearly full."""
+        self._context.show_lines(text, short, "")
+        self._context.setToolTip(text)
         if self._context.property("role") != role:
             restyle(self._context, role=role)
 
@@ -148,21 +149,20 @@ class Composer(QWidget):
 
     def event(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.LayoutRequest:
-            self._fit_foot()  # a word, or the size of text, is another
+            self._fit_foot()  # a label, or the text size, has changed
         return super().event(event)
 
     def _fit_foot(self) -> None:
-        """Where the line is narrow the meter gives way and the longest name is shorter, then what
-        has an icon is its icon."""
+        """In a narrow line hide the meter and shorten the longest label, then show icons alone."""
         first = 1 if self.width() < scaled(NARROW) else 0
         fitting = (level for level in (first, 1, 2) if self._width_at(level) <= self.width())
         level = next(fitting, 2)
-        for button, word in self._words(level):
+        for button, word in self._labels(level):
             button.setText(word)
         self.meter.setMaximumWidth(self._meter_width(level))
 
-    def _words(self, level: int) -> tuple[tuple[QPushButton, str], ...]:
-        """What stands on the buttons, from the long names (0) to the shortest (2)."""
+    def _labels(self, level: int) -> tuple[tuple[QPushButton, str], ...]:
+        """Labels of the buttons, from the longest (0) to the shortest (2)."""
         prompt = "Prompt" if level else "System prompt"
         return (
             (self.system_prompt, f"{prompt}: set" if self._has_system_prompt else prompt),
@@ -174,9 +174,9 @@ class Composer(QWidget):
         return 0 if level else self.meter.sizeHint().width()
 
     def _width_at(self, level: int) -> int:
-        """Least width of the line with other words than it has now."""
+        """Least width of the line with the labels of `level`."""
         width = self._foot.minimumSize().width()
-        for button, word in self._words(level):
+        for button, word in self._labels(level):
             advance = button.fontMetrics().horizontalAdvance
             width += advance(word) - advance(button.text())
             if word and not button.text():
@@ -188,7 +188,7 @@ class Composer(QWidget):
     def set_sampling_name(self, name: str) -> None:
         self._sampling_name = name
         self.sampling.setAccessibleName(f"Sampling settings: {name}")
-        self.sampling.setToolTip(f"Sampling settings of this conversation: {name}")
+        self.sampling.setToolTip(f"Sampling settings: {name}")
         self._fit_foot()
 
     def set_system_prompt_used(self, is_used: bool) -> None:
@@ -196,7 +196,7 @@ class Composer(QWidget):
         self._fit_foot()
 
     def send(self) -> None:
-        """As if Enter were pressed. While a reply is written the text stays where it is."""
+        """As if Enter were pressed. While a reply is open the text stays."""
         if not self.is_empty and not self._is_busy:
             self.send_requested.emit(self.text.strip())
 
@@ -212,9 +212,6 @@ class Composer(QWidget):
         else:
             self.send()
         self.input.setFocus()
-
-    def _compare(self) -> None:
-        self.compare_requested.emit(self.text.strip())
 
     def _text_changed(self) -> None:
         self.set_busy(self._is_busy)
@@ -240,7 +237,7 @@ class ComposerInput(QPlainTextEdit):
         self._fit()
 
     def event(self, event: QEvent) -> bool:
-        # ours before the window's shortcuts: Ctrl+Enter also sends what is written here
+        # before the shortcuts of the window: Ctrl+Enter also sends this text
         if (
             event.type() == QEvent.Type.ShortcutOverride
             and isinstance(event, QKeyEvent)
@@ -266,7 +263,7 @@ class ComposerInput(QPlainTextEdit):
         return bool(local_files(source)) or super().canInsertFromMimeData(source)
 
     def insertFromMimeData(self, source: QMimeData) -> None:
-        """Dropped or pasted: files are attached, text is written."""
+        """Dropped or pasted files are attached, text is inserted."""
         files = local_files(source)
         if files:
             self.files_given.emit(files)
@@ -297,7 +294,7 @@ class ComposerInput(QPlainTextEdit):
 
 
 def local_files(source: QMimeData) -> list[str]:
-    """The paths of what is dragged or copied, where all of it is on this machine."""
+    """Paths of dragged or copied files, where all are on this machine."""
     urls = source.urls()
     return [url.toLocalFile() for url in urls] if all(url.isLocalFile() for url in urls) else []
 

@@ -1,10 +1,10 @@
-"""One message in the transcript: the user's in a bubble, a reply with its figures below."""
+"""One message of a transcript: the user's in a bubble, a reply with its figures below."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt, Signal
+from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt, Signal, SignalInstance
 from PySide6.QtGui import QEnterEvent, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
@@ -37,31 +37,40 @@ BUBBLE_SHARE = 0.76
 """A user's message takes at most this share of the column."""
 
 
+class MessageRequests(QObject):
+    """What the user asks of any message of a transcript. All but `link` and `file` carry its id."""
+
+    edit = Signal(str, str)  # id, new text
+    edit_begun = Signal(str)
+    regenerate = Signal(str)
+    version = Signal(str, int)  # id, -1 or +1
+    latency = Signal(str)
+    tokens = Signal(str)
+    branches = Signal(str)
+    link = Signal(str)
+    file = Signal(object, QWidget)  # AttachmentRecord, the button
+
+
 class MessageView(QWidget):
-    """Base of both kinds. Signals carry the message's id."""
+    """Base of both kinds. `requests` are those of the transcript."""
 
-    copy_requested = Signal(str)
-    edit_requested = Signal(str, str)  # id, new text
-    regenerate_requested = Signal(str)
-    version_requested = Signal(str, int)  # id, -1 or +1
-    link_activated = Signal(str)
-    latency_requested = Signal(str)
-    tokens_requested = Signal(str)
-    branches_requested = Signal(str)
-    file_opened = Signal(object, QWidget)  # AttachmentRecord, the button
-
-    def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, record: MessageRecord, requests: MessageRequests | None = None) -> None:
+        super().__init__()
         self.record = record
+        self.requests = requests or MessageRequests(self)
         self.text = MessageText()
-        self.text.link_activated.connect(self.link_activated)
-        self._versions = VersionSwitcher()
-        self._versions.stepped.connect(
-            lambda step: self.version_requested.emit(self.record.id, step)
+        self.text.link_activated.connect(self.requests.link)
+        self.versions = VersionSwitcher()
+        self.versions.stepped.connect(
+            lambda step: self.requests.version.emit(self.record.id, step)
         )
-        self._versions.overview.connect(lambda: self.branches_requested.emit(self.record.id))
+        self.versions.overview.connect(self._ask(self.requests.branches))
         self._copy = CopyButton("Copy message", self.copied)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+
+    def _ask(self, request: SignalInstance) -> Callable[[], None]:
+        """A slot that emits `request` with the id of this message."""
+        return lambda: request.emit(self.record.id)
 
     def mark(self, words: Sequence[str]) -> QRect | None:
         """Mark `words`; where the first one stands, in this view's coordinates, or None."""
@@ -69,34 +78,28 @@ class MessageView(QWidget):
         return None if place is None else place.translated(self.text.mapTo(self, QPoint()))
 
     def copied(self) -> str:
-        """What a copy has: the text, and in a line below what is to be said of it."""
+        """The text without reasoning, and the note in a line below."""
         note = f"\n\n[{self.record.note}]" if self.record.note else ""
         return without_reasoning(self.record.text) + note
 
-    @property
-    def versions(self) -> VersionSwitcher:
-        return self._versions
-
     def show_record(self, record: MessageRecord) -> None:
-        """Show what has changed, all but the text, which `append` extends."""
+        """Show all but the text, which `append` extends."""
         self.record = record
-        self._versions.show_version(record.version, record.num_versions)
+        self.versions.show_version(record.version, record.num_versions)
 
 
 class UserMessageView(MessageView):
-    """Plain text in a bubble at the right; edited in place."""
+    """Plain text in a bubble; edited in place."""
 
-    edit_begun = Signal(str)
-
-    def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
-        super().__init__(record, parent)
+    def __init__(self, record: MessageRecord, requests: MessageRequests | None = None) -> None:
+        super().__init__(record, requests)
         self.text.setAccessibleName("Your message")
         self._bubble = QFrame()
         self._bubble.setProperty("bubble", "user")
         inside = QVBoxLayout(self._bubble)
         inside.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
         inside.addWidget(self.text)
-        self._edit = QuietButton("edit", "Edit and send again", self.begin_edit)
+        self._edit = QuietButton("edit", "Edit and resend", self.begin_edit)
         self._copy.is_lit = False
         self._editor: MessageEditor | None = None
         self._parts = QWidget()
@@ -104,7 +107,7 @@ class UserMessageView(MessageView):
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(SPACE_1)
         row.addStretch(1)
-        for widget in (self._edit, self._copy, self._versions):
+        for widget in (self._edit, self._copy, self.versions):
             row.addWidget(widget, 0, Qt.AlignmentFlag.AlignVCenter)
         row.addSpacing(SPACE_1)
         row.addWidget(self._bubble)
@@ -115,7 +118,7 @@ class UserMessageView(MessageView):
         self._bubble.setVisible(bool(record.text))
         files = SentFiles(record.attachments)
         files.opened.connect(
-            lambda index, button: self.file_opened.emit(self.record.attachments[index], button)
+            lambda index, button: self.requests.file.emit(self.record.attachments[index], button)
         )
         self._column.addWidget(files, 0, Qt.AlignmentFlag.AlignRight)
         self.show_record(record)
@@ -133,9 +136,9 @@ class UserMessageView(MessageView):
         self._editor.cancelled.connect(self.end_edit)
         self._column.addWidget(self._editor)
         self._editor.show()
-        self._editor.setFocus()  # before: what loses it by being hidden scrolls to the next button
+        self._editor.setFocus()  # first: hiding the focused button would scroll to the next one
         self._parts.hide()
-        self.edit_begun.emit(self.record.id)
+        self.requests.edit_begun.emit(self.record.id)
 
     def end_edit(self) -> None:
         if self._editor is not None:
@@ -148,7 +151,7 @@ class UserMessageView(MessageView):
 
     def _send_edit(self, text: str) -> None:
         self.end_edit()
-        self.edit_requested.emit(self.record.id, text)
+        self.requests.edit.emit(self.record.id, text)
 
     def enterEvent(self, event: QEnterEvent) -> None:
         super().enterEvent(event)
@@ -165,42 +168,33 @@ class UserMessageView(MessageView):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        beside = [w for w in (self._edit, self._copy, self._versions) if not w.isHidden()]
+        beside = [w for w in (self._edit, self._copy, self.versions) if not w.isHidden()]
         free = self.width() - sum(w.sizeHint().width() + SPACE_1 for w in beside) - SPACE_1
         limit = max(120, min(int(self.width() * BUBBLE_SHARE), free)) - 2 * SPACE_3 - 2
         self.text.setFixedWidth(self.text.ideal_width(limit))
 
 
 class AssistantMessageView(MessageView):
-    """Markdown over the whole column, then a line with its state or figures, and its actions."""
+    """Markdown, then a line with state or figures, and buttons."""
 
-    def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
-        super().__init__(record, parent)
+    def __init__(self, record: MessageRecord, requests: MessageRequests | None = None) -> None:
+        super().__init__(record, requests)
         self.text.setAccessibleName("Reply")
         self.reasoning = ReasoningBlock()
-        self.reasoning.text.link_activated.connect(self.link_activated)
-        self._answer = ""  # what of it `text` shows
+        self.reasoning.text.link_activated.connect(self.requests.link)
+        self._answer = ""  # shown by `text`
         self._error = ErrorBox()
         self._status = FiguresLine()
-        self._regenerate = IconButton(
-            "regenerate",
-            "Write this reply again",
-            lambda: self.regenerate_requested.emit(self.record.id),
-        )
-        self.latency = IconButton(
-            "benchmark",
-            "Where the time of this reply went",
-            lambda: self.latency_requested.emit(self.record.id),
-        )
+        ask = self._ask
+        self._regenerate = IconButton("regenerate", "Regenerate", ask(self.requests.regenerate))
+        self.latency = IconButton("benchmark", "Latency", ask(self.requests.latency))
         self.tokens = IconButton(
-            "tokens",
-            "Tokens of this reply: probabilities, alternatives, branches",
-            lambda: self.tokens_requested.emit(self.record.id),
+            "tokens", "Tokens: probabilities, alternatives, branches", ask(self.requests.tokens)
         )
         foot = QHBoxLayout()
         foot.setSpacing(SPACE_1)
         foot.addWidget(self._status, 1)
-        for widget in (self._versions, self.latency, self.tokens, self._copy, self._regenerate):
+        for widget in (self.versions, self.latency, self.tokens, self._copy, self._regenerate):
             foot.addWidget(widget)
         self._column = QVBoxLayout(self)
         self._column.setContentsMargins(0, 0, 0, 0)
@@ -219,7 +213,7 @@ class AssistantMessageView(MessageView):
         return super().mark(words) or self.reasoning.mark(words, self)
 
     def _show_text(self) -> None:
-        """Reasoning and answer; what is shown already is extended."""
+        """Show reasoning and answer by extending what is shown already."""
         is_open, text = self.record.is_open, self.record.text
         shown = with_marks(text, self.record.marks) if self.record.marks else text
         thought, answer, is_thinking = split_reasoning(shown)
@@ -229,7 +223,7 @@ class AssistantMessageView(MessageView):
         if answer.startswith(self._answer):
             if answer != self._answer:
                 self.text.append(answer[len(self._answer) :])
-        else:  # only now it is known that what came first was reasoning
+        else:  # the first text has turned out to be reasoning
             self.text.set_markdown(answer)
         self._answer = answer
         self.text.set_caret(is_open and not is_thinking)
@@ -251,19 +245,18 @@ class AssistantMessageView(MessageView):
 
 
 class VersionSwitcher(QWidget):
-    """ "2 / 3" between two arrows, and a way to all branches; hidden where there is one version
-    only."""
+    """ "2 / 3" between two arrows; opens the branches. Hidden where there is one version only."""
 
     stepped = Signal(int)
     overview = Signal()
 
     def __init__(self) -> None:
         super().__init__()
-        self._before = IconButton("chevron-left", "Version before", lambda: self.stepped.emit(-1))
-        self._after = IconButton("chevron-right", "Version after", lambda: self.stepped.emit(1))
+        self._before = IconButton("chevron-left", "Previous version", lambda: self.stepped.emit(-1))
+        self._after = IconButton("chevron-right", "Next version", lambda: self.stepped.emit(1))
         self._label = QToolButton()
         self._label.setFont(figure_font("small"))
-        set_key_tip(self._label, "Branches of this chat", "chat.branches")
+        set_key_tip(self._label, "Branches", "chat.branches")
         self._label.setCursor(Qt.CursorShape.PointingHandCursor)
         self._label.clicked.connect(self.overview)
         row = QHBoxLayout(self)
@@ -275,7 +268,7 @@ class VersionSwitcher(QWidget):
 
     def show_version(self, version: int, count: int) -> None:
         self._label.setText(f"{version} / {count}")
-        self._label.setAccessibleName(f"Version {version} of {count}: show all branches")
+        self._label.setAccessibleName(f"Version {version} of {count}: show branches")
         self._before.setEnabled(version > 1)
         self._after.setEnabled(version < count)
         self.setVisible(count > 1)
@@ -285,7 +278,7 @@ class VersionSwitcher(QWidget):
 
 
 class ErrorBox(QFrame):
-    """A cause and a remedy, where the reply would have been."""
+    """Cause and remedy, in place of the reply."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,7 +307,7 @@ class ErrorBox(QFrame):
 
 
 class MessageEditor(QWidget):
-    """Edits a message in its place. Ctrl+Enter or Enter sends, Escape leaves it as it was."""
+    """Edits a message in place. Ctrl+Enter or Enter sends, Escape cancels."""
 
     accepted = Signal(str)
     cancelled = Signal()
@@ -322,14 +315,14 @@ class MessageEditor(QWidget):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.input = QPlainTextEdit(text)
-        self.input.setAccessibleName("Edit your message")
+        self.input.setAccessibleName("Edit message")
         self.input.installEventFilter(self)
         self.input.setTabChangesFocus(True)
         lines = min(10, max(2, text.count("\n") + 1 + len(text) // 90))
         self.input.setFixedHeight(lines * self.input.fontMetrics().lineSpacing() + SPACE_3 * 2)
         self.input.moveCursor(self.input.textCursor().MoveOperation.End)
         self.setFocusProxy(self.input)
-        hint = QLabel("The reply is written again; this version is kept.")
+        hint = QLabel("A new reply is generated; this version is kept.")
         hint.setProperty("role", "small")
         cancel, send = QPushButton("Cancel"), QPushButton("Send")
         send.setProperty("kind", "primary")
@@ -348,7 +341,7 @@ class MessageEditor(QWidget):
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.ShortcutOverride and isinstance(event, QKeyEvent):
             if event.key() == Qt.Key.Key_Escape or _is_return(event):
-                event.accept()  # ours, before any shortcut of the window
+                event.accept()  # before the shortcuts of the window
                 return True
         elif event.type() == QEvent.Type.KeyPress and isinstance(event, QKeyEvent):
             if event.key() == Qt.Key.Key_Escape:

@@ -1,36 +1,66 @@
-"""`ContextLine`: how much of the context is used, in as many words as there is room for."""
+"""Labels and a meter that fit their room: context usage, figures of a reply."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt
-from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from widgets.theme.theme import figure_font, theme, theme_notifier
 
 
-class ContextLine(QLabel):
-    """A line, or the short one, or nothing where there is no room: half a number misleads."""
+class FittingLine(QLabel):
+    """The first of `lines` that has room; the last one is cut where none has."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.lines = ("", "")
+        self.lines: Sequence[str] = ("",)
         self.setProperty("role", "small")
         self.setFont(figure_font("small"))
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
 
-    def say(self, text: str, short: str) -> None:
-        self.lines = (text, short)
-        self.setToolTip(text)
-        self._fit()
+    def show_lines(self, *lines: str) -> None:
+        """From the longest to the shortest."""
+        if lines != self.lines:
+            self.lines = lines
+            self._fit()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._fit()
 
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.FontChange:
+            self._fit()
+
     def _fit(self) -> None:
-        advance = self.fontMetrics().horizontalAdvance
-        self.setText(next((line for line in self.lines if advance(line) <= self.width()), ""))
+        width, metrics = max(self.width(), self.minimumWidth()), self.fontMetrics()
+        fitting = (line for line in self.lines if metrics.horizontalAdvance(line) <= width)
+        line = next(fitting, self.lines[-1])
+        text = metrics.elidedText(line, Qt.TextElideMode.ElideRight, width)
+        if text != self.text():
+            self.setText(text)
+
+
+BETWEEN = "    "
+_LEAST_WIDTH = 60
+
+
+class FiguresLine(FittingLine):
+    """As many groups of figures as fit, from the left. They can be selected and copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setMinimumWidth(_LEAST_WIDTH)
+        self.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+
+    def show_line(self, line: str) -> None:
+        """`line`: the groups, BETWEEN them."""
+        parts = line.split(BETWEEN)
+        self.show_lines(*(BETWEEN.join(parts[:count]) for count in range(len(parts), 0, -1)))
 
 
 _WIDTH, _HEIGHT = 64, 6
@@ -50,9 +80,9 @@ class ContextMeter(QWidget):
         """Tokens; hidden where the limit is not known (0)."""
         if (used, draft, limit) != (self._used, self._draft, self._limit):
             self._used, self._draft, self._limit = used, draft, limit
-            words = f"{used:,} of {limit:,} tokens used, about {draft:,} more are being written"
-            self.setAccessibleDescription(words)
-            self.setToolTip(words)
+            text = f"{used:,} of {limit:,} tokens used, draft about {draft:,}"
+            self.setAccessibleDescription(text)
+            self.setToolTip(text)
             self.update()
         self.setVisible(limit > 0)
 
@@ -77,45 +107,3 @@ class ContextMeter(QWidget):
                 table.color("danger" if is_nearly_full else "kv_cached"),
             )
         painter.end()
-
-
-BETWEEN = "    "
-_LEAST_WIDTH = 60
-
-
-class FiguresLine(QLabel):
-    """As many groups as there is room for, from the left; the first is cut where it alone is too
-    long. It can be selected and copied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._line = ""
-        self.setProperty("role", "small")
-        self.setFont(figure_font("small"))
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        self.setMinimumWidth(_LEAST_WIDTH)
-        self.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-
-    def show_line(self, line: str) -> None:
-        """`line`: the groups, BETWEEN them."""
-        if line != self._line:
-            self._line = line
-            self._fit()
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fit()
-
-    def changeEvent(self, event: QEvent) -> None:
-        super().changeEvent(event)
-        if event.type() == QEvent.Type.FontChange:
-            self._fit()
-
-    def _fit(self) -> None:
-        parts, metrics = self._line.split(BETWEEN), QFontMetrics(self.font())
-        width = max(self.width(), _LEAST_WIDTH)
-        while len(parts) > 1 and metrics.horizontalAdvance(BETWEEN.join(parts)) > width:
-            parts.pop()
-        text = metrics.elidedText(BETWEEN.join(parts), Qt.TextElideMode.ElideRight, width)
-        if text != self.text():
-            self.setText(text)

@@ -1,4 +1,4 @@
-"""What the chat's widgets show, as plain records."""
+"""Plain records that the chat's widgets show."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class AttachmentRecord(NamedTuple):
-    """A text file; `detail` is its size in words."""
+    """A text file; `detail` is its size as text."""
 
     name: str
     detail: str
@@ -14,11 +14,10 @@ class AttachmentRecord(NamedTuple):
 
 
 class MessageRecord(NamedTuple):
-    """One message. `status` is said of a reply that is open or ended early; `figures` and
-    `details` are measurements in a line and in full; `error` is (cause, remedy).
-    `has_latency`: it is known where its time went. `has_tokens`: its tokens are. `marks`: places
-    where something changed, each (character of the text, label, explanation); `note` says so in a
-    copy."""
+    """One message. `status`: of a reply that is open or ended early; `figures` and `details`:
+    measurements in a line and in full; `error`: (cause, remedy). `has_latency`, `has_tokens`: its
+    popovers have data. `marks`: places where something changed, each (character of the text,
+    label, explanation); `note` is for copies."""
 
     id: str
     is_user: bool
@@ -53,8 +52,8 @@ class BranchRecord(NamedTuple):
 
 
 class ConversationRecord(NamedTuple):
-    """One line of the list. `detail` is its state or date; `marks` are (start, end) in it that a
-    search found. A search gives a conversation a line for every hit; `place`: "2 of 5"."""
+    """One row of the list. `detail`: its state or date; `marks`: (start, end) of search matches in
+    it. A search lists a conversation once per hit; `place`: "2 of 5"."""
 
     id: str
     title: str
@@ -68,12 +67,12 @@ class ConversationRecord(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells a line from all others."""
+        """Unique in the list."""
         return self.id, self.hit
 
 
-class SamplingFieldRecord(NamedTuple):
-    """One number in the sampling settings. `unset` is the value that is shown as `unset_text`."""
+class SamplingField(NamedTuple):
+    """One sampling parameter. The least value is shown as `unset_text`, where there is one."""
 
     name: str
     label: str

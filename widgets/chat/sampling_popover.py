@@ -1,4 +1,4 @@
-"""Sampling settings of a conversation: presets above, every setting below."""
+"""`SamplingPopover`: presets and every sampling setting of a conversation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from widgets.chat.records import PresetRecord, SamplingFieldRecord
+from widgets.chat.records import PresetRecord, SamplingField
 from widgets.controls.buttons import IconButton
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.popover import Popover
@@ -29,7 +29,7 @@ _FIELD_WIDTH = 168
 
 
 class SamplingPopover(Popover):
-    """Signals: `changed(name, value)` ("stop" with a list of texts), `preset_chosen(name)`,
+    """Signals: `changed(name, value)` ("stop" with a list of strings), `preset_chosen(name)`,
     `preset_saved(name)`, `preset_deleted(name)`."""
 
     changed = Signal(str, object)
@@ -39,12 +39,12 @@ class SamplingPopover(Popover):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
-        title = QLabel("Sampling of this conversation")
+        title = QLabel("Sampling")
         title.setProperty("role", "title")
         self.presets = ElidedCombo()
         self.presets.setAccessibleName("Preset")
         self.presets.textActivated.connect(self._preset_activated)
-        self._delete = IconButton("delete", "Delete this preset", self._delete_preset)
+        self._delete = IconButton("delete", "Delete preset", self._delete_preset)
         choose = QHBoxLayout()
         choose.setSpacing(SPACE_1)
         choose.addWidget(self.presets, 1)
@@ -58,11 +58,11 @@ class SamplingPopover(Popover):
         self._stop.setPlaceholderText("none")
         self._stop.setFixedWidth(_FIELD_WIDTH)
         self._stop.setAccessibleName("Stop sequences")
-        self._stop.setToolTip("Texts that end the reply, separated by commas.")
+        self._stop.setToolTip("Generation stops before any of these. Separate them with commas")
         self._stop.editingFinished.connect(self._stop_edited)
         self.name = QLineEdit()
-        self.name.setPlaceholderText("Name of a preset")
-        self.name.setAccessibleName("Name of a preset")
+        self.name.setPlaceholderText("Preset name")
+        self.name.setAccessibleName("Preset name")
         self.name.setMaxLength(40)
         self.save = QPushButton("Save preset")
         self.save.clicked.connect(self._save_preset)
@@ -101,11 +101,9 @@ class SamplingPopover(Popover):
             self.presets.setCurrentText(current or CUSTOM)
         self._delete.setEnabled(any(p.name == current and p.is_own for p in presets))
 
-    def set_fields(self, fields: Sequence[SamplingFieldRecord], stop: Sequence[str]) -> None:
+    def set_fields(self, fields: Sequence[SamplingField], stop: Sequence[str]) -> None:
         for field in fields:
-            box = self._boxes.get(field.name)
-            if box is None:
-                box = self._make_box(field)
+            box = self._boxes.get(field.name) or self._make_box(field)
             with QSignalBlocker(box):
                 if isinstance(box, QSpinBox):
                     box.setValue(int(field.value))
@@ -119,19 +117,18 @@ class SamplingPopover(Popover):
     def box(self, name: str) -> QSpinBox | QDoubleSpinBox:
         return self._boxes[name]
 
-    def _make_box(self, field: SamplingFieldRecord) -> QSpinBox | QDoubleSpinBox:
+    def _make_box(self, field: SamplingField) -> QSpinBox | QDoubleSpinBox:
         box: QSpinBox | QDoubleSpinBox
         if field.decimals:
             box = QDoubleSpinBox()
             box.setDecimals(field.decimals)
             box.setRange(field.minimum, field.maximum)
             box.setSingleStep(field.step)
-            box.valueChanged.connect(partial(self.changed.emit, field.name))
         else:
             box = QSpinBox()
             box.setRange(int(field.minimum), int(field.maximum))
             box.setSingleStep(int(field.step))
-            box.valueChanged.connect(partial(self.changed.emit, field.name))
+        box.valueChanged.connect(partial(self.changed.emit, field.name))
         box.setSpecialValueText(field.unset_text)
         box.setKeyboardTracking(False)
         box.setFont(figure_font())

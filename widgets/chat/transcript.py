@@ -1,18 +1,18 @@
-"""The messages of a conversation in a scroll area that follows the end.
+"""`Transcript`: the messages of a conversation in a scroll area that follows the end.
 
-    records    0 1 2 3 4 5 6 7 8 9 ...            what there is
-    views            [ 3 4 5 6 7 ]                a stretch of it, with what is on the screen inside
+    records    0 1 2 3 4 5 6 7 8 9 ...            all messages
+    views            [ 3 4 5 6 7 ]                a stretch around the visible ones
 
-Making a view takes milliseconds. Few are made at once; then one at a time, while nothing else is to
-be done, until some screens above and below are there. Views that are many screens away are taken
-down again. So a conversation of a thousand messages opens and scrolls as one of ten.
+Making a view takes milliseconds. A few are made at once, then one at a time when idle, up to some
+screens above and below; views many screens away are removed. So a conversation of a thousand
+messages opens and scrolls like one of ten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Signal
+from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer
 from PySide6.QtGui import QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QApplication,
@@ -23,38 +23,37 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from widgets.chat.message_view import AssistantMessageView, MessageView, UserMessageView
+from widgets.chat.message_view import (
+    AssistantMessageView,
+    MessageRequests,
+    MessageView,
+    UserMessageView,
+)
 from widgets.chat.reading_place import ReadingPlace
 from widgets.chat.records import MessageRecord
 from widgets.controls.buttons import JumpButton
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
 COLUMN_WIDTH = 820
-"""Longer lines of text are hard to follow."""
+"""Longer lines are hard to read."""
 SIDE_MARGIN = SPACE_4
 LEAST_HEIGHT = 32
-"""Pixels; in a low window what is written, and what is said of it, come first."""
+"""Pixels; in a low window the composer and its notices come first."""
 FIRST = 6
-"""Views that are made at once: about a screen."""
-_TEND_MS = 8  # from one view to the next: what is scrolled meanwhile is painted
+"""Views made at once: about a screen."""
+_TEND_MS = 8  # between two views: scrolling is painted meanwhile
 _AHEAD, _KEPT = 2, 6
-"""Screens beyond what is seen that are made ahead, and that are kept."""
+"""Screens beyond the visible ones that are made ahead, and that are kept."""
 _NEAR = 24  # pixels from the end that count as the end
 
 
 class Transcript(QScrollArea):
-    copy_requested = Signal(str)
-    edit_requested = Signal(str, str)
-    regenerate_requested = Signal(str)
-    version_requested = Signal(str, int)
-    link_activated = Signal(str)
-    latency_requested = Signal(str)
-    tokens_requested = Signal(str)
-    branches_requested = Signal(str)
-    file_opened = Signal(object, QWidget)
+    """`requests`: what the user asks of its messages."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        self.requests = MessageRequests(self)
+        self.requests.edit_begun.connect(self._show_editor)
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -83,7 +82,7 @@ class Transcript(QScrollArea):
         self._views: dict[str, MessageView] = {}  # in order, of a stretch of the records
         self._follows = True
         self.is_moving = False
-        """Views come and go, what is read stays where it is."""
+        """Views are added or removed while the visible ones keep their place."""
         self._later = QTimer(self)
         self._later.setSingleShot(True)
         self._later.timeout.connect(self._tend)
@@ -97,12 +96,12 @@ class Transcript(QScrollArea):
     # Content ---------------------------------------------------------------------------------
 
     def set_messages(self, records: Sequence[MessageRecord]) -> None:
-        """Show `records`. Views of messages that stay are kept, and with them what is selected."""
+        """Show `records`. Views of messages that stay are kept, with their selection."""
         self.set_rows([record.id for record in records], list(records).__getitem__)
         self._made = dict(enumerate(records))  # what is appended goes there
 
     def set_rows(self, ids: Sequence[str], record_of: Callable[[int], MessageRecord]) -> None:
-        """The same for records that are made when they come near the screen, as they are then."""
+        """The same for records that are made when they come near the screen."""
         had_end = self._has_end
         is_same = self._ids[:1] == list(ids[:1])
         shown = [i for i, view_id in enumerate(ids) if view_id in self._views] if is_same else []
@@ -151,11 +150,11 @@ class Transcript(QScrollArea):
             if is_first:
                 self.paint_now(view)
         elif place is not None and (record := self._made.get(place)) is not None:
-            # far from what is read: it is there when a view is made again
+            # not visible: shown when its view is made again
             self._made[place] = record._replace(text=record.text + text)
 
     def paint_now(self, view: QWidget) -> None:
-        """Lay out and paint what has changed, without waiting for the event loop."""
+        """Lay out and paint changes without waiting for the event loop."""
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         if self._follows:
             self.jump_to_end()
@@ -174,13 +173,12 @@ class Transcript(QScrollArea):
         return list(self._views.values())
 
     def unmark(self) -> None:
-        """Take back what `reveal` marked."""
+        """Remove the marks of `reveal`."""
         for view in self._views.values():
             view.mark(())
 
     def reveal(self, message_id: str, words: Sequence[str] = ()) -> None:
-        """Scroll to a message, making views up to it; to the first of `words` where it has them,
-        which are marked."""
+        """Scroll to a message, and in it to the first of `words`, which are marked."""
         place = self._places.get(message_id)
         if place is None:
             return
@@ -202,7 +200,7 @@ class Transcript(QScrollArea):
             view.begin_edit()
 
     def _show_editor(self, message_id: str) -> None:
-        """All of a message whose editor has just opened, as far as there is room."""
+        """Scroll to the editor of a message that has just opened."""
         self._follows = False
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         self.ensureWidgetVisible(self._views[message_id], 0, SPACE_4)
@@ -238,7 +236,7 @@ class Transcript(QScrollArea):
 
     def _range_changed(self, low: int, high: int) -> None:
         bar = self.verticalScrollBar()
-        # the column stays where it is when the bar takes its place at the right
+        # the column keeps its place when the scroll bar appears
         taken = bar.sizeHint().width() if high > 0 else 0
         self._margins.setContentsMargins(SIDE_MARGIN, SPACE_2, SIDE_MARGIN - taken, SPACE_4)
         if self._follows:
@@ -301,8 +299,8 @@ class Transcript(QScrollArea):
             self._later.start(milliseconds)
 
     def _tend(self) -> None:
-        """Make one view, or take one down, where there are too few or too many around what is
-        read; that stays in its place."""
+        """Make or remove one view, where there are too few or too many around the visible ones,
+        which keep their place."""
         if not self._views or not self.isVisible():
             return
         bar, screen = self.verticalScrollBar(), max(1, self.viewport().height())
@@ -321,7 +319,7 @@ class Transcript(QScrollArea):
         self._tend_soon(_TEND_MS)
 
     def _change(self, do: Callable[[], object], views: Sequence[MessageView]) -> None:
-        """Change the views; what is at the top of the screen is at the same place afterwards."""
+        """Change the views; the top of the screen keeps its place."""
         bar = self.verticalScrollBar()
         held = self.first_in_view or views[-1]
         place = self.top_of(held) - bar.value()
@@ -332,20 +330,10 @@ class Transcript(QScrollArea):
         self.is_moving = False
 
     def _insert(self, place: int) -> None:
-        """The view of the record at `place`, which is before, after or between those there are."""
+        """Make the view of the record at `place`."""
         record = self._record(place)
-        view = UserMessageView(record) if record.is_user else AssistantMessageView(record)
-        if isinstance(view, UserMessageView):
-            view.edit_begun.connect(self._show_editor)
-        view.copy_requested.connect(self.copy_requested)
-        view.edit_requested.connect(self.edit_requested)
-        view.regenerate_requested.connect(self.regenerate_requested)
-        view.version_requested.connect(self.version_requested)
-        view.latency_requested.connect(self.latency_requested)
-        view.tokens_requested.connect(self.tokens_requested)
-        view.branches_requested.connect(self.branches_requested)
-        view.file_opened.connect(self.file_opened)
-        view.link_activated.connect(self.link_activated)
+        kind = UserMessageView if record.is_user else AssistantMessageView
+        view = kind(record, self.requests)
         is_before = place < self._first
         self._first = min(self._first, place)
         self._views[record.id] = view
@@ -370,7 +358,7 @@ class Transcript(QScrollArea):
 
 
 def _may_go(view: MessageView) -> bool:
-    """Whether nothing of a view is lost that a new one would not have."""
+    """Whether a view can be removed without losing anything."""
     focused = QApplication.focusWidget()
     is_used = focused is not None and view.isAncestorOf(focused)
     is_edited = isinstance(view, UserMessageView) and view.is_editing

@@ -1,4 +1,4 @@
-"""`ChatController`: everything that one can do with chats. The page shows it."""
+"""`ChatController`: sends messages, edits, branches and settings of chats. The page shows it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from PySide6.QtCore import QObject, Signal
 
 from app.features.chat.attachments import Attachment
 from app.features.chat.conversation import Conversation, Message, Role, State, title_of
-from app.features.chat.figures import Figures, kept
+from app.features.chat.figures import Figures, passages_before
 from app.features.chat.generation import ChatEngine, Generation
 from app.features.chat.library import ChatLibrary
+from app.features.chat.reply_data import ReplyTokens
 from app.features.chat.sampling import Preset, sampling_to_dict, with_field
 from app.features.chat.saving import storable
 from app.storage import ChatStore, StorageError
@@ -34,50 +35,36 @@ class Exchange(NamedTuple):
 
 
 class ChatController(ChatLibrary):
-    """The conversations (see `ChatLibrary`), and what is done with messages and settings.
+    """The user's text is stored before it is sent. `generation` writes the replies. Signals carry
+    ids: of the conversation, then of the message."""
 
-    The user's text is stored before it is sent. Signals carry ids: of the conversation, then of
-    the message.
-    """
-
-    message_changed = Signal(str, str)  # state or figures of one
-    text_appended = Signal(str, str, str)
     text_returned = Signal(str, str, object)  # text, attachments: could not be stored
     presets_changed = Signal()
-    engine_changed = Signal()
 
     def __init__(self, engine: ChatEngine, store: ChatStore, parent: QObject | None = None) -> None:
         super().__init__(store, parent)
         self.engine = engine
-        self._generation = Generation(engine, self._saver, self.tokens, self.times, self)
-        self._generation.text_appended.connect(self.text_appended)
-        self._generation.reply_changed.connect(self.message_changed)
-        engine.state_changed.connect(lambda state: self.engine_changed.emit())
+        self.generation = Generation(engine, self.saver, self.tokens, self.times, self)
 
     def close(self) -> None:
-        """Save what is being written. The store is closed by its owner, afterwards."""
-        self._generation.close()
-        self.unsent.close()
-        self._saver.close()
+        """Save what is being generated. The store is closed by its owner, afterwards."""
+        self.generation.close()
+        self.saver.close()
 
     # What there is ---------------------------------------------------------------------------
 
     def title_of(self, reply_id: str) -> str:
-        """The title of the conversation that a reply belongs to, for whoever knows its request."""
-        conversation = self._generation.conversation_of(reply_id)
+        """The title of the conversation that a request's reply belongs to."""
+        conversation = self.generation.conversation_of(reply_id)
         return conversation.title if conversation is not None else reply_id[:8]
 
-    @property
-    def generation(self) -> Generation:
-        return self._generation
-
     def has_times(self, reply_id: str) -> bool:
-        """Whether it is known when the tokens of a reply came."""
-        return self._generation.times_of(reply_id) is not None or self.times.has(reply_id)
+        """Whether the latency of a reply is known."""
+        return self.generation.times_of(reply_id) is not None or self.times.has(reply_id)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a reply of the current conversation is waiting or being written."""
+        """Whether a reply of the current conversation is queued or generating."""
         return bool(self.current.open_replies)
 
     @property
@@ -86,9 +73,9 @@ class ChatController(ChatLibrary):
         config, model = self.engine.config, self.engine.model
         limit = config.max_model_len if config is not None else None
         if limit is None and model is not None:
-            limit = model.max_model_len or None  # 0: its server does not tell
+            limit = model.max_model_len or None  # 0: not reported by its server
         for reply in self.current.open_replies:
-            progress = self._generation.progress(reply.id)
+            progress = self.generation.progress(reply.id)
             if progress is not None and progress.num_prompt_tokens:
                 written = len(reply.opening) + progress.num_tokens
                 return progress.num_prompt_tokens + written, limit
@@ -97,19 +84,19 @@ class ChatController(ChatLibrary):
     # Messages --------------------------------------------------------------------------------
 
     def send(self, text: str, attachments: Sequence[Attachment] = (), left: str = "") -> bool:
-        """Store `text` and files, then have them answered; `left` stays written, unsent. False
-        where a reply is still being written."""
+        """Store `text` and files, then generate a reply; `left` stays as the draft. False while a
+        reply is open."""
         text = storable(text).strip()
         if not (text or attachments) or self.is_busy:
             return False
         last = self.current.last
         stored = tuple(attachment.stored() for attachment in attachments)
-        self.current.unsent = storable(left)  # stored together with what is sent
+        self.current.draft = storable(left)  # stored together with what is sent
         self._ask(self.current, last.id if last else None, text, stored)
         return True
 
     def keep_exchange(self, exchange: Exchange) -> None:
-        """Make a conversation of a prompt that was answered elsewhere, and open it."""
+        """Make a conversation of a prompt and a reply from elsewhere, and open it."""
         made = Conversation(sampling=exchange.sampling, title=title_of(exchange.prompt))
         user = made.add(Role.USER, None, storable(exchange.prompt))
         reply = made.add(Role.ASSISTANT, user.id, exchange.text)
@@ -117,28 +104,28 @@ class ChatController(ChatLibrary):
         future = self._store.add_messages(made.record(), user.record(), reply.record())
         self._loaded.add(made.id)
         self._conversations[made.id] = made
-        self._saver.watch(future, partial(self._after_keeping, made))
+        self.saver.watch(future, partial(self._after_keeping, made))
         if exchange.tokens:
-            self.tokens.keep(reply.id, exchange.model, exchange.tokens)
+            self.tokens.keep(reply.id, ReplyTokens(exchange.model, exchange.tokens))
         self.list_changed.emit()
         self.open(made.id)
 
     def _after_keeping(self, made: Conversation, error: StorageError | None) -> None:
-        """It is on the screen in any case: as a draft where it could not be stored."""
-        self._saver.report(error)
+        """It is on the screen in any case, as not stored where saving failed."""
+        self.saver.report(error)
         made.is_stored = error is None
         self.list_changed.emit()
 
     def edit(self, message_id: str, text: str) -> None:
-        """Send another version of a user's message, with the same files; the one before is kept
-        with its replies."""
+        """Send another version of a user's message, with the same files. The previous version keeps
+        its replies."""
         message = self.current.messages.get(message_id)
         text = storable(text).strip()
         if message is not None and message.role is Role.USER and text and not self.is_busy:
             self._ask(self.current, message.parent_id, text, message.attachments)
 
     def regenerate(self, message_id: str = "") -> None:
-        """Have a reply (the last one by default) written again, as another version."""
+        """Generate another version of a reply (the last one by default)."""
         conversation = self.current
         message = conversation.messages.get(message_id) if message_id else conversation.last
         if message is None or self.is_busy:
@@ -148,44 +135,44 @@ class ChatController(ChatLibrary):
         self._store_and_start(conversation, "", reply)
 
     def branch_refusal(self, message_id: str) -> str:
-        """Why no branch can be started from a token of this reply now; "" where one can."""
+        """Why no branch can start from a token of this reply now; "" where one can."""
         tokens = self.tokens.of(message_id)
         model = self.engine.model
         if tokens is None:
-            return "The tokens of this reply are not kept."
+            return "This reply has no saved tokens."
         if self.is_busy:
-            return "A reply is being written: wait for its end, or stop it."
+            return "Wait for the running reply, or stop it."
         if model is None:
-            return "No model is open."
+            return "Open a model first."
         if model.name != tokens.model:
-            return f"These are tokens of {tokens.model}; {model.name} is open."
+            return f"These tokens are from {tokens.model}; {model.name} is open."
         return ""
 
     def branch_from_token(self, message_id: str, index: int, token_id: int) -> None:
-        """Write another version of a reply: the same tokens before `index`, then `token_id`, which
-        is one of the choices there, then what follows."""
+        """Generate another version of a reply: the same tokens before `index`, then `token_id`, one
+        of the choices there."""
         message, tokens = self.current.messages.get(message_id), self.tokens.of(message_id)
         if message is None or tokens is None or self.branch_refusal(message_id):
             return
         reply = self.current.add(Role.ASSISTANT, message.parent_id)
         reply.opening = tokens.opening(index, token_id)
-        reply.passages = kept(message.passages, index)
+        reply.passages = passages_before(message.passages, index)
         self._store_and_start(self.current, "", reply)
 
     def stop(self) -> None:
-        """Stop what is waiting or being written in the current conversation."""
+        """Stop the open replies of the current conversation."""
         self._stop(self.current)
 
     def _stop(self, conversation: Conversation) -> None:
-        self._generation.stop(conversation)
+        self.generation.stop(conversation)
         for reply in conversation.open_replies:
             if reply.state is State.WAITING:  # for the store: it will not be sent
                 reply.state = State.STOPPED
-                self._saver.touch(reply)
-                self.message_changed.emit(conversation.id, reply.id)
+                self.saver.touch(reply)
+                self.generation.reply_changed.emit(conversation.id, reply.id)
 
     def step_version(self, message_id: str, step: int) -> None:
-        """Show the version before (-1) or after (+1) a message."""
+        """Show the previous (-1) or the next (+1) version of a message."""
         message = self.current.messages.get(message_id)
         if message is not None:
             versions = self.current.versions(message.parent_id)
@@ -210,14 +197,14 @@ class ChatController(ChatLibrary):
         conversation.updated, conversation.is_archived = time.time(), False
         records = [message.record() for message in messages]
         future = self._store.add_messages(
-            conversation.record(), *records, unsent=conversation.unsent
+            conversation.record(), *records, unsent=conversation.draft
         )
         done = partial(self._after_store, conversation, text, messages)
         self._loaded.add(conversation.id)
         self._conversations[conversation.id] = conversation
         self.messages_changed.emit(conversation.id)
         self.list_changed.emit()
-        self._saver.watch(future, done)
+        self.saver.watch(future, done)
 
     def _after_store(
         self,
@@ -226,13 +213,13 @@ class ChatController(ChatLibrary):
         messages: tuple[Message, ...],
         error: StorageError | None,
     ) -> None:
-        """What is stored may be sent; what is not goes back to where it was written."""
-        self._saver.report(error)
+        """Generate where it was stored; else give the text back."""
+        self.saver.report(error)
         reply = messages[-1]
         if error is None:
             conversation.is_stored = True
             if reply.state is State.WAITING:  # not stopped meanwhile
-                self._generation.start(conversation, reply)
+                self.generation.start(conversation, reply)
             return
         conversation.remove(*messages)
         if not conversation.is_stored:
@@ -265,24 +252,24 @@ class ChatController(ChatLibrary):
                 self._settings_changed()
 
     def save_preset(self, name: str) -> None:
-        """Keep the current sampling settings under `name`. A built-in name is refused."""
+        """Save the current sampling settings under `name`. Built-in names are refused."""
         name = " ".join(name.split())
         if not name or any(p.name.lower() == name.lower() and not p.is_own for p in self._presets):
             return
         params = self.current.sampling
         self._presets = [p for p in self._presets if p.name != name]
-        self._presets.append(Preset(name, "Your own.", params, is_own=True))
+        self._presets.append(Preset(name, "Your preset.", params, is_own=True))
         future = self._store.save_preset(name, sampling_to_dict(params))
-        self._saver.watch(future, self._saver.report)
+        self.saver.watch(future, self.saver.report)
         self.current.preset = name
         self._settings_changed()
         self.presets_changed.emit()
 
     def delete_preset(self, name: str) -> None:
-        """Forget one of the user's own presets; conversations keep their settings."""
+        """Delete one of the user's presets; conversations keep their settings."""
         if any(p.name == name and p.is_own for p in self._presets):
             self._presets = [p for p in self._presets if p.name != name]
-            self._saver.watch(self._store.delete_preset(name), self._saver.report)
+            self.saver.watch(self._store.delete_preset(name), self.saver.report)
             if self.current.preset == name:
                 self.current.preset = ""
                 self._settings_changed()
@@ -290,5 +277,5 @@ class ChatController(ChatLibrary):
 
     def _settings_changed(self) -> None:
         if self.current.is_stored:
-            self._saver.touch(self.current)
+            self.saver.touch(self.current)
         self.settings_changed.emit(self.current.id)

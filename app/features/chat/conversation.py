@@ -99,8 +99,8 @@ class Message:
 
 @dataclass(slots=True, weakref_slot=True)
 class Conversation:
-    """`is_stored` is False until its first message was saved. `unsent`: what is written to it and
-    was not sent, as it was last kept (see `app.features.chat.saving`)."""
+    """`is_stored` is False until its first message was saved. `draft`: text that was
+    typed and not sent yet, as last saved."""
 
     title: str = NEW_TITLE
     title_is_automatic: bool = True
@@ -114,7 +114,7 @@ class Conversation:
     is_pinned: bool = False
     is_archived: bool = False
     messages: dict[str, Message] = field(default_factory=dict)
-    unsent: str = ""
+    draft: str = ""
 
     def record(self) -> StoredConversation:
         return StoredConversation(

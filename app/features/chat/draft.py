@@ -1,4 +1,4 @@
-"""`Draft`: what is being written to each conversation, text and files, and the room it takes."""
+"""`Draft`: unsent text and files of each conversation, and the context they will take."""
 
 from __future__ import annotations
 
@@ -30,17 +30,16 @@ from widgets.chat.records import AttachmentRecord
 from widgets.controls.notice import Notice
 
 COUNT_DELAY_MS = 300
-KEEP_DELAY_MS, KEEP_AT_LEAST_S = 500, 3.0
-"""What is written is kept when no key was pressed for so long, and once in a while before."""
+SAVE_DELAY_MS, SAVE_AT_LEAST_S = 500, 3.0
+"""A draft is saved after a pause in typing, and at least this often."""
 COUNTED = 2**16
-"""Characters that are counted exactly; of longer texts the rest is taken to be like them."""
+"""Characters that are tokenized; the count of longer texts is extrapolated."""
 PER_TOKEN = 4
-"""Characters in a token where no model is there to count."""
+"""Characters per token, where no tokenizer is loaded."""
 
 
 class Draft(QObject):
-    """Fills `composer` and `notice`. `refused(cause and remedy)`: a file was not attached; "" when
-    that is over."""
+    """Fills `composer` and `notice`. `refused(text)`: why a file was not attached; "" clears it."""
 
     refused = Signal(str)
 
@@ -54,7 +53,7 @@ class Draft(QObject):
         self._window = parent
         self._kept: dict[str, list[Attachment]] = {}  # of the other conversations
         self._shown = controller.current
-        composer.set_text(self._shown.unsent)
+        composer.set_text(self._shown.draft)
         self.attachments: list[Attachment] = []
         self._counts: dict[str, int] = {}  # text -> tokens, of what is here
         self._asked: dict[str, str] = {}  # key -> text
@@ -75,38 +74,38 @@ class Draft(QObject):
         controller.engine.tokens_counted.connect(self._counted)
         controller.engine.state_changed.connect(lambda state: self._forget_counts())
 
-    # What is written ---------------------------------------------------------------------------
+    # Text ------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Another conversation may be on the screen: its draft with it."""
+        """Show the draft of the current conversation."""
         self.keep()
         self._kept[self._shown.id] = self.attachments
         self._shown = self._controller.current
         self.attachments = self._kept.pop(self._shown.id, [])
-        self._composer.set_text(self._shown.unsent)
+        self._composer.set_text(self._shown.draft)
         self._changed()
 
     def keep(self) -> None:
-        """What is written outlives the program from now on."""
+        """Save the draft."""
         self._pause.stop()
-        self._controller.unsent.keep(self._shown, self._composer.text)
+        self._controller.saver.save_draft(self._shown, self._composer.text)
 
     def _keep_soon(self) -> None:
         now = time.monotonic()
         if not self._pause.isActive():
             self._written_since = now
-        if now - self._written_since < KEEP_AT_LEAST_S:
-            self._pause.start(KEEP_DELAY_MS)
+        if now - self._written_since < SAVE_AT_LEAST_S:
+            self._pause.start(SAVE_DELAY_MS)
 
     def clear(self, left: str = "") -> None:
-        """It was sent, but for `left`."""
+        """The draft was sent; `left` stays."""
         self.attachments = []
         self.refused.emit("")
         self._composer.set_text(left)
         self._changed()
 
     def give_back(self, conversation_id: str, text: str, given: Sequence[Attachment]) -> None:
-        """What could not be sent, before what has been written since."""
+        """Put text and files that could not be sent before the current draft."""
         if conversation_id == self._shown.id:
             self._composer.set_text(_before(text, self._composer.text))
             self.attachments = [*given, *self.attachments]
@@ -114,7 +113,7 @@ class Draft(QObject):
             return
         conversation = self._controller.conversation(conversation_id)
         if conversation is not None:
-            self._controller.unsent.keep(conversation, _before(text, conversation.unsent))
+            self._controller.saver.save_draft(conversation, _before(text, conversation.draft))
             self._kept[conversation_id] = [*given, *self._kept.get(conversation_id, [])]
 
     # Files -------------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ class Draft(QObject):
         return dialog
 
     def add_files(self, paths: Iterable[str]) -> None:
-        """Read files off the window and attach those that are text."""
+        """Read files in another thread, and attach those that are text."""
         chosen, conversation_id = [Path(path) for path in paths], self._shown.id
         self.refused.emit("")
         run_task(
@@ -167,16 +166,16 @@ class Draft(QObject):
         count = self._counts.get(file_content(attachment.name, attachment.text))
         return "" if count is None else f" · {count:,} tokens"
 
-    # The room that it takes --------------------------------------------------------------------
+    # Context ---------------------------------------------------------------------------------
 
     @property
     def num_tokens(self) -> int:
-        """About so many will be added to the conversation."""
+        """Estimated tokens of the draft."""
         return sum(self._estimate(text) for text in self._texts())
 
     @property
     def _num_unanswered(self) -> int:
-        """About so many are in messages that go along because no reply stands after them."""
+        """Estimated tokens of messages without a reply, which are sent again."""
         return sum(self._estimate(text) for text in self._unanswered())
 
     def _estimate(self, text: str) -> int:
@@ -187,7 +186,7 @@ class Draft(QObject):
         return [] if controller.is_busy else controller.current.unanswered()
 
     def _texts(self) -> list[str]:
-        """What a message of it would be made of."""
+        """The parts of the message that would be sent."""
         files = [file_content(a.name, a.text) for a in self.attachments]
         written = self._composer.text.strip()
         before = "" if self._controller.current.messages else self._controller.current.system_prompt
@@ -196,7 +195,7 @@ class Draft(QObject):
         return [text for text in (*files, written, before.strip()) if text]
 
     def count(self) -> None:
-        """Have the model count what has not been counted yet."""
+        """Ask the engine to tokenize what is not counted yet."""
         texts = list(dict.fromkeys([*self._unanswered(), *self._texts()]))
         self._counts = {text: n for text, n in self._counts.items() if text in texts}
         self._asked.clear()
@@ -216,12 +215,12 @@ class Draft(QObject):
             self.show_context()
 
     def _forget_counts(self) -> None:
-        """Another model may count otherwise."""
+        """Another model has another tokenizer."""
         self._counts.clear()
         self.count()
 
     def show_context(self) -> None:
-        """The meter, and what would be cut."""
+        """Show the meter and the warning."""
         used, limit = self._controller.context
         most, unanswered = self._controller.current.sampling.max_tokens, self._num_unanswered
         use = ContextUse(used, self.num_tokens, limit, most, unanswered)
@@ -236,7 +235,7 @@ def _before(text: str, written: str) -> str:
 
 
 def _read_all(paths: Sequence[Path]) -> tuple[list[Attachment], list[str]]:
-    """(what could be read, why the others could not)."""
+    """(attachments, errors)."""
     found, problems = [], []
     for path in paths:
         try:
@@ -247,5 +246,5 @@ def _read_all(paths: Sequence[Path]) -> tuple[list[Attachment], list[str]]:
 
 
 def droppable(paths: Sequence[str]) -> bool:
-    """Whether what is dragged are files to attach, and no model to open."""
+    """Whether dragged files are to be attached, not a model to open."""
     return bool(paths) and all(may_be_text(Path(path)) for path in paths)

@@ -13,6 +13,7 @@ from app.features.models.precision import change_words
 from engine.messages import OutputEvent
 from engine.snapshot import RequestTimes
 from widgets.controls.text import milliseconds
+from widgets.tokens.record import Alternative, TokenRecord
 
 GAP = "    "
 """Between groups of figures; within a group stands a middle dot."""
@@ -192,6 +193,24 @@ class Progress:
         return (self._last - self._first) * 1e3 / gaps
 
 
+def records_of(event: OutputEvent) -> list[TokenRecord]:
+    """The tokens of an event: accepted drafts, then the model's own token in place of the rejected
+    ones."""
+    records = [
+        TokenRecord(
+            token.token_id, token.token, token.logprob, token.rank,
+            tuple(Alternative(*alternative) for alternative in token.alternatives),
+        )
+        for token in event.logprobs
+    ]  # fmt: skip
+    if event.drafts is not None and records:
+        for i in range(min(event.drafts.num_accepted, len(records))):
+            records[i] = records[i]._replace(is_draft=True)
+        if event.drafts.rejected:
+            records[-1] = records[-1]._replace(rejected=event.drafts.rejected)
+    return records
+
+
 class Passage(NamedTuple):
     """Written in `precision` from the character `start` on, after `num_tokens` tokens."""
 
@@ -221,8 +240,8 @@ def followed(passages: Passages, text: str, num_tokens: int, precision: str) -> 
     return (*passages, Passage(len(text), num_tokens, precision))
 
 
-def kept(passages: Passages, num_tokens: int) -> Passages:
-    """Those of a branch that keeps the first `num_tokens` tokens."""
+def passages_before(passages: Passages, num_tokens: int) -> Passages:
+    """Those of the first `num_tokens` tokens."""
     return tuple(p for p in passages if p.num_tokens < num_tokens)
 
 

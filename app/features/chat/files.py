@@ -11,8 +11,13 @@ from functools import partial
 from typing import Any
 
 from app.features.chat.conversation import Conversation, Message, new_id
-from app.features.chat.saving import as_columns, from_columns, pack_times, unpack_times
-from app.features.chat.tokens import ReplyTokens
+from app.features.chat.reply_data import (
+    ReplyTokens,
+    as_columns,
+    from_columns,
+    pack_times,
+    unpack_times,
+)
 from app.storage import ChatStore, StoredConversation, StoredMessage
 from app.storage.records import INTERRUPTED, STREAMING, WAITING
 from engine.errors import InferdeckError

@@ -1,4 +1,4 @@
-"""What the chat needs of the engine: `app.link.bridge.EngineBridge` is one."""
+"""`Generation`: sends requests for replies and collects their tokens, figures and times."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from weakref import WeakValueDictionary
 from PySide6.QtCore import QObject, Signal
 
 from app.features.chat.conversation import Conversation, Message, State
-from app.features.chat.figures import Figures, Progress, followed
-from app.features.chat.saving import Saver, TimesKeeper
-from app.features.chat.tokens import TokenKeeper, records_of
+from app.features.chat.figures import Figures, Progress, followed, records_of
+from app.features.chat.reply_data import ReplyTokens
+from app.features.chat.saving import ReplyStore, Saver
 from app.features.models.precision import precision_words
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
@@ -23,10 +23,9 @@ from widgets.tokens.record import TokenRecord
 
 
 class ChatEngine(Protocol):
-    """Commands return at once; what comes of them arrives by signals in the thread of the window.
-
-    `state` is one of "no model", "loading", "ready", "crashed".
-    """
+    """What a chat needs of an engine; `app.link.bridge.EngineBridge` is one. Commands return at
+    once, results arrive by signals in the thread of the window. `state` is one of "no model",
+    "loading", "ready", "crashed"."""
 
     outputs: Any  # Signal(list[OutputEvent])
     request_failed: Any  # Signal(RequestFailed)
@@ -53,7 +52,7 @@ class ChatEngine(Protocol):
 
 
 STATUS_INTERVAL_S = 1.0
-"""Figures of replies that are being written are shown anew this often, all at once."""
+"""Figures of open replies are refreshed this often, all at once."""
 
 KEPT_TIMES = 500
 
@@ -92,8 +91,8 @@ class Generation(QObject):
         self,
         engine: ChatEngine,
         saver: Saver,
-        tokens: TokenKeeper,
-        times: TimesKeeper,
+        tokens: ReplyStore[ReplyTokens],
+        times: ReplyStore[RequestTimes],
         parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)
@@ -113,7 +112,7 @@ class Generation(QObject):
 
     @property
     def num_sent(self) -> int:
-        """Replies that the engine works on."""
+        """Requests in the engine."""
         return sum(entry.is_sent for entry in self._open.values())
 
     def progress(self, reply_id: str) -> Progress | None:
@@ -122,16 +121,15 @@ class Generation(QObject):
         return entry.progress if entry is not None and entry.is_sent else None
 
     def conversation_of(self, reply_id: str) -> Conversation | None:
-        """Where a reply belongs that was started since the program was."""
+        """The conversation of a reply that was started in this session."""
         return self._conversations.get(reply_id)
 
     def times_of(self, reply_id: str) -> RequestTimes | None:
-        """When what happened to a reply that was written since the program was started, on the
-        engine's clock; of the last `KEPT_TIMES`."""
+        """Times of one of the last `KEPT_TIMES` replies of this session, on the engine's clock."""
         return self._times.get(reply_id)
 
     def start(self, conversation: Conversation, reply: Message) -> None:
-        """Send the request for `reply`, or keep it until a model is there."""
+        """Send the request for `reply`, now or once a model is loaded."""
         entry = self._open[reply.id] = OpenReply(conversation, reply, model=self._model_name)
         self._conversations[reply.id] = conversation
         if self._engine.is_ready:
@@ -140,7 +138,7 @@ class Generation(QObject):
             self._changed(entry)
 
     def stop(self, conversation: Conversation) -> None:
-        """Stop every reply of a conversation. One that was sent ends with the engine's answer."""
+        """Stop every reply of a conversation. One that was sent ends with the engine's event."""
         for entry in list(self._open.values()):
             if entry.conversation is not conversation:
                 continue
@@ -174,7 +172,7 @@ class Generation(QObject):
                 if self._engine.is_ready:
                     self._send(entry)
                 else:
-                    self._changed(entry)  # what it waits for has changed
+                    self._changed(entry)  # why it waits has changed
 
     def _on_outputs(self, events: list[OutputEvent]) -> None:
         batches: dict[str, list[OutputEvent]] = {}
@@ -212,8 +210,7 @@ class Generation(QObject):
             self._changed(entry)
 
     def _follow_precision(self, entry: OpenReply) -> None:
-        """Outputs come in order with what changes the engine's settings: what is written now, is
-        written in the precision that is in force now."""
+        """Outputs and settings changes arrive in order, so this text has the current precision."""
         model, config, reply = self._engine.model, self._engine.config, entry.reply
         if model is None or config is None:
             return
@@ -226,7 +223,7 @@ class Generation(QObject):
                 self._changed(entry)
 
     def _show_progress(self) -> None:
-        """All replies together: one painting of the list shows them all."""
+        """All replies at once, so that the list is painted once."""
         now = time.monotonic()
         if now - self._shown_at >= STATUS_INTERVAL_S:
             self._shown_at = now
@@ -245,13 +242,13 @@ class Generation(QObject):
                 self._finish(entry, State.ERROR, crash.error)
 
     def close(self) -> None:
-        """The program ends: the tokens that were written stay, as their text does."""
+        """Save the tokens of open replies: the program ends."""
         for entry in self._open.values():
             self._keep_tokens(entry)
 
     def _keep_tokens(self, entry: OpenReply) -> None:
         if entry.has_all_tokens:
-            self._tokens.keep(entry.reply.id, entry.model, entry.tokens)
+            self._tokens.keep(entry.reply.id, ReplyTokens(entry.model, tuple(entry.tokens)))
 
     def _finish(self, entry: OpenReply, state: State, error: ErrorInfo | None = None) -> None:
         del self._open[entry.reply.id]
@@ -266,7 +263,6 @@ class Generation(QObject):
 
 def _other_tokens(wanted: str, found: str) -> ErrorInfo:
     return ErrorInfo(
-        f"This branch begins with tokens of {wanted or 'a model that was closed'}, "
-        f"and {found} is open: its tokens mean something else.",
-        "Open the model that wrote the reply, and start the branch again.",
+        f"This branch starts with tokens of {wanted or 'a closed model'}, but {found} is open.",
+        "Open the model of the reply, then start the branch again.",
     )

@@ -1,4 +1,4 @@
-"""`ChatLibrary`: which conversations there are, and which of them is on the screen."""
+"""`ChatLibrary`: the conversations, and the current one."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import NamedTuple
 from PySide6.QtCore import QObject, Signal
 
 from app.features.chat.conversation import Conversation, Message
+from app.features.chat.reply_data import ReplyTokens, pack_times, unpack_times
 from app.features.chat.sampling import DEFAULT_PRESET, Preset, built_in_presets, sampling_from_dict
-from app.features.chat.saving import Saver, TimesKeeper, UnsentKeeper
-from app.features.chat.tokens import TokenKeeper
+from app.features.chat.saving import ReplyStore, Saver
 from app.storage import NEW, ChatStore, StorageError, StoredConversation, StoredMessage
-from engine.errors import ErrorInfo, InferdeckError
+from engine.errors import InferdeckError
+from engine.snapshot import RequestTimes
 
 
 class Found(NamedTuple):
-    """What a search found in a conversation; `message_id` is "" where its title was hit. `place`:
-    the number of this hit, from 1, and how many there are in the conversation."""
+    """A search hit; `message_id` is "" where it is the title. `place`: its number, from 1, and how
+    many hits the conversation has."""
 
     conversation: Conversation
     message_id: str
@@ -30,44 +31,46 @@ class Found(NamedTuple):
 
 
 class ChatLibrary(QObject):
-    """Conversations, and the one on the screen: `current`, perhaps not stored yet. Signals carry
-    the id of a conversation."""
+    """`current` is the conversation on the screen, perhaps not stored yet. Signals carry the id of
+    a conversation."""
 
     list_changed = Signal()
     current_changed = Signal()
     messages_changed = Signal(str)  # which messages are on the screen
     settings_changed = Signal(str)  # system prompt, sampling
     deleted = Signal(str, str)  # id, title: can be undone until `purge`
-    archived_one = Signal(str, str)  # id, title
-    problem_changed = Signal(object)  # ErrorInfo: chats are not saved; None: they are again
+    was_archived = Signal(str, str)  # id, title
 
     def __init__(self, store: ChatStore, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._store = store
-        self._saver = Saver(store, self)
-        self._saver.problem_changed.connect(self.problem_changed)
-        self.tokens = TokenKeeper(store, self._saver)
-        self.times = TimesKeeper(store, self._saver)
-        self.unsent = UnsentKeeper(store, self._saver, self)
+        self.saver = Saver(store, self)
+        self.tokens = ReplyStore[ReplyTokens](
+            self.saver, "tokens", store.messages_with_tokens, store.packed_tokens,
+            ReplyTokens.unpack, lambda reply_id, tokens: store.save_tokens(reply_id, tokens.pack),
+        )  # fmt: skip
+        self.times = ReplyStore[RequestTimes](
+            self.saver, "latency", store.messages_with_times, store.packed_times, unpack_times,
+            lambda reply_id, times: store.save_times(reply_id, lambda: pack_times(times)),
+        )  # fmt: skip
         self._presets: list[Preset] = built_in_presets()
         self._conversations: dict[str, Conversation] = {}
         self._deleted: dict[str, Conversation] = {}
         self._loaded: set[str] = set()  # conversations whose messages were read
-        unsent: dict[str, str] = {}
+        drafts: dict[str, str] = {}
         try:
-            unsent = store.unsent()
+            drafts = store.unsent()
             for record in store.conversations():
                 self._conversations[record.id] = made = Conversation.from_record(record)
-                made.unsent = unsent.get(record.id, "")
+                made.draft = drafts.get(record.id, "")
             self._presets += _own_presets(store)
         except InferdeckError as error:
             self._report_read(error)
-        self.current = self._new = self._draft()
-        self._new.unsent = unsent.get(NEW, "")
+        self.current = self._new = self._make_new()
+        self._new.draft = drafts.get(NEW, "")
 
     def _stop(self, conversation: Conversation) -> None:
-        """Stop what is written to a conversation that is deleted: nothing, in a library that nobody
-        writes to."""
+        """Abort the replies of a conversation that is deleted. Overridden by who generates."""
 
     # What there is ---------------------------------------------------------------------------
 
@@ -93,11 +96,6 @@ class ChatLibrary(QObject):
             if conversation_id == unlisted.id:
                 return unlisted
         return self._conversations.get(conversation_id)
-
-    @property
-    def problem(self) -> ErrorInfo | None:
-        """Why chats are not saved at the moment."""
-        return self._saver.problem
 
     @property
     def presets(self) -> list[Preset]:
@@ -126,12 +124,12 @@ class ChatLibrary(QObject):
     # Conversations ---------------------------------------------------------------------------
 
     def new_conversation(self) -> None:
-        """Begin a new one, with the same sampling settings, or go on with the one that was begun
-        and not sent; it is listed with its first message."""
+        """Open the unused conversation, with the same sampling settings unless it has a draft. Its
+        first message lists it."""
         if self.current.messages:
             before, new = self.current, self._unused()
             self._show(new)
-            if not (new.unsent or new.system_prompt):
+            if not (new.draft or new.system_prompt):
                 new.sampling, new.preset = before.sampling, before.preset
             self.settings_changed.emit(new.id)
 
@@ -142,7 +140,7 @@ class ChatLibrary(QObject):
             self._show(conversation)
 
     def open_message(self, conversation_id: str, message_id: str) -> None:
-        """Open a conversation with the version that has `message_id` on the screen."""
+        """Open a conversation on the branch with `message_id`."""
         self.open(conversation_id)
         message = self.current.messages.get(message_id)
         if message is not None:
@@ -153,33 +151,33 @@ class ChatLibrary(QObject):
         title = " ".join(title.split())
         if conversation is not None and title:
             conversation.title, conversation.title_is_automatic = title, False
-            self._saver.save_now(conversation)
+            self.saver.save_now(conversation)
             self.list_changed.emit()
 
     def set_pinned(self, conversation_id: str, is_pinned: bool) -> None:
-        """Keep a conversation on top of the list, or no longer."""
+        """Pin a conversation on top of the list, or unpin it."""
         conversation = self._conversations.get(conversation_id)
         if conversation is not None and conversation.is_pinned != is_pinned:
             conversation.is_pinned = is_pinned
-            self._saver.save_now(conversation)
+            self.saver.save_now(conversation)
             self.list_changed.emit()
 
     def set_archived(self, conversation_id: str, is_archived: bool) -> None:
-        """Put a conversation away, or back into the list. It can be searched, opened and gone on
-        with as before: a message that is sent in it brings it back."""
+        """Archive a conversation, or restore it to the list. An archived one can be searched and
+        opened; sending a message restores it."""
         conversation = self._conversations.get(conversation_id)
         if conversation is None or conversation.is_archived == is_archived:
             return
         conversation.is_archived = is_archived
-        self._saver.save_now(conversation)
+        self.saver.save_now(conversation)
         if is_archived and conversation is self.current:
             self._show_another()
         self.list_changed.emit()
         if is_archived:
-            self.archived_one.emit(conversation_id, conversation.title)
+            self.was_archived.emit(conversation_id, conversation.title)
 
     def _show_another(self) -> None:
-        """The first of the list, in place of one that leaves it."""
+        """Show the first of the list, in place of one that leaves it."""
         following = self.conversations
         if following:
             self.open(following[0].id)
@@ -187,21 +185,21 @@ class ChatLibrary(QObject):
             self._show(self._unused())
 
     def delete(self, conversation_id: str) -> None:
-        """Stop and hide a conversation; `restore` brings it back until `purge`."""
+        """Stop and hide a conversation; `restore` undoes it until `purge`."""
         conversation = self._conversations.pop(conversation_id, None)
         if conversation is None:
             return
         self._stop(conversation)
         self._deleted[conversation_id] = conversation
         future = self._store.delete_conversation(conversation_id)
-        self._saver.watch(future, partial(self._after_delete, conversation))
+        self.saver.watch(future, partial(self._after_delete, conversation))
         if conversation is self.current:
             self._show_another()
         self.list_changed.emit()
         self.deleted.emit(conversation_id, conversation.title)
 
     def _after_delete(self, conversation: Conversation, error: StorageError | None) -> None:
-        self._saver.report(error)
+        self.saver.report(error)
         if error is not None and self._deleted.pop(conversation.id, None) is not None:
             self._conversations[conversation.id] = conversation
             self.list_changed.emit()
@@ -211,7 +209,7 @@ class ChatLibrary(QObject):
         conversation = self._deleted.pop(conversation_id, None)
         if conversation is not None:
             self._conversations[conversation_id] = conversation
-            self._saver.watch(self._store.restore_conversation(conversation_id), self._saver.report)
+            self.saver.watch(self._store.restore_conversation(conversation_id), self.saver.report)
             self.list_changed.emit()
             self.open(conversation_id)
 
@@ -219,42 +217,42 @@ class ChatLibrary(QObject):
         """Remove a deleted conversation for good."""
         if self._deleted.pop(conversation_id, None) is not None:
             self._loaded.discard(conversation_id)
-            self._saver.watch(self._store.purge_deleted(conversation_id), self._saver.report)
+            self.saver.watch(self._store.purge_deleted(conversation_id), self.saver.report)
 
     def saved_store(self) -> ChatStore:
         """The store, with everything on its way to it; `flush` waits until it is there."""
-        self._saver.save()
+        self.saver.save()
         return self._store
 
     @property
-    def only_here(self) -> list[str]:
-        """Ids of the conversations that were added or changed since the start and go with this
-        window, because the file of the chats cannot be written, or could not be just now."""
-        self._saver.settle()
+    def unsaved_chats(self) -> list[str]:
+        """Ids of conversations that closing the window would lose: added or changed since the
+        start, while the chats file cannot be written."""
+        self.saver.settle()
         if self._store.problem is None:
-            unsaved = self._saver.unsaved
+            unsaved = self.saver.unsaved
             lost = {t.conversation_id if isinstance(t, Message) else t.id for t in unsaved}
             return [i for i in self._conversations if i in lost]
         return [i for i in self._conversations if i in self._store.written]
 
     def unsaved_messages(self) -> list[StoredMessage]:
-        """Messages that may stand otherwise in the file of the chats than they are now."""
-        return [thing.record() for thing in self._saver.unsaved if isinstance(thing, Message)]
+        """Messages that may be older in the chats file."""
+        return [thing.record() for thing in self.saver.unsaved if isinstance(thing, Message)]
 
     @property
-    def can_begin_anew(self) -> bool:
-        """Whether the file of the chats is spoiled, and can be kept aside."""
+    def can_replace_file(self) -> bool:
+        """Whether the chats file is damaged, and can be moved aside."""
         return self._store.spoiled is not None
 
-    def begin_anew(self) -> Path:
-        """Keep that file aside and save everything in a new one. Raises StorageError."""
-        self._saver.save()
+    def replace_file(self) -> Path:
+        """Move the damaged file aside and save everything in a new one. Raises StorageError."""
+        self.saver.save()
         aside = self._store.begin_anew()
-        self._saver.report(None)
+        self.saver.report(None)
         return aside
 
     def add_imported(self, records: Sequence[StoredConversation]) -> None:
-        """List conversations that were added to the store, and open the first."""
+        """List conversations that an import stored, and open the first."""
         for record in records:
             self._conversations[record.id] = Conversation.from_record(record)
         self.list_changed.emit()
@@ -264,27 +262,27 @@ class ChatLibrary(QObject):
     def _show_version(self, message: Message) -> None:
         changed = self.current.show(message)
         if changed:
-            self._saver.watch(self._store.show_versions(changed), self._saver.report)
+            self.saver.watch(self._store.show_versions(changed), self.saver.report)
         self.messages_changed.emit(self.current.id)
 
     def _unused(self) -> Conversation:
-        """The one conversation that has no message yet."""
+        """The conversation without messages."""
         if self._new.messages:
-            self._new = self._draft()
+            self._new = self._make_new()
         return self._new
 
     def _reachable(self, conversation: Conversation) -> Conversation:
-        """Where one finds what could not be sent from `conversation`: there, or where it was to be
-        the first message and another chat has been begun since, in that one."""
+        """Where text that could not be sent goes back: `conversation`, or the new chat where that
+        was never stored and another one was begun."""
         known = (*self._conversations, *self._deleted, self.current.id)
         if conversation.id in known:
             return conversation
         new = self._unused()
-        if not new.unsent and new is not self.current:
+        if not new.draft and new is not self.current:
             self._new = new = conversation
         return new
 
-    def _draft(self) -> Conversation:
+    def _make_new(self) -> Conversation:
         preset = next(p for p in self._presets if p.name == DEFAULT_PRESET)
         return Conversation(sampling=preset.params, preset=preset.name)
 
@@ -303,13 +301,13 @@ class ChatLibrary(QObject):
                 self._report_read(error)
 
     def _report_read(self, error: InferdeckError) -> None:
-        self._saver.report(
+        self.saver.report(
             error if isinstance(error, StorageError) else StorageError(error.cause, error.remedy)
         )
 
 
 def _own_presets(store: ChatStore) -> list[Preset]:
     return [
-        Preset(name, "Your own.", sampling_from_dict(values), is_own=True)
+        Preset(name, "Your preset.", sampling_from_dict(values), is_own=True)
         for name, values in store.presets().items()
     ]

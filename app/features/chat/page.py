@@ -1,4 +1,4 @@
-"""`ChatPage`: the list of conversations, and the one that is open."""
+"""`ChatPage`: the list of chats and the current one, with the actions of its commands."""
 
 from __future__ import annotations
 
@@ -8,23 +8,17 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QStackedLayout, QVBoxLayout, QWidget
 
+from app.features.chat.commands import chat_commands
 from app.features.chat.controller import ChatController
 from app.features.chat.conversation import Role, branch_records
 from app.features.chat.draft import Draft, droppable
 from app.features.chat.file_actions import ChatTransfer
-from app.features.chat.page_commands import CONVERSATION_WIDTH, ChatPanes, chat_commands
-from app.features.chat.popovers import (
-    LatencyAccount,
-    Steps,
-    TokenAccount,
-    ask_to_open,
-    open_at_once,
-)
+from app.features.chat.panes import CONVERSATION_WIDTH, ChatPanes
+from app.features.chat.popovers import ReplyLatencyPopover, ReplyTokensPopover, Steps, open_link
 from app.features.chat.presenter import Presenter
-from app.features.chat.recovery import BeginAnew
+from app.features.chat.recovery import FileRecovery
 from app.storage.records import terms_of
 from app.window.commands import Command
-from engine.errors import ErrorInfo
 from widgets.chat.attachments import FilePopover
 from widgets.chat.branch_popover import BranchPopover, PromptPopover
 from widgets.chat.composer import Composer, local_files
@@ -39,8 +33,8 @@ from widgets.theme.theme import SPACE_2, SPACE_3
 
 
 class ChatPage(QWidget):
-    """`list_toggled(is_wanted)` after the list was hidden or shown; `actions_changed` when one of
-    `actions` may have become possible or impossible, or checked."""
+    """`list_toggled(is_wanted)`: the list was hidden or shown; `actions_changed`: one of `actions`
+    may have been enabled, disabled or checked."""
 
     list_toggled = Signal(bool)
     actions_changed = Signal()
@@ -55,7 +49,7 @@ class ChatPage(QWidget):
         asks_about_links: Callable[[], bool] = lambda: True,
     ) -> None:
         """`name_of`: how the user knows a request; `steps`: of the engine, between two times;
-        `asks_about_links`: whether a web address asks before the browser gets it."""
+        `asks_about_links`: whether to ask before the browser opens a web address."""
         super().__init__(parent)
         self.controller = controller
         self._asks_about_links = asks_about_links
@@ -69,8 +63,10 @@ class ChatPage(QWidget):
         self.sampling = SamplingPopover(self)
         self.system_prompt = PromptPopover(self)
         names = name_of or controller.title_of
-        self.latency = LatencyAccount(controller, self.transcript, self, self._say, names, steps)
-        self.tokens = TokenAccount(controller, self.transcript, self, self._say)
+        self.latency = ReplyLatencyPopover(
+            controller, self.transcript, self, self._say, names, steps
+        )
+        self.tokens = ReplyTokensPopover(controller, self.transcript, self, self._say)
         self.branches = BranchPopover(self)
         self.transfer = ChatTransfer(controller, self)
         self.context_notice, self.file_notice = Notice("warning"), Notice("error")
@@ -79,7 +75,7 @@ class ChatPage(QWidget):
         self.setAcceptDrops(True)
         self._lay_out()
         self.toast = Toast(self.stage)
-        self.anew = BeginAnew(controller, self.transfer, self.toast.show_message, self)
+        self.recovery = FileRecovery(controller, self.transfer, self.toast.show_message, self)
         self._connect_widgets()
         self._presenter = Presenter(self)
 
@@ -92,11 +88,11 @@ class ChatPage(QWidget):
     def set_model_notice(
         self, text: str, action_text: str = "", callback: Callable[[], object] | None = None
     ) -> None:
-        """A line above the conversation that says what answers here; "" for none."""
+        """A line about the model above the conversation; "" for none."""
         self.model_notice.say(text, action_text, callback)
 
     def actions(self) -> list[Command]:  # type: ignore[override]
-        """What one can do here, for the menus and shortcuts of the window."""
+        """Commands for the menus and shortcuts of the window."""
         return chat_commands(self)
 
     # Actions ---------------------------------------------------------------------------------
@@ -110,16 +106,13 @@ class ChatPage(QWidget):
         self.panes.show_list()
         self.list.focus_search()
 
-    def toggle_list(self) -> None:
-        self.panes.toggle()
-
     def send(self, text: str) -> None:
-        """Send what is written."""
+        """Send the draft."""
         if self.controller.send(text, self.draft.attachments):
             self.draft.clear()
 
     def send_suggestion(self, text: str) -> None:
-        """Send another text; what is written stays."""
+        """Send another text; the draft stays."""
         left = self.composer.text
         if self.controller.send(text, self.draft.attachments, left):
             self.draft.clear(left)
@@ -164,13 +157,13 @@ class ChatPage(QWidget):
         self.system_prompt.toggle_at(self.composer.system_prompt)
 
     def open_branches(self, message_id: str = "") -> None:
-        """The overview of all branches, at a message or where there is none at the composer."""
+        """Open the overview of all branches, at a message, else at the composer."""
         self.branches.show_branches(branch_records(self.controller.current))
         view = self.transcript.view(message_id or self._last_version())
         self.branches.toggle_at(view.versions if view is not None else self.composer.sampling)
 
     def step_version(self, step: int) -> None:
-        """The version before (-1) or after (+1) of the last message that has several."""
+        """Show the previous (-1) or next (+1) version of the last message that has several."""
         self.controller.step_version(self._last_version(), step)
 
     def _last_version(self) -> str:
@@ -183,7 +176,7 @@ class ChatPage(QWidget):
         self.transcript.reveal(message_id)
 
     def step(self, step: int) -> None:
-        """Open the conversation so many places below this one in the list."""
+        """Open the conversation `step` rows below this one in the list."""
         ids = list(dict.fromkeys(record.id for record in self.list.records))
         if ids:
             here = self.controller.current.id
@@ -191,10 +184,7 @@ class ChatPage(QWidget):
             self.controller.open(ids[max(0, min(len(ids) - 1, position))])
 
     def open_link(self, address: str) -> None:
-        """Ask, unless the user said not to, then hand a web address to the browser. Other kinds of
-        address are not opened."""
-        opens = ask_to_open if self._asks_about_links() else open_at_once
-        opens(address, self, self.toast.show_message)
+        open_link(address, self, self._say, self._asks_about_links())
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -247,42 +237,23 @@ class ChatPage(QWidget):
         return made
 
     def _connect_widgets(self) -> None:
-        controller = self.controller
         self.list.new_requested.connect(self.new_chat)
         self.panes.new_wanted.connect(self.new_chat)
         self.panes.changed.connect(self._on_panes)
         self.list.opened.connect(self._open)
         self.list.hit_opened.connect(self._open_hit)
-        self.list.renamed.connect(controller.rename)
-        self.list.delete_requested.connect(controller.delete)
-        self.list.search_changed.connect(lambda text: self.transcript.unmark())
-        self.list.pin_requested.connect(controller.set_pinned)
-        self.list.archive_requested.connect(controller.set_archived)
-        self.list.export_requested.connect(self.transfer.export_one)
-        self.transfer.done.connect(self._transferred)
-        self.transfer.failed.connect(self._not_transferred)
         self.composer.send_requested.connect(self.send)
-        self.composer.stop_requested.connect(controller.stop)
-        self.composer.regenerate_requested.connect(lambda: controller.regenerate())
         self.composer.edit_last_requested.connect(self.edit_last)
         self.composer.sampling_requested.connect(self.open_sampling)
         self.composer.system_prompt_requested.connect(self.open_system_prompt)
         self.empty.chosen.connect(self.send_suggestion)
-        self.transcript.edit_requested.connect(controller.edit)
-        self.transcript.regenerate_requested.connect(controller.regenerate)
-        self.transcript.version_requested.connect(controller.step_version)
-        self.transcript.link_activated.connect(self.open_link)
-        self.transcript.branches_requested.connect(self.open_branches)
+        self.transcript.requests.link.connect(self.open_link)
+        self.transcript.requests.branches.connect(self.open_branches)
+        self.transcript.requests.file.connect(self._open_file)
         self.branches.chosen.connect(self._show_branch)
-        self.transcript.file_opened.connect(self._open_file)
         self.draft.refused.connect(
             lambda text: self.file_notice.say(text, "Close", lambda: self.file_notice.say(""))
         )
-        self.sampling.changed.connect(controller.set_sampling)
-        self.sampling.preset_chosen.connect(controller.apply_preset)
-        self.sampling.preset_saved.connect(controller.save_preset)
-        self.sampling.preset_deleted.connect(controller.delete_preset)
-        self.system_prompt.changed.connect(controller.set_system_prompt)
 
     # What the widgets ask for ----------------------------------------------------------------
 
@@ -302,20 +273,12 @@ class ChatPage(QWidget):
     def _say(self, text: str) -> None:
         self.toast.show_message(text)
 
-    def _transferred(self, text: str) -> None:
-        self.transfer_notice.say("")
-        self.toast.show_message(text)
-
-    def _not_transferred(self, error: ErrorInfo) -> None:
-        text = f"{error.cause} {error.remedy}".strip()
-        self.transfer_notice.say(text, "Close", lambda: self.transfer_notice.say(""))
-
     def _open_file(self, record: AttachmentRecord, button: QWidget) -> None:
         self.file.show_file(record)
         self.file.toggle_at(button)
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
-        # what is no text goes on to the window, which opens models
+        # other files are for the window, which opens models
         if droppable(local_files(event.mimeData())):
             event.acceptProposedAction()
         else:

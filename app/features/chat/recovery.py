@@ -1,6 +1,4 @@
-"""The file of the chats cannot be used: keep it aside and save what is written in its place, or,
-where it is whole and another's, or its disk is full, save a copy of what was written; ask before it
-is lost."""
+"""Recovery from a chats file that cannot be written: replace it, or save a copy, before closing."""
 
 from __future__ import annotations
 
@@ -15,21 +13,18 @@ from app.storage import StorageError
 from engine.errors import ErrorInfo
 from widgets.theme.theme import SPACE_3, SPACE_4, restyle
 
-BEGIN, COPY = "Keep it aside, begin anew", "Save a copy…"
+REPLACE, COPY = "Start a new file", "Save a copy…"
 QUESTION = (
-    "What you wrote in this window is not saved: the file of the chats cannot be used. It can be "
-    "kept aside, and a new one begun with these chats."
+    "This window has unsaved chats, because the chats file is damaged. Inferdeck can move the "
+    "damaged file aside and save these chats in a new one."
 )
 
 
 def copy_question(problem: ErrorInfo | None, num_chats: int) -> str:
-    """Why it is not saved, and what can be done."""
-    cause = problem.cause if problem is not None else "The file of the chats cannot be written."
-    what, it = ("1 chat", "it") if num_chats == 1 else (f"{num_chats:,} chats", "them")
-    return (
-        f"What you wrote in this window, in {what}, is not saved. {cause} A copy of {it} can be "
-        "saved as a file, which Chat > Import chats reads later."
-    )
+    """Why chats are not saved, and the remedy."""
+    cause = problem.cause if problem is not None else "The chats file cannot be written."
+    chats = "1 unsaved chat" if num_chats == 1 else f"{num_chats:,} unsaved chats"
+    return f"This window has {chats}. {cause} Save a copy, and import it later (Chat > Import)."
 
 
 class UnsavedDialog(QDialog):
@@ -37,14 +32,14 @@ class UnsavedDialog(QDialog):
 
     def __init__(self, text: str, save: str, parent: QWidget) -> None:
         super().__init__(parent)
-        self.setWindowTitle("Save the chats?")
+        self.setWindowTitle("Save chats?")
         self.text = QLabel(text)
         self.text.setWordWrap(True)
         self.text.setTextFormat(Qt.TextFormat.PlainText)
         self.text.setMinimumWidth(400)
         buttons = QDialogButtonBox()
-        self.save, self.leave = QPushButton(save), QPushButton("Leave without saving")
-        self.stay = QPushButton("Stay")
+        self.save, self.leave = QPushButton(save), QPushButton("Close without saving")
+        self.stay = QPushButton("Cancel")
         restyle(self.leave, kind="danger")
         roles = QDialogButtonBox.ButtonRole
         buttons.addButton(self.stay, roles.RejectRole)
@@ -59,8 +54,8 @@ class UnsavedDialog(QDialog):
         column.addWidget(buttons)
 
 
-class BeginAnew(QObject):
-    """`say(text)` shows what came of it."""
+class FileRecovery(QObject):
+    """`say(text)` shows the result."""
 
     def __init__(
         self,
@@ -72,36 +67,35 @@ class BeginAnew(QObject):
         super().__init__(parent)
         self._library, self._transfer, self._say = library, transfer, say
         self.dialog: UnsavedDialog | None = None
-        transfer.failed.connect(self._say_in_dialog)
+        transfer.failed.connect(self._show_error)
 
     @property
     def is_possible(self) -> bool:
-        return self._library.can_begin_anew
+        return self._library.can_replace_file
 
     def begin(self) -> bool:
-        """Do it; False where it failed, and said why."""
+        """Replace the file. False where that failed; the error is shown."""
         try:
-            aside = self._library.begin_anew()
+            aside = self._library.replace_file()
         except StorageError as error:
             self._say(f"{error.cause} {error.remedy}")
             return False
-        self._say(f"Chats are saved again. The file of before is kept as {aside.name}.")
+        self._say(f"Chats are saved again. The damaged file is now {aside.name}.")
         return True
 
     def may_close(self, window: QWidget) -> bool:
-        """Ask where chats would be lost; who closes the window a second time while he is asked
-        means it."""
-        written = self._library.only_here
-        if not written or self.dialog is not None:
+        """Ask where chats would be lost. A second attempt while the dialog is open closes."""
+        unsaved = self._library.unsaved_chats
+        if not unsaved or self.dialog is not None:
             return True
         if self.is_possible:
-            self.dialog = dialog = UnsavedDialog(QUESTION, BEGIN, window)
+            self.dialog = dialog = UnsavedDialog(QUESTION, REPLACE, window)
             dialog.save.clicked.connect(lambda: self._save(window))
         else:
-            text = copy_question(self._library.problem, len(written))
+            text = copy_question(self._library.saver.problem, len(unsaved))
             self.dialog = dialog = UnsavedDialog(text, COPY, window)
             dialog.save.clicked.connect(
-                lambda: self._transfer.save_copy(self._library.only_here, window.close)
+                lambda: self._transfer.save_copy(self._library.unsaved_chats, window.close)
             )
         dialog.leave.clicked.connect(lambda: window.close())
         dialog.rejected.connect(self._stay)
@@ -114,8 +108,8 @@ class BeginAnew(QObject):
         elif self.dialog is not None:
             self.dialog.reject()
 
-    def _say_in_dialog(self, error: ErrorInfo) -> None:
-        """A copy could not be saved: the question stays, with the reason."""
+    def _show_error(self, error: ErrorInfo) -> None:
+        """Saving a copy failed: the dialog stays open."""
         if self.dialog is not None:
             self.dialog.text.setText(f"{error.cause} {error.remedy}")
 

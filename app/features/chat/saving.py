@@ -1,31 +1,31 @@
-"""Saves what changes, about once a second, and again until it has worked."""
+"""Between the store, whose futures end in its own thread, and the window."""
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from itertools import accumulate, pairwise
-from typing import Any
+from typing import Generic, TypeVar
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer, Signal, Slot
 
 from app.features.chat.conversation import Conversation, Message
+from app.link.tasks import run_task
 from app.storage import NEW, ChatStore, StorageError
 from engine.errors import ErrorInfo
-from engine.snapshot import RequestTimes, TokenEvent
 
 SAVE_INTERVAL_MS = 1000
+NUM_CACHED = 8
+"""Replies whose data stay in memory."""
 
 Done = Callable[[StorageError | None], None]
+Data = TypeVar("Data")
 
 
 class Saver(QObject):
-    """Between the store, whose futures end in its own thread, and the window.
+    """Saves changes about once a second, and retries until they are saved.
 
-    `problem` is why saving fails at the moment, or None; `problem_changed(problem)`.
+    `problem`: why saving fails at the moment, or None; `problem_changed(problem)`.
     """
 
     problem_changed = Signal(object)
@@ -37,6 +37,7 @@ class Saver(QObject):
         self.problem: ErrorInfo | None = store.problem
         self._changed: dict[str, Message | Conversation] = {}
         self._unsaved: dict[str, Message | Conversation] = {}  # changed, or on its way
+        self._drafts: dict[str, Conversation] = {}  # whose drafts could not be saved
         # queued also for a future that has already ended: `done` never runs inside `watch`
         self._ended.connect(self._call, Qt.ConnectionType.QueuedConnection)
         self._timer = QTimer(self)
@@ -63,10 +64,13 @@ class Saver(QObject):
         self.save()
 
     def save(self) -> None:
-        """Save everything that was touched; what fails is tried again with the next tick."""
+        """Save everything that was touched; failures are retried with the next tick."""
         changed, self._changed = self._changed, {}
-        if not changed:
+        drafts, self._drafts = self._drafts, {}
+        if not (changed or drafts):
             self._timer.stop()
+        for conversation in drafts.values():
+            self._save_draft(conversation)
         for thing in changed.values():
             save = (
                 self._store.save_message(thing.record())
@@ -94,11 +98,30 @@ class Saver(QObject):
         self._timer.stop()
 
     def report(self, error: StorageError | None) -> None:
-        """Say that saving failed, or that it works (again)."""
+        """Saving failed, or works again."""
         problem = error.info() if error is not None else self._store.problem
         if problem != self.problem:
             self.problem = problem
             self.problem_changed.emit(problem)
+
+    def save_draft(self, conversation: Conversation, text: str) -> None:
+        """Save the text that the user is typing in a conversation."""
+        text = storable(text)
+        if text != conversation.draft:
+            conversation.draft = text
+            self._save_draft(conversation)
+
+    def _save_draft(self, conversation: Conversation) -> None:
+        key = conversation.id if conversation.messages else NEW
+        future = self._store.save_unsent(key, conversation.draft)
+        self.watch(future, partial(self._draft_saved, conversation))
+
+    def _draft_saved(self, conversation: Conversation, error: StorageError | None) -> None:
+        self._drafts.pop(conversation.id, None)
+        if error is not None:
+            self._drafts[conversation.id] = conversation
+            self._timer.start()
+        self.report(error)
 
     def _saved(self, thing: Message | Conversation, error: StorageError | None) -> None:
         if error is not None:
@@ -110,135 +133,83 @@ class Saver(QObject):
         self.report(error)
 
 
-class UnsentKeeper(QObject):
-    """The text of every conversation, and of the one that has no message yet, in the store. What
-    could not be kept is tried again until it is."""
+class ReplyStore(Generic[Data]):
+    """One kind of data of replies, their `name` in errors: in the store, the last used in memory
+    too."""
 
-    def __init__(self, store: ChatStore, saver: Saver, parent: QObject) -> None:
-        super().__init__(parent)
-        self._store = store
-        self._saver = saver
-        self._failed: dict[str, Conversation] = {}
-        self._again = QTimer(self)
-        self._again.setSingleShot(True)
-        self._again.setInterval(SAVE_INTERVAL_MS)
-        self._again.timeout.connect(self._try_again)
-
-    def keep(self, conversation: Conversation, text: str) -> None:
-        """This is written to `conversation` now."""
-        text = storable(text)
-        if text != conversation.unsent:
-            conversation.unsent = text
-            self._save(conversation)
-
-    def close(self) -> None:
-        self._again.stop()
-        self._try_again()
-
-    def _save(self, conversation: Conversation) -> None:
-        key = conversation.id if conversation.messages else NEW
-        future = self._store.save_unsent(key, conversation.unsent)
-        self._saver.watch(future, partial(self._saved, conversation))
-
-    def _saved(self, conversation: Conversation, error: StorageError | None) -> None:
-        self._failed.pop(conversation.id, None)
-        if error is not None:
-            self._failed[conversation.id] = conversation
-            self._again.start()
-        self._saver.report(error)
-
-    def _try_again(self) -> None:
-        for conversation in list(self._failed.values()):
-            self._save(conversation)
-
-
-def storable(text: str) -> str:
-    """`text` without halves of surrogate pairs, which no encoding can write."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-VERSION = 1
-
-
-def pack_times(times: RequestTimes) -> bytes:
-    return zlib.compress(json.dumps(as_columns(times), separators=(",", ":")).encode())
-
-
-def as_columns(times: RequestTimes) -> dict[str, Any]:
-    """What is written of them, here and in files of chats."""
-
-    def since_arrival(moment: float | None) -> int | None:
-        return None if moment is None else round((moment - times.arrival) * 1e6)
-
-    moments = [0, *(round((event.time - times.arrival) * 1e6) for event in times.tokens)]
-    return {
-        "version": VERSION,
-        "scheduled": since_arrival(times.first_scheduled),
-        "finished": since_arrival(times.finished),
-        "gaps": [after - before for before, after in pairwise(moments)],
-        "counts": [event.num_tokens for event in times.tokens],
-    }
-
-
-def unpack_times(packed: bytes) -> RequestTimes:
-    """The arrival is at 0. Raises ValueError for bytes that `pack_times` did not make."""
-    try:
-        columns = json.loads(zlib.decompress(packed))
-    except zlib.error as error:
-        raise ValueError(f"not the times of a reply: {error!r}") from error
-    return from_columns(columns)
-
-
-def from_columns(columns: Any) -> RequestTimes:
-    """The arrival is at 0. Raises ValueError for what `as_columns` did not make."""
-    try:
-        if columns["version"] != VERSION:
-            raise ValueError(f"times of version {columns['version']}")
-        whole = [*columns["gaps"], *columns["counts"]]
-        whole += [us for us in (columns["scheduled"], columns["finished"]) if us is not None]
-        if not all(type(number) is int and number >= 0 for number in whole):
-            raise ValueError("not the times of a reply: they are whole numbers")
-        moments = (us / 1e6 for us in accumulate(columns["gaps"]))
-        tokens = zip(moments, columns["counts"], strict=True)
-        scheduled, finished = (
-            None if us is None else us / 1e6 for us in (columns["scheduled"], columns["finished"])
-        )
-        return RequestTimes(0.0, scheduled, tuple(TokenEvent(*t) for t in tokens), finished)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not the times of a reply: {error!r}") from error
-
-
-class TimesKeeper:
-    """The times of all replies that have them, in the store."""
-
-    def __init__(self, store: ChatStore, saver: Saver) -> None:
-        self._store, self._saver = store, saver
+    def __init__(
+        self,
+        saver: Saver,
+        name: str,
+        find: Callable[[str], set[str]],
+        load: Callable[[str], bytes | None],
+        unpack: Callable[[bytes], Data],
+        save: Callable[[str, Data], Future],
+    ) -> None:
+        """`find`: the replies of a conversation that have it; `unpack` may raise ValueError."""
+        self._saver, self._name = saver, name
+        self._find, self._load, self._unpack, self._save = find, load, unpack, save
         self._known: set[str] = set()
+        self._cache: dict[str, Data] = {}  # the last used last
 
     def has(self, reply_id: str) -> bool:
         return reply_id in self._known
 
     def learn(self, conversation_id: str) -> None:
-        """Which replies of a conversation have times. Raises StorageError."""
-        self._known |= self._store.messages_with_times(conversation_id)
+        """Find the replies of a conversation that have it. Raises StorageError."""
+        self._known |= self._find(conversation_id)
 
-    def keep(self, reply_id: str, times: RequestTimes) -> None:
-        """Save the times of a reply that has ended."""
+    def keep(self, reply_id: str, data: Data) -> None:
+        """Save it for a reply that has ended."""
         self._known.add(reply_id)
-        future = self._store.save_times(reply_id, lambda: pack_times(times))
-        self._saver.watch(future, self._saver.report)
+        self._remember(reply_id, data)
+        self._saver.watch(self._save(reply_id, data), self._saver.report)
 
-    def read(self, reply_id: str) -> RequestTimes:
-        """Raises StorageError where they are not kept, or cannot be read."""
-        packed = self._store.packed_times(reply_id)
+    def of(self, reply_id: str) -> Data | None:
+        """None where there is none, or where it was not read yet (see `read`)."""
+        found = self._cache.get(reply_id)
+        if found is not None:
+            self._remember(reply_id, found)
+        return found
+
+    def read(
+        self,
+        owner: QObject,
+        reply_id: str,
+        done: Callable[[Data], None],
+        failed: Callable[[ErrorInfo], None],
+    ) -> None:
+        """Call `done` with it, at once where it is in memory; a long reply is unpacked in another
+        thread. `failed` where it cannot be read."""
+        found = self.of(reply_id)
+        if found is not None:
+            done(found)
+            return
+
+        def got(data: Data) -> None:
+            self._remember(reply_id, data)
+            done(data)
+
+        run_task(owner, lambda: self._unpacked(reply_id), got, failed)
+
+    def _unpacked(self, reply_id: str) -> Data:
+        packed = self._load(reply_id)
         if packed is None:
-            raise StorageError("The times of this reply are not kept.", "Write it again.")
+            raise StorageError(f"This reply has no {self._name}.", "Regenerate it.")
         try:
-            times = unpack_times(packed)
+            return self._unpack(packed)
         except ValueError as error:
             raise StorageError(
-                f"The times of this reply cannot be read: {error}.", "Write it again."
+                f"Cannot read the {self._name} of this reply: {error}.", "Regenerate it."
             ) from error
-        if not times.tokens:
-            raise StorageError("This reply has no token that took time.", "Write it again.")
-        return times
+
+    def _remember(self, reply_id: str, data: Data) -> None:
+        self._cache.pop(reply_id, None)
+        self._cache[reply_id] = data
+        while len(self._cache) > NUM_CACHED:
+            del self._cache[next(iter(self._cache))]
+
+
+def storable(text: str) -> str:
+    """`text` without halves of surrogate pairs, which no encoding can write."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from app.features.chat.attachments import fence_for
-from app.features.compare.record import GREEDY, LEFT, SIDES, Comparison, Pair, Side
+from app.features.compare.record import GREEDY, LEFT, RIGHT, SIDES, Comparison, Pair, Side
 from app.features.compare.replies import Reply
 from app.features.models.precision import seconds_words
 from app.units import format_bytes
@@ -132,16 +133,16 @@ def latency_words(pair: Pair) -> str:
 
 def figures(comparison: Comparison) -> list[tuple[str, str, str]]:
     """(name, left, right) of each figure."""
-    values = (
-        ("Weights", [side.weights_bytes for side in comparison.sides], format_bytes),
-        ("TTFT", [comparison.mean_ttft_s(s) for s in SIDES], lambda s: milliseconds(1e3 * s)),
-        ("Decoding", [comparison.mean_rate(s) for s in SIDES], lambda r: f"{r:,.1f} tok/s"),
-    )
-    rows = [
-        (name, *("–" if value is None else text(value) for value in both))  # type: ignore[operator]
-        for name, both, text in values
-    ]
-    return [*rows, ("Switch", *map(_switch, comparison.sides))]
+    weights = [_or_dash(side.weights_bytes, format_bytes) for side in comparison.sides]
+    ttft = [_or_dash(comparison.mean_ttft_s(s), lambda t: milliseconds(1e3 * t)) for s in SIDES]
+    rates = [_or_dash(comparison.mean_rate(s), lambda r: f"{r:,.1f} tok/s") for s in SIDES]
+    switches = [_switch(side) for side in comparison.sides]
+    rows = (("Weights", weights), ("TTFT", ttft), ("Decoding", rates), ("Switch", switches))
+    return [(name, values[LEFT], values[RIGHT]) for name, values in rows]
+
+
+def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
+    return "–" if value is None else text(value)
 
 
 def _switch(side: Side) -> str:

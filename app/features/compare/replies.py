@@ -9,8 +9,7 @@ from statistics import median
 
 from app.features.chat.controller import Exchange
 from app.features.chat.conversation import State
-from app.features.chat.figures import Figures
-from app.features.chat.tokens import records_of
+from app.features.chat.figures import Figures, records_of
 from engine.errors import ErrorInfo
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams

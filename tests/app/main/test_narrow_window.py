@@ -98,12 +98,12 @@ def test_a_list_that_was_hidden_stays_hidden(
 ) -> None:
     application.window.resize(1600, 1000)
     qtbot.waitUntil(lambda: not page.panes.is_narrow, timeout=WAIT_MS)
-    page.toggle_list()
+    page.panes.toggle()
     assert not page.list.isVisible()
     application.window.resize(1000, 700)
     application.settings.preferences.set("text_size", 150)
     qtbot.waitUntil(lambda: page.panes.is_narrow, timeout=WAIT_MS)
-    page.toggle_list()  # for the moment
+    page.panes.toggle()  # for the moment
     assert page.list.isVisible()
     application.settings.preferences.set("text_size", 100)
     qtbot.waitUntil(lambda: not page.panes.is_narrow, timeout=WAIT_MS)

@@ -92,7 +92,7 @@ def wait_for_end(qtbot: QtBot, application: Application) -> str:
 
 def test_a_reply_streams_with_its_figures(qtbot: QtBot, application: Application) -> None:
     sizes: list[int] = []
-    application.pages.chat.text_appended.connect(lambda *_: sizes.append(1))
+    application.pages.chat.generation.text_appended.connect(lambda *_: sizes.append(1))
     ask(application, "What is TTFT?")
     text = wait_for_end(qtbot, application)
     assert len(text.split()) > 3 and len(sizes) > 1

@@ -84,7 +84,7 @@ def test_the_file_is_kept_aside_and_what_was_written_is_saved(
     page.send("Hello")
     qtbot.waitUntil(lambda: bool(engine.order))
     qtbot.mouseClick(page.problem_notice.findChild(QPushButton), Qt.MouseButton.LeftButton)
-    assert page.problem_notice.isHidden() and page.controller.problem is None
+    assert page.problem_notice.isHidden() and page.controller.saver.problem is None
     said = page.toast.findChild(QLabel)
     assert said is not None and aside.name in said.text()
     assert store.path == path and aside.read_bytes() == before
@@ -129,17 +129,17 @@ def test_whoever_closes_the_window_is_asked(qtbot: QtBot) -> None:
     page = ChatPage(ChatController(engine, store), window)
     qtbot.addWidget(window)
     window.show()
-    assert page.anew.may_close(window)  # nothing was written
+    assert page.recovery.may_close(window)  # nothing was written
     page.send("Hello")
     qtbot.waitUntil(lambda: bool(engine.order))
     engine.finish("Hello to you")
-    assert not page.anew.may_close(window)
-    assert page.anew.dialog is not None
-    page.anew.dialog.stay.click()
-    assert page.anew.dialog is None and window.isVisible()
-    assert not page.anew.may_close(window)
-    page.anew.dialog.save.click()
-    assert not window.isVisible() and page.anew.may_close(window)
+    assert not page.recovery.may_close(window)
+    assert page.recovery.dialog is not None
+    page.recovery.dialog.stay.click()
+    assert page.recovery.dialog is None and window.isVisible()
+    assert not page.recovery.may_close(window)
+    page.recovery.dialog.save.click()
+    assert not window.isVisible() and page.recovery.may_close(window)
     page.controller.close()
     store.close()
     with closing(ChatStore(path)) as again:
@@ -157,23 +157,23 @@ def test_what_was_written_beside_a_locked_file_is_not_lost_without_asking(
         page = ChatPage(ChatController(engine, store), window)
         qtbot.addWidget(window)
         window.show()
-        assert page.anew.may_close(window)  # what can be read is the other window's own
+        assert page.recovery.may_close(window)  # what can be read is the other window's own
         page.send("Hello")
         qtbot.waitUntil(lambda: bool(engine.order))
         engine.finish("Hello to you")
-        assert not page.anew.may_close(window) and page.anew.dialog is not None
-        text = page.anew.dialog.text.text()
-        assert "1 chat" in text and "is locked" in text and "Import chats" in text
+        assert not page.recovery.may_close(window) and page.recovery.dialog is not None
+        text = page.recovery.dialog.text.text()
+        assert "1 unsaved" in text and "is locked" in text
 
         def choose(file: Path) -> None:
-            assert page.anew.dialog is not None
-            page.anew.dialog.save.click()
+            assert page.recovery.dialog is not None
+            page.recovery.dialog.save.click()
             found = page.findChildren(QFileDialog)[-1]
             found.fileSelected.emit(str(file))
             found.close()
 
         choose(tmp_path / "nowhere" / "copy.json")
-        qtbot.waitUntil(lambda: "cannot be written" in page.anew.dialog.text.text())
+        qtbot.waitUntil(lambda: "cannot be written" in page.recovery.dialog.text.text())
         assert window.isVisible()
         choose(tmp_path / "copy.json")
         qtbot.waitUntil(lambda: not window.isVisible())
@@ -192,22 +192,22 @@ def test_what_a_full_disk_did_not_take_is_not_lost_without_asking(
     window.show()
     page.send("Hello")
     qtbot.waitUntil(lambda: bool(engine.order))
-    assert page.anew.may_close(window)
+    assert page.recovery.may_close(window)
     pages = store._writer._connection.execute("PRAGMA page_count").fetchone()[0]
     store._writer._connection.execute(f"PRAGMA max_page_count = {pages}")  # the disk is full now
     answer = "Hello to you. " * 20_000
     engine.finish(answer)
-    assert not page.anew.may_close(window) and page.anew.dialog is not None
-    assert "no room to save chats" in page.anew.dialog.text.text()
-    page.anew.dialog.save.click()
+    assert not page.recovery.may_close(window) and page.recovery.dialog is not None
+    assert "no room to save chats" in page.recovery.dialog.text.text()
+    page.recovery.dialog.save.click()
     copy = tmp_path / "copy.json"
     page.findChildren(QFileDialog)[-1].fileSelected.emit(str(copy))
     qtbot.waitUntil(lambda: not window.isVisible())
     (bundle,) = parse(copy.read_text(encoding="utf-8"))
     assert [m.text for m in bundle.messages] == ["Hello", answer]
-    page.anew.dialog.stay.click()
+    page.recovery.dialog.stay.click()
     store._writer._connection.execute("PRAGMA max_page_count = 1000000")  # room was made
-    assert page.anew.may_close(window)
+    assert page.recovery.may_close(window)
     page.controller.close()
     store.close()
 

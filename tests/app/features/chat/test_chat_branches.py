@@ -85,9 +85,9 @@ def three_branches(chat: Chat) -> None:
 def test_what_followed_an_edited_message_is_kept_and_shown_again(chat: Chat) -> None:
     three_branches(chat)
     assert chat.texts == ["One", "1", "Zwei", "ZWEI"]
-    chat.page.transcript.views[2]._versions._before.click()
+    chat.page.transcript.views[2].versions._before.click()
     assert chat.texts == ["One", "1", "Two", "2", "Three", "3"]
-    chat.page.transcript.views[2]._versions._after.click()
+    chat.page.transcript.views[2].versions._after.click()
     assert chat.texts == ["One", "1", "Zwei", "ZWEI"]
     chat.page.step_version(-1)
     assert chat.texts == ["One", "1", "Zwei", "zwei"]
@@ -97,7 +97,7 @@ def test_the_overview_names_all_branches_and_goes_to_one(
     chat: Chat, qtbot: QtBot, tmp_path: Path
 ) -> None:
     three_branches(chat)
-    chat.page.transcript.views[-1]._versions._label.click()
+    chat.page.transcript.views[-1].versions._label.click()
     popover = chat.page.branches
     assert popover.isVisible() and popover.note.text() == HINT
     root = popover.tree.topLevelItem(0)

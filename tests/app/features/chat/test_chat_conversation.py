@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.features.chat.conversation import NEW_TITLE, Conversation, Role, State, title_of
 from app.features.chat.figures import Figures, Progress, figures_details, figures_line
-from app.features.chat.presenter import date_text
+from app.features.chat.labels import date_text
 from app.features.chat.sampling import (
     CONTROLS,
     built_in_presets,

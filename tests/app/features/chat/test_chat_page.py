@@ -137,14 +137,14 @@ def test_the_editor_of_a_message_is_seen_when_it_opens(chat: Chat, qtbot: QtBot)
 
 def test_regenerating_keeps_the_version_before(chat: Chat) -> None:
     chat.ask("Name one", "Alpha")
-    chat.page.transcript.regenerate_requested.emit(chat.controller.current.last.id)  # type: ignore[union-attr]
+    chat.page.transcript.requests.regenerate.emit(chat.controller.current.last.id)  # type: ignore[union-attr]
     chat.settle()
     chat.engine.say("Beta")
     chat.engine.finish()
     chat.settle()
     view = chat.page.transcript.views[-1]
-    assert chat.texts == ["Name one", "Beta"] and view._versions.text() == "2 / 2"
-    view._versions._before.click()
+    assert chat.texts == ["Name one", "Beta"] and view.versions.text() == "2 / 2"
+    view.versions._before.click()
     assert chat.texts == ["Name one", "Alpha"]
     chat.settle()
     chat.send("go on")
@@ -167,7 +167,7 @@ def test_an_edited_message_forks_and_one_can_go_back(
     chat.engine.finish("uno")
     chat.settle()
     assert chat.texts == ["Primero", "uno"]
-    chat.page.transcript.views[0]._versions._before.click()
+    chat.page.transcript.views[0].versions._before.click()
     assert chat.texts == ["First", "1", "Second", "2"]
     chat.settle()
     conversation = chat.controller.current.id
@@ -246,7 +246,7 @@ def test_deleting_can_be_undone(chat: Chat) -> None:
     chat.page.delete_current()
     chat.settle()
     assert chat.titles == ["One"] and chat.texts == ["One", "1"]
-    assert chat.page.toast.text() == "“Two” was deleted."
+    assert "“Two”" in chat.page.toast.text()
     chat.page.toast.act()
     chat.settle()
     assert chat.titles == ["Two", "One"] and chat.texts == ["Two", "2"]
@@ -365,7 +365,7 @@ def test_a_crash_keeps_what_was_written_and_waits_for_the_engine(chat: Chat) -> 
     assert chat.states == ["complete", "error"] and chat.texts[-1] == "half a reply"
     chat.send("Two")
     assert len(chat.engine.order) == 1
-    assert "engine runs again" in chat.page.transcript.views[-1].record.status
+    assert chat.page.transcript.views[-1].record.is_open and chat.states[-1] == "waiting"
     chat.engine.set_state("ready")
     assert chat.engine.prompt()[-1] == ("user", "Two")
 

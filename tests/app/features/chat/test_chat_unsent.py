@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtTest import QTest
 from pytestqt.qtbot import QtBot
 
-from app.features.chat.draft import KEEP_AT_LEAST_S, KEEP_DELAY_MS
+from app.features.chat.draft import SAVE_AT_LEAST_S, SAVE_DELAY_MS
 from app.storage import NEW, ChatStore
 from tests.app.chat_fixtures import Chat, chat, chat_in, kill_when_it_says
 
@@ -65,8 +65,8 @@ def test_who_writes_on_and_on_does_not_lose_it_all(
     pause = chat.page.draft._pause
     pause.stop()
     QTest.keyClicks(chat.page.composer.input, "a")
-    assert pause.interval() == KEEP_DELAY_MS and pause.isActive()
-    now += KEEP_AT_LEAST_S
+    assert pause.interval() == SAVE_DELAY_MS and pause.isActive()
+    now += SAVE_AT_LEAST_S
     begun: list[int] = []
     pause.start = begun.append  # type: ignore[method-assign, assignment]
     QTest.keyClicks(chat.page.composer.input, "b")

@@ -12,9 +12,9 @@ from app.features.chat.figures import (
     Passage,
     Passages,
     followed,
-    kept,
     marks_of,
     note_of,
+    passages_before,
     precisions_of,
 )
 from app.features.models.precision import change_words
@@ -56,9 +56,9 @@ def test_a_switch_is_told_in_the_text_and_in_copies() -> None:
 
 def test_a_branch_keeps_the_passages_of_the_tokens_that_it_keeps() -> None:
     passages = (Passage(0, 0, "bf16"), Passage(40, 9, "bf16 · int8 weights"))
-    assert kept(passages, 9) == passages[:1]
-    assert kept(passages, 10) == passages
-    assert kept(passages, 0) == ()
+    assert passages_before(passages, 9) == passages[:1]
+    assert passages_before(passages, 10) == passages
+    assert passages_before(passages, 0) == ()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.chat.conversation import Message, State
-from app.features.chat.presenter import message_record
+from app.features.chat.labels import message_record
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.link.bridge import EngineBridge
 from app.main.application import Application
@@ -174,7 +174,7 @@ def _check_copies(application: Application, done: Message) -> None:
     assert "int8 weights from here" in view.text.toPlainText()
     page.copy_last()
     assert "in fp32 · int8 weights.]" in QApplication.clipboard().text()
-    chat.generation._saver.save()
+    chat.saver.save()
     application.pages.store.flush()
     (stored,) = [m for m in application.pages.store.messages(chat.current.id) if m.id == done.id]
     assert Message.from_record(stored).passages == done.passages

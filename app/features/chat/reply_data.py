@@ -1,21 +1,15 @@
-"""`TokenKeeper`: where the tokens of replies are, and how one gets them."""
+"""Tokens and times of a reply as compressed JSON, for the store and files of chats. No Qt."""
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
-from PySide6.QtCore import QObject
-
-from app.features.chat.saving import Saver
-from app.link.tasks import run_task
-from app.storage import ChatStore, StorageError
-from engine.errors import ErrorInfo
-from engine.messages import OutputEvent, TokenLogprob
+from engine.snapshot import RequestTimes, TokenEvent
 from widgets.tokens.record import Alternative, Origin, TokenRecord
 
 VERSION = 1
@@ -29,8 +23,8 @@ class ReplyTokens:
     records: tuple[TokenRecord, ...]
 
     def opening(self, index: int, token_id: int) -> tuple[TokenRecord, ...]:
-        """The tokens before `index`, then the choice `token_id` of that place: what a branch
-        begins with. Raises KeyError where the token is no choice there."""
+        """What a branch begins with: the tokens before `index`, then the choice `token_id` there.
+        Raises KeyError where the token is no choice there."""
         before = [
             record if record.origin is Origin.CHOSEN else record._replace(origin=Origin.KEPT)
             for record in self.records[:index]
@@ -81,7 +75,7 @@ class ReplyTokens:
         return cls(columns["model"], tuple(_records(columns, texts, others)))
 
     def pack(self) -> bytes:
-        return zlib.compress(json.dumps(self.as_columns(), separators=(",", ":")).encode())
+        return _packed(self.as_columns())
 
     @classmethod
     def unpack(cls, packed: bytes) -> ReplyTokens:
@@ -124,89 +118,53 @@ def _chosen(record: TokenRecord, token_id: int) -> TokenRecord:
     raise KeyError(token_id)
 
 
-def record_of(token: TokenLogprob) -> TokenRecord:
-    """What the engine reports of a token."""
-    alternatives = tuple(Alternative(*alternative) for alternative in token.alternatives)
-    return TokenRecord(token.token_id, token.token, token.logprob, token.rank, alternatives)
+def _packed(columns: Mapping[str, Any]) -> bytes:
+    return zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
 
 
-def records_of(event: OutputEvent) -> list[TokenRecord]:
-    """The tokens of an event: the drafts that stood, then the model's own, in place of those that
-    did not."""
-    records = [record_of(token) for token in event.logprobs]
-    if event.drafts is not None and records:
-        for i in range(min(event.drafts.num_accepted, len(records))):
-            records[i] = records[i]._replace(is_draft=True)
-        if event.drafts.rejected:
-            records[-1] = records[-1]._replace(rejected=event.drafts.rejected)
-    return records
+def pack_times(times: RequestTimes) -> bytes:
+    return _packed(as_columns(times))
 
 
-NUM_CACHED = 8
-"""Replies whose tokens stay in memory."""
+def as_columns(times: RequestTimes) -> dict[str, Any]:
+    """Plain data, for JSON: microseconds since the arrival."""
 
-Failed = Callable[[ErrorInfo], None]
+    def since_arrival(moment: float | None) -> int | None:
+        return None if moment is None else round((moment - times.arrival) * 1e6)
+
+    moments = [0, *(round((event.time - times.arrival) * 1e6) for event in times.tokens)]
+    return {
+        "version": VERSION,
+        "scheduled": since_arrival(times.first_scheduled),
+        "finished": since_arrival(times.finished),
+        "gaps": [after - before for before, after in pairwise(moments)],
+        "counts": [event.num_tokens for event in times.tokens],
+    }
 
 
-class TokenKeeper:
-    """The tokens of all replies that have them: in the store, the last used in memory too."""
+def unpack_times(packed: bytes) -> RequestTimes:
+    """The arrival is at 0. Raises ValueError for bytes that `pack_times` did not make."""
+    try:
+        columns = json.loads(zlib.decompress(packed))
+    except zlib.error as error:
+        raise ValueError(f"not the times of a reply: {error!r}") from error
+    return from_columns(columns)
 
-    def __init__(self, store: ChatStore, saver: Saver) -> None:
-        self._store = store
-        self._saver = saver
-        self._known: set[str] = set()
-        self._cache: dict[str, ReplyTokens] = {}  # the last used last
 
-    def has(self, reply_id: str) -> bool:
-        return reply_id in self._known
-
-    def learn(self, conversation_id: str) -> None:
-        """Which replies of a conversation have tokens. Raises StorageError."""
-        self._known |= self._store.messages_with_tokens(conversation_id)
-
-    def keep(self, reply_id: str, model: str, records: Sequence[TokenRecord]) -> None:
-        """Save the tokens of a reply that has ended."""
-        tokens = ReplyTokens(model, tuple(records))
-        self._known.add(reply_id)
-        self._remember(reply_id, tokens)
-        self._saver.watch(self._store.save_tokens(reply_id, tokens.pack), self._saver.report)
-
-    def of(self, reply_id: str) -> ReplyTokens | None:
-        """None where they are not kept, or were not read (see `read`)."""
-        found = self._cache.get(reply_id)
-        if found is not None:
-            self._remember(reply_id, found)
-        return found
-
-    def read(
-        self, owner: QObject, reply_id: str, done: Callable[[ReplyTokens], None], failed: Failed
-    ) -> None:
-        """Call `done` with a reply's tokens, at once where they are in memory; `failed` where they
-        cannot be read. A long reply takes a while to unpack: that is done off the window."""
-        found = self.of(reply_id)
-        if found is not None:
-            done(found)
-            return
-
-        def got(tokens: ReplyTokens) -> None:
-            self._remember(reply_id, tokens)
-            done(tokens)
-
-        run_task(owner, lambda: self._unpacked(reply_id), got, failed)
-
-    def _unpacked(self, reply_id: str) -> ReplyTokens:
-        packed = self._store.packed_tokens(reply_id)
-        if packed is None:
-            raise StorageError("The tokens of this reply are not kept.", "Write it again.")
-        try:
-            return ReplyTokens.unpack(packed)
-        except ValueError as error:
-            raise StorageError(
-                f"The tokens of this reply cannot be read: {error}.", "Write it again."
-            ) from error
-
-    def _remember(self, reply_id: str, tokens: ReplyTokens) -> None:
-        self._cache.pop(reply_id, None)
-        self._cache[reply_id] = tokens
-        while len(self._cache) > NUM_CACHED:
-            del self._cache[next(iter(self._cache))]
+def from_columns(columns: Any) -> RequestTimes:
+    """The arrival is at 0. Raises ValueError for what `as_columns` did not make."""
+    try:
+        if columns["version"] != VERSION:
+            raise ValueError(f"times of version {columns['version']}")
+        whole = [*columns["gaps"], *columns["counts"]]
+        whole += [us for us in (columns["scheduled"], columns["finished"]) if us is not None]
+        if not all(type(number) is int and number >= 0 for number in whole):
+            raise ValueError("not the times of a reply: they are whole numbers")
+        moments = (us / 1e6 for us in accumulate(columns["gaps"]))
+        tokens = zip(moments, columns["counts"], strict=True)
+        scheduled, finished = (
+            None if us is None else us / 1e6 for us in (columns["scheduled"], columns["finished"])
+        )
+        return RequestTimes(0.0, scheduled, tuple(TokenEvent(*t) for t in tokens), finished)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not the times of a reply: {error!r}") from error
