@@ -1,7 +1,7 @@
-"""The engine's configuration, and one registry of its settings.
+"""The engine's configuration, and one registry of its settings (`SETTINGS`).
 
-Every setting is declared once: name, default, bounds, what changing it costs (`Change`), and its
-help. The command line, the settings panel and the documentation are made from this registry.
+Each setting is declared once: name, default, range, label, help, and what a change of it costs
+(`Change`). The command line, the settings panel and the documentation are made from it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ class Change(StrEnum):
     RELOAD = "reload"  # the model is loaded again
 
 
+TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One declared engine setting. `minimum`/`maximum` are inclusive; None means unbounded.
-    `check_other`: raises ConfigError for what is none of the choices and is not allowed either;
-    None: nothing else is. `other`: how what else is allowed is written."""
+    `check_other` raises ConfigError unless a value beside the choices is allowed; `other` is the
+    form of such values."""
 
     name: str
     type: type
@@ -62,7 +65,7 @@ class Setting:
             return
         accepted: tuple[type, ...] = (int, float) if self.type is float else (self.type,)
         if not isinstance(value, accepted) or (isinstance(value, bool) and self.type is not bool):
-            raise ConfigError(f"{self.name} is {value!r}.", f"Give a {self.type.__name__}.")
+            raise ConfigError(f"{self.name} is {value!r}.", f"Give {TYPE_NAMES[self.type]}.")
         if isinstance(value, (int, float)):
             # `not (a <= b)` also refuses NaN
             if self.minimum is not None and not value >= self.minimum:
@@ -97,56 +100,51 @@ def _setting(type_: type, default: Any, change: Change, label: str, help_: str, 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Everything that decides how the engine runs. Immutable: see `replace` and `change_class`."""
+    """All settings of the engine. Immutable: see `replace` and `change_class`."""
 
     model: str = _setting(
         str, "", Change.RELOAD, "Model", "Folder of a Hugging Face checkpoint."
     )
     device: str = _setting(
         str, "auto", Change.RELOAD, "Device",
-        "Where the model runs. auto: the first NVIDIA GPU that can be used, else the CPU; cuda:0, "
-        "cuda:1 and so on name one.",
+        "Device that runs the model. auto: the first usable NVIDIA GPU, else the CPU.",
         choices=DEVICES, check_other=check_device, other="cuda:N",
     )
     gpu_layers: str = _setting(
         str, AUTO, Change.RELOAD, "GPU layers",
-        "How many of the model's layers an NVIDIA GPU computes. The CPU computes those before "
-        "them, and their part of the KV cache is in RAM. auto: all, or as many as fit where the "
-        "memory of the GPU does not suffice for all.",
+        "Layers on the GPU; the others and their KV cache are on the CPU (CPU offload). auto: as "
+        "many layers as fit in GPU memory.",
         choices=GPU_LAYERS, check_other=check_gpu_layers, other="N",
     )
     tensor_parallel_size: int = _setting(
         int, 1, Change.RELOAD, "Tensor parallel size",
-        "How many ranks compute each layer together: its heads, the inner width of its MLP and the "
-        "vocabulary are divided among them. On NVIDIA GPUs that many, from the chosen one on; on "
-        "the CPU that many groups of threads, each on a NUMA node of its own where there are as "
-        "many.",
+        "Number of GPUs that share each layer, from the chosen device on. On the CPU: thread "
+        "groups, one per NUMA node if there are enough.",
         minimum=1, maximum=8, unit="ranks",
     )
     pipeline_parallel_size: int = _setting(
         int, 1, Change.RELOAD, "Pipeline parallel size",
-        "On how many NVIDIA GPUs, from the chosen one on, the layers of the model are, as many on "
-        "each. One computes behind the other, and long prompts in pieces, so that all compute at "
-        "once.",
+        "Number of GPUs that share the layers, from the chosen device on. Each has as many "
+        "consecutive layers.",
         minimum=1, maximum=8, unit="stages",
     )
     dtype: str = _setting(
-        str, "auto", Change.RELOAD, "Number format",
-        "Of weights, activations and, unless it has its own, KV cache. auto: bfloat16 where this "
-        "machine computes it fast and the model is larger than its cache, else float32.",
+        str, "auto", Change.RELOAD, "Compute dtype",
+        "Number format of weights, activations and, by default, KV cache. auto: bfloat16 if this "
+        "machine computes it fast and the model exceeds its cache, else float32.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     load_format: str = _setting(
         str, "auto", Change.RELOAD, "Load format",
-        "auto reads the checkpoint's safetensors; dummy fills the model's shape with seeded "
-        "random weights, to measure speed without a download.",
+        "auto: the checkpoint's safetensors. dummy: seeded random weights of the model's shape, "
+        "for speed tests without a download.",
         choices=("auto", "dummy"),
     )
     quantization: str = _setting(
-        str, "auto", Change.RELOAD, "Weights",
-        "How the weights of linear layers are held. auto: as the checkpoint stores them; none: "
-        "as plain numbers; int8, int4, nf4, fp8: rounded while they are loaded, without "
-        "calibration. The others name the format of a quantized checkpoint.",
+        str, "auto", Change.RELOAD, "Quantization",
+        "Weights of linear layers. auto: as in the checkpoint; none: unquantized; int8, int4, nf4, "
+        "fp8: quantized at load, without calibration. The others name the format of a quantized "
+        "checkpoint.",
         choices=(
             "auto", "none", "int8", "int4", "nf4", "fp8", "awq", "gptq", "compressed-tensors",
             "bitsandbytes",
@@ -154,132 +152,125 @@ class EngineConfig:
     )
     quantization_group_size: int = _setting(
         int, 128, Change.RELOAD, "Group size",
-        "Of int4: inputs that share a scale. Small groups lose less and take more memory.",
+        "Inputs per scale of int4. Smaller groups: better quality, more memory.",
         minimum=32, maximum=256, unit="inputs",
     )
     quantization_head: str = _setting(
         str, "none", Change.RELOAD, "Output head",
-        "Output head and embeddings. none: plain numbers; int8: rounded while they are loaded, "
-        "which in small models saves most of the bytes.",
+        "Output head and embeddings. none: unquantized; int8: quantized at load, which saves most "
+        "in small models.",
         choices=("none", "int8"),
     )
     max_model_len: int | None = _setting(
         int, None, Change.RELOAD, "Context length",
-        "Most tokens of one request, prompt and reply. None: the model's own limit.",
+        "Maximum tokens per request, prompt and reply. None: the model's limit.",
         minimum=1, unit="tokens", optional=True,
     )
     num_threads: int | None = _setting(
         int, None, Change.RELOAD, "CPU threads",
-        "Most threads of the matrix products. None: the physical cores.",
+        "Maximum threads of matrix products. None: the number of physical cores.",
         minimum=1, maximum=1024, optional=True,
     )
     adaptive_threads: bool = _setting(
         bool, True, Change.LIVE, "Adaptive threads",
-        "On the CPU, compute steps of few tokens with fewer threads where these are measured to "
-        "be as fast, and all steps with no more than other programs leave cores for. Off: always "
-        "the number above.",
+        "Choose the thread count per step: fewer for small steps, never more than the idle cores. "
+        "Off: always the CPU threads above.",
     )
     enforce_eager: bool = _setting(
-        bool, False, Change.CACHE_REBUILD, "Eager steps",
-        "Launch every kernel of a step by itself. Off: on an NVIDIA GPU, steps in which everybody "
-        "decodes are captured once as CUDA graphs and replayed, which takes some memory.",
+        bool, False, Change.CACHE_REBUILD, "Eager mode",
+        "Launch every kernel separately. Off: on NVIDIA GPUs, decode-only steps are replayed as "
+        "CUDA graphs, which take some memory.",
     )
     seed: int = _setting(
-        int, 0, Change.RELOAD, "Seed", "Of dummy weights and of requests without a seed.",
+        int, 0, Change.RELOAD, "Seed", "Seed of dummy weights and of requests without one.",
         minimum=0, maximum=2**63 - 1,
     )
     max_num_seqs: int = _setting(
-        int, 16, Change.LIVE, "Running requests", "Most requests that share one step.",
+        int, 16, Change.LIVE, "Max running requests", "Maximum requests per step.",
         minimum=1, maximum=1024, unit="requests",
     )
     max_num_batched_tokens: int = _setting(
-        int, 512, Change.LIVE, "Token budget per step",
-        "Most tokens computed in one step: larger prefills faster, smaller keeps ITL even.",
+        int, 512, Change.LIVE, "Max batched tokens",
+        "Maximum tokens per step. Larger: faster prefill. Smaller: steadier ITL.",
         minimum=1, maximum=131072, unit="tokens",
     )
     batching: str = _setting(
         str, "continuous", Change.LIVE, "Batching",
-        "continuous fills a free place at the next step; static runs a batch to its last request "
-        "before the next one starts.",
+        "continuous: admit requests at every step. static: finish a batch before the next one.",
         choices=("continuous", "static"),
     )
     enable_prefix_caching: bool = _setting(
         bool, True, Change.LIVE, "Prefix caching",
-        "Reuse the KV blocks of a prompt's beginning that was computed before.",
+        "Reuse the KV blocks of a prompt prefix that was computed before.",
     )
     enable_chunked_prefill: bool = _setting(
         bool, True, Change.LIVE, "Chunked prefill",
-        "Split long prompts over steps. Off: a prompt is computed in one step, and the token "
-        "budget of a step grows to the context length.",
+        "Split long prompts across steps. Off: each prompt is prefilled in one step, of up to the "
+        "context length.",
     )
     watermark: float = _setting(
         float, 0.05, Change.LIVE, "Watermark",
-        "Fraction of the blocks kept free when a request is admitted: prevents preemption thrash.",
+        "Fraction of KV blocks kept free at admission, to avoid preemptions.",
         minimum=0.0, maximum=0.5,
     )
     num_speculative_tokens: int = _setting(
-        int, 4, Change.LIVE, "Drafted tokens",
-        "Most tokens that are drafted for a request and verified in one step. 0 switches drafting "
-        "off.",
+        int, 4, Change.LIVE, "Draft tokens",
+        "Maximum tokens drafted per request and step. 0: no drafting.",
         minimum=0, maximum=16, unit="tokens",
     )
     speculative_adaptive: bool = _setting(
-        bool, True, Change.LIVE, "Adaptive drafts",
-        "Draft as many tokens as pay, from the measured acceptance of each request and the "
-        "measured cost of a step; none where drafting is slower. Off: always the number above.",
+        bool, True, Change.LIVE, "Adaptive drafting",
+        "Choose the draft length from measured acceptance and step cost; pause without a speed-up. "
+        "Off: always the maximum above.",
     )
     prompt_lookup_min: int = _setting(
-        int, 2, Change.LIVE, "Shortest n-gram",
-        "Of the method ngram: fewest tokens at the end of the text that must have occurred before.",
+        int, 2, Change.LIVE, "Min n-gram",
+        "Minimum length of the n-grams that the method ngram looks up.",
         minimum=1, maximum=16, unit="tokens",
     )
     prompt_lookup_max: int = _setting(
-        int, 5, Change.LIVE, "Longest n-gram",
-        "Of the method ngram: most tokens that are looked for.",
+        int, 5, Change.LIVE, "Max n-gram",
+        "Maximum length of the n-grams that the method ngram looks up.",
         minimum=1, maximum=16, unit="tokens",
     )
     speculative_method: str = _setting(
         str, "off", Change.CACHE_REBUILD, "Speculative decoding",
-        "Something cheap drafts tokens, the model verifies them in one step: the same text in "
-        "fewer steps. draft_model: a small model of the same vocabulary drafts; ngram: what "
-        "followed the last time that the text ended like this; eagle3: an EAGLE-3 head that was "
-        "trained for the model drafts from its hidden states.",
+        "Draft several tokens, verify them in one step of the model. The text is the same. "
+        "draft_model: a small model of the same vocabulary; ngram: repetitions of the text; "
+        "eagle3: an EAGLE-3 head trained for the model.",
         choices=("off", "draft_model", "ngram", "eagle3"),
     )
     speculative_model: str | None = _setting(
         str, None, Change.CACHE_REBUILD, "Draft model",
-        "Folder of what drafts: a small model for the method draft_model, the head for eagle3. "
-        "None: no draft model.",
+        "Folder of the draft model, or of the EAGLE-3 head for eagle3. None: no draft model.",
         optional=True,
     )
     block_size: int = _setting(
         int, 16, Change.CACHE_REBUILD, "Block size",
-        "Tokens per KV block: small loses less to partly filled blocks, large costs less "
-        "bookkeeping.",
+        "Tokens per KV block. Smaller: fewer unused slots. Larger: less overhead.",
         minimum=1, maximum=1024, unit="tokens",
     )
     kv_cache_dtype: str = _setting(
-        str, "auto", Change.CACHE_REBUILD, "KV precision",
-        "What keys and values are stored in. auto: the model's precision; fp8 (e4m3) and int8: 8 "
-        "bits and a scale for each token and head, so that the cache holds about twice the "
-        "tokens. Each may have its own: k=int8,v=fp8.",
+        str, "auto", Change.CACHE_REBUILD, "KV cache dtype",
+        "Number format of keys and values. auto: the compute dtype. fp8 (e4m3), int8: 8 bits and a "
+        "scale per token and head, for about twice the tokens. Separately: k=int8,v=fp8.",
         choices=KV_DTYPES, check_other=check_kv_dtype, other="k=K,v=V",
     )
     kv_cache_memory_bytes: int | None = _setting(
-        int, None, Change.CACHE_REBUILD, "Cache size",
-        "Bytes of the KV cache. None: planned from the memory that is free.",
+        int, None, Change.CACHE_REBUILD, "KV cache size",
+        "Memory of the KV cache. None: planned from the free memory.",
         minimum=1, unit="bytes", optional=True,
     )
     gpu_memory_utilization: float = _setting(
         float, 0.9, Change.CACHE_REBUILD, "Memory utilization",
-        "Fraction of the device's memory (RAM for cpu) that the engine may plan with, capped by "
-        "what is free less a reserve for the desktop.",
+        "Maximum fraction of the device's memory (RAM on the CPU) for the engine, at most the free "
+        "memory less a reserve for the desktop.",
         minimum=0.05, maximum=1.0,
     )
     kv_allocation: str = _setting(
         str, "paged", Change.CACHE_REBUILD, "KV allocation",
-        "paged takes blocks as tokens come; contiguous reserves each request's longest possible "
-        "length at admission, as engines did before paging (for comparison).",
+        "paged: allocate blocks as tokens come. contiguous: reserve the maximum length at "
+        "admission, as engines did before paging (for comparison).",
         choices=("paged", "contiguous"),
     )
 
@@ -289,16 +280,15 @@ class EngineConfig:
 
     @property
     def step_token_limit(self) -> int:
-        """Most tokens of one step. Without chunking a whole context has to fit beside one token
-        of every other request (needs max_model_len resolved)."""
+        """Maximum tokens of one step. Without chunking a whole context has to fit beside one
+        token of every other request (needs max_model_len resolved)."""
         if self.enable_chunked_prefill:
             return self.max_num_batched_tokens
         return max(self.max_num_batched_tokens, (self.max_model_len or 0) + self.max_num_seqs)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Of ranks or stages, where `device` (resolved) is the first of several GPUs; else that
-        one alone."""
+        """One device per tensor or pipeline parallel shard, from `device` (resolved) on."""
         if not is_cuda(self.device):
             return (self.device,)
         most = max(self.tensor_parallel_size, self.pipeline_parallel_size)
@@ -306,27 +296,27 @@ class EngineConfig:
 
     @property
     def kv_dtype(self) -> KVDtype:
-        """What the caches of the model and of its draft store."""
+        """Number formats of the KV caches of the model and of its draft model."""
         return parse_kv_dtype(self.kv_cache_dtype)
 
     @property
     def most_drafts(self) -> int:
-        """That a request may have in a step."""
+        """Maximum draft tokens per request and step."""
         return 0 if self.speculative_method == "off" else self.num_speculative_tokens
 
     @property
     def drafts_with_weights(self) -> bool:
-        """Whether what drafts has weights and a cache of its own."""
+        """Whether drafting needs weights and a KV cache of its own."""
         return self.speculative_method in ("draft_model", "eagle3")
 
     @property
     def drafts_from_hidden_states(self) -> bool:
-        """Whether drafts are made from what the model computes in its steps: what it computed
-        before, and what prefix caching skips, is not to be had."""
+        """Whether drafts are made from the hidden states of the model's steps. Those of earlier
+        steps, and of tokens that prefix caching skips, are not available."""
         return self.speculative_method == "eagle3" and self.num_speculative_tokens > 0
 
     def replace(self, **changes: Any) -> EngineConfig:
-        """A copy with `changes`; raises ConfigError for an unknown name or a value not allowed."""
+        """A copy with `changes`. Raises ConfigError for an unknown name or an invalid value."""
         unknown = sorted(set(changes) - set(SETTINGS))
         if unknown:
             raise ConfigError(
@@ -364,4 +354,4 @@ def _declared() -> dict[str, Setting]:
 
 
 SETTINGS: dict[str, Setting] = _declared()
-"""Every engine setting by name, in the order in which a person would read them."""
+"""Every engine setting by name, in reading order."""

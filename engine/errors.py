@@ -1,4 +1,4 @@
-"""Errors that a user reads: the cause, the numbers behind it, and what to do about it."""
+"""Errors for users: the cause with its numbers, and the remedy."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ class ErrorInfo(NamedTuple):
 
 
 class InferdeckError(Exception):
-    """Base of every error that is shown to the user.
-
-    `cause` says what went wrong with its numbers, `remedy` what the user can do.
-    """
+    """Base of all errors that users see: the cause with its numbers, and the remedy."""
 
     def __init__(self, cause: str, remedy: str = "") -> None:
         super().__init__(f"{cause} {remedy}".strip())
@@ -32,32 +29,31 @@ class InferdeckError(Exception):
 
 
 class ConfigError(InferdeckError):
-    """A setting, or a combination of settings, that cannot be honoured."""
+    """An invalid setting, or settings that exclude each other."""
 
 
 class DraftModelError(ConfigError):
-    """A draft model that cannot draft for the model: another vocabulary, too large, not named. The
-    model itself can be loaded without it."""
+    """An unusable draft model: other vocabulary, too large, not named. The model itself loads."""
 
 
 class InvalidRequestError(InferdeckError):
-    """A request that is refused when it is added: bad parameters, too long, can never fit."""
+    """A request with invalid parameters, or one that never fits."""
 
 
 class CheckpointError(InferdeckError):
-    """A model folder that is missing something, damaged, or not what it says."""
+    """An incomplete, damaged or inconsistent model folder."""
 
 
 class UnsupportedModelError(InferdeckError):
-    """A model whose architecture this engine cannot run, with the reason."""
+    """An unsupported architecture, with the reason."""
 
 
 class OutOfMemoryError(InferdeckError):
-    """Not enough memory for what was asked, with needed and available bytes."""
+    """Not enough memory, with the needed and available bytes."""
 
 
 class DiskFullError(InferdeckError):
-    """Not enough space for a file, with needed and free bytes."""
+    """Not enough disk space, with the needed and free bytes."""
 
 
 class NumericalError(InferdeckError):
@@ -65,12 +61,12 @@ class NumericalError(InferdeckError):
 
 
 class LoadCancelled(InferdeckError):  # noqa: N818 - not an error to the user, a way out
-    """The user cancelled loading; nothing of the half-loaded model is kept."""
+    """The user cancelled loading; the partly loaded model is freed."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on a GPU or elsewhere. (torch raises RuntimeError
-    on the CPU, and its own kind of it on GPUs; libraries beneath it say it in words.)"""
+    """Whether memory ran out, on a GPU or elsewhere. (torch raises RuntimeError on the CPU, and a
+    subclass of it on GPUs; the libraries beneath it raise RuntimeError with a text.)"""
     if isinstance(error, (MemoryError, OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(
@@ -83,14 +79,14 @@ _OF_GPUS = ("CUDA error: ", "Triton Error [CUDA]: ", "CUBLAS_STATUS_", "CUDNN_ST
 
 
 def is_gpu_fault(error: BaseException) -> bool:
-    """Whether a GPU, its driver or a kernel failed: after most such errors the GPU computes nothing
-    more in this process."""
+    """Whether a GPU, its driver or a kernel failed. Most such errors end the use of the GPU in this
+    process."""
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _OF_GPUS)
 
 
 def let_go(error: BaseException) -> None:
-    """Forget the frames that an error came through: what was being made in them hangs on it, and
-    may be as large as what is to be made in its place."""
+    """Drop the tracebacks of an error and its causes: their frames keep tensors alive, and the
+    memory is needed for the next attempt."""
     found: BaseException | None = error
     while found is not None:
         found.__traceback__ = None
@@ -98,27 +94,26 @@ def let_go(error: BaseException) -> None:
 
 
 def describe(error: BaseException) -> ErrorInfo:
-    """Any exception as an `ErrorInfo`; one that is not ours keeps its type's name in the cause."""
+    """Any exception as an `ErrorInfo`; the cause of one that is not ours begins with its type."""
     if isinstance(error, InferdeckError):
         return error.info()
     if is_out_of_memory(error):
         return ErrorInfo(
-            "The machine ran out of memory.",
-            "Choose a smaller model, context length or cache, or close other programs.",
+            "Out of memory.",
+            "Choose a smaller model, context length or KV cache, or close other programs.",
             "MemoryError",
         )
     if is_gpu_fault(error):
         words = str(error).strip().partition("\n")[0].rstrip(".")
         return ErrorInfo(
             f"The GPU failed: {words}.",
-            "Close the program and start it again: in this process the GPU may not compute any "
-            "more. If it fails again, see whether nvidia-smi still shows it; the device cpu works "
-            "without it.",
+            "Restart Inferdeck: this process can no longer use the GPU. If it fails again, check "
+            "nvidia-smi, or set device to cpu.",
             type(error).__name__,
         )
     text = str(error).strip() or "no further details"
     return ErrorInfo(
         f"{type(error).__name__}: {text}",
-        "This is a fault in the program: restart the engine, and report it with the log.",
+        "This is a bug: restart the engine, and report it with the log.",
         type(error).__name__,
     )

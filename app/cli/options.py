@@ -12,7 +12,7 @@ from typing import Any
 
 from app.paths import starter_model
 from app.units import parse_bytes
-from engine.config import SETTINGS, EngineConfig, Setting
+from engine.config import SETTINGS, TYPE_NAMES, EngineConfig, Setting
 from engine.errors import ConfigError
 from engine.sampling_params import PARAMETERS, Parameter, SamplingParams
 
@@ -90,7 +90,7 @@ def _parse(setting: Setting, text: str) -> Any:
             return parse_bytes(text)
         return setting.type(text)
     except ValueError:
-        wanted = {int: "a whole number", float: "a number"}.get(setting.type, "a value")
+        wanted = TYPE_NAMES[setting.type]
         if setting.unit == "bytes":
             wanted = "a size such as 2GiB, 512MiB or 4096"
         raise ConfigError(f"{setting.name} is {text!r}.", f"Give {wanted}.") from None
@@ -100,7 +100,7 @@ def _metavar(setting: Setting) -> str:
     if setting.choices:
         others = (setting.other,) if setting.other else ()
         return "{" + ",".join((*setting.choices, *others)) + "}"
-    if setting.name == "model":
+    if setting.name in ("model", "speculative_model"):
         return "DIR"
     if setting.unit == "bytes":
         return "SIZE"

@@ -205,13 +205,12 @@ class ModelSession(QObject):
     def _on_made_room(self, event: messages.MadeRoom) -> None:
         if event.is_smaller:
             key, remedy = ROOM, (
-                "Close other programs on the device. The cache stays smaller until it is rebuilt: "
-                "change Memory utilization or Cache size, or load the model again."
+                "Close other programs on the device. To rebuild the KV cache, change Memory "
+                "utilization or KV cache size, or reload the model."
             )
         else:
             key, remedy = AHEAD, (
-                "Close other programs on the device, or leave steps more memory: lower Memory "
-                "utilization or Cache size."
+                "Close other programs on the device, or lower Memory utilization or KV cache size."
             )
         self.notice.emit(Notice(key, event.text, remedy, is_sequel=event.times > 1))
 

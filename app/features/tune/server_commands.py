@@ -149,7 +149,7 @@ def scale_notes(config: EngineConfig, names: Mapping[str, str]) -> list[str]:
     if word(config, names) is None:
         return []
     return [
-        "KV precision: one scale a layer there, 1.0 unless the checkpoint brings it, and one for "
+        "KV cache dtype: one scale a layer there, 1.0 unless the checkpoint brings it, and one for "
         "each token and head here: measure the quality there."
     ]
 

@@ -146,7 +146,7 @@ def test_a_full_disk_is_named(failing_doctor: Any, capsys: pytest.CaptureFixture
 
 def test_a_lack_of_memory_is_named(failing_doctor: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert failing_doctor(MemoryError()) == 1
-    assert "ran out of memory" in capsys.readouterr().err
+    assert "memory" in capsys.readouterr().err
 
 
 def test_a_fault_shows_where_it_happened(

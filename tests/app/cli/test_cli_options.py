@@ -75,7 +75,7 @@ def test_a_flag_sets_its_setting(argv: list[str], name: str, value: object) -> N
     ("argv", "words"),
     [
         (["--block-size", "0"], ("--block-size", "at least 1")),
-        (["--block-size", "many"], ("'many'", "whole number")),
+        (["--block-size", "many"], ("'many'", "integer")),
         (["--dtype", "float8"], ("'float8'", "bfloat16")),
         (["--watermark", "nan"], ("nan", "at least 0")),
         (["--watermark", "2"], ("2", "at most 0.5")),

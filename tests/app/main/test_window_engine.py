@@ -18,6 +18,7 @@ from app.features.chat.conversation import State
 from app.link.bridge import EngineBridge
 from app.main.application import Application
 from engine import messages
+from engine.config import SETTINGS
 from tests import ROOT
 from tests.app.window_fixtures import ask, reply
 from widgets.controls.setting_row import ChoiceControl
@@ -197,8 +198,8 @@ def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
     pace.seconds = 0.4  # its 80 tokens outlast three changes and what the window needs to show them
     panel, strip = application.engine_settings, application.strip
     row = panel.rows["kv_cache_dtype"]
-    control = row.control
-    assert isinstance(control, ChoiceControl) and control.accessibleName() == "KV precision"
+    control, label = row.control, SETTINGS["kv_cache_dtype"].label
+    assert isinstance(control, ChoiceControl) and control.accessibleName() == label
     titles = {control.itemData(i): control.itemText(i) for i in range(control.count())}
     assert list(titles)[:3] == ["auto", "fp8", "int8"] and len(titles) == 9
     assert titles["k=int8,v=fp8"] == "K int8 · V fp8"
@@ -222,7 +223,7 @@ def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
     assert reply(application).state is State.COMPLETE
     assert "KV" not in strip.title and len(set(sizes)) == 1  # all that its requests can use
     texts = [mark.text for mark in application.charts.itl.marks]
-    assert "KV precision auto → int8" in texts
+    assert f"{label} auto → int8" in texts
 
 
 def test_a_cache_that_does_not_fit_is_refused_and_the_reply_goes_on(

@@ -42,7 +42,7 @@ def test_a_dragged_slider_sends_its_last_value(qtbot: QtBot, application: Applic
     sent = [c for c in thread.commands if type(c).__name__ == "Reconfigure"]
     assert [dict(c.changes) for c in sent] == [{"max_num_seqs": row.value()}]  # type: ignore[union-attr]
     marks = [mark.text for chart in application.charts.charts for mark in chart.marks]
-    assert marks and set(marks) == {f"Running requests 16 → {row.value()}"}
+    assert marks and set(marks) == {f"Max running requests 16 → {row.value()}"}
 
 
 def test_cache_and_reload_settings_wait_for_apply(qtbot: QtBot, application: Application) -> None:

@@ -357,7 +357,7 @@ def test_a_recording_of_a_real_run_replays_to_equal_views(
     assert window.views.memory.model.figures() == live.views.memory.model.figures()
     assert window.strip.title == live.strip.title and window.strip.state == live.strip.state
     marks = [mark.text for mark in window.charts.itl.marks]
-    assert marks == ["Running requests 16 → 3"]
+    assert marks == ["Max running requests 16 → 3"]
     assert window.views.requests.abort_button.isHidden()
     assert window.views.bottleneck.measure.isHidden()
     assert window.views.timeline.view.name(history.request_id(0)) == "request 1"

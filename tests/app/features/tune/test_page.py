@@ -17,6 +17,7 @@ from app.main.application import Application
 from app.main.main_window import MINIMUM_SIZE
 from app.window.docks import CardDock, DockArea, DockPlan
 from app.window.settings_store import LoadChoice, SettingsStore
+from engine.config import SETTINGS
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import next_run
 from widgets.plot.series import MarkKind
@@ -170,10 +171,10 @@ def test_every_chart_bears_the_same_marks(
     start(qtbot, page)
     set_number(qtbot, application, "max_num_seqs", 4)
     page.load.stop()
-    marks = page.charts.marks.marks
-    assert [m.text for m in marks] == ["load 3 at a time", "Running requests 16 → 4", "load ended"]
+    marks, label = page.charts.marks.marks, SETTINGS["max_num_seqs"].label
+    assert [m.text for m in marks] == ["load 3 at a time", f"{label} 16 → 4", "load ended"]
     assert [m.kind for m in marks] == [MarkKind.LOAD, MarkKind.SETTING, MarkKind.LOAD]
-    assert marks[1].details == ("Running requests: 16 → 4",)
+    assert marks[1].details == (f"{label}: 16 → 4",)
     for chart in (*page.charts.charts, *application.charts.charts):
         assert chart.marks == marks
     application.window.commands.run("theme.dark")

@@ -100,7 +100,7 @@ def test_a_cache_size_is_given_in_tokens_where_they_are_known() -> None:
     assert option(sglang_command(config, Facts(9000)), "--max-total-tokens") == "9000"
     assert "  max_tokens: 9000\n" in tensorrt_llm_command(config, Facts(9000)).text
     for make in (sglang_command, tensorrt_llm_command):
-        assert make(config).missing == (f"Cache size ({2**30})",)
+        assert make(config).missing == (f"{SETTINGS['kv_cache_memory_bytes'].label} ({2**30})",)
 
 
 @pytest.mark.parametrize("make", SERVERS)
@@ -125,14 +125,15 @@ def test_the_kv_precision_has_the_name_that_each_server_gives_it() -> None:
     assert "  dtype: fp8\n" in tensorrt_llm_command(fp8).text
     for make in (sglang_command, tensorrt_llm_command):
         assert "one scale a layer there" in make(fp8).comments
-        assert make(int8).missing == ("KV precision (int8)",)
+        assert make(int8).missing == (f"{SETTINGS['kv_cache_dtype'].label} (int8)",)
         assert "scale" not in make(int8).comments and "KV" not in make(BASE).comments
 
 
 @pytest.mark.parametrize("make", SERVERS)
 def test_keys_and_values_of_their_own_are_missing_everywhere(make: Any) -> None:
     split = make(BASE.replace(kv_cache_dtype="k=int8,v=fp8"))
-    assert split.missing == ("KV precision (k=int8,v=fp8)",) and split.text == make(BASE).text
+    assert split.missing == (f"{SETTINGS['kv_cache_dtype'].label} (k=int8,v=fp8)",)
+    assert split.text == make(BASE).text
     same = make(BASE.replace(kv_cache_dtype="k=fp8,v=fp8"))  # only another way to write it
     assert same == make(BASE.replace(kv_cache_dtype="fp8"))
 
@@ -269,7 +270,7 @@ def test_rounding_while_loading_is_said_where_the_server_can(
 )  # fmt: skip
 def test_rounding_that_a_server_lacks_is_named_with_another_way(make: Any, method: str) -> None:
     command = make(BASE.replace(quantization=method))
-    assert command.missing == (f"Weights ({method})",)
+    assert command.missing == (f"{SETTINGS['quantization'].label} ({method})",)
     assert "inferdeck quantize" in command.comments
 
 
