@@ -1,25 +1,26 @@
-"""The commands with their keys, as a table that is filtered by words."""
+"""Keyboard shortcuts: every command with its keys, filtered by words and changed by the user."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from PySide6.QtCore import QEvent, QObject, Qt, Signal
+from PySide6.QtCore import QEvent, QKeyCombination, QObject, Qt, Signal
 from PySide6.QtGui import QFont, QKeyEvent
 from PySide6.QtWidgets import (
     QHBoxLayout,
     QHeaderView,
+    QKeySequenceEdit,
     QLabel,
+    QLineEdit,
     QPushButton,
     QTableView,
     QVBoxLayout,
     QWidget,
 )
 
-from app.features.preferences.key_recorder import KeyRecorder
 from app.storage.json_file import NotWrittenError
-from app.window.commands import Command, CommandRegistry, native
+from app.window.commands import PORTABLE, Command, CommandRegistry, native
 from app.window.keymap import KeyMap, objection
 from widgets.controls.lines import ElidedLine
 from widgets.controls.tables import Index, RowTable, dress_table
@@ -29,7 +30,7 @@ COMMAND, MENU, KEYS, DEFAULT = range(4)
 
 
 class CommandTable(RowTable[Command]):
-    """A row for each command that was found; commands whose keys were changed stand out."""
+    """A row for each command found; changed keys are bold."""
 
     HEADINGS = ("Command", "Menu", "Keys", "Default")
 
@@ -39,7 +40,7 @@ class CommandTable(RowTable[Command]):
         self.find("")
 
     def find(self, text: str) -> int:
-        """Keep the commands in which every word of `text` occurs; how many these are."""
+        """Show the commands that have every word of `text`; their number."""
         words = text.lower().split()
         self.set_rows([c for c in self._registry if all(w in self._text(c) for w in words)])
         return len(self._rows)
@@ -55,7 +56,7 @@ class CommandTable(RowTable[Command]):
             self.dataChanged.emit(self.index(0, 0), last)
 
     def row_of(self, command_id: str) -> int:
-        """-1 where it was not found."""
+        """-1 if it is not shown."""
         return next((i for i, c in enumerate(self._rows) if c.id == command_id), -1)
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
@@ -81,28 +82,30 @@ class CommandTable(RowTable[Command]):
         )[column]
 
 
-NOTHING_FOUND = "No command has these words."
-CHOOSE = "Choose a command to give it other keys."
+NOTHING_FOUND = "No matching command."
+CHOOSE = "Select a command to change its keys."
+NO_KEYS = ("Backspace", "Del")
+"""These alone take the keys of a command away."""
 
 
 class KeyboardPage(QWidget):
-    """`changed`: some command has other keys now."""
+    """`changed`: the keys of a command changed."""
 
     changed = Signal()
 
     def __init__(self, registry: CommandRegistry, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._registry = registry
-        self._wanted = ""  # keys that another command has
+        self._wanted = ""  # keys of another command
         self.table = CommandTable(registry, self)
         self.view = _make_view(self.table)
         self.view.installEventFilter(self)
-        self.recorder = KeyRecorder()
-        self.recorder.pressed.connect(self.give)
-        self.reset = _button("Reset", "Give this command the keys that it came with")
-        self.reset_all = _button("Reset all", "Give every command the keys that it came with")
-        self.take_over = _button("Take over", "Give the keys to this command; the other has none")
-        self.leave = _button("Leave it", "Change nothing")
+        self.edit = _make_edit()
+        self.edit.editingFinished.connect(self._on_pressed)
+        self.reset = _button("Reset", "Reset this command to its default keys")
+        self.reset_all = _button("Reset all", "Reset every command to its default keys")
+        self.take_over = _button("Reassign", "Give the keys to this command; the other has none")
+        self.leave = _button("Cancel", "Keep the keys as they are")
         self._chosen = ElidedLine("text")
         self._message = QLabel()
         self._message.setTextFormat(Qt.TextFormat.PlainText)
@@ -111,7 +114,7 @@ class KeyboardPage(QWidget):
         self.reset_all.clicked.connect(self._reset_all)
         self.take_over.clicked.connect(lambda: self._bind(self._wanted))
         self.leave.clicked.connect(self._show)
-        self.view.doubleClicked.connect(lambda index: self.recorder.listen())
+        self.view.doubleClicked.connect(lambda index: self.edit.setFocus())
         self._arrange()
         self._watch_selection()
         theme_notifier().changed.connect(self._fit_rows)
@@ -122,7 +125,7 @@ class KeyboardPage(QWidget):
         change = QHBoxLayout()
         change.setSpacing(SPACE_2)
         change.addWidget(self._chosen, 2)
-        change.addWidget(self.recorder, 3)
+        change.addWidget(self.edit, 3)
         change.addWidget(self.reset)
         change.addWidget(self.reset_all)
         answer = QHBoxLayout()
@@ -139,7 +142,7 @@ class KeyboardPage(QWidget):
 
     @property
     def command(self) -> Command | None:
-        """The one that is chosen."""
+        """The selected one."""
         return self.table.row_at(self.view.currentIndex().row())
 
     @property
@@ -147,7 +150,7 @@ class KeyboardPage(QWidget):
         return self._message.text()
 
     def search(self, text: str) -> int:
-        """Show the commands in which every word of `text` occurs; how many these are."""
+        """Show the commands that have every word of `text`; their number."""
         chosen = self.command
         count = self.table.find(text)
         row = self.table.row_of(chosen.id) if chosen is not None else -1
@@ -156,13 +159,21 @@ class KeyboardPage(QWidget):
         return count
 
     def choose(self, command_id: str) -> None:
-        """Show a command, and be ready to take keys for it."""
+        """Select a command."""
         self.view.selectRow(self.table.row_of(command_id))
 
     # What the user does ------------------------------------------------------------------------
 
+    def _on_pressed(self) -> None:
+        """Also after Esc, or when the focus leaves: then there are none."""
+        pressed = self.edit.keySequence().toString(PORTABLE)
+        if pressed:
+            self.edit.clear()
+            keys = pressed.replace("Num+", "").replace("Backtab", "Tab")
+            self.give("" if keys in NO_KEYS else keys)
+
     def give(self, keys: str) -> None:
-        """Give `keys` to the chosen command, unless something stands against it: that is said."""
+        """Give `keys` to the selected command; if it cannot have them, say why."""
         command = self.command
         if command is None:
             return
@@ -177,7 +188,7 @@ class KeyboardPage(QWidget):
         self._wanted = keys
         other = self._registry.command(owner)
         name = other.text.rstrip("…")
-        self._say(f"{native(keys)} belongs to “{name}” ({other.where}).", "warning")
+        self._say(f"{native(keys)} is assigned to “{name}” ({other.where}).", "warning")
         for button in (self.take_over, self.leave):
             button.show()
         self.take_over.setFocus()
@@ -200,7 +211,7 @@ class KeyboardPage(QWidget):
         try:
             do(self._registry.keymap)
         except NotWrittenError as error:
-            problem = f"It holds until the program ends: {error.cause} {error.remedy}"
+            problem = f"Changed for this session only: {error.cause} {error.remedy}"
         self._registry.take_keys()
         self.table.renew()
         self._show()
@@ -212,7 +223,7 @@ class KeyboardPage(QWidget):
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
             if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
-                self.recorder.listen()
+                self.edit.setFocus()
                 return True
             if event.key() == Qt.Key.Key_Delete and self.command is not None:
                 self._bind("")
@@ -232,15 +243,14 @@ class KeyboardPage(QWidget):
         restyle(self._message, role=role)
 
     def _show(self) -> None:
-        """What is chosen, what can be done, and nothing that is asked."""
+        """The selected command, and which buttons it has."""
         command, keymap = self.command, self._registry.keymap
         self._wanted = ""
         for button in (self.take_over, self.leave):
             button.hide()
         is_changed = command is not None and keymap.is_changed(command.id)
         self._chosen.set_text(command.text.rstrip("…") if command is not None else "")
-        self.recorder.setText("")
-        self.recorder.setEnabled(command is not None)
+        self.edit.setEnabled(command is not None)
         self.reset.setEnabled(is_changed)
         self.reset_all.setEnabled(bool(keymap.num_changed))
         count = keymap.num_changed
@@ -249,8 +259,24 @@ class KeyboardPage(QWidget):
         elif command is None:
             self._say(CHOOSE)
         else:
-            self._say(f"{count} of {sum(1 for _ in keymap)} commands have other keys than at first."
-                      if count else "Every command has the keys that it came with.")  # fmt: skip
+            changed = f"{count} of {sum(1 for _ in keymap)} commands have changed keys."
+            self._say(changed if count else "All commands have their default keys.")
+
+
+def _make_edit() -> QKeySequenceEdit:
+    """Takes one combination; Esc, Tab and Shift+Tab leave it."""
+    edit = QKeySequenceEdit()
+    edit.setMaximumSequenceLength(1)
+    leave = (Qt.Key.Key_Escape, Qt.Key.Key_Tab, Qt.Key.Key_Backtab)
+    combinations = [QKeyCombination(key) for key in leave]
+    combinations.append(QKeyCombination(Qt.KeyboardModifier.ShiftModifier, Qt.Key.Key_Backtab))
+    edit.setFinishingKeyCombinations(combinations)
+    edit.setAccessibleName("New keys")
+    line = edit.findChild(QLineEdit)  # it has the focus
+    if line is not None:
+        line.setAccessibleName("New keys")
+        line.setAccessibleDescription("Press the new keys. Backspace: none. Esc: cancel.")
+    return edit
 
 
 def _make_view(table: CommandTable) -> QTableView:

@@ -12,6 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from app.features.preferences.keyboard_page import NOTHING_FOUND, KeyboardPage
 from app.window.commands import Command, CommandRegistry
+from app.window.keymap import objection
 from widgets.controls.key_names import set_key_tip
 
 CONTROL = Qt.KeyboardModifier.ControlModifier
@@ -36,9 +37,8 @@ def page(qtbot: QtBot) -> Iterator[KeyboardPage]:
 def press(qtbot: QtBot, page: KeyboardPage, command: str, key: Qt.Key) -> None:
     page.choose(command)
     qtbot.keyClick(page.view, Qt.Key.Key_Return)
-    assert page.recorder.is_listening
-    qtbot.keyClick(page.recorder, key, CONTROL)
-    assert not page.recorder.is_listening
+    qtbot.keyClick(page.edit, key, CONTROL)
+    assert page.edit.keySequence().isEmpty()
 
 
 def keys(page: KeyboardPage) -> list[str]:
@@ -57,7 +57,7 @@ def test_pressed_keys_are_given_and_everything_names_them(qtbot: QtBot, page: Ke
     registry = page._registry
     assert registry.shortcuts()["File"] == [("Open model", "Ctrl+J")]
     assert next(e.shortcut for e in registry.entries() if e.id == "model.open") == "Ctrl+J"
-    assert page.message == "1 of 3 commands have other keys than at first."
+    assert page.message.startswith("1 of 3 ")
     page.reset.click()
     assert keys(page) == ["Ctrl+O", "Ctrl+B", ""] and not page.reset_all.isEnabled()
 
@@ -66,7 +66,7 @@ def test_keys_of_another_command_are_taken_over_when_the_user_says_so(
     qtbot: QtBot, page: KeyboardPage
 ) -> None:
     press(qtbot, page, "chat.pin", Qt.Key.Key_O)
-    assert page.message == "Ctrl+O belongs to “Open model” (File)." and keys(page)[2] == ""
+    assert "Ctrl+O" in page.message and "Open model" in page.message and keys(page)[2] == ""
     page.leave.click()
     assert page.take_over.isHidden() and keys(page) == ["Ctrl+O", "Ctrl+B", ""]
     press(qtbot, page, "chat.pin", Qt.Key.Key_O)
@@ -78,7 +78,7 @@ def test_keys_of_another_command_are_taken_over_when_the_user_says_so(
 
 def test_keys_that_writing_needs_are_refused_in_words(qtbot: QtBot, page: KeyboardPage) -> None:
     press(qtbot, page, "chat.pin", Qt.Key.Key_C)
-    assert "Ctrl+C edits text" in page.message and keys(page)[2] == ""
+    assert page.message == objection("Ctrl+C") != "" and keys(page)[2] == ""
 
 
 def test_delete_takes_the_keys_away_and_escape_leaves_them(
@@ -86,9 +86,12 @@ def test_delete_takes_the_keys_away_and_escape_leaves_them(
 ) -> None:
     page.choose("chat.list")
     qtbot.keyClick(page.view, Qt.Key.Key_Return)
-    qtbot.keyClick(page.recorder, Qt.Key.Key_Escape)
-    assert keys(page)[1] == "Ctrl+B" and not page.recorder.is_listening
+    qtbot.keyClick(page.edit, Qt.Key.Key_Escape)
+    assert keys(page)[1] == "Ctrl+B" and page.edit.keySequence().isEmpty()
     qtbot.keyClick(page.view, Qt.Key.Key_Delete)
+    assert keys(page)[1] == ""
+    page.reset.click()
+    qtbot.keyClick(page.edit, Qt.Key.Key_Backspace)
     assert keys(page)[1] == ""
 
 
@@ -98,6 +101,6 @@ def test_commands_are_found_by_name_menu_and_keys(
     assert (page.search("chat"), page.search("ctrl+b"), page.search("open file")) == (2, 1, 1)
     assert page.command is not None and page.command.id == "model.open"
     assert page.search("nothing like it") == 0
-    assert page.message == NOTHING_FOUND and not page.recorder.isEnabled()
+    assert page.message == NOTHING_FOUND and not page.edit.isEnabled()
     assert page.search("") == 3
     qtmodeltester.check(page.table)
