@@ -77,7 +77,7 @@ def test_a_window_on_vllm(application: Application, qtbot: QtBot, vllm: Scripted
     assert bridge.link is not None and bridge.link.state is LinkState.LIVE
 
     # what is told, and what is not
-    qtbot.waitUntil(lambda: "KV cache 25 %" in strip.text(), timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: " 25 %" in strip.text(), timeout=WAIT_MS)
     assert "Memory not reported by vLLM" in strip.text()
     views = application.views
     for view, what in (
