@@ -31,7 +31,7 @@ from app.features.inspect.log_view import LogPanel
 from app.features.models.downloads import DownloadQueue, DownloadWork
 from app.features.models.estimate import estimate
 from app.features.models.hub import Hub
-from app.features.models.page import ModelsPage, ModelsPlace
+from app.features.models.page import ModelsPage, ModelsPages
 from app.features.models.session import ModelSession, RecentMenu
 from app.features.models.welcome import WelcomePage
 from app.features.preferences.controller import SettingsController
@@ -164,7 +164,7 @@ class Application(QObject):
             chat,
             chat_page,
             TunePage(bridge, settings, self._clock, self._marks),
-            ModelsPlace(models, WelcomePage(in_use, estimate)),
+            ModelsPages(models, WelcomePage(in_use, estimate)),
             make_quantize_page(bridge, settings, session, models, trash),
             ServerPage(bridge, settings, session),
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from app.features.chat.controller import ChatController
 from app.features.chat.page import ChatPage
-from app.features.models.page import ModelsPage, ModelsPlace
+from app.features.models.page import ModelsPage, ModelsPages
 from app.features.quantize.page import QuantizePage
 from app.features.serve.page import ServerPage
 from app.features.tune.page import TunePage
@@ -22,7 +22,7 @@ class Pages:
     chat: ChatController
     chat_page: ChatPage
     tune: TunePage
-    models_place: ModelsPlace
+    models_place: ModelsPages
     quantize: QuantizePage
     server: ServerPage
 

@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject
 from app.clients.attached import attach
 from app.clients.target import Target
 from app.features.chat.controller import ChatController
-from app.features.models.page import ModelsPlace
+from app.features.models.page import ModelsPages
 from app.features.models.session import LINK, ModelSession, config_from_arguments
 from app.features.recording.crash_watch import CrashWatch, session_of
 from app.link.bridge import EngineBridge
@@ -42,7 +42,7 @@ class Startup(QObject):
         bridge: EngineBridge,
         session: ModelSession,
         crash: CrashWatch,
-        models: ModelsPlace,
+        models: ModelsPages,
         chat: ChatController,
         notices: NoticeArea,
         window: MainWindow,

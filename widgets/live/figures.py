@@ -281,32 +281,40 @@ def placement_text(snapshot: EngineSnapshot) -> str:
     )
 
 
-def short_dtype(dtype: str) -> str:
-    """bfloat16 as bf16, float32 as fp32."""
-    return dtype.removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
+PRECISION_NAMES = {
+    "float32": "FP32", "float16": "FP16", "bfloat16": "BF16", "fp8": "FP8", "int8": "INT8",
+    "int4": "INT4", "nf4": "NF4", "awq": "AWQ", "gptq": "GPTQ",
+}  # fmt: skip
+"""What the window calls a dtype or a quantization."""
+
+
+def precision_name(value: str) -> str:
+    """BF16 of bfloat16; other names unchanged."""
+    name = value.removeprefix("torch.")
+    return PRECISION_NAMES.get(name, name)
 
 
 def precision_words(snapshot: EngineSnapshot) -> str:
-    """bf16; bf16 · int8 weights; bf16, KV int8; bf16, K int8, V bf16."""
+    """BF16; BF16 · INT8 weights; BF16, KV INT8; BF16, K INT8, V BF16."""
     plan = snapshot.memory.plan
     kv = kv_precision(plan)
-    own = short_dtype(snapshot.model.dtype)
+    own = precision_name(snapshot.model.dtype)
     plain = own if kv in ("", f"KV {own}") else f"{own}, {kv}"
     return " · ".join(filter(None, (plain, weights_words(snapshot.model))))
 
 
 def kv_precision(plan: MemoryPlan) -> str:
-    """KV int8; K int8, V bf16; "" where not reported."""
-    keys, values = short_dtype(plan.key_dtype), short_dtype(plan.value_dtype)
+    """KV INT8; K INT8, V BF16; "" where not reported."""
+    keys, values = precision_name(plan.key_dtype), precision_name(plan.value_dtype)
     if keys == values:
         return f"KV {keys}" if keys else ""
     return f"K {keys}, V {values}"
 
 
 def weights_words(model: ModelInfo) -> str:
-    """int8 weights; int4 weights (groups of 128); "" for unquantized weights."""
+    """INT8 weights; INT4 weights (groups of 128); "" for unquantized ones."""
     name, _, details = model.quantization.partition(", ")
-    return f"{name} weights" + (f" ({details})" if details else "") if name else ""
+    return f"{precision_name(name)} weights" + (f" ({details})" if details else "") if name else ""
 
 
 def device_words(snapshot: EngineSnapshot) -> str:

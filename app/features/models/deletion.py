@@ -1,4 +1,4 @@
-"""Deleting a model from the Models page, with undo."""
+"""Deletes a model from the Models page, with undo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHERS_ALLOWED = (".md", ".gitattributes", ".gitignore", ".safetensors")
 
 
 class Deletion(QObject):
-    """`changed` when a model went or came back; `failed(ErrorInfo)` where it did not."""
+    """`changed` after a deletion or its undo; `failed(ErrorInfo)` instead where it failed."""
 
     changed = Signal()
     failed = Signal(object)
@@ -28,14 +28,14 @@ class Deletion(QObject):
         self._closing = False
 
     def purge_leftovers(self) -> None:
-        """Remove, in a thread, what a run before could not remove any more."""
+        """Remove, in a thread, deleted models that an earlier run could not remove."""
         if self._trash.entries:
             run_task(self, self._trash.purge_all, lambda _: None, self.failed.emit)
 
     def delete(self, source: ModelSource) -> None:
-        """Move the model aside and offer to take it back for some seconds."""
+        """Move the model aside and offer Undo for some seconds."""
         folder = folder_of(source)
-        assert folder is not None, "the page offers it for what can be deleted only"
+        assert folder is not None, "the page offers deletion only where `folder_of` finds a folder"
         try:
             _check_is_only_a_model(source, folder)
             size = folder_size(folder)
@@ -45,14 +45,14 @@ class Deletion(QObject):
             return
         self.changed.emit()
         self._toast.show_message(
-            f"{source.title} was deleted ({format_bytes(size)}).",
+            f"Deleted {source.title} ({format_bytes(size)}).",
             "Undo",
             lambda: self._restore(entry),
             lambda: self._purge(entry),
         )
 
     def close(self) -> None:
-        """What is aside now goes for good."""
+        """Remove deleted models for good."""
         self._closing = True
         self._toast.dismiss()
         self._trash.purge_all()
@@ -70,7 +70,7 @@ class Deletion(QObject):
 
 
 def folder_of(source: ModelSource) -> Path | None:
-    """What deleting `source` would remove; None for what cannot be deleted here."""
+    """The folder that deleting `source` removes; None where it cannot be deleted."""
     if source.load_format == "dummy" or not Path(source.path).is_dir():
         return None
     if source.kind in (SourceKind.CACHE, SourceKind.RECENT):
@@ -84,7 +84,7 @@ def folder_of(source: ModelSource) -> Path | None:
 
 
 def _check_is_only_a_model(source: ModelSource, folder: Path) -> None:
-    """Raise TrashError for a folder of the user's that holds more than a model."""
+    """Raise TrashError for a user's folder that has other files."""
     if cache_folder(source.path) is not None:
         return
     known = {*DESCRIPTIONS, *LICENSES, "training.json"}
@@ -96,6 +96,6 @@ def _check_is_only_a_model(source: ModelSource, folder: Path) -> None:
     if others:
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         raise TrashError(
-            f"{folder} holds more than a model: {', '.join(others[:3])}{more}.",
-            "Delete it in your file manager, where you see what goes with it.",
+            f"{folder} also contains {', '.join(others[:3])}{more}.",
+            "Delete the folder in your file manager.",
         )

@@ -1,4 +1,4 @@
-"""One model in detail: what it is, what it needs, what fits, and what can be done with it."""
+"""One model: facts, memory estimate, precisions that fit, and buttons."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from widgets.controls.frames import scroll_by_keys
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, restyle
 
 NOTHING_CHOSEN = (
-    "Choose a model: what it is, what it needs of this machine, and what fits at which precision "
-    "appear here, before anything is loaded or downloaded."
+    "Select a model to see its size, its memory use and the precisions that fit on this machine, "
+    "before you load or download it."
 )
 Action = tuple[str, Callable[[], object]]
 
 
 class Detail(QFrame):
-    """The card of the model, with a row of buttons that is always in sight."""
+    """The model card above a row of buttons that stays visible."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Detail(QFrame):
         self.card = ModelCard()
         self.card.setProperty("panel", False)
         self.fits = FitRows()
-        self._fits_title = QLabel("At each precision")
+        self._fits_title = QLabel("Memory by precision")
         self._fits_title.setProperty("role", "title")
         self._message = plain_text("", "")
         self._message.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -69,7 +69,7 @@ class Detail(QFrame):
         column.addLayout(below)
         column.addStretch(1)
         scroll = QScrollArea()
-        scroll.setAccessibleName("The chosen model")
+        scroll.setAccessibleName("Selected model")
         scroll.setWidgetResizable(True)
         scroll.setFrameShape(QFrame.Shape.NoFrame)
         scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -90,14 +90,14 @@ class Detail(QFrame):
         layout.addLayout(bottom)
 
     def show_nothing(self) -> None:
-        """No model is chosen."""
+        """No model is selected."""
         self._show_card(False)
         self.show_fits(())
         self.say("")
         self.offer(None, ())
 
     def show_card(self) -> None:
-        """A model is chosen: what the card says of it."""
+        """A model is selected."""
         self._show_card(True)
         self.show_fits(())
         self.say("")
@@ -111,7 +111,7 @@ class Detail(QFrame):
         self._fits_title.setVisible(bool(fits))
 
     def say(self, text: str, role: str = "muted") -> None:
-        """A few words above the buttons: what would be downloaded, or what went wrong."""
+        """Show a line above the buttons: the download, or an error."""
         self._message.setText(text)
         self._message.setVisible(bool(text))
         restyle(self._message, role=role)

@@ -1,4 +1,4 @@
-"""Open a model: choose it, read what it is and needs, and only then load it."""
+"""The dialog that opens a model, with its facts and memory estimate."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
 
 class OpenModelDialog(QDialog):
-    """`model_chosen`: path, load_format, and the settings that the user chose with it."""
+    """`model_chosen`: path, load_format, and the chosen settings."""
 
     model_chosen = Signal(str, str, object)
 
@@ -72,7 +72,7 @@ class OpenModelDialog(QDialog):
         )
 
     def _build(self) -> None:
-        folder = QPushButton("Choose a folder…")
+        folder = QPushButton("Add folder…")
         set_icon(folder, "folder")
         folder.clicked.connect(self.choose_folder)
         left = QVBoxLayout()
@@ -106,12 +106,12 @@ class OpenModelDialog(QDialog):
 
     def choose_folder(self) -> None:
         start = str(Path(self._store.recent[0].path).parent) if self._store.recent else ""
-        path = QFileDialog.getExistingDirectory(self, "Folder of a model", start)
+        path = QFileDialog.getExistingDirectory(self, "Model folder", start)
         if path:
             self.choose_path(path)
 
     def choose_path(self, path: str) -> None:
-        """Put a folder on the list and look at it."""
+        """Add a folder to the list and select it."""
         source = folder_source(path)
         if source.key not in {known.key for known in self.list.sources}:
             self._folders.append(source)
@@ -161,16 +161,16 @@ class OpenModelDialog(QDialog):
         self._show_sources()
 
     def _on_cache_failed(self, error: ErrorInfo) -> None:
-        self.list.setToolTip(f"The Hugging Face cache cannot be read. {error.cause}")
+        self.list.setToolTip(f"Cannot read the Hugging Face cache. {error.cause}")
 
 
 def dropped_path(event: QDropEvent) -> str:
-    """The one local folder or file that is dragged, or nothing."""
+    """The dragged local folder or file; empty unless there is exactly one."""
     urls = event.mimeData().urls()
     return urls[0].toLocalFile() if len(urls) == 1 and urls[0].isLocalFile() else ""
 
 
 def show_dialog(dialog: OpenModelDialog) -> None:
-    """Window-modal and not blocking: replies go on."""
+    """Window-modal without a nested event loop: generation continues."""
     dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
     dialog.open()

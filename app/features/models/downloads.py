@@ -1,4 +1,4 @@
-"""A download in words: for the area of long work, the list and the card."""
+"""Download queue: one model at a time, with pause, resume and cancel; kept over a restart."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BUSY = (State.RUNNING, State.PAUSING, State.CANCELLING)
 
 @dataclass
 class Download:
-    """One model on its way. `path` is where it lies once it is done."""
+    """One model in the queue. `path`: its snapshot folder when done."""
 
     repo_id: str
     state: State = State.WAITING
@@ -47,8 +47,8 @@ class Download:
 
 
 class DownloadQueue(QObject):
-    """`changed(repo_id)`: state or progress; `finished(repo_id, path)`; `gone(repo_id)`: it was
-    cancelled or dismissed. `file` remembers what is not finished."""
+    """`changed(repo_id)`: state or progress; `finished(repo_id, path)`; `gone(repo_id)`: cancelled
+    or dismissed. `file` stores the unfinished ones."""
 
     changed = Signal(str)
     finished = Signal(str, str)
@@ -74,7 +74,7 @@ class DownloadQueue(QObject):
     # What the user does ------------------------------------------------------------------------
 
     def start(self, repo_id: str) -> None:
-        """Download a model, or go on with one that was paused or failed."""
+        """Download a model; resumes one that is paused or failed."""
         known = self._all.get(repo_id)
         if known is not None and known.state in (*BUSY, State.WAITING):
             return
@@ -92,7 +92,7 @@ class DownloadQueue(QObject):
         self._tell(repo_id)
 
     def cancel(self, repo_id: str) -> None:
-        """Stop it and remove what has arrived."""
+        """Stop it and remove its partial files."""
         download = self._all[repo_id]
         if download.state is State.CANCELLING:
             return
@@ -104,23 +104,23 @@ class DownloadQueue(QObject):
             self._discard(repo_id)
 
     def dismiss(self, repo_id: str) -> None:
-        """Forget one that is done."""
+        """Remove a finished one from the queue."""
         if self._all[repo_id].state is State.DONE:
             del self._all[repo_id]
             self.gone.emit(repo_id)
 
     def close(self) -> None:
-        """Stop; what has arrived waits for the next start."""
+        """Stop; the next start of the program resumes."""
         self._timer.stop()
         self._write()
         self._closed = True
         for worker in self._workers.values():
             worker.stop()
 
-    # What happens ------------------------------------------------------------------------------
+    # Running --------------------------------------------------------------------------------
 
     def _next(self) -> None:
-        """Start the first that waits, unless one is busy: two at once would share the line."""
+        """Start the first waiting one unless one is running: two would share the bandwidth."""
         if self._closed or any(download.state in BUSY for download in self):
             return
         download = next((d for d in self if d.state is State.WAITING), None)
@@ -140,7 +140,7 @@ class DownloadQueue(QObject):
         self._tell(repo_id)
 
     def _ended(self, repo_id: str, path: Path | None, error: ErrorInfo | None) -> None:
-        """`path` and `error` are both None for one that was stopped."""
+        """`path` and `error` are both None for a stopped one."""
         download = self._all[repo_id]
         download.progress = self._workers.pop(repo_id).progress
         if path is not None:
@@ -187,7 +187,7 @@ class DownloadQueue(QObject):
         self._write()
         self.changed.emit(repo_id)
 
-    # What is remembered ------------------------------------------------------------------------
+    # Stored -------------------------------------------------------------------------------
 
     def _read(self) -> None:
         try:
@@ -196,7 +196,7 @@ class DownloadQueue(QObject):
                 progress = Progress(int(done), int(total))
                 self._all[repo_id] = Download(repo_id, State.PAUSED, progress)
         except (OSError, ValueError, TypeError, AttributeError):
-            return  # nothing remembered; what has arrived is found when it is started again
+            return  # partial files are found when the download is started again
 
     def _write(self) -> None:
         open_ones = [d for d in self if d.state is not State.DONE]
@@ -206,11 +206,11 @@ class DownloadQueue(QObject):
             fresh.write_text(text, encoding="utf-8")
             os.replace(fresh, self._file)
         except OSError:
-            return  # a full disk stops downloads by itself, and says so
+            return  # on a full disk the download itself reports the error
 
 
 def _run(worker: ModelDownload) -> Path | None:
-    """The snapshot; None for a download that was stopped."""
+    """The snapshot folder; None for a stopped download."""
     try:
         return worker.run()
     except Stopped:
@@ -218,7 +218,7 @@ def _run(worker: ModelDownload) -> Path | None:
 
 
 def figures_text(progress: Progress) -> str:
-    """ "412 MiB of 1.40 GiB · 11.0 MiB/s · 1 min 31 s left"; what is not known is left out."""
+    """ "412 MiB of 1.40 GiB · 11.0 MiB/s · 1 min 31 s left"; unknown ones are omitted."""
     if not progress.total:
         return ""
     if progress.done >= progress.total:
@@ -232,7 +232,7 @@ def figures_text(progress: Progress) -> str:
 
 
 def how_far(download: Download) -> str:
-    """The figures of a download; speed and time left only while it moves."""
+    """Figures of a download; speed and time left only while it runs."""
     progress = download.progress
     if download.state is not State.RUNNING:
         progress = Progress(progress.done, progress.total)
@@ -252,7 +252,7 @@ def duration_text(seconds: float) -> str:
 
 
 def state_text(download: Download) -> str:
-    """What it does, or why it does nothing."""
+    """Stage, state or error."""
     if download.state is State.FAILED and download.error is not None:
         return f"{download.error.cause} {download.error.remedy}".strip()
     if download.state is State.RUNNING and download.progress.stage:
@@ -268,7 +268,7 @@ def subtitle(download: Download) -> str:
 
 
 def actions(queue: DownloadQueue, download: Download) -> tuple[tuple[str, partial[None]], ...]:
-    """What can be done with it now."""
+    """Buttons for its state."""
     repo_id = download.repo_id
     pause = ("Pause", partial(queue.pause, repo_id))
     resume = ("Resume", partial(queue.start, repo_id))
@@ -285,8 +285,8 @@ def actions(queue: DownloadQueue, download: Download) -> tuple[tuple[str, partia
 
 
 class DownloadWork(QObject):
-    """Shows what was started in this run; what waits since an earlier one stays on the Models page
-    until somebody resumes it."""
+    """Shows downloads of this run in the work area. Paused ones of an earlier run stay on the
+    Models page until resumed."""
 
     def __init__(
         self, queue: DownloadQueue, area: WorkArea, open_model: Callable[[str], object]

@@ -1,4 +1,4 @@
-"""What a model would need, known before its weights are read. Imports no Qt.
+"""Memory estimate of a model, before its weights are read. Imports no Qt.
 
 `estimate` imports torch and transformers: call it off the GUI thread.
 """
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 SHORTEST_CONTEXT = 256
 USEFUL_CONTEXT = 4096
-"""Tokens. A longer one is not worth it where more layers would have to leave the GPU for it."""
-_HARDLY_MORE = 16
-"""So many layers of a model count one more on the CPU as hardly any."""
+"""Tokens. No longer context is proposed where it moves more layers to the CPU."""
+_LAYERS_PER_STEP = 16
+"""One more layer on the CPU is acceptable per this many layers of the model."""
 
 _UNBOUNDED = (2**60, 2**60)
 Held = Mapping[str, int]
@@ -35,7 +35,7 @@ NOTHING: Held = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class InRam:
-    """What the first `layers` of a model need, which the CPU computes beside a GPU."""
+    """Memory of the first `layers` of a model, which the CPU computes (CPU offload)."""
 
     layers: int
     weights: int
@@ -50,11 +50,10 @@ class InRam:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Memory in bytes, of `device`. `kv_cache`: the least that is useful, one request of
-    `max_model_len` tokens. `limit`: what the engine may use of the `free` bytes. in_ram: the part
-    of a model that is divided, beside that on the GPU. num_gpus: where ranks or stages
-    are on several, all of this is of each of them, with what is free on the fullest; of stages it
-    is that of the one that needs most. kv_in_all: of all stages."""
+    """Bytes on `device`. `kv_cache`: of one request with `max_model_len` tokens. `limit`: what the
+    engine may use of the `free` bytes. in_ram: the part in RAM with CPU offload. With several GPUs
+    (num_gpus) every figure is per GPU, with `free` of the fullest; with pipeline parallel of the
+    stage that needs most. kv_in_all: KV cache of all pipeline stages."""
 
     max_model_len: int
     dtype: str
@@ -77,12 +76,12 @@ class Need:
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """In all."""
+        """On all devices."""
         return (self.kv_in_all or self.num_gpus * self.kv_of_all) / self.max_model_len
 
     @property
     def most_tokens(self) -> int:
-        """The longest request for whose KV cache there is room beside all else."""
+        """The longest request whose KV cache fits."""
         parts = [(self.limit - self.weights - self.activations, self.kv_cache)]
         if (ram := self.in_ram) is not None:
             parts.append((ram.limit - ram.weights - ram.activations, ram.kv_cache))
@@ -121,12 +120,11 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """report: what the model is. need: for the configuration that was asked for, None where the
-    model is not supported or the configuration is impossible (`problem` says why).
-    fitting_len: the longest context that fits, a power of two or the model's own; None if none.
-    Where the model would be divided: whole_len: the same without the CPU's help. proposed_len: the
-    longest context with which the CPU computes hardly more layers than it has to. most_ranks,
-    most_stages: that have a place of their own."""
+    """need: for the requested configuration, None where the model or the configuration is not
+    supported (`problem`). fitting_len: the longest context that fits, a power of two or the
+    model's maximum; None if none. With CPU offload: whole_len: the same without offload.
+    proposed_len: the longest context that adds hardly any layer on the CPU. most_ranks,
+    most_stages: limits of tensor and pipeline parallel on this machine."""
 
     report: ModelReport
     need: Need | None = None
@@ -143,7 +141,7 @@ class Estimate:
 
 
 def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
-    """What `config` would need. `in_use`: what the model loaded now gives back first."""
+    """Memory estimate of `config`. `in_use`: bytes that unloading the current model frees."""
     from engine.host.resolve import resolve
     from engine.models.description import describe_model
 
@@ -160,7 +158,7 @@ def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
 
 
 class _Machine:
-    """What is free for a model, and what the engine's planning makes of it."""
+    """Free memory of the devices, and the engine's memory plan on it."""
 
     def __init__(self, config: EngineConfig, checkpoint: Checkpoint, in_use: Held) -> None:
         """`config`: resolved."""
@@ -181,7 +179,7 @@ class _Machine:
         if need.fits and need.in_ram is None:
             return Estimate(report, need, fitting_len=need.max_model_len)
         is_auto = config.gpu_layers == AUTO and self._num_gpus == 1
-        if need.fits and not is_auto:  # it was wanted so
+        if need.fits and not is_auto:  # the user set the layers
             return Estimate(report, need, fitting_len=need.max_model_len)
         whole_len = _fitting_len(self._need(config, 0) if is_auto else need)
         proposed_len = self._proposed_len(config) if is_auto else None
@@ -189,24 +187,23 @@ class _Machine:
             return Estimate(report, need, "", need.max_model_len, whole_len, proposed_len)
         fitting_len = whole_len
         if (whole_len or 0) < USEFUL_CONTEXT:
-            fitting_len = proposed_len or self._divided_len(config) or whole_len
+            fitting_len = proposed_len or self._offload_len(config) or whole_len
         return Estimate(report, need, fitting_len=fitting_len)
 
     def need(self, config: EngineConfig) -> Need:
-        """With the layers on the GPU that `config` says, or as many as fit. Where no division
-        fits, of the whole model on one device."""
+        """With the GPU layers of `config`, or as many as fit. Where no split fits, of the whole
+        model on one device."""
         layers = self._host_layers(config)
         return self._need(config, self._fewest_in_ram(config) if layers is None else layers)
 
     def _host_layers(self, config: EngineConfig) -> int | None:
-        """That the CPU would compute; None: as few as it takes. None of them beside several
-        GPUs."""
+        """Layers on the CPU; None: as few as needed. 0 with several GPUs."""
         if self._num_gpus > 1:
             return 0
         return host_layers_of(config.device, config.gpu_layers, self._count)
 
-    def _divided_len(self, config: EngineConfig) -> int | None:
-        """The longest context that is shorter than that of `config` and fits with layers in RAM."""
+    def _offload_len(self, config: EngineConfig) -> int | None:
+        """The longest context below that of `config` that fits with layers in RAM."""
         if self._host_layers(config) == 0:
             return None
         found = self._shorter(config, SHORTEST_CONTEXT)
@@ -219,7 +216,7 @@ class _Machine:
         if not fitting:
             return None
         least = _layers_in_ram(fitting[-1])
-        most = least + max(1, self._count // _HARDLY_MORE) if least else 0
+        most = least + max(1, self._count // _LAYERS_PER_STEP) if least else 0
         return next(need.max_model_len for need in fitting if _layers_in_ram(need) <= most)
 
     def _shorter(self, config: EngineConfig, shortest: int) -> Iterator[Need]:
@@ -233,7 +230,7 @@ class _Machine:
     def _fewest_in_ram(self, config: EngineConfig) -> int:
         from engine.memory.plan import plan_memory
 
-        try:  # a draft model is not counted: it may be chosen, or left out, once this one is open
+        try:  # without a draft model, which is chosen once the model is open
             plan = plan_memory(
                 self._checkpoint, config.replace(speculative_method="off"),
                 memory=self._memory, host_memory=self._ram,
@@ -283,8 +280,8 @@ class _Machine:
 
 
 def _least_free(config: EngineConfig, in_use: Held) -> tuple[int, int]:
-    """(bytes that can be had, bytes in all) of the device, or of that with the least free where
-    ranks or stages are on several: each has a part alike."""
+    """(free bytes, total bytes) of the device; with several GPUs of the one with the least free,
+    as each has an equal part."""
     from engine.hardware.machine import free_memory
 
     found = []
@@ -293,11 +290,10 @@ def _least_free(config: EngineConfig, in_use: Held) -> tuple[int, int]:
             free, total = free_memory(device)
         except IndexError:
             is_staged = config.pipeline_parallel_size > 1
-            parts = "stages" if is_staged else "ranks"
             name = "pipeline_parallel_size" if is_staged else "tensor_parallel_size"
             raise ConfigError(
-                f"{len(config.devices)} {parts} from {config.device} on: {device} is not there.",
-                f"Choose fewer {parts} ({name}).",
+                f"{name} {len(config.devices)} needs {device}, which this machine does not have.",
+                f"Lower {name}.",
             ) from None
         found.append((min(free + in_use.get(device, 0), total), total))
     return min(found)
@@ -308,7 +304,7 @@ def _layers_in_ram(need: Need) -> int:
 
 
 def _fitting_len(need: Need) -> int | None:
-    """The longest context that fits: the one asked for, or a power of two below it."""
+    """The longest context that fits: the requested one, or a power of two below it."""
     if need.fits:
         return need.max_model_len
     longest = need.most_tokens

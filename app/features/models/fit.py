@@ -1,4 +1,4 @@
-"""What of a model fits this machine, at each precision. Imports no Qt.
+"""Whether a model fits on this machine, by precision. Imports no Qt.
 
 `fits` imports torch and transformers: call it off the GUI thread.
 """
@@ -15,14 +15,15 @@ from app.features.models.torch_build import Advice, advice, torch_build
 from app.storage.model_sources import shape_sources
 from app.units import format_bytes
 from engine.config import SETTINGS, EngineConfig
+from widgets.live.figures import precision_name
 
-ROUND = 256  # tokens: the longest context is no exact science
+ROUND = 256  # tokens: the longest context is an estimate
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """precisions: names that need the same. need: at the context that was asked for. longest: the
-    longest context that fits, 0 where not even a short one does."""
+    """precisions: those with equal memory. need: at the requested context. longest: the longest
+    context that fits, 0 for none."""
 
     precisions: str
     need: Need
@@ -30,22 +31,21 @@ class Fit:
 
     @property
     def text(self) -> str:
-        """The verdict in a few words."""
+        """The verdict."""
         if not self.longest:
             return "does not fit"
         if self.need.fits and self.need.layers:
             return f"fits with {self.need.layers}"
         if self.need.fits:
-            return f"fits, up to {self.longest:,} tokens"
-        return f"fits up to {self.longest:,} tokens only"
+            return f"fits up to {self.longest:,} tokens"
+        return f"fits only up to {self.longest:,} tokens"
 
 
 def fits(
     config: EngineConfig, in_use: Held, estimator: Callable[[EngineConfig, Held], Estimate]
 ) -> list[Fit]:
-    """One entry per precision that differs in memory, the largest first: number formats, then
-    weights that are rounded while they are loaded, unless the checkpoint is quantized already.
-    Empty for a model that is not supported."""
+    """One entry per precision that differs in memory, largest first: dtypes, then weights
+    quantized at load, unless the checkpoint is quantized. Empty for an unsupported model."""
     formats = {dtype: {"dtype": dtype} for dtype in SETTINGS["dtype"].choices if dtype != "auto"}
     rounded = {method: {"quantization": method} for method in ROUNDED}
     plain = _rows(config, in_use, estimator, formats)
@@ -61,7 +61,7 @@ def _rows(
     estimator: Callable[[EngineConfig, Held], Estimate],
     changes: Mapping[str, Mapping[str, Any]],
 ) -> list[Fit]:
-    """One entry per change of `config` that differs in memory, the largest first."""
+    """One entry per change of `config` that differs in memory, largest first."""
     found: dict[int, Fit] = {}
     for name, change in changes.items():
         estimate = estimator(config.replace(**change), in_use)
@@ -69,13 +69,14 @@ def _rows(
             continue
         need = estimate.need
         same = found.get(need.everywhere)
-        names = f"{same.precisions}, {name}" if same else name
+        label = precision_name(name)
+        names = f"{same.precisions}, {label}" if same else label
         found[need.everywhere] = Fit(names, need, longest(need, estimate.report.context_length))
     return [found[needed] for needed in sorted(found, reverse=True)]
 
 
 def longest(need: Need, limit: int | None) -> int:
-    """The longest context of one request that fits, in tokens; the model's own where that does."""
+    """The longest context of one request that fits, in tokens; at most the model's `limit`."""
     tokens = need.most_tokens
     if limit is not None and tokens >= limit:
         return limit
@@ -84,12 +85,12 @@ def longest(need: Need, limit: int | None) -> int:
 
 
 CONTEXT = 4096
-"""Tokens of context at which models are compared."""
+"""Context in tokens for comparing models."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """rows: (what, how much), to be read; advice: what could be better, or None."""
+    """rows: (name, value); advice: a possible improvement, or None."""
 
     rows: tuple[tuple[str, str], ...]
     advice: Advice | None = None
@@ -102,13 +103,13 @@ def machine_facts() -> MachineFacts:
     info, build = machine_info(), torch_build()
     cores = f"{info.physical_cores} physical, {info.logical_cores} logical"
     free, total = format_bytes(info.available_memory), format_bytes(info.total_memory)
-    precision = "bfloat16 is fast here" if info.fast_bf16 else "float32 is the fastest here"
+    precision = "BF16 is fast on this CPU" if info.fast_bf16 else "FP32 is fastest on this CPU"
     return MachineFacts(
         (
             ("CPU", info.cpu),
-            ("Cores", f"{cores}; {info.default_threads} threads for products"),
+            ("Cores", f"{cores}; {info.default_threads} compute threads"),
             ("Memory", f"{free} free of {total}"),
-            ("GPU", ", ".join(_gpus()) or "none found"),
+            ("GPU", ", ".join(_gpus()) or "none"),
             ("Precision", precision),
             ("PyTorch", build.text),
         ),
@@ -128,13 +129,15 @@ def _gpus() -> list[str]:
 def shape_fits(
     in_use: Held, estimator: Callable[[EngineConfig, Held], Estimate]
 ) -> list[tuple[str, Fit]]:
-    """Known model sizes, in the precision that would be chosen, at CONTEXT tokens."""
+    """Common model sizes at their default precision and CONTEXT tokens."""
     found = []
     for source in shape_sources():
         config = EngineConfig(model=source.path, load_format="dummy", max_model_len=CONTEXT)
         estimate = estimator(config, in_use)
         if estimate.need is not None:
             limit = estimate.report.context_length
-            fit = Fit(estimate.need.dtype, estimate.need, longest(estimate.need, limit))
-            found.append((f"{source.title} in {estimate.need.dtype}", fit))
+            fit = Fit(
+                precision_name(estimate.need.dtype), estimate.need, longest(estimate.need, limit)
+            )
+            found.append((f"{source.title}, {precision_name(estimate.need.dtype)}", fit))
     return found

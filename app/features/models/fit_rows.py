@@ -1,13 +1,13 @@
-"""Memory needed against memory free, as one bar with its figures; of a model that is divided, one
-bar for the GPU and one for RAM; of one with ranks on several GPUs that of each.
+"""Memory bars: needed against usable. With CPU offload one bar for the GPU and one for RAM; with
+several GPUs that of each.
 
-    cuda:0                    may be used 21.4 GiB
+    cuda:0                         usable 21.4 GiB
     ##################################+++====  |
-    RAM                       may be used 50.2 GiB
+    RAM                            usable 50.2 GiB
     ###########++=                             |
                                 cuda:0       RAM
     # Weights                17.90 GiB  6.10 GiB
-    + KV cache of one request 1.90 GiB  0.70 GiB
+    + KV cache (1 request)    1.90 GiB  0.70 GiB
     = Activations             0.60 GiB  0.30 GiB
 """
 
@@ -36,14 +36,14 @@ from widgets.theme.theme import (
 BAR_HEIGHT = 16
 PARTS = (
     ("Weights", "weights", lambda need: need.weights),
-    ("KV cache of one request", "kv_used", lambda need: need.kv_cache),
+    ("KV cache (1 request)", "kv_used", lambda need: need.kv_cache),
     ("Activations", "other", lambda need: need.activations),
 )
 IN_RAM = "RAM"
 
 
 class MemoryBar(QWidget):
-    """The parts of what a model needs side by side; a line where what may be used ends."""
+    """Weights, KV cache and activations as one bar, with a line at the usable memory."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -59,11 +59,11 @@ class MemoryBar(QWidget):
         self.update()
 
     def text(self) -> str:
-        """The bar in words."""
+        """The figures of the bar."""
         need = self._need
         if need is None:
             return ""
-        usable = f"{format_bytes(need.limit)} may be used of {format_bytes(need.free)} free."
+        usable = f"{format_bytes(need.limit)} usable of {format_bytes(need.free)} free."
         words = f"{_parts_text(need)}: {format_bytes(need.needed)} needed, {usable}"
         if need.where:
             return f"{need.where[:1].upper()}{need.where[1:]}: {words}"
@@ -71,17 +71,17 @@ class MemoryBar(QWidget):
             return words
         return (
             f"{need.device}: {words} RAM: {_parts_text(ram)}: {format_bytes(ram.needed)} needed, "
-            f"{format_bytes(ram.limit)} may be used."
+            f"{format_bytes(ram.limit)} usable."
         )
 
     def sizeHint(self) -> QSize:
         line = self.fontMetrics().height()
-        is_divided = self._need is not None and self._need.in_ram is not None
-        rows = (len(PARTS) + is_divided) * (line + 2)
-        return QSize(360, (1 + is_divided) * self._bar_height() + rows)
+        is_offloaded = self._need is not None and self._need.in_ram is not None
+        rows = (len(PARTS) + is_offloaded) * (line + 2)
+        return QSize(360, (1 + is_offloaded) * self._bar_height() + rows)
 
     def _bar_height(self) -> int:
-        """With the words above it."""
+        """With the labels above it."""
         return self.fontMetrics().height() + SPACE_1 + BAR_HEIGHT + SPACE_2
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -98,7 +98,7 @@ class MemoryBar(QWidget):
         painter.end()
 
     def _paint_bar(self, painter: QPainter, part: Need | InRam, above: int, name: str) -> None:
-        """The words at `above`, the bar below them."""
+        """Labels at `above`, the bar below them."""
         colors, top = theme(), above + self.fontMetrics().height() + SPACE_1
         fits = part.needed <= part.limit
         scale = self.width() / (max(part.needed, part.limit, 1) * 1.02)
@@ -115,7 +115,7 @@ class MemoryBar(QWidget):
         painter.setPen(QPen(colors.color("text" if fits else "danger"), 1.5))
         painter.drawLine(int(limit), int(top - SPACE_1), int(limit), int(top + BAR_HEIGHT + 2))
         painter.setPen(colors.color("text_muted"))
-        words = f"may be used {format_bytes(part.limit)}"
+        words = f"usable {format_bytes(part.limit)}"
         width = self.fontMetrics().horizontalAdvance(words)
         named = self.fontMetrics().horizontalAdvance(f"{name}  ") if name else 0
         at = min(max(named, limit - width - SPACE_1), self.width() - width)
@@ -155,7 +155,7 @@ def _parts_text(part: Need | InRam) -> str:
 
 
 def _in_unit_of(need: Need, num_bytes: int) -> str:
-    """A size in the unit of the whole, so that the column can be compared at a glance."""
+    """A size in the unit of the total: one unit per column."""
     if need.needed >= 2**30:
         return f"{num_bytes / 2**30:.2f} GiB"
     return f"{num_bytes / 2**20:.1f} MiB"
@@ -166,7 +166,7 @@ PALE = 0.4
 
 
 class FitRows(QWidget):
-    """Rows of `Fit`; takes no room without any."""
+    """Rows of `Fit`; hidden without any."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -180,7 +180,7 @@ class FitRows(QWidget):
         self.show_named([(fit.precisions, fit) for fit in fits])
 
     def show_named(self, fits: Sequence[tuple[str, Fit]]) -> None:
-        """Rows with names of their own, such as those of models."""
+        """Rows with other names, such as models."""
         self._fits = list(fits)
         self.setAccessibleName(self.text())
         self.setToolTip(self._explanation())
@@ -189,7 +189,7 @@ class FitRows(QWidget):
         self.update()
 
     def text(self) -> str:
-        """The rows in words."""
+        """Names and figures of the rows."""
         return "\n".join(f"{name}: {_figures(fit)}" for name, fit in self._fits)
 
     def sizeHint(self) -> QSize:
@@ -257,16 +257,16 @@ class FitRows(QWidget):
     def _explanation(self) -> str:
         if not self._fits:
             return ""
-        parts = ", ".join(label.lower() for label, _, _ in PARTS)
+        parts = ", ".join(label for label, _, _ in PARTS)
         need = self._fits[0][1].need
         words = (
-            f"From the left: {parts}. The line is what may be used: {format_bytes(need.limit)} "
-            f"of {format_bytes(need.free)} free{f' {need.where}' if need.where else ''}, at "
-            f"{need.max_model_len:,} tokens of context."
+            f"From the left: {parts}. Line: usable memory, {format_bytes(need.limit)} of "
+            f"{format_bytes(need.free)} free{f' {need.where}' if need.where else ''}. "
+            f"Context: {need.max_model_len:,} tokens."
         )
         if not any(fit.need.in_ram for _, fit in self._fits):
             return words
-        return f"{words} Paler, behind them: what is in RAM, of layers that the CPU computes."
+        return f"{words} Paler: in RAM, layers computed by the CPU."
 
 
 def _figures(fit: Fit) -> str:

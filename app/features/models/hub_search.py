@@ -1,4 +1,4 @@
-"""Searching the hub: a field, what it found, and what to do where it found nothing."""
+"""Model search on the Hugging Face Hub: field, results, messages."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from engine.errors import ErrorInfo
 from widgets.theme.theme import SPACE_2, SPACE_4, restyle
 
 BEFORE = (
-    "Search for a part of a name, or paste an id such as Qwen/Qwen3-0.6B.\n\n"
-    "Text models with safetensors weights are listed, the most downloaded first. "
-    "The hub is asked when you press Enter, and not before."
+    "Enter part of a name, or a model id such as Qwen/Qwen3-0.6B, and press Enter.\n\n"
+    "Results are text models with safetensors weights, most downloaded first."
 )
 
 
 class HubSearch(QWidget):
     """`source_chosen` and `source_opened` as of a SourceList. `is_here(repo_id)`: whether a model
-    is on this machine already."""
+    is downloaded."""
 
     source_chosen = Signal(object)
     source_opened = Signal(object)
@@ -46,7 +45,7 @@ class HubSearch(QWidget):
         self._asked = ""
         self.field = QLineEdit()
         self.field.setPlaceholderText("Search the hub")
-        self.field.setAccessibleName("Search the hub for a model")
+        self.field.setAccessibleName("Search models on the hub")
         self.field.setClearButtonEnabled(True)
         self.field.returnPressed.connect(self.search)
         self.button = QPushButton("Search")
@@ -57,7 +56,7 @@ class HubSearch(QWidget):
         self._status.setWordWrap(True)
         self._status.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
         self.list = SourceList()
-        self.list.setAccessibleName("Models that the search found")
+        self.list.setAccessibleName("Search results")
         self.list.source_chosen.connect(self.source_chosen)
         self.list.source_opened.connect(self.source_opened)
         self._message = QLabel()
@@ -87,7 +86,7 @@ class HubSearch(QWidget):
 
     @property
     def message(self) -> str:
-        """What stands in place of the list; empty while the list is shown."""
+        """The text shown instead of the list; empty while the list is shown."""
         return self._message.text() if self._stack.currentWidget() is self._message else ""
 
     @property
@@ -95,7 +94,7 @@ class HubSearch(QWidget):
         return self._status.text()
 
     def search(self) -> None:
-        """Ask the hub for what is in the field."""
+        """Search for the text in the field."""
         text = self.field.text().strip()
         if not text:
             self._say(BEFORE)
@@ -103,7 +102,7 @@ class HubSearch(QWidget):
         if self._task is not None:
             self._task.cancel()
         self._asked = text
-        asking = f"Asking the hub for “{text}”"
+        asking = f"Searching for “{text}”"
         if self.message:
             self._say(asking)
         else:
@@ -111,7 +110,7 @@ class HubSearch(QWidget):
         self._task = run_task(self, lambda: self._hub.search(text), self._on_hits, self._on_error)
 
     def refresh(self) -> None:
-        """Say again which of the models are here."""
+        """Update which results are downloaded."""
         if self._hits:
             self._show_hits()
 
@@ -120,15 +119,12 @@ class HubSearch(QWidget):
         self._hits = hits
         if not hits:
             self._say(
-                f"The hub has no text model with safetensors weights named “{self._asked}”.\n\n"
-                "Try a shorter part of the name. Any other model of the hub is found by its whole "
-                "id, owner/name."
+                f"No text model with safetensors weights matches “{self._asked}”.\n\n"
+                "Try a shorter name. For other kinds of model enter the full id, owner/name."
             )
             return
         count = f"{len(hits):,} model{'s' if len(hits) > 1 else ''}"
-        most = (
-            ", the most downloaded: narrow the search for others" if len(hits) >= MAX_HITS else ""
-        )
+        most = " (most downloaded only; narrow the search)" if len(hits) >= MAX_HITS else ""
         self._set_status(f"{count} for “{self._asked}”{most}")
         self._show_hits()
         self._stack.setCurrentWidget(self.list)
@@ -140,7 +136,7 @@ class HubSearch(QWidget):
         )
 
     def _subtitle(self, hit: Hit) -> str:
-        parts = ["here" if self._is_here(hit.repo_id) else ""]
+        parts = ["downloaded" if self._is_here(hit.repo_id) else ""]
         if hit.num_parameters:
             parts.append(f"{format_count(hit.num_parameters)} parameters")
         parts.append(f"{format_count(hit.downloads)} downloads")

@@ -1,4 +1,4 @@
-"""Looks at a model for a card: asks, in a thread, what it is and needs with the chosen options."""
+"""Estimates the model of a card in a thread, with the chosen options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _as_it_is(found: Estimate) -> Estimate:
 
 
 class Inspector(QObject):
-    """`looked(estimate)`: None while it is being asked or where it failed."""
+    """`looked(estimate)`: None while it is computed and where it failed."""
 
     looked = Signal(object)
 
@@ -56,12 +56,12 @@ class Inspector(QObject):
         return self.estimate is not None and self.estimate.can_open
 
     def show(self, source: ModelSource) -> None:
-        """Show `source` with what was chosen for it before, and look at it."""
+        """Show `source` with its stored settings, and estimate it."""
         self.show_only(source)
         self.look_at(source.path, source.load_format)
 
     def show_only(self, source: ModelSource) -> None:
-        """Show `source`; what there is to look at is still to come."""
+        """Show `source`; `look_at` follows when its description is known."""
         self.forget()
         self.source = source
         chosen = dict(self._store.settings_of(source.path, source.load_format))
@@ -70,12 +70,12 @@ class Inspector(QObject):
     def look_at(
         self, path: str, load_format: str, adjust: Callable[[Estimate], Estimate] = _as_it_is
     ) -> None:
-        """Read the description at `path`; `adjust` completes what is found."""
+        """Estimate from the description at `path`; `adjust` completes the result."""
         self._where, self._adjust = (path, load_format), adjust
         self.ask()
 
     def forget(self) -> None:
-        """Show nothing more of what is being asked."""
+        """Drop a pending estimate."""
         if self._task is not None:
             self._task.cancel()
         self._task, self.source = None, None
@@ -83,7 +83,7 @@ class Inspector(QObject):
         self._set(None)
 
     def ask(self) -> None:
-        """Ask again, with the options as they are."""
+        """Estimate again with the current options."""
         if self.source is None or not self._where[0]:
             return
         if self._task is not None:
@@ -96,12 +96,12 @@ class Inspector(QObject):
         )
 
     def config(self) -> EngineConfig:
-        """What would be loaded."""
+        """The configuration that Open would load."""
         path, load_format = self._where
         return EngineConfig(model=path, load_format=load_format).replace(**self.settings())
 
     def settings(self) -> Mapping[str, Any]:
-        """What was chosen for this model before, with what the card says now."""
+        """Stored settings of this model with the options of the card."""
         assert self.source is not None
         stored = dict(self._store.settings_of(self.source.path, self.source.load_format))
         return {**stored, **self._card.chosen()}
@@ -127,8 +127,7 @@ class Inspector(QObject):
 
 
 def _shorter(found: Estimate) -> int | None:
-    """The context to propose where the model's whole context does not fit, or only with layers on
-    the CPU that a shorter one leaves on the GPU."""
+    """The context to propose where the full one does not fit, or needs more layers on the CPU."""
     if found.need is None or (found.need.fits and found.need.in_ram is None):
         return None
     if not found.need.fits:
@@ -137,7 +136,7 @@ def _shorter(found: Estimate) -> int | None:
 
 
 class HubModel(QObject):
-    """Calls `changed` when `details` or `error` of the model that is looked at came."""
+    """Details of a hub model; calls `changed` when `details` or `error` arrive."""
 
     def __init__(
         self, hub: Hub, inspector: Inspector, changed: Callable[[], None], parent: QObject
@@ -151,7 +150,7 @@ class HubModel(QObject):
         self.error: ErrorInfo | None = None
 
     def look(self, repo_id: str) -> None:
-        """Ask the hub about a model; at once where it was asked before."""
+        """Request the details; cached ones arrive at once."""
         self.forget()
         if repo_id in self._known:
             self._on_details(self._known[repo_id])
@@ -184,7 +183,7 @@ class HubModel(QObject):
         )
 
     def _complete(self, found: Estimate) -> Estimate:
-        """What the description alone does not tell: the size of the files."""
+        """Add the size of the files, which the description lacks."""
         if self.details is None:
             return found
         size = self.details.files.weights
@@ -196,16 +195,16 @@ class HubModel(QObject):
 
 
 def download_text(details: RepoDetails, cache_dir: Path) -> str:
-    """What a download would bring, and where to."""
+    """Size, destination, skipped files and license of a download."""
     files = details.files
     count = len(files.wanted)
     place = next(p for p in (cache_dir, *cache_dir.parents) if p.exists())
     free = format_bytes(shutil.disk_usage(place).free)
     parts = [f"{count} files, {format_bytes(files.size)}, to {cache_dir} ({free} free)."]
     if files.skipped_text:
-        parts.append(f"Left out: {files.skipped_text}.")
+        parts.append(f"Skipped: {files.skipped_text}.")
     if details.license:
         parts.append(f"License: {details.license}.")
     if details.gated:
-        parts.append("Gated: its owners give access to those who ask for it.")
+        parts.append("Gated: needs the owner's permission.")
     return " ".join(parts)

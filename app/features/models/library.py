@@ -1,5 +1,5 @@
-"""The models of this machine: downloads on their way, the starter model, the user's folders, the
-Hugging Face cache, what was open before, and shapes with random weights."""
+"""Models on this machine: downloads, starter model, folders, Hugging Face cache, recent models, and
+known sizes with random weights."""
 
 from __future__ import annotations
 
@@ -36,14 +36,12 @@ from engine.errors import ErrorInfo
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_2, restyle
 
-NOTHING_YET = (
-    "No model of your own yet. Find one on the hub, or add a folder in which you keep models."
-)
+NOTHING_YET = "No models yet. Search the hub, or add a folder with models."
 Found = tuple[list[ModelSource], list[ModelSource]]
 
 
 class Library(QWidget):
-    """`source_chosen` and `source_opened` as of a SourceList; `loaded` when the disk was read."""
+    """`source_chosen` and `source_opened` as of a SourceList; `loaded` after reading the disk."""
 
     source_chosen = Signal(object)
     source_opened = Signal(object)
@@ -57,7 +55,7 @@ class Library(QWidget):
         self._cached: list[ModelSource] = []
         self.filter = QLineEdit()
         self.filter.setPlaceholderText("Filter")
-        self.filter.setAccessibleName("Filter the models of this machine by name")
+        self.filter.setAccessibleName("Filter models by name")
         self.filter.setClearButtonEnabled(True)
         self.filter.textChanged.connect(self.show_sources)
         self.list = SourceList()
@@ -76,12 +74,12 @@ class Library(QWidget):
         self.show_sources()
 
     def _build(self) -> None:
-        add = QPushButton("Add a folder…")
-        add.setToolTip("A folder in which you keep models: what lies in it is listed here")
+        add = QPushButton("Add folder…")
+        add.setToolTip("List the models of a folder")
         set_icon(add, "folder")
         add.clicked.connect(lambda: self.choose_folder())
         again = QPushButton("Refresh")
-        again.setToolTip("Look at the folders and the cache again (F5)")
+        again.setToolTip("Read folders and cache again (F5)")
         set_icon(again, "refresh")
         again.clicked.connect(lambda: self.reload())
         buttons = QHBoxLayout()
@@ -104,26 +102,26 @@ class Library(QWidget):
 
     @property
     def known(self) -> list[ModelSource]:
-        """Everything that there is, whatever the filter shows."""
+        """All models, regardless of the filter."""
         return list(self._sources())
 
     def snapshot_of(self, repo_id: str) -> ModelSource | None:
-        """The model `repo_id` in the cache, if it is there."""
+        """The model `repo_id` in the cache, or None."""
         return next((s for s in self._cached if s.title == repo_id), None)
 
     def choose_folder(self) -> None:
-        path = QFileDialog.getExistingDirectory(self, "A folder of models")
+        path = QFileDialog.getExistingDirectory(self, "Folder with models")
         if path:
             self.add_folder(path)
 
     def add_folder(self, path: str) -> None:
-        """List the models of a folder, now and from now on."""
+        """List the models of a folder, and remember it."""
         if path not in self._store.folders:
             self._store.folders = [*self._store.folders, path]
         self.reload()
 
     def drop_folder(self, source: ModelSource) -> None:
-        """Take the folder that `source` was found in off the list; nothing is deleted."""
+        """Stop listing the folder of `source`; no file is deleted."""
         path = Path(source.path)
         self._store.folders = [
             known
@@ -144,7 +142,7 @@ class Library(QWidget):
         self._task = run_task(self, read, self._on_found, self._on_failed)
 
     def show_sources(self) -> None:
-        """The list as it is now, filtered."""
+        """Refresh the filtered list."""
         wanted = self.filter.text().strip().lower()
         self.list.show_sources(s for s in self._sources() if wanted in s.title.lower())
         own = self._folders or self._cached or any(True for _ in self._queue)
@@ -172,7 +170,7 @@ class Library(QWidget):
 
     def _on_failed(self, error: ErrorInfo) -> None:
         self._task = None
-        self._say(f"Folders and cache cannot be read. {error.cause} {error.remedy}", "error")
+        self._say(f"Cannot read folders and cache. {error.cause} {error.remedy}", "error")
 
     def _say(self, text: str, role: str = "small") -> None:
         self._hint.setText(text)

@@ -1,4 +1,4 @@
-"""What is known of a model before it is loaded: facts, memory, and whether it can be opened."""
+"""Model card: facts, options, memory bar, and whether the model fits."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from engine.config import SETTINGS
 from engine.hardware.device_map import AUTO
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.number_control import NumberControl
+from widgets.live.figures import precision_name
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, restyle
 
 USUAL = (1, 2, 4, 8)
 
 
 class PartsChoice(ElidedCombo):
-    """How many parts `name`, a setting, makes. Hidden, with its `label`, where there is nothing to
-    choose: one GPU, one NUMA node. A number that was chosen before stays to be seen, and can be
-    taken back."""
+    """A choice of `name`, tensor or pipeline parallel size. Hidden, with its `label`, where only 1
+    is possible; a stored larger value stays visible."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -51,11 +51,11 @@ class PartsChoice(ElidedCombo):
         return int(self.currentData())
 
     def show_chosen(self, count: int) -> None:
-        """Of a model of which nothing else is known yet."""
+        """Show the stored value before the estimate is known."""
         self._fill([], count)
 
     def offer(self, counts: Iterable[int]) -> None:
-        """These, beside 1."""
+        """Offer `counts` and 1."""
         self._fill(counts, self.value)
 
     def hide_all(self) -> None:
@@ -72,26 +72,26 @@ class PartsChoice(ElidedCombo):
 
 
 def rank_counts(found: Estimate) -> list[int]:
-    """As many as the devices and the model's heads allow."""
+    """Sizes that the devices and the model's heads allow."""
     heads = (found.report.num_heads, found.report.num_kv_heads)
     return [n for n in USUAL if n <= found.most_ranks and not any(h % n for h in heads)]
 
 
 def stage_counts(found: Estimate) -> list[int]:
-    """As many as there are GPUs, with a layer each."""
+    """Sizes up to the number of GPUs and layers."""
     return [n for n in USUAL if n <= min(found.most_stages, found.report.num_layers)]
 
 
 FACTS = ("Architecture", "Parameters", "On disk", "Layers", "KV cache per token")
-STARTER_NOTE = "Small demonstration model: speed and memory teach nothing on it. Open a real one."
-DUMMY_NOTE = "Random weights: replies are noise, speed and memory are real."
+STARTER_NOTE = "Demo model. Its speed and memory use are not representative."
+DUMMY_NOTE = "Random weights: replies are noise; speed and memory use are real."
 LAYERS = "gpu_layers"
 SETTLED_MS = 250
 CONTEXTS = tuple(2**power for power in range(9, 18))
 
 
 class ModelCard(QFrame):
-    """Shows one source. `options_changed` when precision or context were chosen by the user."""
+    """Shows one source. `options_changed` when the user changed an option."""
 
     options_changed = Signal()
 
@@ -107,7 +107,8 @@ class ModelCard(QFrame):
         self._path.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._values = {name: _wrapped() for name in FACTS}
         self._dtype = ElidedCombo()
-        self._dtype.addItems(SETTINGS["dtype"].choices)
+        for dtype in SETTINGS["dtype"].choices:
+            self._dtype.addItem(precision_name(dtype), dtype)
         self._dtype.setAccessibleName("Precision")
         self._dtype.activated.connect(lambda: self.options_changed.emit())
         self._context = ElidedCombo()
@@ -120,7 +121,7 @@ class ModelCard(QFrame):
         self._bar = MemoryBar()
         self._busy = QProgressBar()
         self._busy.setTextVisible(False)
-        self._busy.setAccessibleName("Reading the model's description")
+        self._busy.setAccessibleName("Reading the model")
         self._verdict = _wrapped()
         self._note = _wrapped()
         self._note.setProperty("role", "muted")
@@ -139,11 +140,11 @@ class ModelCard(QFrame):
         self.show_nothing()
 
     def _make_layers(self) -> None:
-        """How many layers are on the GPU: offered where a model would have one."""
+        """GPU layers: shown where a GPU is used."""
         self._layers = NumberControl(row_spec(SETTINGS[LAYERS], Machine()))
         self._layers_label = QLabel(SETTINGS[LAYERS].label)
         self._gpu_layers: str = AUTO
-        self._settled = QTimer(self)  # a slider that is dragged is looked at where it rests
+        self._settled = QTimer(self)  # estimate when the slider rests
         self._settled.setSingleShot(True)
         self._settled.setInterval(SETTLED_MS)
         self._settled.timeout.connect(self.options_changed)
@@ -180,8 +181,8 @@ class ModelCard(QFrame):
     # Showing -----------------------------------------------------------------------------------
 
     def show_nothing(self) -> None:
-        self._title.setText("No model chosen")
-        self._path.setText("Choose one at the left, or drop a folder here.")
+        self._title.setText("No model selected")
+        self._path.setText("Select one on the left, or drop a folder here.")
         self._show_facts({})
         self._note.setText("")
         self._show_busy(False)
@@ -195,13 +196,13 @@ class ModelCard(QFrame):
         self._show_need(None)
 
     def show_source(self, source: ModelSource, chosen: dict[str, Any]) -> None:
-        """A source was chosen; nothing is known of it yet but what the user chose before."""
+        """Show a source with its stored options, before its estimate."""
         self._title.setText(_breakable(source.title))
         self._path.setText(_breakable(source.path))
         note = STARTER_NOTE if is_starter(source.path) else ""
         self._note.setText(DUMMY_NOTE if source.load_format == "dummy" else note)
         self._note.setVisible(bool(self.note))
-        self._dtype.setCurrentText(str(chosen.get("dtype", "auto")))
+        self._dtype.setCurrentIndex(self._dtype.findData(str(chosen.get("dtype", "auto"))))
         self._settled.stop()
         self._gpu_layers = str(chosen.get(LAYERS, AUTO))
         self._layers.set_value(self._gpu_layers)
@@ -213,12 +214,12 @@ class ModelCard(QFrame):
         self.show_busy()
 
     def show_place(self, place: str) -> None:
-        """Where the model is, below its name."""
+        """Show the location below the name."""
         self._path.setText(_breakable(place))
 
     def show_busy(self) -> None:
         self._show_busy(True)
-        self._say("Reading the model's description", "muted")
+        self._say("Reading the model", "muted")
 
     def show_estimate(self, estimate: Estimate) -> None:
         report, need = estimate.report, estimate.need
@@ -235,8 +236,8 @@ class ModelCard(QFrame):
                 "Architecture": report.architecture,
                 "Parameters": _count_text(report.num_parameters),
                 "On disk": format_bytes(report.disk_bytes) if report.disk_bytes else "none",
-                "Layers": f"{report.num_layers} of width {report.hidden_size:,}, "
-                f"{report.num_heads} heads, {report.num_kv_heads} for keys and values",
+                "Layers": f"{report.num_layers} layers, hidden {report.hidden_size:,}, "
+                f"{report.num_heads} heads ({report.num_kv_heads} KV)",
                 "KV cache per token": format_bytes(
                     need.kv_bytes_per_token if need else report.kv_bytes_per_token
                 ),
@@ -246,13 +247,13 @@ class ModelCard(QFrame):
         )
         self._show_need(need)
         if need is None:
-            self._say(f"Cannot be opened. {estimate.problem}", "error")
+            self._say(f"Not supported. {estimate.problem}", "error")
         elif need.fits and need.in_ram is not None:
-            self._say(_divided(estimate), "warning")
+            self._say(_offload_text(estimate), "warning")
         elif need.fits:
             sizes = f"{format_bytes(need.needed)} of {format_bytes(need.free)} free"
             needs = f"{sizes} {need.where}".strip()
-            self._say(f"Supported, in {need.dtype}. Needs {needs}.", "muted")
+            self._say(f"Fits in {precision_name(need.dtype)}: needs {needs}.", "muted")
         else:
             self._say(_too_large(estimate), "error")
 
@@ -265,10 +266,9 @@ class ModelCard(QFrame):
         self._context.setCurrentIndex(max(0, self._context.findData(length)))
 
     def chosen(self) -> dict[str, Any]:
-        """Precision, context, layers of a GPU, ranks and stages as the user set them: values of
-        the engine's settings."""
+        """The chosen options, as engine settings."""
         options: dict[str, Any] = {
-            "dtype": self._dtype.currentText(), "max_model_len": self._context.currentData()
+            "dtype": self._dtype.currentData(), "max_model_len": self._context.currentData()
         }  # fmt: skip
         if not self._layers.isHidden():
             options[LAYERS] = self._gpu_layers
@@ -279,7 +279,7 @@ class ModelCard(QFrame):
 
     @property
     def layers(self) -> NumberControl:
-        """Hidden where no layer would be on a GPU."""
+        """Hidden without a GPU."""
         return self._layers
 
     def _offer_layers(self, need: Need) -> None:
@@ -307,7 +307,7 @@ class ModelCard(QFrame):
 
     def _fill_contexts(self, longest: int | None, chosen: int | None) -> None:
         self._context.clear()
-        own = f"{longest:,} tokens (the model's own)" if longest else "the model's own"
+        own = f"{longest:,} tokens (model maximum)" if longest else "model maximum"
         self._context.addItem(own, None)
         lengths = {n for n in CONTEXTS if longest is None or n < longest}
         if chosen is not None:
@@ -336,17 +336,17 @@ class ModelCard(QFrame):
         restyle(self._verdict, role=role)
 
 
-def _divided(estimate: Estimate) -> str:
+def _offload_text(estimate: Estimate) -> str:
     need = estimate.need
     assert need is not None and need.in_ram is not None
     ram = need.in_ram
     text = (
-        f"Fits with {need.layers}; the CPU computes the other {ram.layers} "
-        f"({format_bytes(ram.needed)} of RAM), which is slower."
+        f"Fits with {need.layers}. The CPU computes the other {ram.layers} "
+        f"({format_bytes(ram.needed)} of RAM), slower."
     )
     if estimate.whole_len is None:
         return text
-    return f"{text} With a context of {estimate.whole_len:,} tokens all are on {need.device}."
+    return f"{text} At {estimate.whole_len:,} tokens of context all layers fit on {need.device}."
 
 
 def _too_large(estimate: Estimate) -> str:
@@ -359,12 +359,12 @@ def _too_large(estimate: Estimate) -> str:
             where, more, sizes = "in RAM", "more", (ram.needed, ram.limit)
         needed, usable = map(format_bytes, sizes)
         text = f"Does not fit with {need.layers}: {needed} needed {where}, {usable} usable."
-        return f"{text} Choose {more} GPU layers, or auto."
+        return f"{text} Set {more} GPU layers, or auto."
     needed, usable = format_bytes(need.needed), format_bytes(need.limit)
     text = f"Does not fit: {needed} needed {need.where}".rstrip() + f", {usable} usable."
     if estimate.fitting_len:
-        return f"{text} A context of {estimate.fitting_len:,} tokens fits."
-    return f"{text} Choose a 16-bit precision or a smaller model, or close other programs."
+        return f"{text} {estimate.fitting_len:,} tokens of context fit."
+    return f"{text} Choose a 16-bit precision or a smaller model, or free memory."
 
 
 def _count_text(count: int) -> str:
@@ -375,7 +375,7 @@ def _count_text(count: int) -> str:
 
 
 def _breakable(path: str) -> str:
-    """A path or an id that may be wrapped after its separators."""
+    """Allow line breaks after the separators of a path or id."""
     return re.sub(r"([/_-])", "\\1\u200b", path)
 
 

@@ -1,11 +1,11 @@
-"""The Models page: what is on this machine and on the hub at the left, one model at the right.
+"""The Models page: models on this machine or on the hub on the left, one model on the right.
 
 +------------------------+---------------------------------+
 | On this machine | Hub  | Qwen/Qwen3-0.6B                 |
 | [ filter or search   ] | facts, precision, context       |
 | list                   | memory: weights, KV, activations|
-|                        | at each precision               |
-| [Add a folder…]        | [Delete]              [Open]    |
+|                        | memory by precision             |
+| [Add folder…]          | [Delete]              [Open]    |
 +------------------------+---------------------------------+
 """
 
@@ -45,14 +45,14 @@ from widgets.controls.frames import PageFrame
 from widgets.controls.notice import Toast
 
 NARROW = 620
-"""Below this width list and card stand above each other."""
+"""Below this width the list is above the card."""
 LIST_WIDTH = 360
 HERE, ON_THE_HUB = 0, 1
 
 
 class ModelsPage(QWidget):
-    """`model_chosen`: path, load_format and settings of a model to open; `wants_front` when one
-    of its commands was used from elsewhere."""
+    """`model_chosen`: path, load_format and settings of a model to open; `wants_front` when one of
+    its commands should bring it to the front."""
 
     model_chosen = Signal(str, str, object)
     wants_front = Signal()
@@ -84,9 +84,9 @@ class ModelsPage(QWidget):
         self._connect()
 
     def _build(self) -> None:
-        forms = (("On this machine", self.library), ("On the hub", self.search))
+        forms = (("On this machine", self.library), ("Hugging Face Hub", self.search))
         frame = PageFrame(
-            "Where to look for models", forms, self.detail,
+            "Model location", forms, self.detail,
             left_width=LIST_WIDTH, narrow=NARROW, stretch=(2, 3),
         )  # fmt: skip
         self.tabs = frame.tabs
@@ -114,31 +114,31 @@ class ModelsPage(QWidget):
     def commands(self) -> list[Command]:
         return [
             Command(
-                "models.hub", "Find a model on the hub…", self.show_hub, "File", "Ctrl+Shift+O",
+                "models.hub", "Find model on the hub…", self.show_hub, "File", "Ctrl+Shift+O",
                 "search", "model",
             ),
             Command(
-                "models.folder", "Add a folder of models…", self.add_folder, "File",
+                "models.folder", "Add model folder…", self.add_folder, "File",
                 icon="folder", section="model",
             ),
             Command(
-                "models.refresh", "Look for models again", self.library.reload, "File", "F5",
+                "models.refresh", "Refresh models", self.library.reload, "File", "F5",
                 "refresh", "model",
             ),
         ]  # fmt: skip
 
     def start(self) -> None:
-        """What waits until the window is on the screen."""
+        """Start work that waits until the window is shown."""
         self.deletion.purge_leftovers()
 
     def close_down(self) -> None:
-        """Stop downloads (they can be resumed), remove what was deleted."""
+        """Stop downloads (they resume later) and remove deleted models."""
         self.queue.close()
         self.deletion.close()
         self.hub_model.close()
 
     def open_downloaded(self, path: str) -> None:
-        """Open a model that has just come, with what was chosen for it before, if anything."""
+        """Open a downloaded model with its stored settings."""
         self.model_chosen.emit(path, "auto", None)
 
     def show_hub(self) -> None:
@@ -153,7 +153,7 @@ class ModelsPage(QWidget):
         self.library.choose_folder()
 
     def show_shapes(self) -> None:
-        """Look at the smallest of the shapes with random weights."""
+        """Select the smallest model with random weights."""
         self.wants_front.emit()
         self.tabs.setCurrentIndex(HERE)
         self.library.filter.clear()
@@ -180,7 +180,7 @@ class ModelsPage(QWidget):
 
     @property
     def _repo_id(self) -> str | None:
-        """The id of the chosen model on the hub; None for one of this machine."""
+        """The hub id of the selected model; None for one on this machine."""
         source = self.source
         is_remote = source is not None and source.kind in (SourceKind.HUB, SourceKind.DOWNLOAD)
         return source.path if source is not None and is_remote else None
@@ -201,10 +201,10 @@ class ModelsPage(QWidget):
         self._fit_task = None
         self.detail.show_fits(found)
 
-    # What can be done with it ------------------------------------------------------------------
+    # Actions -----------------------------------------------------------------------------------
 
     def _offer(self) -> None:
-        """The buttons and words for the chosen model as it is now."""
+        """Show the buttons and the message for the selected model."""
         source = self.source
         if source is None:
             self.detail.offer(None, ())
@@ -218,7 +218,7 @@ class ModelsPage(QWidget):
         if folder_of(source) is not None:
             others.append(("Delete", lambda: self._delete(source)))
         if source.kind is SourceKind.LOCAL:
-            others.append(("Take off the list", lambda: self.library.drop_folder(source)))
+            others.append(("Remove from list", lambda: self.library.drop_folder(source)))
         self.detail.offer(("Open", self._open), others, self.inspector.can_open)
 
     def _offer_remote(self, repo_id: str) -> None:
@@ -227,7 +227,7 @@ class ModelsPage(QWidget):
         if download is not None and download.state is not State.DONE:
             self._offer_download(download)
         elif here is not None and (details is None or here.path.endswith(details.commit)):
-            self.detail.say(f"It is on this machine: {here.path}")
+            self.detail.say(f"Downloaded to {here.path}")
             self.detail.offer(("Open", self._open), (), self.inspector.can_open)
         elif details is not None:
             self.detail.say(download_text(details, self._hub.cache_dir))
@@ -251,7 +251,7 @@ class ModelsPage(QWidget):
         self.detail.offer(possible[0] if possible else None, possible[1:])
 
     def _act_on_activation(self) -> None:
-        """Enter or a double click opens; it never starts a download."""
+        """Enter and double click open; they never start a download."""
         if self.detail.primary.isEnabled() and self.detail.primary.text() == "Open":
             self._open()
 
@@ -270,7 +270,7 @@ class ModelsPage(QWidget):
     def _delete(self, source: ModelSource) -> None:
         if self._is_open(source.path):
             self.detail.say(
-                f"{source.title} is open. Unload it first (File, Unload model), or open another.",
+                f"{source.title} is open. Unload it (File, Unload model) before deleting it.",
                 "error",
             )
             return
@@ -285,7 +285,7 @@ class ModelsPage(QWidget):
         self.library.reload()
 
     def _on_loaded(self) -> None:
-        """What is not there any more is not shown any more."""
+        """Deselect a model that is gone."""
         source = self.source
         kinds = (SourceKind.LOCAL, SourceKind.CACHE)
         known = {there.key for there in self.library.known}
@@ -311,9 +311,9 @@ class ModelsPage(QWidget):
         self.detail.show_nothing()
 
 
-class ModelsPlace(QStackedWidget):
-    """`wants_front` when one of its commands was used from elsewhere; `chat_wanted` when the user
-    begins with the starter model."""
+class ModelsPages(QStackedWidget):
+    """The Models page, or the welcome page in its place. `wants_front` as of the page;
+    `chat_wanted` for a chat with the demo model."""
 
     wants_front = Signal()
     chat_wanted = Signal()
@@ -331,9 +331,7 @@ class ModelsPlace(QStackedWidget):
         welcome.chat.connect(self.chat_wanted)
 
     def commands(self) -> list[Command]:
-        welcome = Command(
-            "help.welcome", "Welcome, and this machine", self.show_welcome, "Help", section="help"
-        )
+        welcome = Command("help.welcome", "Welcome", self.show_welcome, "Help", section="help")
         return [*self.page.commands(), welcome]
 
     @property
@@ -346,7 +344,7 @@ class ModelsPlace(QStackedWidget):
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
-        if not event.spontaneous():  # another page, and not a minimized window
+        if not event.spontaneous():  # not of a minimized window
             self.setCurrentWidget(self.page)
 
     def _show_page(self) -> None:

@@ -1,12 +1,13 @@
-"""The precision that a model runs in, in words. No Qt.
+"""Precision of a model: its label, the choices of a checkpoint, and reload times. No Qt.
 
-bf16                                       plain weights
-bf16 · int4 weights (groups of 128)        rounded, or stored so
-bf16 · int8 weights · int8 head · KV fp8
+BF16                                       unquantized weights
+BF16 · INT4 weights (groups of 128)        quantized at load, or stored quantized
+BF16 · INT8 weights · INT8 head · KV FP8
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,50 +16,45 @@ from typing import Any, NamedTuple, Protocol
 from app.units import format_bytes
 from engine.config import SETTINGS, EngineConfig
 from engine.snapshot import ModelInfo
-from widgets.live.figures import short_dtype, weights_words
+from widgets.live.figures import precision_name, weights_words
 
 
 def precision_words(model: ModelInfo, config: EngineConfig) -> str:
-    """Everything that decides what comes out: number format, weights, output head, KV cache."""
-    parts = [short_dtype(model.dtype), weights_words(model)]
+    """Dtype, weights, output head and KV cache: all that affects the output."""
+    parts = [precision_name(model.dtype), weights_words(model)]
     if config.quantization_head != "none":
-        parts.append(f"{config.quantization_head} head")
+        parts.append(f"{precision_name(config.quantization_head)} head")
     if config.kv_dtype.is_quantized:
-        keys, values = config.kv_dtype.resolved(short_dtype(model.dtype))
+        keys, values = map(precision_name, config.kv_dtype.resolved(model.dtype))
         parts.append(f"KV {keys}" if keys == values else f"K {keys}, V {values}")
     return " · ".join(filter(None, parts))
 
 
 def change_words(before: str, after: str) -> str:
-    """What is new in the precision `after`: int8 weights; plain weights where nothing is added."""
+    """What changed in the precision `after`: INT8 weights; unquantized weights."""
     old = before.split(" · ")
     new = [part for part in after.split(" · ") if part not in old]
     if new:
         return " · ".join(new)
     gone = [part.split()[-1] for part in old if part not in after.split(" · ")]
-    return "plain weights" if any("weights" in part for part in old) and gone else after
+    return "unquantized weights" if any("weights" in part for part in old) and gone else after
 
 
 WEIGHTS, GROUP, HEAD, DTYPE = (
     "quantization", "quantization_group_size", "quantization_head", "dtype",
 )  # fmt: skip
 ROUNDED = ("int8", "int4", "nf4", "fp8")
-"""What plain weights can be rounded to while they are loaded."""
+"""Quantizations of 16-bit weights at load."""
 
 SOURCE, QUANTIZE = "source", "quantize"
-"""Ways out of a choice that is not possible: open the model that this one was made from, or make a
-quantized one."""
+"""What makes a refused choice possible: opening the original model, or quantizing this one."""
 
-_NAMES = {
-    "auto": "as stored", "int8": "int8", "int4": "int4", "nf4": "nf4", "fp8": "fp8", "awq": "AWQ",
-    "gptq": "GPTQ", "compressed-tensors": "compressed-tensors", "bitsandbytes": "bitsandbytes",
-}  # fmt: skip
 _TRIAL_ROWS, _TRIAL_INPUTS = 256, 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A value of a setting. `refusal`: why it cannot be chosen, "" where it can."""
+    """A value of a setting. `refusal`: why it is not possible, or ""."""
 
     value: str
     text: str
@@ -67,11 +63,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What is known of the loaded checkpoint, in the shape that was asked for.
+    """The loaded checkpoint with its possible precisions.
 
-    stored: the format of quantized weights in words, method: its name; "" for plain weights.
-    weights: predicted bytes by (method, head). disk_bytes: what a load reads. held: how many
-    weights are rounded. rounding: seconds that a weight takes, by method, tried on this machine.
+    stored: title of its quantization, method: its name; "" if unquantized. weights: predicted bytes
+    by (method, head). disk_bytes: what a load reads. held: number of quantizable weights. rounding:
+    seconds to quantize one weight, by method, measured on this machine.
     """
 
     path: str
@@ -85,29 +81,32 @@ class Checkpoint:
     rounding: Mapping[str, float] = field(default_factory=dict)
 
     def bytes_of(self, method: str, head: str) -> int | None:
-        """Weights held by `method`, predicted; None where that cannot be."""
+        """Predicted bytes of the weights; None for an impossible method."""
         plain = "stored" if self.method else "none"
         known = {"auto": plain, "none": "none" if not self.method else "", self.method: plain}
         return self.weights.get((known.get(method, method), head))
 
     def of_weights(self, head: str, dtype: str) -> list[Choice]:
-        """Every value of the weights' setting, with what it weighs."""
+        """Every value of the quantization setting, with its size."""
         return [self._weights_choice(v, head, dtype) for v in SETTINGS[WEIGHTS].choices]
 
     def of_head(self, method: str) -> list[Choice]:
-        """Every value of the output head's setting."""
-        names = {"none": plain_name(self.dtype)}
+        """Every value of the output head setting, with its size."""
+        names = {"none": precision_name(self.dtype)}
         return [
-            Choice(value, self._sized(names.get(value, value), self.bytes_of(method, value)))
+            Choice(
+                value,
+                self._sized(names.get(value, precision_name(value)), self.bytes_of(method, value)),
+            )
             for value in SETTINGS[HEAD].choices
         ]
 
     def _weights_choice(self, value: str, head: str, dtype: str) -> Choice:
-        name = plain_name(dtype) if value == "none" else _NAMES.get(value, value)
-        if value == "auto" and self.stored:
-            name = f"as stored: {self.stored}"
+        name = precision_name(dtype if value == "none" else value)
+        if value == "auto":
+            name = f"as in checkpoint: {self.stored}" if self.stored else "as in checkpoint"
         text = self._sized(name, self.bytes_of(value, head))
-        refusal = self._refusal(value, plain_name(dtype))
+        refusal = self._refusal(value, precision_name(dtype))
         return Choice(value, text, refusal)
 
     @staticmethod
@@ -119,36 +118,28 @@ class Checkpoint:
             if value in ("auto", self.method):
                 return ""
             if value == "none":
-                return f"The checkpoint is stored as {self.stored}: {plain} are not in it."
-            return f"The checkpoint is stored as {self.stored}: rounding it again loses twice."
+                return f"The checkpoint is {self.stored}: it has no {plain} weights."
+            return f"The checkpoint is {self.stored}: quantizing it again adds error."
         if value in ("auto", "none", *ROUNDED):
             return ""
-        return (
-            f"{_NAMES[value]} is not made while a model is loaded: it needs a checkpoint in that "
-            "format."
-        )
+        return f"{precision_name(value)} needs a checkpoint in that format."
 
     @property
     def limits(self) -> str:
-        """In a line: what is not possible with this checkpoint, "" where everything is."""
+        """Why other precisions are not possible, or ""."""
         if self.method:
-            return f"stored as {self.stored}: other precisions need the model it was made from"
+            return f"{self.stored} checkpoint: other precisions need the original model"
         return ""
 
     @property
     def way_out(self) -> str:
-        """SOURCE or QUANTIZE: what leads to the choices that are refused."""
+        """SOURCE or QUANTIZE: what makes the refused choices possible."""
         return SOURCE if self.method else QUANTIZE
 
 
-def plain_name(dtype: str) -> str:
-    """Plain numbers by their width: "16 bits" for bfloat16."""
-    return "32 bits" if dtype == "float32" else "16 bits"
-
-
 def look_at(config: EngineConfig) -> Checkpoint:
-    """The checkpoint of `config` (its dtype resolved), with what it would weigh at each precision.
-    Reads no weights. Raises InferdeckError."""
+    """The checkpoint of `config` (its dtype resolved), with its size at each precision. Reads no
+    weights. Raises InferdeckError."""
     import torch
 
     from engine.models import checkpoint as files
@@ -180,13 +171,15 @@ def look_at(config: EngineConfig) -> Checkpoint:
         stored=stored.title if stored else "",
         weights={key: size + tables for key, size in weights.items()},
         disk_bytes=opened.disk_bytes,
-        held=sum(_product(shape) for shape in shapes),
-        rounding={} if stored else {method: _rounding_s(method, group) for method in ROUNDED},
+        held=sum(math.prod(shape) for shape in shapes),
+        rounding={}
+        if stored
+        else {method: _seconds_per_weight(method, group) for method in ROUNDED},
     )
 
 
-def _rounding_s(method: str, group: int) -> float:
-    """Seconds that rounding a weight takes here: of three tries on a small matrix the best."""
+def _seconds_per_weight(method: str, group: int) -> float:
+    """Seconds to quantize one weight here: best of three on a small matrix."""
     import torch
 
     from engine.numerics.scheme import Scheme
@@ -200,19 +193,12 @@ def _rounding_s(method: str, group: int) -> float:
     return best / weight.numel()
 
 
-def _product(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
 MAX_KEPT = 64
 _LOAD = "load"
 
 
 class Memory(Protocol):
-    """Where times are kept between two runs: `app.window.settings_store.SettingsStore`."""
+    """Stores times over a restart: `app.window.settings_store.SettingsStore`."""
 
     @property
     def switch_times(self) -> Mapping[str, float]: ...
@@ -221,33 +207,33 @@ class Memory(Protocol):
 
 
 class Expected(NamedTuple):
-    """`is_measured`: it took so long the last time."""
+    """`is_measured`: the time of the last such change."""
 
     seconds: float
     is_measured: bool
 
     @property
     def words(self) -> str:
-        source = "as last time" if self.is_measured else "estimated"
+        source = "last time" if self.is_measured else "estimated"
         return f"about {seconds_words(self.seconds)} ({source})"
 
 
 class SwitchTimes:
-    """Learns from every load and every change that was measured."""
+    """Measured times of loads and precision changes, and predictions from them."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
 
     def learn(self, config: EngineConfig, seconds: float) -> None:
-        """Loading again with `config` took so long."""
+        """Store the time of a reload with `config`."""
         self._keep(_key(config), seconds)
 
     def learn_load(self, config: EngineConfig, seconds: float) -> None:
-        """The first load with `config` took so long, from its first byte on."""
+        """Store the time of the first load with `config`, from its first byte."""
         self._keep(f"{_LOAD} {_key(config)}", seconds)
 
     def expected(self, config: EngineConfig, checkpoint: Checkpoint | None) -> Expected | None:
-        """For loading again with `config`; None where nothing is known yet."""
+        """Time of a reload with `config`; None if unknown."""
         known = self._memory.switch_times
         if _key(config) in known:
             return Expected(known[_key(config)], True)

@@ -1,6 +1,6 @@
-"""Which model is open, what was said about it, and how to open it again.
+"""Model session: the open model, its notices, and how to open it again.
 
-Stands between the bridge, what the window remembers, and the notices: the window only shows.
+Connects the engine bridge, the stored settings and the notices.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ log = logging.getLogger(__name__)
 
 LOAD, ENGINE, DRAFT, LINK = "load", "engine", "draft", "link"
 ROOM, AHEAD = "room", "ahead"
-"""Keys of the notices: about loading, about the engine, about its draft model, about the line to
-an engine elsewhere, about memory that ran out."""
+"""Keys of the notices: loading, engine, draft model, attached engine, memory."""
 
 
 class ModelSession(QObject):
-    """Opens models and remembers them. A model of an engine elsewhere has a name in place of a
-    path, and is not remembered: what is opened from this machine leaves that engine first."""
+    """Opens models and stores them. A model of an attached engine has a name instead of a path and
+    is not stored; opening a local model detaches first."""
 
-    opened = Signal(object, object)  # EngineConfig that runs, settings that the user chose
-    remark = Signal(object)  # Notice | None: what to know of the model that is open
+    opened = Signal(object, object)  # running EngineConfig, chosen settings
+    remark = Signal(object)  # Notice | None: about the open model
     notice = Signal(object)  # Notice
     notice_gone = Signal(str)  # its key
     wants_dialog = Signal(str)  # a path to look at, or ""
@@ -64,7 +63,7 @@ class ModelSession(QObject):
         load_format: str = "auto",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Load a model with `settings`; with what was chosen for it before where None."""
+        """Load a model with `settings`; None: its stored ones."""
         if settings is None:
             settings = self._store.settings_of(path, load_format)
         self.load(RecentModel(path, load_format, settings=settings).config())
@@ -73,25 +72,25 @@ class ModelSession(QObject):
         log.info("loading %s", config)
         for key in (LOAD, ENGINE, DRAFT):
             self.notice_gone.emit(key)
-        self._leave_engine_elsewhere(config)
+        self._detach(config)
         self._bridge.turn_to_next()
         self._opening = config
         self._bridge.load(config)
 
-    def _leave_engine_elsewhere(self, config: EngineConfig) -> None:
-        """It cannot read this machine's folders."""
+    def _detach(self, config: EngineConfig) -> None:
+        """An attached engine cannot read this machine's folders."""
         offers, place = self._bridge.offers, self._bridge.place
         if offers is None or config.model in offers:
             return
         self._bridge.detach()
         title = model_title(config.model)
         self.notice.emit(
-            Notice(LINK, f"The window left {place}: {title} opens on this machine.",
-                   "The engine there goes on. Attach again to see it.")
+            Notice(LINK, f"Detached from {place}: {title} opens on this machine.",
+                   "That engine keeps running. Attach again to view it.")
         )  # fmt: skip
 
     def restart(self) -> None:
-        """Load the model again that was open, or being opened, when the engine crashed."""
+        """Load the model again that was open, or loading, when the engine crashed."""
         config = self.current.config() if self.current is not None else self._opening
         if config is not None:
             self.load(config)
@@ -115,7 +114,7 @@ class ModelSession(QObject):
 
     @property
     def latest(self) -> RecentModel | None:
-        """The model of this machine that is being opened, else the one that is open."""
+        """The local model that is loading, else the open one."""
         if self._bridge.offers is not None:
             return None
         opening = self._opening
@@ -125,7 +124,7 @@ class ModelSession(QObject):
 
     @property
     def opening_title(self) -> str:
-        """The name of what is being loaded, for a sentence."""
+        """Title of the loading model."""
         return model_title(self._opening.model) if self._opening is not None else "the model"
 
     # What the engine says ----------------------------------------------------------------------
@@ -133,7 +132,7 @@ class ModelSession(QObject):
     def _on_loaded(self, event: messages.Loaded) -> None:
         log.info("loaded %s, %s on %s", event.model.name, event.config.dtype, event.config.device)
         opening, self._opening = self._opening, None
-        if self._bridge.is_remote:  # its paths and settings are those of another machine
+        if self._bridge.is_remote:  # paths and settings of another machine
             self.opened.emit(event.config, {})
             return
         if opening is not None:
@@ -143,18 +142,18 @@ class ModelSession(QObject):
             self._remember()
             self.recent_changed.emit()
         elif self.current is None or self._bridge.offers is not None:
-            # nobody opened it here: an engine elsewhere has it
+            # opened by an attached engine
             config = event.config
             self.current = RecentModel(
                 config.model, config.load_format, event.model.name, chosen_settings(config)
             )
-        # else the model before came back after a failure: `current` still tells of it
+        # else the previous model was restored after a failure: `current` is right
         self.opened.emit(event.config, self.current.settings)
-        self._tell_about(event)
+        self._show_notices(event)
 
-    def _tell_about(self, event: messages.Loaded) -> None:
+    def _show_notices(self, event: messages.Loaded) -> None:
         if event.without_draft is not None:
-            title = "Speculative decoding is off: the draft model was not loaded."
+            title = "Speculative decoding is off: the draft model failed to load."
             self.notice.emit(error_notice(DRAFT, title, event.without_draft))
         look = ("Open a model…", lambda: self.wants_dialog.emit(""))
         remarks = " ".join(event.model.notices)
@@ -171,15 +170,15 @@ class ModelSession(QObject):
         failed, self._opening = self._opening, None
         log.warning("not loaded: %s", event.error)
         if event.cancelled:
-            text = f"{model_title(event.serving)} is still open." if event.serving else ""
-            self.notice.emit(Notice(LOAD, "Loading was cancelled.", text))
+            text = f"{model_title(event.serving)} stays open." if event.serving else ""
+            self.notice.emit(Notice(LOAD, "Loading cancelled.", text))
         else:
             self.notice.emit(
                 error_notice(
                     LOAD,
-                    f"{model_title(failed.model)} was not loaded." if failed is not None else "",
+                    f"{model_title(failed.model)} failed to load." if failed is not None else "",
                     event.error,
-                    *self._ways_out(failed),
+                    *self._actions(failed),
                 )
             )
         if event.serving is None:
@@ -188,7 +187,7 @@ class ModelSession(QObject):
         elif self.current is not None and self._bridge.config is not None:
             self.opened.emit(self._bridge.config, self.current.settings)
 
-    def _ways_out(self, failed: EngineConfig | None) -> list[tuple[str, Any]]:
+    def _actions(self, failed: EngineConfig | None) -> list[tuple[str, Any]]:
         if failed is None:
             return []
         ways: list[tuple[str, Any]] = []
@@ -203,15 +202,13 @@ class ModelSession(QObject):
         self.remark.emit(None)
 
     def _on_made_room(self, event: messages.MadeRoom) -> None:
+        remedy = "Close other programs on the device, or lower Memory utilization or KV cache size."
         if event.is_smaller:
-            key, remedy = ROOM, (
+            remedy = (
                 "Close other programs on the device. To rebuild the KV cache, change Memory "
                 "utilization or KV cache size, or reload the model."
             )
-        else:
-            key, remedy = AHEAD, (
-                "Close other programs on the device, or lower Memory utilization or KV cache size."
-            )
+        key = ROOM if event.is_smaller else AHEAD
         self.notice.emit(Notice(key, event.text, remedy, is_sequel=event.times > 1))
 
     def _on_crashed(self, event: messages.EngineCrashed) -> None:
@@ -220,7 +217,7 @@ class ModelSession(QObject):
         self.notice.emit(
             error_notice(
                 ENGINE,
-                "The engine stopped.",
+                "The engine crashed.",
                 event.error,
                 ("Restart engine", self.restart),
                 traceback=event.traceback,
@@ -231,10 +228,10 @@ class ModelSession(QObject):
 def config_from_arguments(
     store: SettingsStore, default_model: str, given: Mapping[str, Any]
 ) -> EngineConfig:
-    """What to open at the start: what the command line names, else the model opened last, else
-    the one that comes with the program. `given` wins over what was chosen before.
+    """The configuration at start: the command line's model, else the last one, else
+    `default_model`. `given` overrides stored settings.
 
-    Raises ConfigError for a combination that is not allowed.
+    Raises ConfigError for an invalid combination.
     """
     values = dict(given)
     model = values.pop("model", None)
@@ -255,7 +252,7 @@ def config_from_arguments(
 
 
 class RecentMenu(QMenu):
-    """Newest first; what is not there any more cannot be chosen."""
+    """Recent models, newest first; missing ones are disabled."""
 
     def __init__(self, settings: SettingsStore, session: ModelSession, parent: QWidget) -> None:
         super().__init__("Recent models", parent)
@@ -265,7 +262,7 @@ class RecentMenu(QMenu):
         self.fill()
 
     def fill(self) -> None:
-        """Make the entries anew."""
+        """Rebuild the entries."""
         self.clear()
         for model in self._settings.recent:
             suffix = " (random weights)" if model.load_format == "dummy" else ""

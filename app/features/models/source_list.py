@@ -1,4 +1,4 @@
-"""The list of models that can be opened, under headings, with a title and a muted line each."""
+"""List of models under headings, each with a title and a muted line."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from widgets.theme.theme import SPACE_1, SPACE_2, theme, ui_font
 
 SOURCE = Qt.ItemDataRole.UserRole
 STATE = Qt.ItemDataRole.UserRole + 1
-OPEN = "open now"
+OPEN = "open"
 Row = ModelSource | str
-"""A model, or the heading above some."""
+"""A model, or a heading."""
 Index = QModelIndex | QPersistentModelIndex
 
 
 class SourceList(QListWidget):
-    """`source_chosen` when the selection moves, `source_opened` on Enter or double click."""
+    """`source_chosen` when the selection changes, `source_opened` on Enter or double click."""
 
     source_chosen = Signal(object)
     source_opened = Signal(object)
@@ -44,7 +44,7 @@ class SourceList(QListWidget):
         self.itemActivated.connect(lambda item: self.source_opened.emit(item.data(SOURCE)))
 
     def show_sources(self, sources: Iterable[ModelSource]) -> None:
-        """Replace the list; the selection stays where it was."""
+        """Replace the list; keeps the selection."""
         rows = list(_with_headings(sources))
         if [_key(row) for row in rows] == [_key(row) for row in self._rows()]:
             self._renew(rows)
@@ -63,7 +63,7 @@ class SourceList(QListWidget):
         self.verticalScrollBar().setValue(scrolled)
 
     def show_open(self, path: str) -> None:
-        """Which of them is open in the window; "" for none."""
+        """Mark the open model; "" for none."""
         if path != self._open:
             self._open = path
             self._renew(list(self._rows()), again=True)
@@ -94,7 +94,7 @@ class SourceList(QListWidget):
         return [item.data(SOURCE) or item.text() for item in items]
 
     def _renew(self, rows: list[Row], again: bool = False) -> None:
-        """The same models, of which more may be known: nothing moves. `again`: whatever it is."""
+        """Update changed models in place; `again`: all of them."""
         for number, row in enumerate(rows):
             if isinstance(row, ModelSource) and (again or self.item(number).data(SOURCE) != row):
                 self._fill(self.item(number), row)
@@ -138,7 +138,7 @@ def _key(row: Row) -> tuple[str, ...]:
 
 
 class _Delegate(QStyledItemDelegate):
-    """Paints title over subtitle; headings are muted and small."""
+    """Paints title above subtitle; headings are muted and small."""
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         line = option.fontMetrics.height()

@@ -1,4 +1,4 @@
-"""What the first-run page is made of."""
+"""Welcome page: this machine, which models fit, and how to start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6, fig
 
 
 class AdviceBox(QFrame):
-    """What could be better, and the command for it, ready to copy. Hidden without any."""
+    """Advice with a command to copy. Hidden without any."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class AdviceBox(QFrame):
         row.setSpacing(SPACE_2)
         row.addWidget(self._command, 1)
         row.addWidget(
-            CopyButton("Copy the command", lambda: self.command),
+            CopyButton("Copy command", lambda: self.command),
             0, Qt.AlignmentFlag.AlignTop,
         )  # fmt: skip
         column = QVBoxLayout(self)
@@ -66,8 +66,8 @@ class AdviceBox(QFrame):
         self.show()
 
 
-class Way(QFrame):
-    """One place to begin: what it is, and the button that leads there."""
+class StartOption(QFrame):
+    """One way to start: title, text and button."""
 
     def __init__(
         self, title: str, text: str, button: str, do: Callable[[], object], kind: str
@@ -110,8 +110,7 @@ MAX_WIDTH = 1080
 
 
 class WelcomePage(QFrame):
-    """`chat`, `hub`, `folder`, `shapes`: where the user wants to begin; `left`: straight to the
-    list of models."""
+    """`chat`, `hub`, `folder`, `shapes`: the chosen start; `left`: to the list of models."""
 
     chat = Signal()
     hub = Signal()
@@ -132,7 +131,7 @@ class WelcomePage(QFrame):
         self._facts = QGridLayout()
         self.advice = AdviceBox()
         self.fits = FitRows()
-        self._fits_note = plain_text("Reading the sizes of known models", "small")
+        self._fits_note = plain_text("Estimating", "small")
         self._columns = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._build()
 
@@ -140,7 +139,7 @@ class WelcomePage(QFrame):
         content = QWidget()
         content.setProperty("bare", True)
         title = plain_text("Welcome to Inferdeck", "figure")
-        later = QPushButton("Show the models")
+        later = QPushButton("Show models")
         later.clicked.connect(self.left)
         head = QHBoxLayout()
         head.addWidget(title, 1)
@@ -156,8 +155,8 @@ class WelcomePage(QFrame):
         column.addLayout(head)
         column.addWidget(
             plain_text(
-                "Chat with a model, turn a knob of its engine, and watch memory, time to first "
-                "token and inter-token latency move.",
+                "Chat with a model, change engine settings, and watch memory, time to first token "
+                "and inter-token latency.",
                 "muted",
             )
         )
@@ -184,7 +183,7 @@ class WelcomePage(QFrame):
         self._facts.setHorizontalSpacing(SPACE_4)
         self._facts.setVerticalSpacing(SPACE_1)
         self._facts.setColumnStretch(1, 1)
-        self._show_rows((("", "Looking at this machine"),))
+        self._show_rows((("", "Reading hardware"),))
         legend = Swatches([Swatch(label, of(color)) for label, color, _ in PARTS])
         column = QVBoxLayout()
         column.setSpacing(SPACE_2)
@@ -192,7 +191,7 @@ class WelcomePage(QFrame):
         column.addLayout(self._facts)
         column.addWidget(self.advice)
         column.addSpacing(SPACE_3)
-        column.addWidget(heading(f"What fits, at {CONTEXT:,} tokens of context"))
+        column.addWidget(heading(f"Models that fit ({CONTEXT:,} tokens of context)"))
         column.addWidget(self._fits_note)
         column.addWidget(self.fits)
         column.addWidget(legend)
@@ -202,35 +201,34 @@ class WelcomePage(QFrame):
     def _make_ways(self) -> QVBoxLayout:
         column = QVBoxLayout()
         column.setSpacing(SPACE_3)
-        column.addWidget(heading("Where to begin"))
+        column.addWidget(heading("Start"))
         ways = (
             (
-                "The starter model",
-                "It comes with the program and opens by itself: small, quick, and good for trying "
-                "every view. Speed and memory teach nothing on it.",
-                "Chat with it", self.chat, "primary",
+                "Demo model",
+                "Included and open at start: small and fast, for trying every view. Its speed and "
+                "memory use are not representative.",
+                "Chat", self.chat, "primary",
             ),
             (
-                "A model of the Hugging Face hub",
-                "Search, see what fits before anything is downloaded, and download it. Other "
-                "programs that use the same cache find it too.",
-                "Find a model", self.hub, "",
+                "Hugging Face Hub",
+                "Search models, see which fit, and download. Downloads go to the shared Hugging "
+                "Face cache.",
+                "Find model", self.hub, "",
             ),
             (
-                "Models that you have",
-                "A folder with config.json and safetensors files, or one in which such folders "
-                "lie.",
-                "Add a folder…", self.folder, "",
+                "Your models",
+                "A folder with config.json and safetensors files, or a folder of such folders.",
+                "Add folder…", self.folder, "",
             ),
             (
-                "A real size without a download",
-                "Known shapes filled with random weights: replies are noise, speed and memory are "
-                "real.",
-                "Choose a shape", self.shapes, "",
+                "Random weights",
+                "Common model sizes without a download. Replies are noise; speed and memory use "
+                "are real.",
+                "Choose size", self.shapes, "",
             ),
         )  # fmt: skip
         for title, text, button, signal, kind in ways:
-            column.addWidget(Way(title, text, button, signal.emit, kind))
+            column.addWidget(StartOption(title, text, button, signal.emit, kind))
         column.addStretch(1)
         return column
 
@@ -283,7 +281,7 @@ class WelcomePage(QFrame):
             self._facts.addWidget(shown, row, 1)
 
     def facts(self) -> dict[str, str]:
-        """The rows as they are shown."""
+        """The shown rows."""
         found = {}
         for row in range(self._facts.rowCount()):
             cells = [self._facts.itemAtPosition(row, column) for column in (0, 1)]

@@ -1,4 +1,4 @@
-"""Two or more reports side by side: one figure as bars, all of them as a table."""
+"""Comparison of reports: one metric as bars, all metrics as a table."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ FIRST_METRIC = "kl_mean"
 
 
 class ComparisonView(QFrame):
-    """`export_wanted(reports)` when its button was pressed."""
+    """`export_wanted(reports)` when its button is pressed."""
 
     export_wanted = Signal(object)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("panel", True)
-        self.setAccessibleName("Comparison of reports")
+        self.setAccessibleName("Report comparison")
         self.reports: list[StoredReport] = []
         self.found: Comparison | None = None
         self.title = QLabel()
@@ -46,15 +46,15 @@ class ComparisonView(QFrame):
         self.cautions.setProperty("role", "warning")
         self.cautions.setWordWrap(True)
         self.chooser = ElidedCombo()
-        self.chooser.setAccessibleName("Figure that is drawn")
+        self.chooser.setAccessibleName("Metric")
         self.chooser.currentIndexChanged.connect(lambda *_: self._draw())
-        self.fit = QCheckBox("Fit to values")
-        self.fit.setToolTip("Start the bars just below the least value, and not at zero")
-        self.bars = ValueBars("The reports by one figure")
+        self.fit = QCheckBox("Fit axis")
+        self.fit.setToolTip("Start the axis near the lowest value instead of zero")
+        self.bars = ValueBars("Reports by metric")
         self.fit.toggled.connect(self.bars.set_fit)
-        self.table = FigureGrid("The reports by all figures", 230)
+        self.table = FigureGrid("Reports by all metrics", 230)
         self.copy = QPushButton("Copy")
-        self.copy.setToolTip("Copy as a Markdown table")
+        self.copy.setToolTip("Copy as Markdown table")
         self.copy.clicked.connect(self.copy_table)
         self.export = QPushButton("Export…")
         self.export.setToolTip("As JSON, CSV or Markdown")
@@ -95,7 +95,7 @@ class ComparisonView(QFrame):
         whole.addWidget(area, 1)
 
     def show_reports(self, reports: Sequence[StoredReport]) -> None:
-        """At least two; the others are compared with the first."""
+        """At least two; the first is the baseline."""
         self.reports = list(reports)
         found = self.found = compare([s.report for s in reports], [s.name for s in reports])
         self.title.setText(f"{len(reports)} reports")
@@ -126,4 +126,6 @@ class ComparisonView(QFrame):
                 for place, (title, value) in enumerate(zip(found.titles, row.values, strict=True))
             ]
         )
-        self.bars.setToolTip({-1: "Less is better", 1: "More is better"}.get(row.metric.better, ""))
+        self.bars.setToolTip(
+            {-1: "Lower is better", 1: "Higher is better"}.get(row.metric.better, "")
+        )

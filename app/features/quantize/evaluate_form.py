@@ -1,4 +1,4 @@
-"""What is measured against what, on which text; checked while it is chosen."""
+"""Evaluation form: model, reference, text and options, checked while they change."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.features.models.precision import ROUNDED
 from app.features.quantize.evaluation import (
     CANDIDATE_SETTINGS,
     REFERENCE_SETTINGS,
@@ -33,28 +34,25 @@ from engine.evaluate import PROMPT_LINES, read_prompts
 from engine.evaluate.windows import DEFAULT_CONTEXT
 from engine.quantize.recipe import GROUP_SIZES
 from widgets.controls.combo import ElidedCombo
+from widgets.live.figures import precision_name
 from widgets.theme.theme import SPACE_2, SPACE_3, figure_font
 
 _IN_A_ROW = 3
 _TITLES = {"quantization_group_size": "Group size", "quantization_head": "Output head"}
-_WORDS = {
-    "quantization": {
-        "auto": "as stored", "none": "unquantized", "int8": "int8", "int4": "int4", "nf4": "NF4",
-        "fp8": "fp8",
-    },
-    "quantization_head": {"none": "plain"},
-    "kv_cache_dtype": {"auto": "plain"},
-    "dtype": {"auto": "automatic"},
-}  # fmt: skip
+_LABELS = {
+    "quantization": {"auto": "as in checkpoint", "none": "unquantized"},
+    "quantization_head": {"none": "unquantized"},
+}
+_QUANTIZATIONS = ("auto", "none", *ROUNDED)
 _MORE: dict[str, Sequence[object]] = {
     "kv_cache_dtype": ("k=int8,v=fp8", "k=auto,v=int8", "k=auto,v=fp8"),
     "quantization_group_size": GROUP_SIZES,
 }
-"""Values that are no choices of their own, and that people want to measure."""
+"""Further values that are useful to measure."""
 
 
 class SideFields(QWidget):
-    """`names`: the settings that can be chosen. `changed` by the user's doing."""
+    """A model folder with the settings `names`. `changed` by the user."""
 
     changed = Signal()
 
@@ -75,7 +73,7 @@ class SideFields(QWidget):
         fields = list(self._fields.values())
         for first in range(0, len(fields), _IN_A_ROW):
             row = fields[first : first + _IN_A_ROW]
-            self.line = Field("", *row)  # the last one has the note
+            self.line = Field("", *row)  # the last row has the note
             for place in range(len(row)):
                 self.line.row.setStretch(place, 1)
             layout.addWidget(self.line)
@@ -84,7 +82,7 @@ class SideFields(QWidget):
         self._show_fitting()
 
     def choice(self) -> ModelChoice:
-        """The folder, with the settings that are not left as they are."""
+        """The folder, with the settings that differ from their defaults."""
         chosen = {
             name: combo.currentData()
             for name, combo in self.settings.items()
@@ -93,7 +91,7 @@ class SideFields(QWidget):
         return ModelChoice(self.model.path, chosen)
 
     def set_choice(self, choice: ModelChoice) -> None:
-        """Show it, without the folder's signal."""
+        """Show it, without a signal."""
         self.model.set_path(choice.path)
         for name, combo in self.settings.items():
             value = choice.settings.get(name, SETTINGS[name].default)
@@ -104,7 +102,7 @@ class SideFields(QWidget):
         self.changed.emit()
 
     def _show_fitting(self) -> None:
-        """Groups are int4's."""
+        """Enable the group size for INT4 only."""
         group = self.settings.get("quantization_group_size")
         if group is not None:
             group.setEnabled(self.settings["quantization"].currentData() == "int4")
@@ -114,10 +112,10 @@ def _choices(name: str, title: str) -> QComboBox:
     combo = ElidedCombo()
     combo.setAccessibleName(f"{title}: {SETTINGS[name].label}")
     combo.setToolTip(SETTINGS[name].help)
-    words = _WORDS.get(name, {})
-    for value in (*SETTINGS[name].choices, *_MORE.get(name, ())):
-        if name != "quantization" or value in words:
-            combo.addItem(words.get(str(value), str(value)), value)
+    labels = _LABELS.get(name, {})
+    values = _QUANTIZATIONS if name == "quantization" else SETTINGS[name].choices
+    for value in (*values, *_MORE.get(name, ())):
+        combo.addItem(labels.get(str(value), precision_name(str(value))), value)
     combo.setCurrentIndex(max(0, combo.findData(SETTINGS[name].default)))
     combo.setMinimumContentsLength(5)
     combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
@@ -126,27 +124,23 @@ def _choices(name: str, title: str) -> QComboBox:
 
 TEXT_KINDS = "Texts (*.txt *.md);;All files (*)"
 AGAINST = (
-    "The model is measured against this one: the perplexity of both, and how far its next tokens "
-    "are from those of the reference."
+    "Measures the perplexity of both, and the divergence of the model's next-token probabilities."
 )
-SAME = (
-    "Both are the same: only the perplexity is measured. Choose another precision or another "
-    "folder to see what it costs."
-)
-"""There is always one of them, of the same length: what is below stays where it is."""
+SAME = "Both are equal: measures perplexity only. Choose another precision or folder to compare."
+"""One of them is always shown, of similar length: the form below does not move."""
 LARGEST_READ_HERE = 1 << 20
-"""Bytes of a file of prompts that is checked at once; a larger one is when it is used."""
+"""Bytes: larger prompt files are checked when the evaluation starts."""
 
 
 class EvaluateForm(QWidget):
-    """`changed`: the plan, or what is wrong with it."""
+    """`changed`: the plan, or its problems."""
 
     changed = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.candidate = SideFields("Model", "Choose a model", CANDIDATE_SETTINGS)
-        self.reference = SideFields("Reference", "The same model", REFERENCE_SETTINGS)
+        self.reference = SideFields("Reference", "Same model", REFERENCE_SETTINGS)
         self.text = TextField("Text", TEXT_KINDS, FOR_EVALUATION)
         self._make_numbers()
         self._make_options()
@@ -161,14 +155,15 @@ class EvaluateForm(QWidget):
         self.context.setRange(0, 1_048_576)
         self.context.setSpecialValueText(f"up to {DEFAULT_CONTEXT:,}")
         self.context.setSingleStep(128)
-        self.context.setAccessibleName("Tokens of a window")
-        self.context.setToolTip("Tokens that are read together; 0 for what the model holds, up to "
-                                f"{DEFAULT_CONTEXT:,}")  # fmt: skip
+        self.context.setAccessibleName("Window length")
+        self.context.setToolTip(
+            f"Window length in tokens (0: the model's maximum, up to {DEFAULT_CONTEXT:,})"
+        )
         self.most.setRange(0, 16_777_216)
         self.most.setSpecialValueText("all")
         self.most.setSingleStep(1000)
-        self.most.setAccessibleName("Most tokens of the text")
-        self.most.setToolTip("No more of the text than this; 0 for all of it")
+        self.most.setAccessibleName("Maximum length")
+        self.most.setToolTip("Maximum length in tokens (0: no limit)")
         for box in (self.context, self.most):
             box.setFont(figure_font())
             box.setKeyboardTracking(False)
@@ -176,16 +171,16 @@ class EvaluateForm(QWidget):
             box.valueChanged.connect(self.refresh)
 
     def _make_options(self) -> None:
-        self.speed = QCheckBox("Also measure the speed of one request")
-        self.speed.setToolTip("Prefill and decode, tokens per second, of both")
+        self.speed = QCheckBox("Measure single-request speed")
+        self.speed.setToolTip("Prefill and decode throughput of both models, in tokens/s")
         self.speed.setChecked(True)
         self.speed.toggled.connect(self.refresh)
         self.prompts = QLineEdit()
-        self.prompts.setPlaceholderText("None: a JSONL file of prompts to answer")
-        self.prompts.setAccessibleName("File of prompts")
+        self.prompts.setPlaceholderText("None (JSONL file)")
+        self.prompts.setAccessibleName("Prompt file")
         self.prompts.setToolTip(PROMPT_LINES)
         self.prompts.editingFinished.connect(self.refresh)
-        self.browse = path_button("Choose a file of prompts")
+        self.browse = path_button("Choose prompt file")
         self.browse.setToolTip(PROMPT_LINES)
         self.browse.clicked.connect(self._browse)
 
@@ -193,10 +188,10 @@ class EvaluateForm(QWidget):
         line = QFrame()
         line.setProperty("line", True)
         self.text_field = Field("Text", self.text)
-        numbers = Field("", Field("Window", self.context), Field("Tokens", self.most))
+        numbers = Field("", Field("Window", self.context), Field("Max tokens", self.most))
         for place in (0, 1):
             numbers.row.setStretch(place, 1)
-        self.prompts_field = Field("Your own prompts", self.prompts, self.browse)
+        self.prompts_field = Field("Prompts", self.prompts, self.browse)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_3)
@@ -216,7 +211,7 @@ class EvaluateForm(QWidget):
         )  # fmt: skip
 
     def show_plan(self, plan: EvaluationPlan) -> None:
-        """Choose all of it."""
+        """Show `plan` in the form."""
         self.candidate.set_choice(plan.candidate)
         self.reference.set_choice(plan.reference)
         if plan.text is not None:
@@ -238,7 +233,7 @@ class EvaluateForm(QWidget):
 
     def _browse(self) -> None:
         kinds = "Prompts (*.jsonl *.ndjson);;All files (*)"
-        file, _ = QFileDialog.getOpenFileName(self, "Prompts, one a line", "", kinds)
+        file, _ = QFileDialog.getOpenFileName(self, "Prompt file", "", kinds)
         if file:
             self.prompts.setText(file)
             self.refresh()
@@ -246,19 +241,19 @@ class EvaluateForm(QWidget):
     # Showing -----------------------------------------------------------------------------------
 
     def refresh(self, *_: Any) -> None:
-        """Look at everything again, and say what is wrong where it is."""
+        """Check everything again, and show problems at their fields."""
         self._check_sides()
         _say_error(self.text_field, lambda: self._check_text(), "")
         prompts = self.prompts.text().strip()
         _say_error(self.prompts_field, lambda: self._check_prompts(prompts),
-                   "Answered by both, and compared token by token." if prompts else "")  # fmt: skip
+                   "Compares the answers token by token" if prompts else "")  # fmt: skip
         self.changed.emit()
 
     def _check_sides(self) -> None:
         for side in (self.candidate, self.reference):
             path = side.model.path
             gone = bool(path) and not Path(path).exists()
-            side.model_field.say("This folder is not there any more." if gone else "",
+            side.model_field.say("This folder no longer exists." if gone else "",
                                  "error" if gone else "small")  # fmt: skip
         self.candidate.line.say("")
         self.reference.line.say(AGAINST)
@@ -274,13 +269,13 @@ class EvaluateForm(QWidget):
 
     def _check_text(self) -> None:
         if not self.text.choice.is_there:
-            raise InferdeckError(f"{self.text.choice.path} is not there.", "Choose another file.")
+            raise InferdeckError(f"{self.text.choice.path} does not exist.", "Choose another file.")
 
     @staticmethod
     def _check_prompts(prompts: str) -> None:
         file = Path(prompts).expanduser()
         if prompts and not file.is_file():
-            raise InferdeckError(f"{file} is not there.", "Choose another file.")
+            raise InferdeckError(f"{file} does not exist.", "Choose another file.")
         if prompts and file.stat().st_size <= LARGEST_READ_HERE:
             read_prompts(file)
 

@@ -1,4 +1,4 @@
-"""What is to be measured, as it is chosen on the page. No Qt."""
+"""Evaluation plan, and the command lines of plans. No Qt."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CANDIDATE_SETTINGS = tuple(
     )
     if name in SETTINGS
 )  # fmt: skip
-"""Settings that an evaluation is about."""
+"""Settings of the candidate."""
 
 REFERENCE_SETTINGS = tuple(
     name for name in ("dtype", "quantization", "kv_cache_dtype") if name in SETTINGS
 )
-"""Of these, what the command line has for the reference."""
+"""Settings of the reference, as on the command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """`candidate` is measured against `reference`, whose path may be empty: the same model. Where
-    both are the same, only the perplexity is measured. context_length, max_tokens: None for all
-    that the model, and the text, have. num_threads: None for the engine's own."""
+    """Measures `candidate` against `reference` (empty path: the same model). Equal ones measure
+    perplexity only. context_length: None for the model's maximum; max_tokens: None for the whole
+    text; num_threads: None for the engine's default."""
 
     candidate: ModelChoice
     reference: ModelChoice = field(default_factory=lambda: ModelChoice(""))
@@ -57,8 +57,8 @@ class EvaluationPlan:
     num_threads: int | None = None
 
     def configs(self) -> tuple[EngineConfig, EngineConfig | None]:
-        """Of candidate and reference, by the rule of the command line: the reference is the
-        candidate without quantization, but for what was said of it."""
+        """Candidate and reference, as on the command line: the reference is the candidate without
+        quantization, with the reference's settings."""
         candidate = self.candidate.config().replace(num_threads=self.num_threads)
         changes: dict[str, Any] = dict(self.reference.settings)
         if self.reference.path and self.reference.path != self.candidate.path:
@@ -68,7 +68,7 @@ class EvaluationPlan:
 
     @property
     def last_work(self) -> str:
-        """What each side does last, as `engine.evaluate.task` names it."""
+        """The last stage of each side, as `engine.evaluate.task` names it."""
         if self.measure_speed:
             return SPEED
         return ANSWERS if self.prompts else TEXT
@@ -96,7 +96,7 @@ PROGRAM = "inferdeck"
 
 
 def quantize_command(plan: QuantizePlan) -> str:
-    """Every option that is not the command's own default."""
+    """The quantize command with every option that differs from its default."""
     recipe, default = plan.recipe, Recipe(plan.recipe.method)
     words = [PROGRAM, "quantize", "--model", plan.source, "--method", recipe.method]
     words += ["--output", plan.output]
@@ -119,7 +119,7 @@ def quantize_command(plan: QuantizePlan) -> str:
 
 
 def evaluate_command(plan: EvaluationPlan) -> str:
-    """Measures the same to the last digit on the same machine."""
+    """The evaluate command: the same figures to the last digit on the same machine."""
     words = [PROGRAM, "evaluate", "--model", plan.candidate.path]
     words += _flags(plan.candidate.settings, "--")
     if plan.reference.path and plan.reference.path != plan.candidate.path:

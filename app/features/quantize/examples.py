@@ -1,4 +1,4 @@
-"""The tokens at which the models differ most, each in its text."""
+"""Examples of a report: tokens with the highest divergence, and answers of both models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOWN = 6
 
 
 class WorstView(QWidget):
-    """A few first; the rest on demand."""
+    """Worst tokens in context: the first few, then all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class WorstView(QWidget):
         self._column = QVBoxLayout(self)
         self._column.setContentsMargins(0, 0, 0, 0)
         self._column.setSpacing(SPACE_1)
-        title = QLabel("Worst tokens")
+        title = QLabel("Highest divergence")
         title.setProperty("role", "title")
         self._column.addWidget(title)
         self._rows = QVBoxLayout()
@@ -82,7 +82,7 @@ class WorstView(QWidget):
         )
         selectable = Qt.TextInteractionFlag.TextSelectableByMouse
         text.setTextInteractionFlags(selectable)
-        figures = wrapped("small", in_words(token))
+        figures = wrapped("small", token_figures(token))
         figures.setFont(figure_font("small"))
         figures.setTextInteractionFlags(selectable)
         column = QVBoxLayout(frame)
@@ -95,7 +95,7 @@ class WorstView(QWidget):
 
 
 def marked(token: WorstToken) -> str:
-    """The token on a ground of its own, between what stands around it."""
+    """The highlighted token within its text."""
     table = theme()
     style = f"background-color: {table.accent}; color: {table.accent_text};"
     muted = f"color: {table.text_muted};"
@@ -106,8 +106,8 @@ def marked(token: WorstToken) -> str:
     )
 
 
-def in_words(token: WorstToken) -> str:
-    """Both probabilities, the divergence, and what each would have said."""
+def token_figures(token: WorstToken) -> str:
+    """Both probabilities, the divergence, and the most likely tokens of each model."""
     p = f"p {percent(token.reference_logprob)} → {percent(token.candidate_logprob)}"
     return (
         f"{p}  ·  KL {token.kl:.3g}  ·  reference {_tops(token.reference_top)}  ·  "
@@ -135,12 +135,14 @@ _ROW_HEIGHT, _MOST_ROWS = 26, 10
 
 
 class AnswersView(QWidget):
+    """Answers of both models as a table, differing ones first."""
+
     def __init__(self) -> None:
         super().__init__()
         self.title = QLabel()
         self.title.setProperty("role", "title")
         self.list = QTreeWidget()
-        self.list.setAccessibleName("Answers of both models")
+        self.list.setAccessibleName("Answers")
         self.list.setRootIsDecorated(False)
         self.list.setHeaderLabels(list(HEADERS))
         header = self.list.header()
@@ -180,5 +182,5 @@ def _row(pair: AnswerPair) -> QTreeWidgetItem:
 
 
 def _short(text: str) -> str:
-    shown = one_line(text) or "(ends)"
+    shown = one_line(text) or "(end)"
     return shown if len(shown) <= 16 else shown[:15] + "…"

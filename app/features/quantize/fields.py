@@ -1,4 +1,4 @@
-"""A labelled control with a line below it: what it amounts to, or what is wrong with it."""
+"""Form fields: labelled controls with a note or an error below."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OTHER = object()
 
 
 class Field(QWidget):
-    """`title` above (none for a row of switches), `note` below."""
+    """Controls in a row with an optional `title` above and a `note` below."""
 
     def __init__(self, title: str, *controls: QWidget, tip: str = "") -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Field(QWidget):
         return bool(self._note.property("role") == "error" and self._note.text())
 
     def say(self, text: str, role: str = "small") -> None:
-        """A line below the control; nothing for no text."""
+        """Show a line below the control; "" hides it."""
         self._note.setText(breakable(text))
         self._note.setVisible(bool(text))
         if self._note.property("role") != role:
@@ -64,8 +64,7 @@ class Field(QWidget):
 
 
 class ModelField(ElidedCombo):
-    """A model folder: one that is known, or another. `changed(path)` by the user's doing;
-    `empty_text` stands for none."""
+    """Chooses a model folder. `changed(path)` by the user; `empty_text`: shown for none."""
 
     changed = Signal(str)
 
@@ -74,7 +73,7 @@ class ModelField(ElidedCombo):
         self.setAccessibleName(name)
         self._empty, self._path = empty_text, ""
         self._known: list[tuple[str, str]] = []
-        _give_way(self)
+        _may_shrink(self)
         self.activated.connect(self._on_activated)
         self._fill()
 
@@ -95,7 +94,7 @@ class ModelField(ElidedCombo):
             self.changed.emit(path)
 
     def set_known(self, known: Sequence[tuple[str, str]]) -> None:
-        """Folders to choose from, as (path, title)."""
+        """Set the offered folders, as (path, title)."""
         if list(known) != self._known:
             self._known = list(known)
             self._fill()
@@ -111,7 +110,7 @@ class ModelField(ElidedCombo):
                 self.addItem(title, path)
                 self.setItemData(self.count() - 1, path, Qt.ItemDataRole.ToolTipRole)
             self.insertSeparator(self.count())
-            self.addItem("Other folder…", _OTHER)
+            self.addItem("Choose folder…", _OTHER)
             self._show()
         self.setToolTip(self._path)
 
@@ -122,13 +121,13 @@ class ModelField(ElidedCombo):
         chosen = self.itemData(index)
         if chosen is _OTHER:
             self._show()
-            chosen = QFileDialog.getExistingDirectory(self, "The folder of a model", self._path)
+            chosen = QFileDialog.getExistingDirectory(self, "Model folder", self._path)
         if isinstance(chosen, str) and (chosen or index == 0):
             self.choose(chosen)
 
 
 class OwnText(NamedTuple):
-    """A text that comes with the program; `about` is the tool tip."""
+    """A built-in text; `about`: its tooltip."""
 
     key: str
     title: str
@@ -137,17 +136,17 @@ class OwnText(NamedTuple):
 
 FOR_CALIBRATION = (
     OwnText(
-        PROGRAM, "Built in, for this model",
-        "Mixed English; for the starter model conversations like those it learned from",
+        PROGRAM, "Built-in",
+        "English text; for the demo model conversations like its training data",
     ),
 )  # fmt: skip
 FOR_EVALUATION = tuple(
-    OwnText(text.key, f"Built in: {text.title}", text.about) for text in BUILTIN_TEXTS
+    OwnText(text.key, f"Built-in: {text.title}", text.about) for text in BUILTIN_TEXTS
 )
 
 
 class TextField(ElidedCombo):
-    """A text of the program, or a file of the user's."""
+    """Chooses a built-in text or a file."""
 
     changed = Signal()
 
@@ -155,7 +154,7 @@ class TextField(ElidedCombo):
         super().__init__()
         self.setAccessibleName(name)
         self._choice, self._kinds, self._num_own = TextChoice(own[0].key), kinds, len(own)
-        _give_way(self)
+        _may_shrink(self)
         for text in own:
             self.addItem(text.title, text.key)
             self.setItemData(self.count() - 1, text.about, Qt.ItemDataRole.ToolTipRole)
@@ -173,7 +172,7 @@ class TextField(ElidedCombo):
             self.removeItem(self.count() - 1)
         if choice.file:
             self.addItem(Path(choice.file).name, choice.file)
-        self.addItem("A file…", _OTHER)
+        self.addItem("Choose file…", _OTHER)
         self.setCurrentIndex(self.findData(choice.builtin or choice.file))
         self.setToolTip(choice.file or self.currentData(Qt.ItemDataRole.ToolTipRole) or "")
 
@@ -186,7 +185,7 @@ class TextField(ElidedCombo):
         chosen = self.itemData(index)
         if chosen is _OTHER:
             self.set_choice(self._choice)
-            file, _ = QFileDialog.getOpenFileName(self, "A text", "", self._kinds)
+            file, _ = QFileDialog.getOpenFileName(self, "Text file", "", self._kinds)
             if file:
                 self.choose(TextChoice("", file))
         elif index < self._num_own:
@@ -194,7 +193,7 @@ class TextField(ElidedCombo):
 
 
 def path_button(name: str) -> QPushButton:
-    """A button that opens a dialog for the line beside it."""
+    """A Browse button for the line edit beside it."""
     button = QPushButton("Browse…")
     button.setAccessibleName(name)
     button.setToolTip(name)
@@ -202,7 +201,7 @@ def path_button(name: str) -> QPushButton:
 
 
 def wrapped(role: str = "", text: str = "") -> QLabel:
-    """A label that breaks where it has to and takes the room that it is given."""
+    """A label with word wrap that adapts to the available width."""
     label = QLabel(text)
     label.setTextFormat(Qt.TextFormat.PlainText)
     label.setWordWrap(True)
@@ -212,11 +211,11 @@ def wrapped(role: str = "", text: str = "") -> QLabel:
 
 
 def breakable(text: str) -> str:
-    """Paths may be broken at their slashes, which Qt does not do by itself."""
+    """Allow line breaks after slashes, which Qt does not."""
     return text.replace("/", "/\u200b")
 
 
-def _give_way(box: QComboBox) -> None:
+def _may_shrink(box: QComboBox) -> None:
     box.setMinimumContentsLength(8)
     box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
     box.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)

@@ -1,4 +1,4 @@
-"""The leading figures of a report, in words. No Qt."""
+"""Report figures: tiles of the leading ones, and tables of all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from widgets.theme.fonts import text_scale
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
 
 SIMILARITY_BAR = 0.99
-"""The similarity of final embeddings that people quote as "no loss to speak of"."""
+"""Cosine similarity of final hidden states that counts as lossless."""
 
 
 class Tile(NamedTuple):
@@ -40,19 +40,19 @@ class Tile(NamedTuple):
 
 
 def tiles_of(report: EvaluationReport) -> list[Tile]:
-    """In the order in which they matter; what was not measured is not there."""
+    """Tiles of the measured figures, most important first."""
     found = [_size(report), _perplexity(report), *_divergence(report), _speed(report)]
     if report.answers is not None:
         answers = report.answers
         value = f"{answers.num_identical} of {len(answers.pairs)}"
-        note = f"{percent(answers.mean_equal_share)} of the tokens before they part"
+        note = f"{percent(answers.mean_equal_share)} of tokens before the first difference"
         found.append(Tile("Identical answers", value, note))
     return [tile for tile in found if tile is not None]
 
 
 def _size(report: EvaluationReport) -> Tile:
     size, ratio = report.candidate.weights_bytes, report.weights_ratio
-    tip = "Measured in memory, of all weights"
+    tip = "All weights in memory"
     if report.reference is None or ratio is None:
         return Tile("Weights", format_bytes(size), tip=tip)
     before, kv = report.reference.weights_bytes, _kv_words(report.candidate, report.reference)
@@ -101,21 +101,20 @@ def _divergence(report: EvaluationReport) -> list[Tile]:
     tiles = [
         Tile("KL divergence, mean", mean_kl, f"p90 {found.kl.p90:.3g}{p99} nats",
              tip="KL(reference || model) per token"),
-        Tile("Same top token", percent(found.top1_agreement, 1),
+        Tile("Top-1 agreement", percent(found.top1_agreement, 1),
              f"of {found.kl.num_samples:,} tokens"),
     ]  # fmt: skip
     if found.similarity is not None:
         mean, p1 = found.similarity.mean, found.similarity.p1
         is_over = mean > SIMILARITY_BAR
-        words = "over" if is_over else "under"
+        verdict = "Passes" if is_over else "Fails"
         lowest = "" if p1 is None else f" · p1\u00a0{percent(p1, 1)}"
         tiles.append(
             Tile(
-                "Similarity of final states", percent(mean, 2),
-                f"{words} the 99\u00a0% that is asked for{lowest}",
+                "Hidden-state similarity", percent(mean, 2),
+                f"{verdict} (target 99\u00a0%){lowest}",
                 "better" if is_over else "worse",
-                "Cosine of what goes into the output head, mean over the tokens; over 99 % is "
-                "what people quote as good",
+                "Cosine similarity of the final hidden states, mean over the tokens",
             )
         )  # fmt: skip
     return tiles
@@ -132,18 +131,18 @@ def _speed(report: EvaluationReport) -> Tile | None:
         ratio = speed.decode / before.decode
         note = f"{ratio:.2f}× of {before.decode:,.1f} · {note}"
         tone = "better" if ratio > 1.02 else "worse" if ratio < 0.98 else "muted"
-    return Tile("Decode, tokens per second", f"{speed.decode:,.1f}", note, tone,
-                "One request alone, median of three runs")  # fmt: skip
+    return Tile("Decode, tokens/s", f"{speed.decode:,.1f}", note, tone,
+                "Single request, median of 3 runs")  # fmt: skip
 
 
 TILE_WIDTH = 190
 LONGEST_HEAD = 26
 MANY = 10
-"""A value so many times another is said as that, and not in percent."""
+"""Ratios above this are shown as a factor instead of percent."""
 
 
 class TileGrid(QWidget):
-    """Tiles in even rows, each as wide as there is room for."""
+    """Tiles in rows of equal length that fill the width."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,8 +185,8 @@ class TileGrid(QWidget):
 
 
 def even_rows(count: int, most: int) -> list[int]:
-    """How many stand in each row: as few rows as hold `count`, and none has two more than another.
-    Six where five fit are 3 + 3, and not 5 + 1."""
+    """Tiles per row: as few rows as possible, of lengths that differ by at most one (six where
+    five fit: 3 + 3)."""
     num_rows = -(-count // most)
     each, more = divmod(count, max(1, num_rows))
     return [each + (row < more) for row in range(num_rows)]
@@ -214,7 +213,7 @@ def _tile(tile: Tile) -> QFrame:
 
 
 def empty_layout(layout: QLayout) -> None:
-    """Take everything out, and away."""
+    """Remove and delete all widgets of `layout`."""
     while (item := layout.takeAt(0)) is not None:
         widget = item.widget()
         if widget is not None:
@@ -223,16 +222,15 @@ def empty_layout(layout: QLayout) -> None:
 
 
 class Cell(NamedTuple):
-    """`tone` as a role of the stylesheet."""
+    """One cell; `tone`: a role of the stylesheet."""
 
     text: str
     tone: str = ""
 
 
 class FigureGrid(QWidget):
-    """Rows of figures under heads, the first column to the left and the others to the right, close
-    beside it however wide the place is. `label_width`: pixels that the first column
-    does not fall below."""
+    """Table of figures: labels left, values right-aligned beside them. `label_width`: minimum
+    pixels of the first column."""
 
     def __init__(self, name: str, label_width: int) -> None:
         super().__init__()
@@ -254,7 +252,7 @@ class FigureGrid(QWidget):
                 self._add(place, column, cell, heads[column])
         for column in range(self._grid.columnCount()):
             self._grid.setColumnStretch(column, 0)
-        self._grid.setColumnStretch(len(heads), 1)  # what is left over is no column's
+        self._grid.setColumnStretch(len(heads), 1)  # extra width goes after the last column
 
     def _add(self, row: int, column: int, cell: Cell, head: str) -> None:
         label = QLabel(cell.text) if column else RowName(cell.text)
@@ -273,7 +271,7 @@ class FigureGrid(QWidget):
 
 
 class RowName(QLabel):
-    """The name of a row: where it has no room it ends in an ellipsis, and not in half a letter."""
+    """A row label, elided to its width."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -281,7 +279,7 @@ class RowName(QLabel):
         self.setAccessibleName(text)
 
     def sizeHint(self) -> QSize:
-        """As of the whole name, whatever is shown of it."""
+        """The width of the whole text."""
         width = self.fontMetrics().horizontalAdvance(self._whole) + 1
         return QSize(width, super().sizeHint().height())
 
@@ -292,7 +290,7 @@ class RowName(QLabel):
 
 
 def shortened(text: str) -> str:
-    """A long name without its middle."""
+    """A long name, elided in the middle."""
     if len(text) <= LONGEST_HEAD:
         return text
     half = (LONGEST_HEAD - 1) // 2
@@ -300,14 +298,14 @@ def shortened(text: str) -> str:
 
 
 def value_text(metric: Metric, value: float | None) -> str:
-    """A value as everything on the page is written."""
+    """A value as the page writes it."""
     if metric.unit == "tokens/s" and value is not None:
         return f"{value:,.1f}"
     return text_of(metric.form, value).replace("%", " %")
 
 
 def report_rows(report: EvaluationReport) -> tuple[list[str], list[list[Cell]]]:
-    """(heads, rows) of one report: reference, model, and how they differ."""
+    """(heads, rows) of one report: reference, model and change."""
     has_reference = report.reference is not None
     heads = ["", "Reference", "Model", "Change"] if has_reference else ["", "Model"]
     rows = []
@@ -324,7 +322,7 @@ def report_rows(report: EvaluationReport) -> tuple[list[str], list[list[Cell]]]:
 
 
 def comparison_rows(found: Comparison) -> tuple[list[str], list[list[Cell]]]:
-    """(heads, rows) of several reports: each value, and its difference from the first."""
+    """(heads, rows) of several reports: values, and changes from the first."""
     heads = [""]
     for place, title in enumerate(found.titles):
         heads += [title] if place == 0 else [title, "change"]
@@ -341,7 +339,7 @@ def comparison_rows(found: Comparison) -> tuple[list[str], list[list[Cell]]]:
 
 
 def _difference(form: Form, value: float | None, first: float | None) -> Cell:
-    """In points for shares, in percent for the rest."""
+    """In percentage points for shares, else in percent."""
     if value is None or first is None:
         return Cell(NOTHING, "muted")
     if form in (Form.SHARE, Form.CLOSE_SHARE, Form.CHANGE):

@@ -1,4 +1,4 @@
-"""From a report to the chat: the same prompt, answered by the reference and by the model."""
+"""Opens the reference and the model of a report side by side in the chat."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from app.storage.report_store import StoredReport
 from app.window.settings_store import RecentModel
 from engine.evaluate.report import ModelFacts
 
-Stand = tuple[RecentModel, Mapping[str, Any]]
+Side = tuple[RecentModel, Mapping[str, Any]]
 
 
 class CompareInChat(QObject):
-    """Opens the comparison with the report's reference on the left and its model on the right. An
-    engine has to be there: where none is, the model is loaded first, and where both sides are one
-    model, that one."""
+    """Shows the comparison with the reference on the left and the model on the right; loads the
+    model first where neither is open."""
 
     def __init__(
         self, page: QuantizePage, desk: CompareManager, session: ModelSession, bridge: EngineBridge
     ) -> None:
         super().__init__()
         self._desk, self._session, self._bridge = desk, session, bridge
-        self._awaited: StoredReport | None = None  # whose model is being loaded
+        self._awaited: StoredReport | None = None  # its model is loading
         page.report.can_compare = True
         page.compare_in_chat.connect(self.compare)
         bridge.loaded.connect(lambda event: self._on_loaded(event.config.model))
@@ -38,9 +37,9 @@ class CompareInChat(QObject):
     def compare(self, stored: StoredReport) -> None:
         current = self._session.current
         loaded = current.path if self._bridge.is_ready and current is not None else ""
-        paths = {model.path for model, _ in stands_of(stored)}
+        paths = {model.path for model, _ in sides_of(stored)}
         if loaded in paths or (loaded and len(paths) > 1):
-            self._desk.show_sides(stands_of(stored))
+            self._desk.show_sides(sides_of(stored))
         else:
             self._awaited = stored
             self._session.open(stored.report.candidate.path)
@@ -48,19 +47,19 @@ class CompareInChat(QObject):
     def _on_loaded(self, path: str) -> None:
         awaited, self._awaited = self._awaited, None
         if awaited is not None and awaited.report.candidate.path == path:
-            self._desk.show_sides(stands_of(awaited))
+            self._desk.show_sides(sides_of(awaited))
 
     def _forget(self) -> None:
         self._awaited = None
 
 
-def stands_of(stored: StoredReport) -> list[Stand]:
-    """Left and right of a report that has a reference."""
+def sides_of(stored: StoredReport) -> list[Side]:
+    """Reference and candidate of a report."""
     report = stored.report
     assert report.reference is not None
-    return [_stand(report.reference), _stand(report.candidate)]
+    return [_side(report.reference), _side(report.candidate)]
 
 
-def _stand(facts: ModelFacts) -> Stand:
+def _side(facts: ModelFacts) -> Side:
     load_format = str(facts.config.get("load_format") or "auto")
     return RecentModel(facts.path, load_format, facts_name(facts)), facts.config

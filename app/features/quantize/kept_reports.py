@@ -1,4 +1,4 @@
-"""What is said of a report around its figures. No Qt."""
+"""Titles of reports, and the store of reports with their origin. No Qt."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from app.storage.report_metrics import Form, text_of
 from app.storage.report_store import ReportStore, Shelf, StoredReport
 from app.storage.trash import Trash, Trashed, TrashError
 from engine.evaluate.report import EvaluationReport, ModelFacts
+from widgets.live.figures import precision_name
 
 
 def when(report: EvaluationReport) -> str:
@@ -30,38 +31,38 @@ def when(report: EvaluationReport) -> str:
 
 
 def subtitle(report: EvaluationReport) -> str:
-    """Against what, on what, when."""
+    """Reference, text, time and duration."""
     parts = []
     if report.reference is not None:
-        parts.append(f"against {side(report.reference)}")
+        parts.append(f"vs. {side(report.reference)}")
     if report.text is not None:
-        cut = " (a part)" if report.text.is_cut else ""
+        cut = " (truncated)" if report.text.is_cut else ""
         parts.append(f"{text_title(report.text.name)}: {report.text.num_scored:,} tokens{cut}")
-    parts += [when(report), f"took {elapsed(report.duration_s)}"]
+    parts += [when(report), f"duration {elapsed(report.duration_s)}"]
     return " · ".join(parts)
 
 
 def side(facts: ModelFacts) -> str:
-    """ "Qwen3-0.6B, bfloat16, KV int8": how the weights are held, else the dtype."""
-    parts = [facts_name(facts), facts.quantization or facts.dtype]
+    """ "Qwen3-0.6B, BF16, KV INT8": the quantization of the weights, else the dtype."""
+    parts = [facts_name(facts), facts.quantization or precision_name(facts.dtype)]
     kv = facts.config.get("kv_cache_dtype")
     if kv not in (None, "", "auto"):
-        parts.append(f"KV {kv}")
+        parts.append(f"KV {precision_name(str(kv))}")
     return ", ".join(parts)
 
 
 def facts_name(facts: ModelFacts) -> str:
-    """The starter model's folder tells nobody what it is."""
+    """The model's name; the demo model has a title of its own."""
     return model_title(facts.path) if is_starter(facts.path) else facts.name
 
 
 def text_title(name: str) -> str:
-    """A text of the program by its title, others by their file's name."""
+    """Title of a built-in text, or the file name."""
     return next((text.title for text in BUILTIN_TEXTS if text.key == name), name or "text")
 
 
 def list_line(report: EvaluationReport) -> str:
-    """One line for a list."""
+    """Time and main figure, for the list."""
     parts = [when(report)]
     if report.divergence is not None:
         parts.append(f"KL {text_of(Form.SMALL, report.divergence.kl.mean)}")
@@ -75,8 +76,8 @@ _FILE = "made.json"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """`commands`: the command lines that do the same again. `quantization`: what is stored beside
-    the weights of the model that was measured, where they were made here."""
+    """Origin of a report. `commands`: command lines that repeat it. `quantization`: the result file
+    of the measured model, if it was quantized here."""
 
     commands: tuple[str, ...] = ()
     quantization: Mapping[str, Any] | None = None
@@ -87,7 +88,7 @@ class Made:
 
 
 class Keeper:
-    """The store, its trash, and `Made` beside every report."""
+    """Stores reports with their `Made`, and deletes them through the trash."""
 
     def __init__(self, store: ReportStore, trash: Trash) -> None:
         self._store, self._trash = store, trash
@@ -104,11 +105,11 @@ class Keeper:
         return stored
 
     def made(self, stored: StoredReport) -> Made:
-        """What is known; a file that is not there or damaged is nothing known."""
+        """The stored origin; of a missing or damaged file what the model folder has."""
         try:
             found = json.loads((self._folder(stored) / _FILE).read_text(encoding="utf-8"))
             made = Made(tuple(map(str, found["commands"])), found["quantization"])
-            made.layers  # noqa: B018 - whether it can be read
+            made.layers  # noqa: B018 - raises where it is damaged
         except (OSError, ValueError, KeyError, TypeError):
             return Made(quantization=read_result(Path(stored.report.candidate.path)))
         return made
@@ -125,7 +126,7 @@ class Keeper:
         self._trash.restore(entry)
 
     def purge(self, entries: Iterable[Trashed]) -> None:
-        """For good; what cannot be removed waits for the next start."""
+        """Remove for good; failures are retried at the next start."""
         for entry in entries:
             with suppress(TrashError):
                 self._trash.purge(entry)

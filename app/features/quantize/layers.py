@@ -1,7 +1,7 @@
-"""What a quantization did to every layer, as bars and as a table. No Qt.
+"""Quantization error by layer, as bars and as a table.
 
-live           LayerResult, as the layers are done
-afterwards     the same as JSON: beside the weights, and beside a report that is kept
+live           LayerResult, as the layers are quantized
+afterwards     the same as JSON: in the model folder, and beside a stored report
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from widgets.theme.theme import SPACE_1, SPACE_2, figure_font
 
 
 class LayerRow(NamedTuple):
-    """Shares; `rounding` and `is_output` say what the error is of: the layer's output on a text,
-    with plain rounding's beside it, or else its matrices themselves."""
+    """Relative errors of a layer: with `is_output` of its output on the calibration text (with
+    that of round-to-nearest, `rounding`), else of its weights."""
 
     label: str
     error: float
@@ -55,7 +55,7 @@ class LayerRow(NamedTuple):
 
 
 def rows_of(layers: Sequence[LayerResult | Mapping[str, Any]]) -> list[LayerRow]:
-    """Raises KeyError, TypeError or ValueError for JSON that is not what was written."""
+    """Raises KeyError, TypeError or ValueError for other JSON."""
     return [_row(asdict(x) if isinstance(x, LayerResult) else x) for x in layers]
 
 
@@ -84,7 +84,7 @@ def _error_of(linear: Mapping[str, Any], is_output: bool) -> float:
 
 
 def _mean(linears: Sequence[Mapping[str, Any]]) -> float:
-    """Over all weights of the layer: squares, weighted by their number."""
+    """Root mean square over all weights of the layer."""
     sizes = [math.prod(linear["shape"]) for linear in linears]
     squares = [
         size * linear["weight_error"] ** 2 for size, linear in zip(sizes, linears, strict=True)
@@ -93,31 +93,30 @@ def _mean(linears: Sequence[Mapping[str, Any]]) -> float:
 
 
 def caption(rows: Sequence[LayerRow]) -> str:
-    """What the bars are of; empty before the first."""
+    """Caption of the bars; empty before the first."""
     if not rows:
         return ""
     if rows[0].is_output:
-        return "Error of what each layer adds, % of its norm. Line: plain rounding"
-    return "Error of each layer's weights, % of their norm"
+        return "Relative output error, %. Line: round-to-nearest"
+    return "Relative weight error, %"
 
 
-def in_words(rows: Sequence[LayerRow]) -> str:
-    """The sum in a sentence; empty without rows."""
+def summary(rows: Sequence[LayerRow]) -> str:
+    """Mean, maximum and gain over round-to-nearest; empty without rows."""
     if not rows:
         return ""
     worst = max(rows, key=lambda row: row.error)
     mean = sum(row.error for row in rows) / len(rows)
-    words = f"mean {percent(mean, 2)}, most in layer {worst.label}: {percent(worst.error, 2)}"
+    words = f"mean {percent(mean, 2)}, max {percent(worst.error, 2)} (layer {worst.label})"
     rounded = [row.rounding for row in rows if row.rounding is not None]
     if len(rounded) == len(rows) and sum(rounded) > 0:
         share = 1 - mean * len(rows) / sum(rounded)
-        words += f"; {percent(abs(share))} {'less' if share >= 0 else 'more'} than plain rounding"
+        words += f"; {percent(abs(share))} {'less' if share >= 0 else 'more'} than round-to-nearest"
     return words
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """What is stored of the quantization that made the model in `folder`; None where there is
-    nothing, or nothing that can be read."""
+    """The stored quantization result of the model in `folder`; None if missing or damaged."""
     try:
         found = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
         rows_of(found["layers"])
@@ -126,12 +125,12 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     return dict(found)
 
 
-HEADERS = ("Layer", "Error", "Plain rounding", "Worst matrix", "Its error", "Seconds", "Notes")
+HEADERS = ("Layer", "Error", "Round-to-nearest", "Worst matrix", "Matrix error", "Seconds", "Notes")
 CHART_HEIGHT = 190
 
 
 class LayersPanel(QWidget):
-    """Shows rows; `num_layers` of them are to come while it runs."""
+    """Chart and table of layer errors; shows room for `num_layers` during a run."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -143,8 +142,8 @@ class LayersPanel(QWidget):
         self.toggle = QPushButton("Table")
         self.toggle.setProperty("kind", "flat")
         self.toggle.setCheckable(True)
-        self.toggle.setToolTip("The values as a table")
-        self.toggle.setAccessibleName("Show the layers as a table")
+        self.toggle.setToolTip("Show values as table")
+        self.toggle.setAccessibleName("Layer error table")
         head = QHBoxLayout()
         head.setSpacing(SPACE_2)
         head.addWidget(title)
@@ -166,7 +165,7 @@ class LayersPanel(QWidget):
         column.addWidget(self._stack, 1)
 
     def show_rows(self, rows: Sequence[LayerRow], num_layers: int = 0) -> None:
-        """Show these, and room for the rest of `num_layers`."""
+        """Show `rows`, with room for `num_layers`."""
         new = len(rows) != len(self.rows) or list(rows) != self.rows
         self.rows = list(rows)
         self.chart.show_bars([row.bar for row in rows], num_layers)
@@ -179,9 +178,9 @@ class LayersPanel(QWidget):
         return " · ".join(filter(None, (self._line.text(), self._sum.text())))
 
     def _on_pointed(self, index: int) -> None:
-        """What the bars are of, and their sum; or the one that is pointed at."""
+        """Show the summary, or the bar under the pointer."""
         self._line.set_text(caption(self.rows))
-        self._sum.set_text(in_words(self.rows) if index == NONE else self.chart.text(index))
+        self._sum.set_text(summary(self.rows) if index == NONE else self.chart.text(index))
 
     def _fill_table(self) -> None:
         self.table.setRowCount(len(self.rows))
@@ -203,7 +202,7 @@ class LayersPanel(QWidget):
 def _table() -> QTableWidget:
     table = QTableWidget(0, len(HEADERS))
     table.setHorizontalHeaderLabels(HEADERS)
-    table.setAccessibleName("Errors of the layers")
+    table.setAccessibleName("Layer errors")
     table.setEditTriggers(QTableWidget.EditTrigger.NoEditTriggers)
     table.setSelectionBehavior(QTableWidget.SelectionBehavior.SelectRows)
     table.setShowGrid(False)

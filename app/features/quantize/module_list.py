@@ -1,4 +1,4 @@
-"""The modules of a model with a switch each: which are quantized, and which stay as they are."""
+"""Modules of a model with check boxes: checked ones are quantized."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _MOST_ROWS = 12
 
 
 class ModuleList(QTreeWidget):
-    """`changed` when the user checks or unchecks a row. Checked: it is quantized."""
+    """Checked modules are quantized. `changed` by the user."""
 
     changed = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setAccessibleName("Modules that are quantized")
+        self.setAccessibleName("Modules to quantize")
         self.setRootIsDecorated(False)
         self.setColumnCount(3)
         self.setHeaderLabels(["Quantize", "Size", "Share"])
@@ -40,7 +40,7 @@ class ModuleList(QTreeWidget):
         self.show_groups((), 1)
 
     def show_groups(self, groups: Sequence[ModuleGroup], total: int) -> None:
-        """`total`: bytes of the whole model. Everything that can be quantized is checked."""
+        """`total`: bytes of the whole model. Quantizable groups start checked."""
         with QSignalBlocker(self):
             self.clear()
             for group in groups:
@@ -51,7 +51,7 @@ class ModuleList(QTreeWidget):
 
     @property
     def excluded(self) -> tuple[str, ...]:
-        """Patterns of the rows that are not checked."""
+        """Patterns of the unchecked rows."""
         return tuple(
             str(row.data(0, _PATTERN))
             for row in self._all()
@@ -59,7 +59,7 @@ class ModuleList(QTreeWidget):
         )
 
     def set_checked(self, pattern: str, checked: bool) -> None:
-        """As if the user had clicked it."""
+        """Check or uncheck a row like the user."""
         for row in self._all():
             if row.data(0, _PATTERN) == pattern:
                 state = Qt.CheckState.Checked if checked else Qt.CheckState.Unchecked
@@ -80,13 +80,13 @@ class ModuleList(QTreeWidget):
                 column, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
             )
         if group.pattern is None:
-            row.setText(0, f"{group.title}: stays")
+            row.setText(0, f"{group.title} (kept)")
             row.setFlags(Qt.ItemFlag.ItemIsSelectable)
             row.setToolTip(0, "Embeddings and the output head keep their precision")
         else:
             row.setData(0, _PATTERN, group.pattern)
             row.setCheckState(0, Qt.CheckState.Checked)
-            row.setToolTip(0, f"Uncheck to leave it as it is (--exclude {group.pattern})")
+            row.setToolTip(0, f"Uncheck to keep the original precision (--exclude {group.pattern})")
         name = f"{row.text(0)}, {size}, {share} of the model"
         row.setData(0, Qt.ItemDataRole.AccessibleTextRole, name)
         return row

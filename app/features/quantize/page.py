@@ -1,4 +1,4 @@
-"""The Quantize page: what is to be done at the left, the run and what came of it at the right.
+"""The Quantize page: forms and reports on the left, progress and results on the right.
 
 +--------------------------------+---------------------------------------+
 | Quantize | Evaluate | Reports  | a run: stage, time left, its layers   |
@@ -30,7 +30,7 @@ from app.features.quantize.kept_reports import Keeper
 from app.features.quantize.leave import LeaveGuard
 from app.features.quantize.plan import QuantizePlan, work_of
 from app.features.quantize.recipe_form import RecipeForm
-from app.features.quantize.reports import ReportList, ReportsDesk
+from app.features.quantize.reports import ReportList, ReportsController
 from app.features.quantize.results import ResultsSide
 from app.features.quantize.run import Run, elapsed
 from app.features.quantize.start_panel import StartPanel
@@ -51,19 +51,19 @@ QUANTIZE, EVALUATE, REPORTS = 0, 1, 2
 def page_commands(page: QuantizePage) -> list[Command]:
     return [
         Command(
-            "quantize.make", "Quantize a model…", partial(page.show_tab, QUANTIZE), "Tune",
+            "quantize.make", "Quantize model…", partial(page.show_tab, QUANTIZE), "Tune",
             icon="quantize", section="quantize",
         ),
         Command(
-            "quantize.evaluate", "Measure what a precision costs…",
+            "quantize.evaluate", "Evaluate quality…",
             partial(page.show_tab, EVALUATE), "Tune", section="quantize",
         ),
         Command(
-            "quantize.reports", "Reports of quality", partial(page.show_tab, REPORTS), "Tune",
+            "quantize.reports", "Quality reports", partial(page.show_tab, REPORTS), "Tune",
             section="quantize",
         ),
         Command(
-            "quantize.cancel", "Cancel the run", page.cancel, "Tune", section="quantize",
+            "quantize.cancel", "Cancel job", page.cancel, "Tune", section="quantize",
             is_enabled=lambda: page.run is not None,
         ),
     ]  # fmt: skip
@@ -71,19 +71,19 @@ def page_commands(page: QuantizePage) -> list[Command]:
 
 LEFT_WIDTH, NARROW = 400, 820
 HINTS = (
-    "Choose a model and a method at the left. While it is made, the error of every layer comes in "
-    "here; then it is measured against the model that it was made from.",
-    "Choose a model, and what it is compared with: another folder, or the same one at another "
-    "precision. What an int8 KV cache costs is seen here without making anything.",
-    "Reports come here: size, perplexity, divergence, speed, and the words at which the models "
-    "differ most.",
+    "Choose a model and a method. This shows the error of each layer during the run, then the "
+    "quality against the original model.",
+    "Choose a model and a reference: another folder, or the same model at another precision, such "
+    "as an INT8 KV cache.",
+    "Select a report for size, perplexity, divergence, speed, and the tokens with the highest "
+    "divergence.",
 )
 
 
 class QuantizePage(QWidget):
-    """`run_moved` and `run_over`: about the run; `seen`: the page came to the front, or went.
+    """`run_moved`, `run_over`: of the current job; `seen`: the page was shown or hidden.
     `model_chosen(path)` to open a model, `compare_in_chat(report)`; `model_made(path)`.
-    `commands_changed`: one of the commands may have become possible."""
+    `commands_changed`: the state of a command may have changed."""
 
     run_moved = Signal()
     run_over = Signal()
@@ -109,26 +109,22 @@ class QuantizePage(QWidget):
         super().__init__()
         self._known, self._threads, self._current = known, threads, current
         self.run: Run | None = None
-        self.ending: tuple[str, bool] | None = None  # what came of the last run; whether an error
+        self.ending: tuple[str, bool] | None = None  # outcome of the last job; whether an error
         self._made_plan: QuantizePlan | None = None
         self._shows_made = False
         self._asks_to_leave = asks_to_leave
         self.leaving = LeaveGuard(self.cancel, self)
         self.recipe = RecipeForm(rates, folder)
         self.evaluate = EvaluateForm()
-        self.quantize_panel = StartPanel(
-            self.recipe, "Quantize", "Make the model; it can be cancelled at any moment"
-        )
-        self.evaluate_panel = StartPanel(
-            self.evaluate, "Evaluate", "Measure; it can be cancelled at any moment"
-        )
+        self.quantize_panel = StartPanel(self.recipe, "Quantize", "Quantize and write the model")
+        self.evaluate_panel = StartPanel(self.evaluate, "Evaluate", "Measure quality and speed")
         self.reports = ReportList()
         self._right = ResultsSide()
         self.run_view, self.made = self._right.run_view, self._right.made
         self.report, self.comparison = self._right.report, self._right.comparison
         self._build()
         self.toast = Toast(self)
-        self.desk = ReportsDesk(keeper, self.reports, self.toast, self)
+        self.controller = ReportsController(keeper, self.reports, self.toast, self)
         self._connect()
         self._offer()
         self._show_right()
@@ -140,7 +136,7 @@ class QuantizePage(QWidget):
             ("Reports", self.reports),
         )
         self._frame = PageFrame(
-            "Quantize, evaluate, or look at reports", forms, self._right,
+            "Quantize, Evaluate or Reports", forms, self._right,
             left_width=LEFT_WIDTH, narrow=NARROW,
         )  # fmt: skip
         self.tabs = self._frame.tabs
@@ -160,9 +156,9 @@ class QuantizePage(QWidget):
         self.reports.chosen.connect(lambda _: self._show_right())
         self.report.open_wanted.connect(lambda s: self.model_chosen.emit(s.report.candidate.path))
         self.report.compare_wanted.connect(self.compare_in_chat)
-        self.report.export_wanted.connect(lambda stored: self.desk.ask_export([stored]))
-        self.comparison.export_wanted.connect(self.desk.ask_export)
-        self.report.delete_wanted.connect(lambda stored: self.desk.delete([stored]))
+        self.report.export_wanted.connect(lambda stored: self.controller.ask_export([stored]))
+        self.comparison.export_wanted.connect(self.controller.ask_export)
+        self.report.delete_wanted.connect(lambda stored: self.controller.delete([stored]))
         escape = QShortcut(QKeySequence("Esc"), self.run_view)
         escape.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
         escape.activated.connect(self.cancel)
@@ -170,39 +166,38 @@ class QuantizePage(QWidget):
     # For the window ----------------------------------------------------------------------------
 
     def commands(self) -> list[Command]:
-        """What the page adds to the menus."""
+        """Commands for the menus."""
         return page_commands(self)
 
     def show_tab(self, tab: int) -> None:
-        """Come to the front with one of the three."""
+        """Bring the page to the front with `tab`."""
         self.wants_front.emit()
         self.tabs.setCurrentIndex(tab)
         self._frame.forms.setFocus()
         self._frame.forms.focusNextPrevChild(True)
 
     def may_close(self, window: QWidget) -> bool:
-        """Whether the window may close now; while a run is going on the user is asked, unless he
-        does not want that."""
+        """Whether the window may close now. During a job it asks first (a preference)."""
         if not self._asks_to_leave():
             return True
         return self.leaving.may_close(self.run.title if self.run is not None else "", window)
 
     def close_down(self, timeout_s: float) -> None:
-        """The program ends: stop the run, remove what was deleted."""
+        """Stop the job and remove deleted reports, as the program ends."""
         if self.run is not None:
             self.run.stop(timeout_s)
             self.run = None
         self.toast.dismiss()
 
     def renew_models(self) -> None:
-        """The models of this machine may have changed."""
+        """Update the offered models."""
         known = self._known()
         for field in (self.recipe.fields.source, self.evaluate.candidate.model,
                       self.evaluate.reference.model):  # fmt: skip
             field.set_known(known)
 
     def _propose(self) -> None:
-        """Where nothing is chosen yet: the model that is open."""
+        """Preselect the open model in empty fields."""
         path = self._current()
         if not path or not Path(path).is_dir():
             return
@@ -214,7 +209,7 @@ class QuantizePage(QWidget):
         super().showEvent(event)
         self.renew_models()
         self._propose()
-        self.desk.reload()
+        self.controller.reload()
         self.ending = None
         self.seen.emit()
 
@@ -237,12 +232,12 @@ class QuantizePage(QWidget):
             self._start(Run(None, self.evaluate.plan, parent=self))
 
     def cancel(self) -> None:
-        """Stop the run at the next chance; what it has not finished is not kept."""
+        """Cancel the job; an unfinished result is discarded."""
         if self.run is not None:
             self.run.cancel()
 
     def _evaluation_of(self, plan: QuantizePlan) -> EvaluationPlan:
-        """A new model against its source."""
+        """Evaluation of the new model against its source."""
         return EvaluationPlan(
             ModelChoice(plan.output), ModelChoice(plan.source), self.recipe.measure_text.choice
         )
@@ -258,7 +253,7 @@ class QuantizePage(QWidget):
         self._offer()
         self._show_right()
         if self.run_view.isVisible():
-            self.run_view.cancel.setFocus()  # the button that was pressed is off now
+            self.run_view.cancel.setFocus()  # the pressed button is disabled now
         self.commands_changed.emit()
 
     def _on_moved(self) -> None:
@@ -286,7 +281,7 @@ class QuantizePage(QWidget):
         commands = [evaluate_command(run.evaluate)]
         if run.quantize is not None:
             commands.insert(0, quantize_command(run.quantize))
-        stored = self.desk.keep(report, tuple(commands))
+        stored = self.controller.keep(report, tuple(commands))
         if stored is not None:
             self.tabs.setCurrentIndex(REPORTS)
             self.reports.choose(stored.id)
@@ -301,11 +296,15 @@ class QuantizePage(QWidget):
             self.ending = (f"{outcome.error.cause} {outcome.error.remedy}".strip(), True)
         elif outcome.was_cancelled:
             panel.show_error("")
-            kept = "Nothing was kept." if run.result is None else "The model is kept, not measured."
+            kept = (
+                "No model was written."
+                if run.result is None
+                else "The model is written but not evaluated."
+            )
             self.toast.show_message(f"Cancelled. {kept}")
         else:
             self.ending = (f"{run.title}: done in {elapsed(run.job.seconds)}.", False)
-        if self.isVisible():  # it was seen
+        if self.isVisible():  # the user saw it
             self.ending = None
         self._shows_made = run.result is not None and run.report is None
         run.deleteLater()
@@ -315,7 +314,7 @@ class QuantizePage(QWidget):
         self.commands_changed.emit()
 
     def _measure_made(self) -> None:
-        """Measure the model that was made last, as it would have been at once."""
+        """Evaluate the last quantized model against its source."""
         plan = self._made_plan
         if plan is not None and self.run is None:
             self._start(Run(None, self._evaluation_of(plan), parent=self))
@@ -323,8 +322,8 @@ class QuantizePage(QWidget):
     # Showing -----------------------------------------------------------------------------------
 
     def _offer(self) -> None:
-        """Buttons and words below the forms."""
-        busy = "" if self.run is None else "A run is going on: one at a time."
+        """Update buttons and summaries below the forms."""
+        busy = "" if self.run is None else "One job at a time"
         recipe, evaluate = self.recipe, self.evaluate
         command = quantize_command(recipe.plan) if recipe.facts is not None else ""
         self.quantize_panel.offer(self.run is None and recipe.can_start, command)
@@ -335,12 +334,12 @@ class QuantizePage(QWidget):
         self.evaluate_panel.say(why=busy)
 
     def _show_right(self) -> None:
-        """The run, what was made, the chosen reports, or what will come."""
+        """Show the job, its result, the selected reports, or a hint."""
         tab, chosen, right = self.tabs.currentIndex(), self.reports.selection, self._right
         if tab == REPORTS and len(chosen) > 1:
             right.show_reports(chosen)
         elif tab == REPORTS and chosen:
-            right.show_report(chosen[0], self.desk.made(chosen[0]))
+            right.show_report(chosen[0], self.controller.made(chosen[0]))
         elif tab != REPORTS and self.run is not None:
             right.show_run(self.run)
         elif tab == QUANTIZE and self._shows_made:

@@ -1,4 +1,4 @@
-"""Puts the Quantize page together with what the window knows: models, folders, the engine."""
+"""Connects the Quantize page to models, folders, engine and work area."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_quantize_page(
     models: ModelsPage,
     trash: Trash,
 ) -> QuantizePage:
-    """`trash`: where deleted reports go for a while."""
+    """`trash`: for deleted reports."""
 
     def known() -> Sequence[tuple[str, str]]:
         """Models with weights on this machine, as (path, title)."""
@@ -41,14 +41,14 @@ def make_quantize_page(
         ]
 
     def folder() -> Path:
-        """Where new models go unless the user says otherwise."""
+        """Default folder of new models."""
         own = [Path(path) for path in settings.folders]
-        # a folder that is a model itself holds no others
+        # a model folder has no others inside
         return next((p for p in own if p.is_dir() and not (p / "config.json").exists()),
                     models_dir())  # fmt: skip
 
     def threads() -> int | None:
-        """One fewer than there are while a model is loaded, so that the chat goes on."""
+        """One fewer than the default while a model is loaded, for the chat."""
         if not bridge.is_ready:
             return None
         from engine.hardware.machine import default_threads
@@ -56,7 +56,7 @@ def make_quantize_page(
         return max(1, default_threads() - 1)
 
     def list_made(path: str) -> None:
-        """A new model is seen on the Models page."""
+        """List a new model on the Models page."""
         made = Path(path)
         if not any(Path(known) in (made, *made.parents[:2]) for known in settings.folders):
             models.library.add_folder(str(made.parent if made.parent == models_dir() else made))
@@ -82,7 +82,7 @@ KEY = "quantize"
 
 
 class QuantizeWork(QObject):
-    """Shows how far it is, and when it ended what came of it, until somebody has looked."""
+    """Shows progress and outcome in the work area while the page is hidden."""
 
     def __init__(self, page: QuantizePage, area: WorkArea, show_page: Callable[[], object]) -> None:
         super().__init__()

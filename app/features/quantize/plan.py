@@ -1,4 +1,4 @@
-"""What a recipe makes of a model, in bytes and in seconds, before it is made. Imports no Qt."""
+"""Quantization plan: predicted size and time, problems, names. Imports no Qt."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from engine.quantize.recipe import Recipe
 
 NF4_BLOCK = 64
 _SEARCH_PASSES = 20  # ratios that AWQ tries
-_PASSES = 4  # of the whole text through a layer: before, rounded, after, and on
+_PASSES = 4  # of the text through a layer: original, rounded, quantized, next input
 
-_LAYER_S = 0.5  # what a layer takes however small it is
+_LAYER_S = 0.5  # minimum per layer
 
 DEFAULT_RATES: Mapping[str, float] = {
     "awq": 1.2e10, "gptq": 1.0e10, "rtn": 4.0e7, "int8": 6.0e7, "fp8": 5.0e7, "nf4": 2.0e7,
 }  # fmt: skip
-"""Units of `work_of` per second of a machine with few cores, used until this one was measured."""
+"""Units of `work_of` per second on a machine with few cores, until measured here."""
 
 
 class Prediction(NamedTuple):
-    """`num_bytes` of all tensors that are written. `quantized_share`: of the parameters of the
-    decoder layers' matrices."""
+    """Predicted result. `num_bytes`: all written tensors; `quantized_share`: of the parameters in
+    the decoder layers' matrices."""
 
     num_bytes: int
     quantized_share: float
 
 
 def predict_size(facts: SourceFacts, recipe: Recipe) -> Prediction:
-    """To the byte for all that a format stores but the padding of a file."""
+    """Exact but for the padding of a file."""
     quantized = recipe_matrices(facts, recipe)
     before = sum(matrix.num_bytes for matrix in quantized)
     after = sum(_stored_bytes(matrix, recipe, facts.dtype) for matrix in quantized)
@@ -50,7 +50,7 @@ def recipe_matrices(facts: SourceFacts, recipe: Recipe) -> list[Matrix]:
 
 
 def _stored_bytes(matrix: Matrix, recipe: Recipe, dtype: str) -> float:
-    """Codes and what belongs to them, as the format of the method has them."""
+    """Bytes of codes, scales, zero points and indices in the method's format."""
     bits, method = recipe.chosen_bits, recipe.method
     rows, columns = matrix.rows, matrix.columns
     codes = matrix.count * bits / 8
@@ -66,8 +66,8 @@ def _stored_bytes(matrix: Matrix, recipe: Recipe, dtype: str) -> float:
 
 
 def work_of(facts: SourceFacts, recipe: Recipe, num_tokens: int) -> float:
-    """How much there is to do, in units that take the same time on one machine for one method:
-    parameters to be rounded, or multiplications of the calibration text."""
+    """Work in units of equal time per machine and method: parameters to round, or multiplications
+    over the calibration text."""
     count = sum(matrix.count for matrix in recipe_matrices(facts, recipe))
     if not recipe.facts.is_calibrated:
         return float(count)
@@ -82,8 +82,7 @@ def work_of(facts: SourceFacts, recipe: Recipe, num_tokens: int) -> float:
 def predict_seconds(
     facts: SourceFacts, recipe: Recipe, num_tokens: int, rates: Mapping[str, float]
 ) -> float:
-    """`rates`: units of `work_of` per second, measured on this machine; where a method has none
-    yet a guess stands in."""
+    """`rates`: measured units of `work_of` per second on this machine; DEFAULT_RATES where none."""
     if recipe.method in rates:
         return work_of(facts, recipe, num_tokens) / rates[recipe.method]
     seconds = work_of(facts, recipe, num_tokens) / DEFAULT_RATES[recipe.method]
@@ -95,7 +94,7 @@ MODULES, TEXT, OUTPUT = "modules", "text", "output"
 
 
 class Problem(NamedTuple):
-    """Why it cannot be started; `field` is where that is said."""
+    """Why a plan cannot start; `field`: the form field at fault."""
 
     field: str
     cause: str
@@ -108,7 +107,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QuantizePlan:
-    """`source` is the folder of a model, `text` what methods with calibration read."""
+    """`source`: model folder; `text`: calibration text."""
 
     source: str
     recipe: Recipe
@@ -117,25 +116,24 @@ class QuantizePlan:
 
     @property
     def title(self) -> str:
-        return f"{model_name(self.source)}, {recipe_words(self.recipe)}"
+        return f"{model_name(self.source)}, {recipe_label(self.recipe)}"
 
 
 def model_name(path: str) -> str:
-    """How people call the model in a folder: without the hash of the Hugging Face cache."""
+    """Name of the model in a folder, without the hash of the Hugging Face cache."""
     cached = cache_folder(path)
     return cached.name.split("--")[-1] if cached is not None else model_title(path)
 
 
-def recipe_words(recipe: Recipe) -> str:
+def recipe_label(recipe: Recipe) -> str:
     """ "AWQ, 4 bits, groups of 128"."""
-    name = recipe.method if recipe.method in ("int8", "fp8") else recipe.method.upper()
-    parts = [name]
+    parts = [recipe.method.upper()]
     if len(recipe.facts.bits) > 1 or recipe.facts.is_grouped:
         parts.append(f"{recipe.chosen_bits} bits")
     if recipe.facts.is_grouped:
         parts.append(f"groups of {recipe.group_size}")
     if recipe.uses_desc_act:
-        parts.append("columns by importance")
+        parts.append("act-order")
     return ", ".join(parts)
 
 
@@ -151,7 +149,7 @@ def suggested_name(source: str, recipe: Recipe) -> str:
 
 
 def suggested_output(folder: Path, source: str, recipe: Recipe) -> Path:
-    """A folder in `folder` that is not there yet."""
+    """A new folder in `folder`."""
     first = folder / suggested_name(source, recipe)
     found, number = first, 2
     while found.exists():
@@ -160,7 +158,7 @@ def suggested_output(folder: Path, source: str, recipe: Recipe) -> Path:
 
 
 def free_bytes(folder: Path) -> int:
-    """Free space of the disk that `folder` is, or would be, on. 0 where that cannot be told."""
+    """Free space on the disk of `folder`, which may not exist; 0 if unknown."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:
@@ -170,8 +168,8 @@ def free_bytes(folder: Path) -> int:
 
 
 def needed_bytes(size: int) -> int:
-    """Of the disk while it is written: a shard lies there twice as it is put together."""
-    # imported here: torch comes with it, which whoever knows a model's size has already
+    """Disk space during writing: one shard exists twice while it is assembled."""
+    # imports torch, which reading the model's size has loaded already
     from engine.quantize.output_folder import SHARD_BYTES
 
     return size + min(size, SHARD_BYTES)
@@ -180,7 +178,7 @@ def needed_bytes(size: int) -> int:
 def check_plan(
     plan: QuantizePlan, facts: SourceFacts, free: Callable[[Path], int] = free_bytes
 ) -> list[Problem]:
-    """What stands in the way, of all but the text, which takes longer to look at."""
+    """Problems of a plan, except of its text, which takes longer to read."""
     if facts.refusal is not None:
         return [Problem(SOURCE, facts.refusal.cause, facts.refusal.remedy)]
     problems = _check_modules(plan, facts)
@@ -193,9 +191,9 @@ def _check_modules(plan: QuantizePlan, facts: SourceFacts) -> list[Problem]:
     unknown = facts.unknown(plan.recipe.exclude)
     if unknown:
         known = ", ".join(dict.fromkeys(m.kind for m in facts.matrices[:3]))
-        return [Problem(MODULES, f"No module is named {unknown[0]!r}.", f"Names are: {known}.")]
+        return [Problem(MODULES, f"No module matches {unknown[0]!r}.", f"Modules: {known}.")]
     if not facts.quantized(plan.recipe.exclude):
-        return [Problem(MODULES, "Nothing is left to quantize.", "Leave fewer modules out.")]
+        return [Problem(MODULES, "All modules are excluded.", "Exclude fewer modules.")]
     return []
 
 
@@ -210,12 +208,12 @@ def _check_groups(plan: QuantizePlan, facts: SourceFacts) -> list[Problem]:
     fitting = [g for g in (256, 128, 64, 32) if not any(width % g for width in widths)]
     remedy = (
         f"Choose {fitting[0]}." if fitting
-        else "Leave these modules out, or choose int8, fp8 or NF4."
+        else "Exclude these modules, or choose INT8, FP8 or NF4."
     )  # fmt: skip
     return [
         Problem(
             GROUP_SIZE,
-            f"Groups of {size} do not divide the {', '.join(map(str, widths))} inputs of "
+            f"Group size {size} does not divide the {', '.join(map(str, widths))} inputs of "
             f"{len(wrong)} matrices ({wrong[0].kind}).",
             remedy,
         )
@@ -226,30 +224,36 @@ def _check_output(
     plan: QuantizePlan, facts: SourceFacts, free: Callable[[Path], int]
 ) -> list[Problem]:
     if not plan.output.strip():
-        return [Problem(OUTPUT, "No folder is named.", "Choose where the model is written.")]
+        return [Problem(OUTPUT, "No output folder.", "Choose one.")]
     target = Path(plan.output).expanduser().absolute()
     if target == Path(plan.source).absolute():
-        return [Problem(OUTPUT, "That is the model itself.", "Choose another folder.")]
+        return [Problem(OUTPUT, "The output folder is the model's own.", "Choose another folder.")]
     if target.is_file():
-        return [Problem(OUTPUT, "That is a file.", "Choose a folder.")]
+        return [Problem(OUTPUT, "The output is a file.", "Choose a folder.")]
     try:
         if target.is_dir() and any(target.iterdir()):
-            return [Problem(OUTPUT, "It exists and is not empty.", "Nothing is overwritten.")]
+            return [
+                Problem(
+                    OUTPUT,
+                    "The folder is not empty.",
+                    "Choose another; files are never overwritten.",
+                )
+            ]
     except OSError as error:
-        return [Problem(OUTPUT, f"It cannot be read: {error.strerror or error}.")]
+        return [Problem(OUTPUT, f"Cannot read the folder: {error.strerror or error}.")]
     parent = target.parent
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
     if not os.access(parent, os.W_OK):
-        return [Problem(OUTPUT, f"{parent} cannot be written to.", "Choose another folder.")]
+        return [Problem(OUTPUT, f"Cannot write to {parent}.", "Choose another folder.")]
     needed, there = needed_bytes(predict_size(facts, plan.recipe).num_bytes), free(target)
     if there < needed:
         return [
             Problem(
                 OUTPUT,
-                f"{format_bytes(needed)} are needed while it is written, "
-                f"{format_bytes(there)} are free.",
-                "Choose a folder on another disk.",
+                f"Not enough disk space: {format_bytes(needed)} needed, "
+                f"{format_bytes(there)} free.",
+                "Choose a folder on another disk, or free some space.",
             )
         ]
     return []

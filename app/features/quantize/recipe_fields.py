@@ -1,8 +1,6 @@
-"""The methods in words: what each gives, and what it costs. No Qt."""
+"""Controls of a quantization recipe: model, method, numbers, text, modules, output."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 from PySide6.QtCore import QSignalBlocker, Signal
 from PySide6.QtWidgets import (
@@ -30,39 +28,22 @@ from app.features.quantize.plan import GROUP_SIZE, METHOD, MODULES, OUTPUT, SOUR
 from engine.quantize.recipe import GROUP_SIZES, METHODS, MIN_LENGTH, Recipe
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
-
-class MethodWords(NamedTuple):
-    title: str
-    words: str
-
-
-METHOD_WORDS = {
-    "awq": MethodWords("AWQ", "4 bits, with scales found on a text. Minutes to hours."),
-    "gptq": MethodWords(
-        "GPTQ", "4 or 8 bits, errors made good. Reads a text; slower than AWQ on wide models."
-    ),
-    "rtn": MethodWords("Rounding", "4 or 8 bits by group, in seconds. At 4 bits the most loss."),
-    "int8": MethodWords("int8", "8 bits, a scale per output: half the size, hardly a loss."),
-    "fp8": MethodWords("fp8", "8 bits as floats: half the size; fast on new GPUs."),
-    "nf4": MethodWords("NF4", "4 bits for normal weights, no text. Read by bitsandbytes."),
+METHOD_HINTS = {
+    "awq": "4-bit, activation-aware scales from calibration text. Minutes to hours.",
+    "gptq": "4- or 8-bit, error-compensated, with calibration text. Slower than AWQ.",
+    "rtn": "4- or 8-bit round-to-nearest by group. Seconds; largest error at 4-bit.",
+    "int8": "8-bit, one scale per output channel. Half the size, minimal error.",
+    "fp8": "8-bit floating point. Half the size; fast on recent GPUs.",
+    "nf4": "4-bit NormalFloat without calibration, for bitsandbytes.",
 }
-assert METHOD_WORDS.keys() == METHODS.keys()
-
-
-def size_words(method: str) -> str:
-    """Formats by which other programs know the result."""
-    names = {
-        "awq": "AWQ (GEMM)", "gptq": "GPTQ", "compressed-tensors": "compressed-tensors",
-        "bitsandbytes": "bitsandbytes",
-    }  # fmt: skip
-    return f"Written as {names[METHODS[method].format]}, which other engines read."
+assert METHOD_HINTS.keys() == METHODS.keys()
 
 
 TEXT_KINDS = "Texts (*.txt *.jsonl *.json *.md);;All files (*)"
 
 
 class RecipeFields(QWidget):
-    """`method_changed` when another method is chosen, `changed` for the other numbers."""
+    """`method_changed` when another method is chosen, `changed` for other values."""
 
     method_changed = Signal()
     changed = Signal()
@@ -73,13 +54,13 @@ class RecipeFields(QWidget):
         self.text = TextField("Calibration text", TEXT_KINDS, FOR_CALIBRATION)
         self.modules = ModuleList()
         self.others = QLineEdit()
-        self.others.setPlaceholderText("Other names to leave, such as layers.3")
-        self.others.setAccessibleName("Other modules to leave")
-        self.others.setToolTip("Names, parts of names or patterns, separated by blanks")
+        self.others.setPlaceholderText("Exclude more, such as layers.3")
+        self.others.setAccessibleName("Excluded modules")
+        self.others.setToolTip("Names, parts of names or patterns, separated by spaces")
         self.others.editingFinished.connect(self.changed)
         self.output = QLineEdit()
-        self.output.setAccessibleName("Folder of the new model")
-        self.browse = path_button("Choose the folder in which the model is made")
+        self.output.setAccessibleName("Output folder")
+        self.browse = path_button("Choose output folder")
         self._make_numbers()
         self._make_methods()
         self._arrange()
@@ -88,18 +69,15 @@ class RecipeFields(QWidget):
 
     def _make_numbers(self) -> None:
         self.bits, self.group_size = QComboBox(), QComboBox()
-        self.bits.setAccessibleName("Bits of a weight")
+        self.bits.setAccessibleName("Bits per weight")
         self.group_size.setAccessibleName("Group size")
         for size in GROUP_SIZES:
             self.group_size.addItem(str(size), size)
         self.symmetric = QCheckBox("Symmetric")
-        self.symmetric.setToolTip(
-            "Groups without a zero point: read faster by some engines, a little more loss"
-        )
-        self.by_importance = QCheckBox("Columns by importance")
-        self.by_importance.setToolTip(
-            "Groups are made of columns in the order of their importance, not as they lie "
-            "(act-order): a little less loss, slower to compute with"
+        self.symmetric.setToolTip("No zero point: faster in some engines, slightly larger error")
+        self.act_order = QCheckBox("Act-order")
+        self.act_order.setToolTip(
+            "Quantize columns by activation size: slightly smaller error, slower inference"
         )
         self.num_sequences, self.length = QSpinBox(), QSpinBox()
         self.num_sequences.setRange(1, 4096)
@@ -107,10 +85,10 @@ class RecipeFields(QWidget):
         default = Recipe()
         self.num_sequences.setValue(default.num_sequences)
         self.length.setValue(default.sequence_length)
-        self.num_sequences.setAccessibleName("Number of sequences")
-        self.num_sequences.setToolTip("Sequences that are read: more are steadier, and slower")
-        self.length.setAccessibleName("Tokens of a sequence")
-        self.length.setToolTip("Tokens of each sequence")
+        self.num_sequences.setAccessibleName("Sequences")
+        self.num_sequences.setToolTip("Calibration sequences: more are more accurate and slower")
+        self.length.setAccessibleName("Sequence length")
+        self.length.setToolTip("Tokens per sequence")
         self.length.setSingleStep(64)
         for box in (self.num_sequences, self.length):
             box.setFont(figure_font())
@@ -119,7 +97,7 @@ class RecipeFields(QWidget):
         for combo in (self.bits, self.group_size):
             combo.setFont(figure_font())
             combo.currentIndexChanged.connect(lambda *_: self.changed.emit())
-        for switch in (self.symmetric, self.by_importance):
+        for switch in (self.symmetric, self.act_order):
             switch.toggled.connect(lambda *_: self.changed.emit())
 
     def _make_methods(self) -> None:
@@ -132,13 +110,13 @@ class RecipeFields(QWidget):
         grid.setHorizontalSpacing(SPACE_2)
         grid.setVerticalSpacing(SPACE_1)
         grid.setColumnStretch(1, 1)
-        for row, (name, words) in enumerate(METHOD_WORDS.items()):
-            button = QRadioButton(words.title)
+        for row, (name, hint) in enumerate(METHOD_HINTS.items()):
+            button = QRadioButton(name.upper())
             button.setObjectName(name)
-            button.setAccessibleDescription(words.words)
-            button.setToolTip(f"{words.words}\n{size_words(name)}")
+            button.setAccessibleDescription(hint)
+            button.setToolTip(f"{hint}\nOutput format: {METHODS[name].format}")
             self.methods.addButton(button)
-            line = wrapped("small", words.words)
+            line = wrapped("small", hint)
             grid.addWidget(button, row, 0)
             grid.addWidget(line, row, 1)
         column.addLayout(grid)
@@ -155,7 +133,7 @@ class RecipeFields(QWidget):
             GROUP_SIZE: Field("", bits, group),
             TEXT: Field("Calibration text", self.text),
             MODULES: Field("Modules", self.modules),
-            OUTPUT: Field("Written to", self.output, self.browse),
+            OUTPUT: Field("Output", self.output, self.browse),
         }
         self._bits, self._group = bits, group
         self._reading = reading
@@ -168,7 +146,7 @@ class RecipeFields(QWidget):
         switches = QVBoxLayout(self._switches)
         switches.setContentsMargins(0, 0, 0, 0)
         switches.setSpacing(SPACE_1)
-        for switch in (self.symmetric, self.by_importance):
+        for switch in (self.symmetric, self.act_order):
             switches.addWidget(switch)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
@@ -187,10 +165,10 @@ class RecipeFields(QWidget):
     @property
     def method(self) -> str:
         button = self.methods.checkedButton()
-        return button.objectName() if button is not None else next(iter(METHOD_WORDS))
+        return button.objectName() if button is not None else next(iter(METHOD_HINTS))
 
     def choose_method(self, method: str) -> None:
-        """As if the user had clicked it."""
+        """Select `method` like the user."""
         next(b for b in self.methods.buttons() if b.objectName() == method).setChecked(True)
 
     def set_group_size(self, size: int) -> None:
@@ -203,17 +181,17 @@ class RecipeFields(QWidget):
         return tuple(dict.fromkeys((*self.modules.excluded, *self.others.text().split())))
 
     def recipe(self) -> Recipe:
-        """Raises ConfigError, which it should not: every control offers what is allowed."""
+        """The chosen recipe. Raises ConfigError; the controls offer valid values only."""
         facts = METHODS[self.method]
         default = Recipe(self.method)
-        by_importance = self.method == "gptq" and self.by_importance.isChecked()
+        act_order = self.method == "gptq" and self.act_order.isChecked()
         return Recipe(
             method=self.method,
             bits=self.bits.currentData(),
             group_size=self.group_size.currentData() if facts.is_grouped else default.group_size,
             symmetric=self.symmetric.isChecked() if facts.can_choose_symmetry else None,
-            desc_act=by_importance,
-            static_groups=not by_importance,
+            desc_act=act_order,
+            static_groups=not act_order,
             exclude=self.exclude,
             num_sequences=self.num_sequences.value(),
             sequence_length=self.length.value(),
@@ -227,7 +205,7 @@ class RecipeFields(QWidget):
             self.method_changed.emit()
 
     def _show_method(self) -> None:
-        """Only the numbers that the method has."""
+        """Show the controls of the chosen method."""
         facts = METHODS[self.method]
         with QSignalBlocker(self.bits):
             before = self.bits.currentData()
@@ -240,7 +218,7 @@ class RecipeFields(QWidget):
         self._bits.setVisible(len(facts.bits) > 1)
         self._group.setVisible(facts.is_grouped)
         self.symmetric.setVisible(facts.can_choose_symmetry)
-        self.by_importance.setVisible(self.method == "gptq")
+        self.act_order.setVisible(self.method == "gptq")
         self._switches.setVisible(facts.can_choose_symmetry)
         self.by_name[GROUP_SIZE].setVisible(facts.is_grouped)
         self.by_name[TEXT].setVisible(facts.is_calibrated)

@@ -1,4 +1,4 @@
-"""The recipe: which model, how, from which text, to where; checked while it is chosen."""
+"""Quantization form: recipe, evaluation option and predictions, checked while they change."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ from app.storage.model_sources import is_starter
 from app.units import format_bytes
 from engine.errors import ConfigError, ErrorInfo
 from engine.quantize.recipe import Recipe
+from widgets.live.figures import precision_name
 from widgets.theme.theme import SPACE_3
 
 LOOK_MS = 250
-"""The text is read again when the hand rests."""
+"""Delay before the text is read again."""
 Rates = Callable[[], Mapping[str, float]]
 
 
 class RecipeForm(QWidget):
-    """`changed`: plan, problems or what is predicted."""
+    """`changed`: plan, problems or predictions."""
 
     changed = Signal()
 
@@ -66,12 +67,12 @@ class RecipeForm(QWidget):
         self._text_error: ErrorInfo | None = None
         self._source_task: Task | None = None
         self._text_task: Task | None = None
-        self._own_output = False  # the user wrote where it goes
+        self._own_output = False  # the user chose the output
         self.fields = RecipeFields()
-        self.measure = QCheckBox("Measure it against its source")
-        self.measure.setToolTip("Perplexity, divergence and the rest; the report is kept")
+        self.measure = QCheckBox("Evaluate against the original")
+        self.measure.setToolTip("Measure perplexity, divergence and speed, and store a report")
         self.measure.setChecked(True)
-        self.measure_text = TextField("Text to measure on", EVALUATION_KINDS, FOR_EVALUATION)
+        self.measure_text = TextField("Evaluation text", EVALUATION_KINDS, FOR_EVALUATION)
         self.measure_text.changed.connect(self.refresh)
         self.measured = Field("", self.measure_text)
         self.measure.toggled.connect(self.measured.setVisible)
@@ -111,7 +112,7 @@ class RecipeForm(QWidget):
 
     @property
     def is_looking(self) -> bool:
-        """Whether something is still being read that decides."""
+        """Whether model or text are still being read."""
         tasks = (self._source_task, self._text_task)
         return self._look.isActive() or any(task is not None for task in tasks)
 
@@ -124,12 +125,12 @@ class RecipeForm(QWidget):
         return known and not self.problems and not self.is_looking
 
     def forget_output(self) -> None:
-        """The folder is taken now: suggest another."""
+        """Suggest a new output folder."""
         self._own_output = False
         self.refresh()
 
     def choose_source(self, path: str) -> None:
-        """Choose the model to start from."""
+        """Choose the source model."""
         self.fields.source.choose(path)
 
     # Reading -----------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ class RecipeForm(QWidget):
         self._on_recipe()
 
     def _choose_group_size(self, facts: SourceFacts) -> None:
-        """The largest up to 128 that divides everything."""
+        """The largest size up to 128 that divides every matrix."""
         sizes = (128, 64, 32)
         fitting = [g for g in sizes if not any(m.columns % g for m in facts.matrices)]
         self.fields.set_group_size(fitting[0] if fitting else sizes[0])
@@ -167,7 +168,7 @@ class RecipeForm(QWidget):
         self.refresh()
 
     def _on_recipe(self) -> None:
-        """Method, text or how much of it: read the text again when the hand rests."""
+        """Read the text again, after a delay, when method or text change."""
         self.text_size, self._text_error = None, None
         if self._text_task is not None:
             self._text_task.cancel()
@@ -208,9 +209,7 @@ class RecipeForm(QWidget):
     def _browse(self) -> None:
         current = self.fields.output.text()
         name = Path(current).name
-        folder = QFileDialog.getExistingDirectory(
-            self, "The folder in which the model is made", str(Path(current).parent)
-        )
+        folder = QFileDialog.getExistingDirectory(self, "Output folder", str(Path(current).parent))
         if folder:
             self._own_output = True
             chosen = Path(folder)
@@ -220,7 +219,7 @@ class RecipeForm(QWidget):
     # Showing -----------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Check everything again, and say what it comes to."""
+        """Check everything again, and update notes and predictions."""
         self._suggest()
         self.problems = self._find_problems()
         by_field = {problem.field: problem.text for problem in reversed(self.problems)}
@@ -233,7 +232,7 @@ class RecipeForm(QWidget):
         self.changed.emit()
 
     def _check_measured(self) -> None:
-        """Of the text that is measured on."""
+        """Check the evaluation text."""
         choice = self.measure_text.choice
         calibrated_on = self.fields.text.choice
         is_english = choice == TextChoice(ENGLISH) and calibrated_on == TextChoice(PROGRAM)
@@ -241,10 +240,9 @@ class RecipeForm(QWidget):
         if not self.fields.source.path:
             self.measured.say("")
         elif not choice.is_there:
-            self.measured.say(f"{choice.path} is not there. Choose another file.", "error")
+            self.measured.say(f"{choice.path} does not exist. Choose another file.", "error")
         elif self.recipe.facts.is_calibrated and (is_english or choice == calibrated_on):
-            self.measured.say("The text that it is calibrated on: it will look a little better "
-                              "than it is.")  # fmt: skip
+            self.measured.say("Same as the calibration text: results look slightly too good.")
         else:
             self.measured.say("")
 
@@ -266,7 +264,7 @@ class RecipeForm(QWidget):
             return found
         try:
             plan = self.plan
-        except ConfigError as error:  # fields offer what a recipe takes; one that does not says so
+        except ConfigError as error:  # the fields offer valid values; this is a safeguard
             return [*found, Problem(METHOD, error.cause, error.remedy)]
         return [*found, *check_plan(plan, self.facts)]
 
@@ -278,26 +276,26 @@ class RecipeForm(QWidget):
             return ""
         if field == MODULES:
             share = predict_size(facts, recipe).quantized_share
-            return "" if share == 1.0 else f"{percent(share)} of the layers' weights are quantized."
+            return "" if share == 1.0 else f"Quantizes {percent(share)} of the layer weights."
         if field == TEXT:
-            return self.text_size.words if self.text_size is not None else "Reading the text…"
+            return self.text_size.text if self.text_size is not None else "Reading text…"
         if field == OUTPUT:
             folder = Path(self.plan.output or ".").expanduser()
-            return f"{format_bytes(free_bytes(folder))} free on this disk."
+            return f"{format_bytes(free_bytes(folder))} free"
         if field == GROUP_SIZE and recipe.facts.is_grouped:
-            return f"{recipe.group_size} inputs share a scale: fewer lose less and take more room."
+            return "Smaller groups: better quality, larger file"
         return ""
 
     def _source_note(self) -> str:
         facts = self.facts
         if self._source_task is not None:
-            return "Reading the model's description…"
+            return "Reading model…"
         if facts is None:
             return ""
-        return f"{facts.dtype}, {format_bytes(facts.num_bytes)}"
+        return f"{precision_name(facts.dtype)}, {format_bytes(facts.num_bytes)}"
 
     def summary(self) -> tuple[str, str]:
-        """(size, time) in words; empty where they are not known."""
+        """(size, time); empty where unknown."""
         facts = self.facts
         if facts is None or facts.refusal is not None or not facts.num_bytes:
             return "", ""
@@ -310,5 +308,5 @@ class RecipeForm(QWidget):
         tokens = self.text_size.num_tokens if self.text_size is not None else 0
         rates = self._rates()
         seconds = predict_seconds(facts, recipe, tokens, rates)
-        source = "as here before" if recipe.method in rates else "a guess until the first run"
+        source = "from earlier runs" if recipe.method in rates else "rough estimate"
         return words, f"{about(seconds)} ({source})"

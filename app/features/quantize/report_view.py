@@ -1,4 +1,4 @@
-"""One report: leading figures, all figures, layers, worst tokens, answers."""
+"""One report: tiles, all figures, layer errors, highest divergence, answers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6
 
 WIDE = 860
-"""Pixels from which figures and layers stand side by side."""
+"""Pixels from which figures and layers are side by side."""
 
 
 class ReportView(QFrame):
-    """`open_wanted`, `compare_wanted`, `export_wanted`, `delete_wanted` (StoredReport) when a
-    button was pressed."""
+    """Signals (StoredReport) when a button is pressed."""
 
     open_wanted = Signal(object)
     compare_wanted = Signal(object)
@@ -46,7 +45,7 @@ class ReportView(QFrame):
         self.setAccessibleName("Report")
         self.stored: StoredReport | None = None
         self.made = Made()
-        self.can_compare = False  # whether the window knows how to compare in chat
+        self.can_compare = False  # set where the window has a comparison
         self.title = ElidedTitle()
         self.about = ElidedLine("text_muted")
         self.tiles = TileGrid()
@@ -72,15 +71,15 @@ class ReportView(QFrame):
         def emit(signal: str) -> Callable[[], object]:
             return lambda: getattr(self, signal).emit(self.stored)
 
-        self.open = button("Open this model", "Load it, to chat with it", emit("open_wanted"),
+        self.open = button("Open model", "Load the model for chat", emit("open_wanted"),
                            "primary")  # fmt: skip
         self.compare = button("Compare in chat",
-                              "The same prompts, answered by the reference and by this model",
+                              "Send prompts to the reference and to this model",
                               emit("compare_wanted"))  # fmt: skip
-        self.copy = button("Copy command line", "What does the same again, in a terminal",
+        self.copy = button("Copy command line", "Copy the commands that repeat this",
                            self.copy_command)  # fmt: skip
         self.export = button("Export…", "As JSON, CSV or Markdown", emit("export_wanted"))
-        self.delete = button("Delete", "Delete the report (it can be undone)",
+        self.delete = button("Delete", "Delete the report (you can undo this)",
                              emit("delete_wanted"))  # fmt: skip
         self.compare.hide()
 
@@ -121,7 +120,7 @@ class ReportView(QFrame):
         whole.addWidget(self.area, 1)
 
     def show_report(self, stored: StoredReport, made: Made) -> None:
-        """Show another one, from its top."""
+        """Show a report, scrolled to its top."""
         self.stored, self.made = stored, made
         report = stored.report
         self.title.set_text(stored.name)
@@ -150,7 +149,7 @@ class ReportView(QFrame):
 
 
 class ElidedTitle(QLabel):
-    """A title that is cut in the middle where it does not fit."""
+    """A title, elided in the middle."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +177,7 @@ class ElidedTitle(QLabel):
 
 
 def scroll_area(content: QWidget, name: str) -> QScrollArea:
-    """`content` as wide as there is room, and as high as it needs; `name`: for who hears it."""
+    """A vertical scroll area; `name`: its accessible name."""
     area = QScrollArea()
     area.setAccessibleName(name)
     area.setWidgetResizable(True)

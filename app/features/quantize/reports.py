@@ -1,4 +1,4 @@
-"""The reports that are kept: chosen one by one, or several to be compared."""
+"""Stored reports: list, and rename, delete, export."""
 
 from __future__ import annotations
 
@@ -32,11 +32,8 @@ from engine.evaluate.report import EvaluationReport
 from widgets.controls.notice import Toast
 from widgets.theme.theme import SPACE_2
 
-EMPTY = (
-    "No report yet. Quantize a model, or measure one that you have: every report is kept here, "
-    "and can be compared with the others."
-)
-HINT = "Choose two or more (Ctrl or Shift) to compare them."
+EMPTY = "No reports yet. Quantize or evaluate a model; its report appears here."
+HINT = "Select two or more (Ctrl or Shift) to compare."
 _STORED = Qt.ItemDataRole.UserRole
 
 
@@ -59,10 +56,10 @@ class ReportList(QWidget):
         self.list.itemSelectionChanged.connect(lambda: self.chosen.emit(self.selection))
         self.hint = wrapped("small")
         self.rename = QPushButton("Rename…")
-        self.rename.setToolTip("Give the report another name (F2)")
+        self.rename.setToolTip("Rename the report (F2)")
         self.rename.clicked.connect(self.ask_name)
         self.delete = QPushButton("Delete")
-        self.delete.setToolTip("Delete what is chosen (Delete); it can be undone")
+        self.delete.setToolTip("Delete the selected reports (Delete); you can undo this")
         self.delete.clicked.connect(self._delete)
         for keys, do in (("F2", self.ask_name), ("Del", self._delete)):
             shortcut = QShortcut(QKeySequence(keys), self.list)
@@ -84,7 +81,7 @@ class ReportList(QWidget):
 
     @property
     def selection(self) -> list[StoredReport]:
-        """What is chosen, in the order of the list: newest first."""
+        """Selected reports, newest first."""
         items = [self.list.item(row) for row in range(self.list.count())]
         return [item.data(_STORED) for item in items if item.isSelected()]
 
@@ -95,7 +92,7 @@ class ReportList(QWidget):
     def show_reports(
         self, reports: Iterable[StoredReport], problems: Iterable[ErrorInfo] = ()
     ) -> None:
-        """Replace the list; what was chosen stays so, as far as it is still there."""
+        """Replace the list; keeps the selection."""
         ids = {stored.id for stored in self.selection}
         self.list.blockSignals(True)
         self.list.clear()
@@ -110,7 +107,7 @@ class ReportList(QWidget):
         self.chosen.emit(self.selection)
 
     def choose(self, *ids: str) -> None:
-        """As if the user had."""
+        """Select reports like the user."""
         self.list.blockSignals(True)
         for row in range(self.list.count()):
             item = self.list.item(row)
@@ -144,8 +141,8 @@ class ReportList(QWidget):
         self.hint.setVisible(bool(self.hint.text()))
 
 
-class ReportsDesk(QObject):
-    """Between the store, the list and the toast. Failures are said in the toast."""
+class ReportsController(QObject):
+    """Reads and changes stored reports; errors appear in the toast."""
 
     def __init__(
         self, keeper: Keeper, reports: ReportList, toast: Toast, parent: QObject | None = None
@@ -157,7 +154,7 @@ class ReportsDesk(QObject):
         reports.delete_wanted.connect(self.delete)
 
     def reload(self) -> None:
-        """Read the reports, off the GUI thread: the command line writes them as well."""
+        """Read the reports in a thread: the command line writes them too."""
         if self._task is not None:
             self._task.cancel()
         self._task = run_task(self, self._keeper.list, self._on_shelf, self._say)
@@ -167,14 +164,14 @@ class ReportsDesk(QObject):
         self._list.show_reports(*shelf)
 
     def _reload_now(self) -> None:
-        """In this thread: after one change, when the list is to be right at once."""
+        """Read them in this thread, after a change."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
         self._list.show_reports(*self._keeper.list())
 
     def keep(self, report: EvaluationReport, commands: tuple[str, ...]) -> StoredReport | None:
-        """A new report; None where it could not be written, which is said."""
+        """Store a new report; None where that failed, with an error in the toast."""
         try:
             stored = self._keeper.keep(report, commands)
         except ReportError as error:
@@ -194,7 +191,7 @@ class ReportsDesk(QObject):
         self._reload_now()
 
     def delete(self, reports: Sequence[StoredReport]) -> None:
-        """Move them aside, and offer to take them back for some seconds."""
+        """Move them to the trash and offer Undo for some seconds."""
         entries: list[Trashed] = []
         try:
             entries.extend(self._keeper.delete(stored) for stored in reports)
@@ -204,7 +201,7 @@ class ReportsDesk(QObject):
         if entries:
             what = reports[0].name if len(entries) == 1 else f"{len(entries)} reports"
             self._toast.show_message(
-                f"{what} was deleted." if len(entries) == 1 else f"{what} were deleted.",
+                f"Deleted {what}.",
                 "Undo",
                 lambda: self._restore(entries),
                 lambda: self._keeper.purge(entries),
@@ -219,7 +216,7 @@ class ReportsDesk(QObject):
         self._reload_now()
 
     def ask_export(self, reports: Sequence[StoredReport]) -> None:
-        """Ask for a file; its ending says the form."""
+        """Ask for a file; its suffix is the format."""
         kinds = ";;".join(f"{name} (*{suffix})" for suffix, name in SUFFIXES.items())
         name = reports[0].name if len(reports) == 1 else "comparison"
         safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
@@ -235,14 +232,14 @@ class ReportsDesk(QObject):
         except InferdeckError as error:
             self._say(error.info())
         else:
-            self._toast.show_message(f"Written to {file}.")
+            self._toast.show_message(f"Exported to {file}.")
 
     def _say(self, error: ErrorInfo) -> None:
         self._toast.show_message(f"{error.cause} {error.remedy}".strip())
 
 
 def with_suffix(file: Path, kind: str) -> Path:
-    """The ending of the chosen kind, where the name has none that is known."""
+    """Add the suffix of the chosen kind unless the name has a known one."""
     if file.suffix.lower() in SUFFIXES:
         return file
     suffix = next((s for s in SUFFIXES if f"*{s}" in kind), ".json")

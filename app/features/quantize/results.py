@@ -1,4 +1,4 @@
-"""A run in progress: what is being done, how far it is, what the layers lost so far, a way out."""
+"""The right side of the page: job progress, new model, report or comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.features.quantize.fields import wrapped
 from app.features.quantize.figures import Tile, TileGrid, percent
 from app.features.quantize.kept_reports import Made
 from app.features.quantize.layers import LayersPanel, rows_of
-from app.features.quantize.plan import recipe_words
+from app.features.quantize.plan import recipe_label
 from app.features.quantize.report_view import ElidedTitle, ReportView
 from app.features.quantize.run import Run, RunFigures, elapsed
 from app.storage.report_store import StoredReport
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
 
 HIGHEST = 420
-"""Pixels of the layers: bars that are higher say no more."""
+"""Maximum pixels of the layer chart."""
 
 
 class RunView(QFrame):
-    """`cancel_wanted` when its button is pressed."""
+    """Progress of a job, with layer errors. `cancel_wanted` when its button is pressed."""
 
     cancel_wanted = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("panel", True)
-        self.setAccessibleName("Run")
+        self.setAccessibleName("Job")
         self.title = title_line(hugs=False)
         self.stage = ElidedLine("text_muted")
         self.figures = QLabel()
@@ -57,11 +57,11 @@ class RunView(QFrame):
         self.bar.setRange(0, 1000)
         self.bar.setAccessibleName("Progress")
         self.cancel = QPushButton("Cancel")
-        self.cancel.setToolTip("Stop; nothing half-written stays behind (Esc)")
+        self.cancel.setToolTip("Cancel and remove partial files (Esc)")
         self.cancel.clicked.connect(self.cancel_wanted)
         self.layers = LayersPanel()
         self.layers.setMaximumHeight(HIGHEST)
-        self._hint = QLabel("The chat goes on meanwhile, a little slower.")
+        self._hint = QLabel("Chat continues, slightly slower.")
         self._hint.setProperty("role", "small")
         self._arrange()
 
@@ -83,7 +83,7 @@ class RunView(QFrame):
         column.addWidget(self._hint)
 
     def show_run(self, run: Run) -> None:
-        """How far it is now."""
+        """Show the progress of `run`."""
         shown: RunFigures = run.figures()
         self.title.set_text(shown.title)
         self.stage.set_text(shown.stage)
@@ -105,7 +105,7 @@ class RunView(QFrame):
 
 
 class MadeView(QFrame):
-    """`open_wanted(path)` and `measure_wanted` when a button is pressed."""
+    """A new model. `open_wanted(path)` and `measure_wanted` when a button is pressed."""
 
     open_wanted = Signal(str)
     measure_wanted = Signal()
@@ -113,17 +113,17 @@ class MadeView(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setProperty("panel", True)
-        self.setAccessibleName("The model that was made")
+        self.setAccessibleName("New model")
         self._path = ""
         self.title, self.about = ElidedTitle(), ElidedLine("text_muted")
         self.tiles, self.layers = TileGrid(), LayersPanel()
         self.layers.setMaximumHeight(HIGHEST)
-        self.open = QPushButton("Open this model")
+        self.open = QPushButton("Open model")
         self.open.setProperty("kind", "primary")
-        self.open.setToolTip("Load it, to chat with it")
+        self.open.setToolTip("Load the model for chat")
         self.open.clicked.connect(lambda: self.open_wanted.emit(self._path))
-        self.measure = QPushButton("Measure it")
-        self.measure.setToolTip("Perplexity, divergence and the rest, against its source")
+        self.measure = QPushButton("Evaluate")
+        self.measure.setToolTip("Measure perplexity, divergence and speed against the original")
         self.measure.clicked.connect(self.measure_wanted)
         buttons = QHBoxLayout()
         buttons.setSpacing(SPACE_2)
@@ -146,11 +146,11 @@ class MadeView(QFrame):
     def show_result(self, result: QuantizeResult) -> None:
         self._path = str(result.output)
         self.title.set_text(result.output.name)
-        parts = [recipe_words(result.recipe), str(result.output), *result.notes]
+        parts = [recipe_label(result.recipe), str(result.output), *result.notes]
         self.about.set_text(" · ".join(parts))
         ratio = result.bytes_after / max(1, result.bytes_before)
         count = sum(len(layer.linears) for layer in result.layers)
-        kept = f"{len(result.kept)} left as they were" if result.kept else "none was left"
+        kept = f"{len(result.kept)} kept" if result.kept else "none kept"
         tiles = [
             Tile("Size on disk", format_bytes(result.bytes_after),
                  f"{percent(ratio)} of {format_bytes(result.bytes_before)}", "better"),
@@ -164,12 +164,12 @@ class MadeView(QFrame):
 
 def _read(result: QuantizeResult) -> str:
     if not result.num_tokens:
-        return "no text was needed"
+        return "no calibration"
     return f"{result.num_sequences:,} sequences, {result.num_tokens:,} tokens"
 
 
 class ResultsSide(QStackedWidget):
-    """One of its views at a time."""
+    """Shows one view at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,12 +187,12 @@ class ResultsSide(QStackedWidget):
         self.currentChanged.connect(self.updateGeometry)
 
     def minimumSizeHint(self) -> QSize:
-        """Of what is shown: views that wait take no room from the form."""
+        """Of the current view only."""
         shown = self.currentWidget()
         return super().minimumSizeHint() if shown is None else shown.minimumSizeHint()
 
     def show_hint(self, text: str) -> None:
-        """What will appear, and how."""
+        """Show a hint in the empty panel."""
         self.hint.setText(text)
         self.setCurrentWidget(self._empty)
 
@@ -201,7 +201,7 @@ class ResultsSide(QStackedWidget):
         self.setCurrentWidget(self.run_view)
 
     def show_made(self) -> None:
-        """The model that was made last."""
+        """Show the last new model."""
         self.setCurrentWidget(self.made)
 
     def show_report(self, stored: StoredReport, made: Made) -> None:
@@ -209,6 +209,6 @@ class ResultsSide(QStackedWidget):
         self.setCurrentWidget(self.report)
 
     def show_reports(self, stored: Sequence[StoredReport]) -> None:
-        """Several, side by side."""
+        """Compare several reports."""
         self.comparison.show_reports(stored)
         self.setCurrentWidget(self.comparison)

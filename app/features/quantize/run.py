@@ -1,4 +1,4 @@
-"""Lengths of time as people say them. No Qt."""
+"""A job of the page: quantize, evaluate, or both, with progress and time left."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def about(seconds: float) -> str:
 
 
 def left(seconds: float | None) -> str:
-    """ "about 40 s left"; empty where nobody can tell."""
+    """ "about 40 s left"; empty if unknown."""
     return "" if seconds is None else f"{about(seconds)} left"
 
 
 class Pace:
-    """`last`: the kind of work that each side ends with (what follows its name in a stage)."""
+    """Estimates the time left of an evaluation. `last`: the last stage of each side."""
 
     def __init__(self, last: str, has_reference: bool) -> None:
         self._last, self._has_reference = last, has_reference
@@ -52,7 +52,7 @@ class Pace:
         self._expected: dict[str, float] = {}  # seconds that a kind of work took, or will take
 
     def left(self, stage: Stage, seconds: float) -> float | None:
-        """Seconds that are left, `seconds` after the beginning; None where nobody can tell."""
+        """Seconds that are left, `seconds` after the start; None if unknown."""
         side, _, kind = stage.text.partition(": ")
         if not kind:
             return None
@@ -68,13 +68,13 @@ class Pace:
         return rest + sum(self._expected.values()) if kind == self._last else None
 
     def _later(self) -> float:
-        """Of the kinds of work that come after all that the candidate has begun."""
+        """Seconds of the stages that the candidate has not begun."""
         kinds = list(self._expected)
         begun = [i for i, kind in enumerate(kinds) if f"{CANDIDATE}: {kind}" in self._began]
         return sum(self._expected[kind] for kind in kinds[max(begun, default=-1) + 1 :])
 
     def _note(self, text: str, seconds: float) -> None:
-        """A stage that is seen for the first time ends the one before."""
+        """A new stage ends the previous one."""
         if text in self._began:
             return
         if self._began:
@@ -85,7 +85,7 @@ class Pace:
         self._began[text] = seconds
 
     def _rest(self, kind: str, stage: Stage, spent: float) -> float | None:
-        """Of this stage: by what is done of it, else by how long the other side took."""
+        """Of this stage: from its progress, else from the time of the other side."""
         if stage.total and 0 < stage.done <= stage.total:
             return spent / stage.done * (stage.total - stage.done)
         expected = self._expected.get(kind)
@@ -93,7 +93,7 @@ class Pace:
 
 
 class RunFigures(NamedTuple):
-    """What is shown of a run; `fraction` is None where nobody knows."""
+    """Shown progress; `fraction` is None if unknown."""
 
     title: str
     stage: str
@@ -102,8 +102,8 @@ class RunFigures(NamedTuple):
 
 
 class Run(QObject):
-    """`moved`: figures changed; `made(QuantizeResult)` when a model was written, `measured(report)`
-    when a report is there, `ended(Outcome)` once, of the last part."""
+    """One job. `moved`: figures changed; `made(QuantizeResult)` when a model is written,
+    `measured(report)` after an evaluation, `ended(Outcome)` once, of the last part."""
 
     moved = Signal()
     made = Signal(object)
@@ -150,7 +150,7 @@ class Run(QObject):
 
     @property
     def job(self) -> Job:
-        assert self._job is not None, "it was started"
+        assert self._job is not None, "call start() first"
         return self._job
 
     @property
@@ -173,7 +173,7 @@ class Run(QObject):
         self.job.cancel()
 
     def stop(self, timeout_s: float) -> bool:
-        """The program ends: cancel, and wait for the thread."""
+        """Cancel, and wait for the thread."""
         return self.job.join(timeout_s)
 
     def _on_made(self, outcome: Outcome) -> None:
@@ -184,7 +184,7 @@ class Run(QObject):
         self.made.emit(outcome.result)
         if self.evaluate is None:
             self.ended.emit(outcome)
-        elif self.is_cancelling:  # too late for the model, in time for the rest
+        elif self.is_cancelling:  # the model is written, the evaluation is not
             self.ended.emit(Outcome())
         else:
             self._measure()
@@ -195,7 +195,7 @@ class Run(QObject):
             self.measured.emit(outcome.result)
         self.ended.emit(outcome)
 
-    # In words ----------------------------------------------------------------------------------
+    # Labels ------------------------------------------------------------------------------------
 
     @property
     def title(self) -> str:
@@ -203,7 +203,7 @@ class Run(QObject):
             assert self.quantize is not None
             return f"Quantizing {self.quantize.title}"
         assert self.evaluate is not None
-        return f"Measuring {model_name(self.evaluate.candidate.path)}"
+        return f"Evaluating {model_name(self.evaluate.candidate.path)}"
 
     def figures(self) -> RunFigures:
         if self.is_cancelling:

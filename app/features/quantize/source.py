@@ -1,4 +1,4 @@
-"""What can be made of a model, known before its weights are read. Imports no Qt.
+"""Quantizable modules of a model, before its weights are read. Imports no Qt.
 
 `read_source` imports torch and transformers: call it off the GUI thread.
 """
@@ -31,7 +31,7 @@ class Matrix:
 
     @property
     def layer(self) -> str:
-        """The part of the name that says which layer it belongs to: "layers.3"."""
+        """The layer: "layers.3"."""
         before, number, _ = _split(self.module)
         return f"{before.rpartition('.')[2]}.{number}" if number else before
 
@@ -53,7 +53,7 @@ def _split(module: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A matrix that always stays as it is: embeddings, the output head."""
+    """A matrix that is never quantized: embeddings, output head."""
 
     module: str
     num_bytes: int
@@ -87,15 +87,15 @@ class SourceFacts:
         ]
 
     def unknown(self, exclude: tuple[str, ...]) -> list[str]:
-        """Patterns that name no module of this model."""
+        """Patterns that match no module."""
         names = [*(m.module for m in self.matrices), *(k.module for k in self.kept)]
         return [p for p in exclude if not any(matches(name, p) for name in names)]
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleGroup:
-    """Modules that can be left together: those of one kind, or of one layer. `pattern` is what
-    `Recipe.exclude` calls them; None for what always stays."""
+    """Modules of one kind or one layer. `pattern`: theirs in `Recipe.exclude`; None if they are
+    never quantized."""
 
     title: str
     pattern: str | None
@@ -104,7 +104,7 @@ class ModuleGroup:
 
 
 def module_groups(facts: SourceFacts) -> list[ModuleGroup]:
-    """Every kind of matrix, the first and the last layer, and what stays anyway."""
+    """Every kind of matrix, the first and the last layer, and matrices that are kept."""
     by_kind: dict[str, list[Matrix]] = {}
     for matrix in facts.matrices:
         by_kind.setdefault(matrix.kind, []).append(matrix)
@@ -126,7 +126,7 @@ def _group(title: str, pattern: str, found: list[Matrix]) -> ModuleGroup:
 
 
 def _shortest(kind: str, short: list[str]) -> str:
-    """Without the parts before the last, where that is clear."""
+    """The last part of the name, where it is unique."""
     last = kind.rpartition(".")[2]
     return last if short.count(last) == 1 else kind
 
@@ -137,10 +137,9 @@ def _pattern(kind: str, short: list[str]) -> str:
 
 
 def read_source(path: str) -> SourceFacts:
-    """Read the description of the model at `path`, and what of it a recipe would quantize.
+    """Read the description of the model at `path` and its quantizable matrices.
 
-    Raises CheckpointError. A model that is quantized already, or of which nothing can be made, is
-    no error: its `refusal` says so.
+    Raises CheckpointError. A model that cannot be quantized has a `refusal`.
     """
     from engine.models.architecture import build_on_meta, count_parameters, resolve_class
     from engine.models.checkpoint import Checkpoint
@@ -157,7 +156,7 @@ def read_source(path: str) -> SourceFacts:
         return replace(facts, refusal=refusal)
     resolve_class(checkpoint)
     model = build_on_meta(checkpoint.config)
-    recipe = Recipe("int8")  # any method will do: what has to be whole is checked with the choice
+    recipe = Recipe("int8")  # any method: group sizes are checked with the choice
     targets = find_targets(checkpoint, model, map_weights(checkpoint, model), recipe)
     matrices = tuple(
         Matrix(piece.module, *piece.shape, piece.info.nbytes) for piece in targets.pieces
@@ -180,6 +179,6 @@ def _refusal(checkpoint: Checkpoint) -> ErrorInfo | None:
     if found is None:
         return None
     return ErrorInfo(
-        f"It is quantized already: {found.title}.",
-        "Choose the model of 16 bits that it was made from. Rounding twice adds up the errors.",
+        f"The model is already quantized: {found.title}.",
+        "Choose the original 16-bit model. Quantizing twice adds error.",
     )

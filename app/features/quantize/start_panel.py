@@ -1,4 +1,4 @@
-"""A form that scrolls, and below it what it comes to, what went wrong, and the button."""
+"""Scrolling form with predictions, errors and the start button below."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, figure_font
 
 
 class StartPanel(QWidget):
-    """`start_wanted` when the button is pressed."""
+    """A form with its start button. `start_wanted` when it is pressed."""
 
     start_wanted = Signal()
 
@@ -33,7 +33,7 @@ class StartPanel(QWidget):
         self.start.setToolTip(tip)
         self.start.clicked.connect(self.start_wanted)
         self.copy = QPushButton("Copy command line")
-        self.copy.setToolTip("What does the same in a terminal")
+        self.copy.setToolTip("Copy the equivalent command")
         self._command = ""
         self.copy.clicked.connect(lambda: QGuiApplication.clipboard().setText(self._command))
         buttons = QHBoxLayout()
@@ -43,7 +43,7 @@ class StartPanel(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_1)
-        self._holder, self._area = holder, scroll_area(holder, "What to make")
+        self._holder, self._area = holder, scroll_area(holder, "Form")
         holder.installEventFilter(self)
         self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its fields have it
         column.addWidget(self._area, 1)
@@ -54,18 +54,18 @@ class StartPanel(QWidget):
         self.say()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """An area that scrolls does not pass on that the form needs another width."""
+        """A scroll area does not propagate a new minimum width of its content."""
         if watched is self._holder and event.type() is QEvent.Type.LayoutRequest:
             self.updateGeometry()
         return super().eventFilter(watched, event)
 
     def minimumSizeHint(self) -> QSize:
-        """As wide as the form needs: it is scrolled up and down, never cut at its side."""
+        """As wide as the form: it scrolls vertically only."""
         hint, bar = super().minimumSizeHint(), self._area.verticalScrollBar().sizeHint().width()
         return hint.expandedTo(QSize(self._holder.minimumSizeHint().width() + bar, 0))
 
     def say(self, size: str = "", time: str = "", why: str = "") -> None:
-        """`why`: what is still missing before it can be started."""
+        """`why`: why it cannot start yet."""
         for label, text in ((self._size, size), (self._time, time), (self._why, why)):
             label.setText(text)
             label.setVisible(bool(text))
@@ -75,7 +75,7 @@ class StartPanel(QWidget):
         return "\n".join(x.text() for x in (self._size, self._time, self._why) if x.text())
 
     def offer(self, can_start: bool, command: str) -> None:
-        """`command`: what would do the same; empty where nothing is chosen yet."""
+        """`command`: the equivalent command line; empty if incomplete."""
         self._command = command
         self.start.setEnabled(can_start)
         self.copy.setEnabled(bool(command))

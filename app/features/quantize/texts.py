@@ -1,4 +1,4 @@
-"""The text that a quantization reads where the user names none. Imports no Qt."""
+"""Calibration and evaluation texts: built in, or files. Imports no Qt."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def calibration_texts(model: str | Path, file: str | Path | None) -> list[Text]:
-    """The texts of the user's file, or built-in ones that suit the model.
+    """The texts of a file, or the built-in ones for the model.
 
     Raises ConfigError for a file that is empty, binary or malformed.
     """
     from engine.quantize.calibration import read_texts
 
     if file is None:
-        # the starter models know nothing but conversations like those that they learned from
+        # the demo models know only conversations like their training data
         is_starter = Path(model).expanduser().absolute() in (starter_model(), starter_draft())
         file = resource_path("texts", "starter_chats.jsonl" if is_starter else "english.txt")
     return read_texts(file)
@@ -34,8 +34,7 @@ _ANSWERS = re.compile(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", re.DOTALL)
 
 
 class BuiltinText(NamedTuple):
-    """A text in the resources; `title` and `about` are for people. `is_chat`: conversations, of
-    which the answers alone are scored."""
+    """A text in the resources. `is_chat`: conversations; only the answers are scored."""
 
     key: str
     title: str
@@ -50,41 +49,41 @@ class BuiltinText(NamedTuple):
         return read_text(self.file)
 
     def scored(self, text: str) -> tuple[tuple[int, int], ...]:
-        """Which characters of `text` count (see EvaluationTask); nothing where all do."""
+        """Scored character ranges of `text` (see EvaluationTask); empty for all."""
         return tuple(found.span(1) for found in _ANSWERS.finditer(text)) if self.is_chat else ()
 
 
 BUILTIN_TEXTS = (
     BuiltinText(
-        "english", "English, mixed",
-        "Prose, dialogue, explanations, letters, recipes, tables, numbers and code.",
+        "english", "English",
+        "Prose, dialogue, letters, recipes, tables, numbers and code",
     ),
     BuiltinText(
-        "starter", "The starter model's own",
-        "Conversations like those that the starter model learned from, but none that it saw.",
+        "starter", "Demo model chat",
+        "Conversations like the training data of the demo model, held out from it",
         is_chat=True,
     ),
 )  # fmt: skip
-"""The first is for any model; the starter model knows only what the second is made of."""
+"""The first suits any model, the second only the demo model."""
 
 
 def builtin_text(key: str) -> BuiltinText:
-    """Raises TextError for a text that is not there."""
+    """The text `key`. Raises TextError."""
     for text in BUILTIN_TEXTS:
         if text.key == key:
             return text
     known = ", ".join(text.key for text in BUILTIN_TEXTS)
-    raise TextError(f"There is no built-in text {key!r}.", f"Choose one of {known}.")
+    raise TextError(f"No built-in text {key!r}.", f"Choose one of {known}.")
 
 
 STARTER, ENGLISH = "starter", "english"
 PROGRAM = "program"
-"""For calibration: what suits the model, of what comes with the program."""
+"""For calibration: the built-in text that suits the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextChoice:
-    """`builtin` is the key of a text of the program; empty for the file."""
+    """`builtin`: key of a built-in text; empty for `file`."""
 
     builtin: str = ENGLISH
     file: str = ""
@@ -102,26 +101,26 @@ class TextChoice:
 
     @property
     def name(self) -> str:
-        """As a report names it, here as on the command line."""
+        """Its name in reports."""
         return self.builtin or self.path.name
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSize:
-    """What a text amounts to: `num_tokens` of it are read, in `num_sequences`."""
+    """Size of the calibration data."""
 
     num_tokens: int
     num_sequences: int
     length: int
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         plural = "" if self.num_sequences == 1 else "s"
-        return f"{self.num_sequences:,} sequence{plural}, {self.num_tokens:,} tokens in all"
+        return f"{self.num_sequences:,} sequence{plural}, {self.num_tokens:,} tokens"
 
 
 def texts_of(choice: TextChoice, source: str) -> list[Text]:
-    """What a calibration of the model in `source` reads, as the command line does.
+    """Calibration texts for the model in `source`, as on the command line.
 
     Raises ConfigError.
     """
@@ -147,7 +146,7 @@ def measure_calibration(choice: TextChoice, source: str, recipe: Recipe) -> Cali
 
 
 class ReadText(NamedTuple):
-    """`scored`: the parts that count, as (start, end) in characters; none for all of it."""
+    """`scored`: ranges of characters, as (start, end); empty for all."""
 
     text: str
     scored: tuple[tuple[int, int], ...] = ()

@@ -1,11 +1,10 @@
-"""Long work in a thread of its own: quantizing and evaluating, with progress and a way out.
+"""Quantizing and evaluating in a thread, with progress and cancel.
 
     worker thread                         GUI thread
     quantize(...)  --> Report (plain) <-- a timer reads it --> `moved`
                    ------------------------ queued ----------> `ended(outcome)`
 
-The worker never waits for the window, and the window redraws as often as it likes. It is not the
-engine's thread: the chat goes on meanwhile.
+The worker never waits for the window. It is not the engine's thread: the chat continues.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SHOW_MS = 200
 
 
 class Stage(NamedTuple):
-    """What is being done: `done` of `total` (0: nobody knows how many)."""
+    """Stage of a job: `done` of `total` (0: unknown)."""
 
     text: str = ""
     done: int = 0
@@ -51,7 +50,7 @@ class Outcome(NamedTuple):
 
 
 class Progress:
-    """What the worker says, for whoever looks. Its methods are called in the worker's thread."""
+    """Progress of a job. Its methods are called in the worker's thread."""
 
     def __init__(self) -> None:
         self.stage = Stage()
@@ -72,7 +71,7 @@ class Progress:
 
 
 class Job(QObject):
-    """`moved`: look at `progress` again; `ended(Outcome)` once, in the GUI thread."""
+    """A worker thread. `moved`: `progress` changed; `ended(Outcome)` once, in the GUI thread."""
 
     moved = Signal()
     ended = Signal(object)
@@ -104,18 +103,18 @@ class Job(QObject):
 
     @property
     def seconds(self) -> float:
-        """Since it began; how long it took, where it has ended."""
+        """Elapsed time; the duration once it ended."""
         return time.monotonic() - self._began if self.is_running else self._lasted
 
     def cancel(self) -> None:
-        """Stop at the next chance; `ended` comes when it has."""
+        """Cancel; `ended` follows."""
         if self.is_running:
             self.is_cancelling = True
             self.progress.cancel()
             self.moved.emit()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread; False if it still runs. `ended` is not emitted any more."""
+        """Cancel and wait for the thread; False if it still runs. Emits no `ended`."""
         self._timer.stop()
         self._over.disconnect(self._end)
         self.progress.cancel()
@@ -147,7 +146,7 @@ class Job(QObject):
 def quantizing(
     plan: QuantizePlan, num_threads: int | None = None
 ) -> Callable[[Progress], QuantizeResult]:
-    """The work of a plan. `num_threads`: of its matrix products, None for all."""
+    """The work of a quantization plan. `num_threads`: None for all."""
 
     def work(progress: Progress) -> QuantizeResult:
         import torch
@@ -158,7 +157,7 @@ def quantizing(
 
         texts = texts_of(plan.text, plan.source) if plan.recipe.facts.is_calibrated else ()
         # OpenMP's number of threads belongs to the thread that sets it (the engine keeps its own),
-        # but threads that begin later take it over: so it is put back
+        # but later threads inherit it: restore it
         before, threads = torch.get_num_threads(), num_threads or default_threads()
         torch.set_num_threads(threads)
         try:
@@ -174,7 +173,7 @@ def quantizing(
 
 
 def evaluating(plan: EvaluationPlan) -> Callable[[Progress], EvaluationReport]:
-    """The work of a plan: the same that the command line does."""
+    """The work of an evaluation plan, as on the command line."""
 
     def work(progress: Progress) -> EvaluationReport:
         from engine.evaluate import run

@@ -50,7 +50,7 @@ def test_a_gpu_beside_a_build_for_the_cpu_is_noticed(
     monkeypatch.setattr("app.cli.doctor.torch_build", lambda: TorchBuild("2.13.0+cpu", ""))
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("! NVIDIA H200 is there, and PyTorch 2.13.0+cpu is built for the CPU")
+    assert shown.startswith("! NVIDIA H200") and "2.13.0+cpu" in shown.splitlines()[0]
     assert '-m pip install --force-reinstall "torch==2.13.0"' in shown
 
 
@@ -58,8 +58,8 @@ def test_advice_is_given_only_where_it_helps() -> None:
     cpu, cuda = TorchBuild("2.13.0+cpu", ""), TorchBuild("2.13.0+cu130", "CUDA 13.0")
     assert advice((), cpu) is None and advice(("NVIDIA H200",), cuda) is None
     linux = advice(("A", "B"), cpu, "Linux", "/usr/bin/python")
-    assert linux is not None and linux.cause.startswith("2 GPUs (A) are there")
+    assert linux is not None and linux.cause.startswith("2 GPUs (A)")
     assert linux.command.startswith('"/usr/bin/python" -m pip') and "pypi.org" in linux.command
     windows = advice(("A",), cpu, "Windows")
     assert windows is not None and "download.pytorch.org/whl/cu" in windows.command
-    assert cpu.text == "2.13.0+cpu, built for the CPU only"
+    assert cpu.text.startswith("2.13.0+cpu")

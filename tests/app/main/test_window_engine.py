@@ -206,7 +206,7 @@ def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
     sizes: list[int] = []
     application.bridge.snapshot.connect(lambda s: sizes.append(s.memory.plan.num_blocks))
     ask(application, LONG, max_tokens=200)
-    for name, words in (("int8", "KV int8"), ("k=int8,v=auto", "K int8, V fp32"), ("auto", "fp32")):
+    for name, words in (("int8", "KV INT8"), ("k=int8,v=auto", "K INT8, V FP32"), ("auto", "FP32")):
         wait_for_tokens(qtbot, application, len(reply(application).text.split()) + 3)
         control.setFocus()
         control.setCurrentIndex(control.findData(name))

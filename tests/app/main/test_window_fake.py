@@ -98,7 +98,7 @@ def test_loading_can_be_cancelled(qtbot: QtBot, application: Application, script
         application.load_strip._cancel.click()
     assert application.load_strip.isHidden()
     notice = application.notices.notice("load")
-    assert notice is not None and notice.cause == "Loading was cancelled."
+    assert notice is not None and notice.kind == "info" and not notice.remedy
 
 
 def test_a_broken_model_is_explained_where_it_happened(

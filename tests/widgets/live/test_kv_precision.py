@@ -14,10 +14,10 @@ from widgets.live.figures import kv_precision, precision_words
 @pytest.mark.parametrize(
     ("keys", "values", "title", "note"),
     [
-        ("", "", "bf16", "1,152 blocks of 16 · used"),
-        ("bfloat16", "bfloat16", "bf16", "1,152 blocks of 16 · KV bf16 · used"),
-        ("int8", "int8", "bf16, KV int8", "1,152 blocks of 16 · KV int8 · used"),
-        ("fp8", "bfloat16", "bf16, K fp8, V bf16", "1,152 blocks of 16 · K fp8, V bf16 · used"),
+        ("", "", "BF16", "1,152 blocks of 16 · used"),
+        ("bfloat16", "bfloat16", "BF16", "1,152 blocks of 16 · KV BF16 · used"),
+        ("int8", "int8", "BF16, KV INT8", "1,152 blocks of 16 · KV INT8 · used"),
+        ("fp8", "bfloat16", "BF16, K FP8, V BF16", "1,152 blocks of 16 · K FP8, V BF16 · used"),
     ],
 )
 def test_a_cache_of_another_precision_is_named(

@@ -331,7 +331,7 @@ def test_the_strip_says_what_runs(strip: StatStrip) -> None:
     for one in load_run(time.perf_counter(), 20):
         strip.update_snapshot(one)
     found = values(strip)
-    assert strip.title == "Qwen3-0.6B  ·  bf16  ·  cpu, 2 threads"
+    assert strip.title == "Qwen3-0.6B  ·  BF16  ·  cpu, 2 threads"
     assert strip.state == (
         f"{one.num_running} running · {one.num_waiting} waiting", "busy",
     )  # fmt: skip

@@ -364,6 +364,6 @@ def test_the_real_engines_answer_at_the_same_time(qtbot: QtBot, real: Applicatio
     left, right = window._pairs[0].replies
     assert left is not None and right is not None and len(left.tokens) == len(right.tokens) == 16
     sides = window._runner.comparison.sides  # type: ignore[union-attr]
-    assert "int8 weights" in sides[1].precision and "int8" not in sides[0].precision
+    assert "INT8 weights" in sides[1].precision and "INT8" not in sides[0].precision
     assert sides[1].weights_bytes < sides[0].weights_bytes  # type: ignore[operator]
     assert application.bridge.config == before

@@ -19,7 +19,7 @@ from tests.app.fake_engine import MODEL
 __all__ = ["chat"]  # a fixture
 
 INT8 = (EngineConfig(max_model_len=8192, quantization="int8"), "int8")
-BOTH = (Passage(0, 0, "bf16"), Passage(8, 2, "bf16 · int8 weights"))
+BOTH = (Passage(0, 0, "BF16"), Passage(8, 2, "BF16 · INT8 weights"))
 
 
 def switch(chat: Chat, config: EngineConfig, quantization: str) -> None:
@@ -45,12 +45,12 @@ def test_it_is_marked_in_the_view_and_said_in_the_foot(chat: Chat) -> None:
     ask(chat)
     reply = chat.controller.current.path()[-1]
     assert reply.text == "one two three four" and reply.passages == BOTH
-    assert chat.texts[-1].split("\n") == ["one two ", "int8 weights from here", "three four"]
+    assert chat.texts[-1].split("\n") == ["one two ", "INT8 weights from here", "three four"]
     view = chat.page.transcript.views[-1]
-    assert view.record.figures.endswith("bf16 → bf16 · int8 weights")
-    assert "Precision: bf16 → bf16 · int8 weights" in view.record.details
+    assert view.record.figures.endswith("BF16 → BF16 · INT8 weights")
+    assert "Precision: BF16 → BF16 · INT8 weights" in view.record.details
     chat.page.copy_last()
-    note = "[Written in bf16, from token 3 on in bf16 · int8 weights.]"
+    note = "[Written in BF16, from token 3 on in BF16 · INT8 weights.]"
     assert QApplication.clipboard().text() == f"one two three four\n\n{note}"
 
 
@@ -59,7 +59,7 @@ def test_the_next_reply_is_of_one_precision_alone(chat: Chat) -> None:
     chat.ask("Again", "five")
     view = chat.page.transcript.views[-1]
     assert view.record.marks == () and view.record.note == ""
-    assert view.record.figures.endswith("bf16 · int8 weights") and "→" not in view.record.figures
+    assert view.record.figures.endswith("BF16 · INT8 weights") and "→" not in view.record.figures
 
 
 def test_a_switch_after_the_last_token_leaves_no_mark(chat: Chat) -> None:
@@ -68,7 +68,7 @@ def test_a_switch_after_the_last_token_leaves_no_mark(chat: Chat) -> None:
     switch(chat, *INT8)
     chat.engine.finish(reason=FinishReason.ABORT)
     chat.settle()
-    assert [p.precision for p in chat.controller.current.path()[-1].passages] == ["bf16"]
+    assert [p.precision for p in chat.controller.current.path()[-1].passages] == ["BF16"]
 
 
 def test_it_is_there_when_the_chat_is_opened_again(qtbot: QtBot, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_it_is_there_when_the_chat_is_opened_again(qtbot: QtBot, tmp_path: Path)
     with chat_in(tmp_path) as again:
         again.controller.open(again.page.list.records[0].id)
         assert again.controller.current.path()[-1].passages == BOTH
-        assert "int8 weights from here" in again.texts[-1]
+        assert "INT8 weights from here" in again.texts[-1]
 
 
 def test_a_branch_keeps_the_marks_before_it(chat: Chat) -> None:
@@ -90,7 +90,7 @@ def test_a_branch_keeps_the_marks_before_it(chat: Chat) -> None:
     chat.engine.finish()
     chat.settle()
     passages = chat.controller.current.path()[-1].passages
-    assert passages[:2] == BOTH and passages[2].precision == "bf16"
+    assert passages[:2] == BOTH and passages[2].precision == "BF16"
     assert (passages[2].start, passages[2].num_tokens) == (len("one two three other"), 4)
     early = chat.controller.branch_from_token(request, 1, 9001)
     assert early is None and chat.controller.current.path()[-1].passages == BOTH[:1]
@@ -99,7 +99,7 @@ def test_a_branch_keeps_the_marks_before_it(chat: Chat) -> None:
 def test_exports_say_it_and_imports_bring_it_back(chat: Chat) -> None:
     ask(chat)
     bundle = collect(chat.store, chat.store.conversations()[0])
-    assert "*Written in bf16, from token 3 on" in as_markdown(bundle)
+    assert "*Written in BF16, from token 3 on" in as_markdown(bundle)
     (read,) = parse(dump([bundle]))
     assert isinstance(read, Bundle) and read.messages == bundle.messages
     assert [dict(p) for p in read.messages[-1].passages] == [p._asdict() for p in BOTH]

@@ -40,19 +40,19 @@ class Memory:
 
 def test_plain_weights_can_be_rounded_and_formats_that_need_a_checkpoint_are_refused() -> None:
     choices = {c.value: c for c in PLAIN.of_weights("none", "bfloat16")}
-    assert choices["none"].text == "16 bits · 2.00 GiB" and not choices["none"].refusal
-    assert choices["int8"].text == "int8 · 1.00 GiB" and not choices["int8"].refusal
-    assert "needs a checkpoint" in choices["awq"].refusal
+    assert choices["none"].text == "BF16 · 2.00 GiB" and not choices["none"].refusal
+    assert choices["int8"].text == "INT8 · 1.00 GiB" and not choices["int8"].refusal
+    assert "AWQ" in choices["awq"].refusal
     assert PLAIN.way_out == QUANTIZE and PLAIN.limits == ""
-    assert {c.value: c.text for c in PLAIN.of_weights("none", "float32")}["none"].startswith("32")
+    assert {c.value: c.text for c in PLAIN.of_weights("none", "float32")}["none"].startswith("FP32")
 
 
 def test_a_quantized_checkpoint_has_no_way_back_without_its_source() -> None:
     choices = {c.value: c for c in AWQ.of_weights("none", "bfloat16")}
-    assert choices["auto"].text == "as stored: AWQ, 4 bits, groups of 128 · 1.00 GiB"
+    assert choices["auto"].text == "as in checkpoint: AWQ, 4 bits, groups of 128 · 1.00 GiB"
     assert not choices["auto"].refusal and not choices["awq"].refusal
-    assert "16 bits are not in it" in choices["none"].refusal
-    assert "loses twice" in choices["int8"].refusal and choices["gptq"].refusal
+    assert "BF16" in choices["none"].refusal
+    assert choices["int8"].refusal and choices["gptq"].refusal
     assert AWQ.way_out == SOURCE and "AWQ, 4 bits" in AWQ.limits
 
 
@@ -93,7 +93,7 @@ def test_a_change_is_estimated_and_then_known(tmp_path: Path) -> None:
     assert expected.words == "about 10 s (estimated)"
     times.learn(int8, 12.0)
     again = times.expected(int8, PLAIN)
-    assert again is not None and again.words == "about 12 s (as last time)"
+    assert again is not None and again.words == "about 12 s (last time)"
     other = times.expected(plain.replace(quantization="int4"), PLAIN)
     assert other is not None and other.seconds == pytest.approx(6.0 + 8.0)
     assert times.expected(EngineConfig(model="/other"), PLAIN) is None

@@ -190,7 +190,7 @@ def test_choosing_a_model_shows_what_it_is_and_needs(qtbot: QtBot, store: Settin
     qtbot.waitUntil(lambda: dialog.can_open, timeout=5000)
     assert dialog.card.fact("Parameters") == "1.24 B"
     assert dialog.card.fact("Architecture") == "LlamaForCausalLM"
-    assert "Supported, in bfloat16" in dialog.card.verdict and dialog.card.note == DUMMY_NOTE
+    assert "Fits in BF16" in dialog.card.verdict and dialog.card.note == DUMMY_NOTE
     bar = dialog.card._bar.text()
     assert "Weights 2.00 GiB" in bar and "64.0 GiB free" in bar
     with qtbot.waitSignal(dialog.model_chosen) as chosen:

@@ -19,7 +19,7 @@ from app.features.chat.figures import (
 )
 from app.features.models.precision import change_words
 
-PRECISIONS = ("bf16", "bf16 · int8 weights", "fp32 · int8 head")
+PRECISIONS = ("BF16", "BF16 · INT8 weights", "FP32 · INT8 head")
 
 
 @given(st.lists(st.tuples(st.sampled_from(PRECISIONS), st.integers(0, 3))))
@@ -40,22 +40,22 @@ def test_passages_follow_each_other_and_differ(steps: list[tuple[str, int]]) -> 
 
 
 def test_a_precision_in_which_nothing_was_written_leaves_no_trace() -> None:
-    once = followed((), "", 0, "bf16")
-    twice = followed(followed(once, "abc", 3, "bf16 · int8 weights"), "abc", 3, "bf16")
+    once = followed((), "", 0, "BF16")
+    twice = followed(followed(once, "abc", 3, "BF16 · INT8 weights"), "abc", 3, "BF16")
     assert twice == once
 
 
 def test_a_switch_is_told_in_the_text_and_in_copies() -> None:
-    passages = (Passage(0, 0, "bf16"), Passage(40, 9, "bf16 · int8 weights"))
+    passages = (Passage(0, 0, "BF16"), Passage(40, 9, "BF16 · INT8 weights"))
     ((start, label, tip),) = marks_of(passages)
-    assert (start, label) == (40, "int8 weights from here") and "after 9 tokens" in tip
-    assert note_of(passages) == "Written in bf16, from token 10 on in bf16 · int8 weights."
-    assert precisions_of(passages) == "bf16 → bf16 · int8 weights"
+    assert (start, label) == (40, "INT8 weights from here") and "after 9 tokens" in tip
+    assert note_of(passages) == "Written in BF16, from token 10 on in BF16 · INT8 weights."
+    assert precisions_of(passages) == "BF16 → BF16 · INT8 weights"
     assert marks_of(passages[:1]) == () and note_of(passages[:1]) == ""
 
 
 def test_a_branch_keeps_the_passages_of_the_tokens_that_it_keeps() -> None:
-    passages = (Passage(0, 0, "bf16"), Passage(40, 9, "bf16 · int8 weights"))
+    passages = (Passage(0, 0, "BF16"), Passage(40, 9, "BF16 · INT8 weights"))
     assert passages_before(passages, 9) == passages[:1]
     assert passages_before(passages, 10) == passages
     assert passages_before(passages, 0) == ()
@@ -64,11 +64,11 @@ def test_a_branch_keeps_the_passages_of_the_tokens_that_it_keeps() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ("bf16", "bf16 · int8 weights", "int8 weights"),
-        ("bf16 · int8 weights", "bf16", "plain weights"),
-        ("bf16 · int8 weights", "fp32 · int4 weights (64)", "fp32 · int4 weights (64)"),
-        ("bf16", "fp32", "fp32"),
-        ("bf16 · int8 head", "bf16", "bf16"),
+        ("BF16", "BF16 · INT8 weights", "INT8 weights"),
+        ("BF16 · INT8 weights", "BF16", "unquantized weights"),
+        ("BF16 · INT8 weights", "FP32 · INT4 weights (64)", "FP32 · INT4 weights (64)"),
+        ("BF16", "FP32", "FP32"),
+        ("BF16 · INT8 head", "BF16", "BF16"),
     ],
 )
 def test_what_is_new_is_named(before: str, after: str, words: str) -> None:

@@ -63,7 +63,7 @@ def test_the_time_of_the_last_switch_is_said_before_the_next(
             panel.apply()
     assert "done in 0.01 s" in panel._message.text()
     choose(scripted, "quantization", "int8")
-    assert "about 0.1 s (as last time)" in panel._message.text()
+    assert "about 0.1 s (last time)" in panel._message.text()
     assert any("|int8/" in name for name in scripted.settings.switch_times)
 
 
@@ -128,7 +128,7 @@ def test_a_reply_goes_on_in_int8_and_is_marked_where_it_changed(
     box = panel.rows["quantization"].control
     assert isinstance(box, ChoiceControl)
     texts = {box.itemData(i): box.itemText(i) for i in range(box.count())}
-    assert texts["int8"].startswith("int8 · ") and texts["int8"].endswith("MiB")
+    assert texts["int8"].startswith("INT8 · ") and texts["int8"].endswith("MiB")
     assert enabled(panel) == {"auto", "none", "int8", "int4", "nf4", "fp8"}
     weights: list[int] = []
     application.bridge.snapshot.connect(lambda snapshot: weights.append(_weights(snapshot)))
@@ -146,16 +146,16 @@ def test_a_reply_goes_on_in_int8_and_is_marked_where_it_changed(
     assert done.state is State.COMPLETE and done.text.startswith(so_far)
     assert so_far.startswith(before)
     first, second = done.passages
-    assert first.precision == "fp32" and second.precision == "fp32 · int8 weights"
+    assert first.precision == "FP32" and second.precision == "FP32 · INT8 weights"
     assert second.start == len(so_far) and 6 <= second.num_tokens < 60
     assert done.figures is not None and done.figures.num_tokens > second.num_tokens
     assert application.bridge.model is not None
     assert application.bridge.model.quantization == "int8"
     record = message_record(chat, chat.current, done)
-    assert record.figures.endswith("fp32 → fp32 · int8 weights")
+    assert record.figures.endswith("FP32 → FP32 · INT8 weights")
     # the strip says what the next snapshot says, which may come behind the reply's last token
     strip = application.strip
-    qtbot.waitUntil(lambda: "int8 weights" in strip.title, timeout=LOAD_MS)
+    qtbot.waitUntil(lambda: "INT8 weights" in strip.title, timeout=LOAD_MS)
     assert len(application.charts.marks.marks) == marks + 1
     qtbot.waitUntil(lambda: weights[-1] < 0.5 * weights[0], timeout=10_000)
     _check_copies(application, done)
@@ -171,9 +171,9 @@ def _check_copies(application: Application, done: Message) -> None:
     view = page.transcript.view(done.id)
     assert view is not None
     view.text.render_now()
-    assert "int8 weights from here" in view.text.toPlainText()
+    assert "INT8 weights from here" in view.text.toPlainText()
     page.copy_last()
-    assert "in fp32 · int8 weights.]" in QApplication.clipboard().text()
+    assert "in FP32 · INT8 weights.]" in QApplication.clipboard().text()
     chat.saver.save()
     application.pages.store.flush()
     (stored,) = [m for m in application.pages.store.messages(chat.current.id) if m.id == done.id]
@@ -213,7 +213,7 @@ def test_an_awq_checkpoint_refuses_16_bits_with_a_way_out(
     qtbot.waitUntil(lambda: panel.precision.checkpoint is not None, timeout=LOAD_MS)
     assert enabled(panel) == {"auto", "awq"}
     row = panel.rows["quantization"]
-    qtbot.waitUntil(lambda: "stored as AWQ" in row.hint, timeout=5000)
+    qtbot.waitUntil(lambda: "AWQ" in row.hint, timeout=5000)
     assert row.action.text().startswith("Open the model it was made from")
     row.action.click()
     dialog = application.dialogs.model_dialog

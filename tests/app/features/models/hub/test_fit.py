@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pytestqt.qtbot import QtBot
@@ -49,17 +50,17 @@ def halves(config: EngineConfig, in_use: Held) -> Estimate:
 
 def test_each_precision_has_its_verdict() -> None:
     found = fits(EngineConfig(model="/m", max_model_len=4096), NOTHING, halves)
-    assert [fit.precisions for fit in found] == ["float32", "bfloat16", "int8, fp8 weights"]
-    assert [fit.text for fit in found[:2]] == ["does not fit", "fits, up to 8,192 tokens"]
+    assert [fit.precisions for fit in found] == ["FP32", "BF16", "INT8, FP8 weights"]
+    assert [fit.text for fit in found[:2]] == ["does not fit", "fits up to 8,192 tokens"]
     long = fits(EngineConfig(model="/m", max_model_len=2**20), NOTHING, halves)
-    assert long[1].text == "fits up to 8,192 tokens only"
+    assert long[1].text == "fits only up to 8,192 tokens"
 
 
 def test_precisions_that_need_the_same_stand_in_one_row() -> None:
     shape = shape_sources()[0]
     config = EngineConfig(model=shape.path, load_format="dummy", max_model_len=1024)
     found = fits(config, NOTHING, estimate)
-    names = ["float32", "bfloat16, float16", "int8, fp8 weights", "nf4 weights", "int4 weights"]
+    names = ["FP32", "BF16, FP16", "INT8, FP8 weights", "NF4 weights", "INT4 weights"]
     assert [fit.precisions for fit in found][:3] == names[:3]
     assert {fit.precisions for fit in found} == set(names)
     assert found[0].need.weights == 2 * found[1].need.weights
@@ -80,20 +81,20 @@ def test_rows_take_room_only_for_what_they_show_and_say_it_in_words(qtbot: QtBot
     rows.show_fits([fit, Fit("float32", need(8 * GIB, 4096, 6 * GIB), 0)])
     rows.grab()
     assert not rows.isHidden()
-    assert "bfloat16: 2.13 GiB · fits, up to 4,096 tokens" in rows.accessibleName()
+    assert "bfloat16: 2.13 GiB · fits up to 4,096 tokens" in rows.accessibleName()
     assert "float32: 8.13 GiB · does not fit" in rows.accessibleName()
-    assert "may be used: 6.00 GiB" in rows.toolTip()
+    assert "6.00 GiB" in rows.toolTip()
 
 
 def test_facts_of_this_machine_are_measured() -> None:
     facts = dict(machine_facts().rows)
     assert set(facts) == {"CPU", "Cores", "Memory", "GPU", "Precision", "PyTorch"}
-    assert "GiB free of" in facts["Memory"] and "built for" in facts["PyTorch"]
+    assert facts["Memory"].count("GiB") == 2 and facts["PyTorch"].startswith(torch.__version__)
 
 
 def test_known_sizes_are_compared_at_one_context() -> None:
     found = shape_fits(NOTHING, halves)
-    assert [name for name, _ in found] == [f"{s.title} in bfloat16" for s in shape_sources()]
+    assert [name for name, _ in found] == [f"{s.title}, BF16" for s in shape_sources()]
     assert all(fit.need.max_model_len == 4096 for _, fit in found)
 
 

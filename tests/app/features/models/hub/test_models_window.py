@@ -192,9 +192,9 @@ def test_the_first_start_welcomes_once(
         application.start({})
     assert place.is_welcoming and page_name(application) == "Models"
     qtbot.waitUntil(lambda: not place.welcome.fits.isHidden(), timeout=20000)
-    assert "Qwen3-0.6B in bfloat16: 4.14 GiB · fits" in place.welcome.fits.text()
+    assert "Qwen3-0.6B, BF16: 4.14 GiB · fits" in place.welcome.fits.text()
     assert "GiB free of" in place.welcome.facts()["Memory"]
-    _button(place.welcome, "Chat with it").click()
+    _button(place.welcome, "Chat").click()
     assert page_name(application) == "Chat" and not place.is_welcoming
     application.window.commands.run("help.welcome")
     assert place.is_welcoming and page_name(application) == "Models"
@@ -211,7 +211,7 @@ def test_who_names_a_model_is_not_welcomed(qtbot: QtBot, application: Applicatio
 
 
 @pytest.mark.parametrize(
-    ("text", "field"), [("Find a model", "search"), ("Choose a shape", "library")]
+    ("text", "field"), [("Find model", "search"), ("Choose size", "library")]
 )
 def test_each_way_leads_where_it_says(
     qtbot: QtBot, application: Application, text: str, field: str
@@ -220,7 +220,7 @@ def test_each_way_leads_where_it_says(
     place.show_welcome()
     _button(place.welcome, text).click()
     assert not place.is_welcoming and getattr(place.page, field).isVisible()
-    if text == "Choose a shape":
+    if text == "Choose size":
         assert place.page.source is not None and place.page.source.title == "Qwen3-0.6B"
 
 
