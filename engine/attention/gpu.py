@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from engine.attention import varlen as varlen_trial
+from engine.attention import varlen
 from engine.attention.cpu import CPUAttention
 from engine.attention.device_tables import DeviceTables
 from engine.attention.interface import AttentionOptions, LayerSpec
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 WIDEST_HEAD = 256
-"""That our kernel is compiled for."""
+"""Of the Triton kernel."""
 
 _ORDINARY = LayerSpec(8, 128, 128)
-_LARGE_BLOCK = 256  # what torch's kernel wants a multiple of
+_LARGE_BLOCK = 256  # varlen_attn needs a multiple of it
 
 
 def choose_attention(
@@ -39,20 +39,20 @@ def choose_attention(
     kv_dtype: KVDtype,
     block_size: int,
 ) -> Choice:
-    """For a cache of `layers`. Implementations: "triton", our kernel; "varlen", torch's own over
-    pages; "torch", its SDPA over pages that are gathered."""
+    """For a cache of `layers`. Implementations: "triton", our kernel; "varlen", torch's over pages;
+    "torch", SDPA over gathered pages."""
     widest = max(max(spec.key_dim, spec.value_dim) for spec in layers)
     without_ours = support.problem(device)
     if not without_ours and widest > WIDEST_HEAD:
-        without_ours = f"heads of {widest}: our kernel is for {WIDEST_HEAD}"
+        without_ours = f"heads of {widest}: the Triton kernel supports up to {WIDEST_HEAD}"
     if not without_ours:
-        why = "one launch for prompts, decoded tokens and drafts"
+        why = "one launch for prefill, decode and drafts"
         return Choice(f"attention, {device}", "any", 1, "triton", why)
-    unfit = varlen_trial.problem(device, layers, dtype, kv_dtype, block_size)
+    unfit = varlen.problem(device, layers, dtype, kv_dtype, block_size)
     if unfit:
-        why = f"gathered pages and torch's SDPA; torch's attention over pages: {unfit}"
+        why = f"gathers pages for SDPA; varlen_attn: {unfit}"
     else:
-        why = "torch's attention over pages; with a soft cap or sinks, gathered pages and SDPA"
+        why = "varlen_attn; SDPA with gathered pages for soft cap and sinks"
     return Choice(
         f"attention, {device}, blocks of {block_size}", str(dtype).removeprefix("torch."), 1,
         "torch" if unfit else "varlen", f"{without_ours}: {why}",
@@ -60,7 +60,7 @@ def choose_attention(
 
 
 def attention_choices(device: torch.device) -> list[Choice]:
-    """For people to read: an ordinary model in bfloat16."""
+    """The choices for an ordinary bfloat16 model."""
     sizes = (SETTINGS["block_size"].default, _LARGE_BLOCK)
     found = [choose_attention(device, [_ORDINARY], torch.bfloat16, PLAIN, n) for n in sizes]
     return list(dict.fromkeys(found))
@@ -68,7 +68,7 @@ def attention_choices(device: torch.device) -> list[Choice]:
 
 _PADDING = 64  # more requests than any two neighbouring shapes differ by
 WORKSPACE_BYTES = 32 * 2**20
-"""For sums of split sequences. Where they need more, sequences are shared by fewer programs."""
+"""For sums of split sequences; fewer programs share a sequence where they need more."""
 
 MOST_CAPTURED = 256
 """Rows of the largest step that is captured as a CUDA graph."""
@@ -152,7 +152,7 @@ class GPUAttention:
 
     @property
     def workspace_bytes(self) -> int:
-        """What is taken on the device beside the cache."""
+        """Memory on the device beside the cache."""
         if self._gathering is not None:
             return 0 if self._varlen is None else self._varlen.nbytes
         larger = 0 if self._larger is None else self._larger.nbytes
@@ -178,7 +178,7 @@ class GPUAttention:
         requests may rise while the engine runs."""
         if self._static.has_room_for(batch):
             return self._static
-        assert not batch.fixed_shape, "a graph of more requests than were announced"
+        assert not batch.fixed_shape, "more requests than the captured graphs have room for"
         if self._larger is None or not self._larger.has_room_for(batch):
             most_blocks = max(self._static.most_blocks, max(map(len, batch.block_tables)))
             requests = max(2 * self._static.capacity, batch.num_requests)

@@ -1,13 +1,11 @@
-"""Paged attention by a kernel of torch's own (`torch.nn.attention.varlen`), for GPUs on which ours
-do not run: one launch a layer, pages are read where they lie.
+"""Paged attention by `torch.nn.attention.varlen`, for GPUs on which our kernels do not run: one
+launch a layer, in place on the pages.
 
-Whether it computes rightly on a device is tried before (`varlen_trial`). What it has no words for,
-a soft cap and sinks, is left to others.
+A check on the device decides whether it is used (`problem`). It has no soft cap and no sinks.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -97,7 +95,6 @@ class VarlenSteps:
 
 
 TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3}
-_ARGUMENTS = ("scale", "window_size", "enable_gqa", "seqused_k", "block_table", "num_splits")
 _NUM_KV_HEADS, _GROUP = 2, 3
 
 
@@ -108,28 +105,26 @@ def problem(
     kv_dtype: KVDtype,
     block_size: int,
 ) -> str:
-    """Why it cannot attend over such a cache, in words; "" where it can."""
+    """Why it cannot attend over such a cache; "" where it can."""
     specs = list(layers)
     if kv_dtype.is_quantized:
-        return "it reads no pages of 8 bits"
+        return "it does not support an 8-bit KV cache"
     if dtype not in TOLERANCE:
-        return "it is for 16-bit models"
+        return "it needs a 16-bit model"
     if any(spec.key_dim != spec.value_dim for spec in specs):
-        return "it is for keys and values of one width"
+        return "it needs keys and values of one width"
     widths = sorted({spec.key_dim for spec in specs})
     found = (_problem_of(device, dtype, width, block_size) for width in widths)
     try:
         return next(filter(None, found), "")
-    except RuntimeError as error:  # said this once, and tried again with the next cache
+    except RuntimeError as error:  # checked again with the next cache
         if not is_out_of_memory(error):
             raise
-        return "there was no memory to try it"
+        return "not enough memory to check it"
 
 
 @cache
 def _problem_of(device: torch.device, dtype: torch.dtype, width: int, block_size: int) -> str:
-    if lacking := _lacking():
-        return lacking
     try:
         errors = _errors(device, dtype, width, block_size)
     except Exception as error:  # a GPU, a width or a block size that it is not for
@@ -139,18 +134,7 @@ def _problem_of(device: torch.device, dtype: torch.dtype, width: int, block_size
         return first_line.partition(". ")[0].rstrip(".") or type(error).__name__
     if all(error <= TOLERANCE[dtype] for error in errors):
         return ""
-    return f"it computes wrongly here (heads of {width}, blocks of {block_size})"
-
-
-def _lacking() -> str:
-    """What this version of torch does not have."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return f"torch {torch.__version__} has none"
-    known = inspect.signature(varlen_attn).parameters
-    lacking = [name for name in _ARGUMENTS if name not in known]
-    return f"that of torch {torch.__version__} has no {', '.join(lacking)}" if lacking else ""
+    return f"wrong results on this device (heads of {width}, blocks of {block_size})"
 
 
 @torch.inference_mode()

@@ -31,7 +31,7 @@ def check_gpu_layers(value: object) -> None:
         return
     raise ConfigError(
         f"gpu_layers is {value!r}.",
-        'Give "auto", "all", or a number of layers from "1"; without any, choose the device cpu.',
+        'Use "auto", "all", or a number of layers from "1"; for none, choose the device cpu.',
     )
 
 
@@ -49,7 +49,7 @@ def stage_starts(devices: Sequence[str], num_layers: int) -> tuple[tuple[int, st
     size = len(devices)
     if num_layers < size:
         raise ConfigError(
-            f"{size} stages need {size} layers, and the model has {num_layers}.",
+            f"pipeline_parallel_size {size} exceeds the model's {num_layers} layers.",
             "Choose a smaller pipeline_parallel_size.",
         )
     return tuple((num_layers * stage // size, devices[stage]) for stage in range(1, size))

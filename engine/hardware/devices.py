@@ -4,8 +4,8 @@
     cuda:N     a GPU, in the driver's order (CUDA_VISIBLE_DEVICES applies)
     auto       the first GPU that computes, else the CPU
 
-A GPU that is there and cannot be used is refused with the reason: a build of torch for the CPU, a
-driver that is too old, a GPU for which the build has no code.
+An unusable GPU is an error with the reason: a CPU build of PyTorch, an old driver, a GPU that the
+build does not support.
 """
 
 from __future__ import annotations
@@ -70,29 +70,28 @@ def resolve_device(wanted: str) -> str:
     if wanted == AUTO:
         usable = next((gpu for gpu in found if not why_not(gpu)), None)
         for gpu in found if usable is None else ():
-            log.warning("%s is not used: %s", gpu.name, why_not(gpu))
+            log.warning("Not using %s: %s", gpu.name, why_not(gpu))
         return CPU if usable is None else usable.device
     match = _CUDA.fullmatch(wanted)
     index = int(match[1] or 0) if match else 0
     if not found:
         raise ConfigError(
-            f"There is no GPU that can be used as {wanted}: {why_none()}",
-            "Choose the device cpu, or see inferdeck doctor.",
+            f"Device {wanted} is not available: {why_none()}",
+            "Choose the device cpu, or run `inferdeck doctor`.",
         )
     if index >= len(found):
         names = ", ".join(f"{gpu.device} ({gpu.name})" for gpu in found)
-        raise ConfigError(f"{wanted} is not there: this machine has {names}.", "Choose another.")
+        raise ConfigError(f"No device {wanted}: this machine has {names}.", "Choose one of these.")
     if problem := why_not(found[index]):
         raise ConfigError(
             f"{found[index].name} ({wanted}) cannot be used: {problem}",
-            "Choose the device cpu, or another GPU.",
+            "Choose the device cpu or another GPU.",
         )
     return found[index].device
 
 
 def rank_devices(device: str, size: int) -> tuple[str, ...]:
-    """Where `size` ranks compute, `device` (resolved) being the first one's: on the CPU all there,
-    else on as many GPUs one behind the other."""
+    """The devices of `size` ranks, the first on `device`: consecutive GPUs; the CPU for all."""
     if not is_cuda(device):
         return (device,) * size
     first = int(device.partition(":")[2] or 0)
@@ -105,8 +104,8 @@ def resolve_ranks(device: str, size: int, setting: str) -> tuple[str, ...]:
     devices, found = rank_devices(device, size), gpus() if is_cuda(device) else ()
     if is_cuda(device) and len(found) < 1 + int(devices[-1].partition(":")[2]):
         raise ConfigError(
-            f"{setting} {size} from {device} on needs {size} GPUs, {', '.join(devices)}; this "
-            f"machine has {len(found)}: {', '.join(gpu.device for gpu in found)}.",
+            f"{setting} {size} needs {', '.join(devices)}; this machine has {len(found)}: "
+            f"{', '.join(gpu.device for gpu in found)}.",
             f"Choose a smaller {setting}.",
         )
     return tuple(resolve_device(name) for name in devices)
@@ -148,7 +147,7 @@ def gpu_of(device: str) -> Gpu:
 
 
 def why_none() -> str:
-    """Why CUDA shows no GPU to this process, in words."""
+    """Why CUDA shows no GPU to this process."""
     import torch
 
     if torch.version.cuda is None:
@@ -159,7 +158,7 @@ def why_none() -> str:
             torch.cuda.init()
     except (RuntimeError, AssertionError) as error:  # the driver's own words, with its version
         return _first_sentence(error)
-    return f"CUDA {torch.version.cuda} finds none (CUDA_VISIBLE_DEVICES may hide them)."
+    return f"CUDA {torch.version.cuda} finds no GPU (CUDA_VISIBLE_DEVICES may hide them)."
 
 
 def has_fast_bf16(device: str) -> bool:
@@ -178,7 +177,7 @@ def _too_old(capability: tuple[int, int]) -> str:
     if capability >= LEAST_CAPABILITY:
         return ""
     number, least = (".".join(map(str, pair)) for pair in (capability, LEAST_CAPABILITY))
-    return f"it is too old (compute capability {number}, at least {least} is needed)."
+    return f"compute capability {number} is below the required {least}."
 
 
 def why_not(gpu: Gpu) -> str:
@@ -203,9 +202,9 @@ def _tried(index: int, capability: tuple[int, int]) -> str:
         return (
             f"a test computation failed ({_first_sentence(error)}; compute capability "
             f"{'.'.join(map(str, capability))}, "
-            f"PyTorch {torch.__version__} has code for {made_for})."
+            f"PyTorch {torch.__version__} supports {made_for})."
         )
-    return "" if works else "a test computation gave a wrong result."
+    return "" if works else "a test computation returned a wrong result."
 
 
 def _first_sentence(error: BaseException) -> str:

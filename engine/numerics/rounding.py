@@ -55,7 +55,7 @@ def round_fp8(weight: Tensor, *, per_output: bool = True) -> FloatCodes:
     largest = weight.float().abs()
     largest = largest.amax(1, keepdim=True) if per_output else largest.amax().view(1, 1)
     scales = _at_least(largest / FP8_MAX)
-    values = (weight.float() / scales).clamp_(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
+    values = (weight.float() / scales).to(torch.float8_e4m3fn)
     block = (1 if per_output else weight.shape[0], weight.shape[1])
     return FloatCodes(values, scales, block)
 

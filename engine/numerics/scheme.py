@@ -1,8 +1,7 @@
-"""In which form a model's linear weights are held, and which weights those are.
+"""Quantization scheme: which weights of a model are quantized, and how.
 
-Everything that a matrix product reads is held in few bits but for the output head and the
-embeddings (which have a setting of their own) and the routers of mixtures of experts, which are
-small and decide much.
+All linear layers are, but for the output head and the embeddings (a separate setting) and the
+routers of mixtures of experts, which are small and sensitive.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Scheme(NamedTuple):
 
     @property
     def title(self) -> str:
-        """How linear weights are held, for people: "int4, groups of 128"; "" for plain numbers."""
+        """Format of linear weights: "int4, groups of 128"; "" for plain ones."""
         if self.method == "int4":
             return grouped_title(4, self.group_size)
         return "" if self.method == "none" else self.method
@@ -97,28 +96,28 @@ def scheme_like(stored: CheckpointFormat) -> Scheme:
 def scheme_of(config: EngineConfig, stored: CheckpointFormat | None, name: str) -> Scheme:
     """What the settings ask for, of a checkpoint called `name`.
 
-    Raises ConfigError where the checkpoint cannot be held so.
+    Raises ConfigError where the checkpoint does not allow it.
     """
     method, head = config.quantization, config.quantization_head
     if stored is not None:
         if method in ("auto", stored.method):
             return Scheme(head=head)
         way = (
-            "its weights at 16 bits are not in it"
+            "has no 16-bit weights"
             if method == "none"
-            else f"rounding it again to {method} would lose twice"
+            else f"would lose more quality as {method}"
         )
         raise ConfigError(
-            f"{name} is stored quantized ({stored.title}), and {way}.",
-            'Set quantization to "auto", or open the model that it was quantized from.',
+            f"{name} is quantized ({stored.title}) and {way}.",
+            'Set quantization to "auto", or open the original model.',
         )
     if method in ("auto", "none"):
         return Scheme(head=head)
     if method in METHODS:
         return Scheme(method, config.quantization_group_size, head)
     raise ConfigError(
-        f"{name} is not quantized, and {method} is not made while a model is loaded.",
-        f"Make a checkpoint with `inferdeck quantize --method {method}`, or choose one of "
+        f"{name} is not quantized, and {method} needs calibration.",
+        f"Run `inferdeck quantize --method {method}`, or choose one of "
         f"{', '.join(METHODS)}.",
     )
 

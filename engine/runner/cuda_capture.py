@@ -1,9 +1,6 @@
 """Captures what a function launches on an NVIDIA GPU as a CUDA graph.
 
-A capture in which something fails spoils more than itself: torch before 2.13 leaves its allocators
-and its random numbers in the middle of it, and no memory can be given back in this process any
-more. So what a capture would most likely fail at, waiting for the device, is looked for in a run
-before it; and what torch leaves behind after another failure is ended here.
+The most likely failure, waiting for the device, is looked for in a run before the capture.
 """
 
 from __future__ import annotations
@@ -21,14 +18,12 @@ from engine.errors import UnsupportedModelError
 from engine.hardware.malloc import capturing
 
 _WAITS = "synchronizing CUDA operation"  # in torch's warning of one
-_failed: list[torch.cuda.CUDAGraph] = []
-"""Kept: torch's allocator of pinned memory may ask them still."""
 
 
 @cache
 def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The same for all captures: for each stream on which it is used, cuBLAS takes a workspace (32
-    MiB on Hopper) and gives none back."""
+    """The same for all captures: for each stream on which it is used, cuBLAS keeps a workspace (32
+    MiB on Hopper)."""
     return torch.cuda.Stream(device)
 
 
@@ -64,17 +59,16 @@ class CudaCapture:
                     run()
             except BaseException:
                 torch.cuda.set_stream(stream)  # where ending the capture fails, torch does not
-                _end(self._device, self._pool, graph)
                 raise
         return graph
 
     @property
-    def held_bytes(self) -> int:
+    def graph_bytes(self) -> int:
         """Measured by what is free on the device: the driver takes memory too."""
         return max(0, self._free_before - self._free())
 
     def seconds(self, run: Callable[[], object]) -> float:
-        """The shortest of three, after one that counts for nothing."""
+        """The shortest of three, after a warm-up."""
         times = []
         for _ in range(4):
             torch.cuda.synchronize(self._device)
@@ -93,37 +87,22 @@ class CudaCapture:
 
 @contextmanager
 def _refusing_waits() -> Iterator[None]:
-    """torch is told to warn, not to raise: another thread may wait for the device meanwhile, which
-    is its right; what it is warned of counts for nothing here."""
+    """torch warns and does not raise: another thread may wait for the device meanwhile; warnings of
+    other threads are ignored."""
     before = torch.cuda.get_sync_debug_mode()
-    here, told = threading.get_ident(), []
+    here, found = threading.get_ident(), []
 
-    def tell(message: Warning | str, *_: object, **__: object) -> None:
+    def note(message: Warning | str, *_: object, **__: object) -> None:
         if threading.get_ident() == here:
-            told.append(str(message))
+            found.append(str(message))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.showwarning = tell
+        warnings.showwarning = note
         torch.cuda.set_sync_debug_mode("warn")
         try:
             yield
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    if any(_WAITS in message for message in told):
-        raise UnsupportedModelError("it waits for numbers that the GPU computes")
-
-
-def _end(device: torch.device, pool: tuple[int, int], graph: torch.cuda.CUDAGraph) -> None:
-    """End what torch left underway of a capture that failed; nothing where it left nothing."""
-    try:
-        torch._C._cuda_endAllocateToPool(device.index, pool)
-    except (RuntimeError, AttributeError):  # was ended; or there is no such thing any more
-        return
-    _failed.append(graph)
-    torch._C._cuda_releasePool(device.index, pool)
-    # random numbers are still drawn for a graph, and by nobody else
-    generator = torch.cuda.default_generators[device.index]
-    fresh = torch.Generator(device)
-    fresh.manual_seed(generator.initial_seed())
-    generator.graphsafe_set_state(fresh.graphsafe_get_state())
+    if any(_WAITS in message for message in found):
+        raise UnsupportedModelError("the step waits for results from the GPU")

@@ -57,12 +57,12 @@ class Graph(Protocol):
 
 
 class Capture(Protocol):
-    """Captures what a function launches. `held_bytes`: what all its graphs take."""
+    """Captures what a function launches. `graph_bytes`: what all its graphs take."""
 
     def __call__(self, run: Callable[[], None]) -> Graph: ...
 
     @property
-    def held_bytes(self) -> int: ...
+    def graph_bytes(self) -> int: ...
 
     def seconds(self, run: Callable[[], object]) -> float:
         """What `run` takes, until all that it launches is done."""
@@ -139,7 +139,7 @@ class DecodeGraphs:
         self._logits: Tensor | None = None
         self._states: list[Tensor] = []
         self.worth: Worth | None = None
-        self.held_bytes = 0
+        self.graph_bytes = 0
         self.problem = ""
 
     @property
@@ -154,7 +154,7 @@ class DecodeGraphs:
         count, most = len(self._graphs), self.sizes[-1]
         sizes = "1 size" if count == 1 else f"{count} sizes"
         rows = "1 token" if most == 1 else f"{most} tokens"
-        return f"{sizes} up to {rows}, {self.held_bytes / _MIB:,.0f} MiB"
+        return f"{sizes} up to {rows}, {self.graph_bytes / _MIB:,.0f} MiB"
 
     @torch.inference_mode()
     def capture(self, sizes: Sequence[int], capture: Capture, num_blocks: int = 0) -> None:
@@ -180,7 +180,7 @@ class DecodeGraphs:
                 self.release()
                 self.problem = f"its step cannot be captured: {describe(first).cause}"
                 return
-        self.held_bytes = capture.held_bytes
+        self.graph_bytes = capture.graph_bytes
         untimed: list[int] = []
         if num_blocks and self._graphs:
             self.worth = self._measured(capture, num_blocks)
@@ -290,7 +290,7 @@ class DecodeGraphs:
         self._states = []
         if self.taps is not None:
             self.taps.take()  # of a pass that is over: they may lie in the graphs' memory
-        self.held_bytes = 0
+        self.graph_bytes = 0
 
 
 def put_drawn(batch: Batch, drawn: Tensor) -> None:

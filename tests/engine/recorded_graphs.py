@@ -39,7 +39,7 @@ class Recording:
     ) -> None:
         self.log: list[str] = []
         self.launched_s, self.replayed_s = launched_s, replayed_s
-        self.held_bytes = 3 * 2**20
+        self.graph_bytes = 3 * 2**20
         self._fail = fail
         self._count = 0
 

@@ -1,7 +1,6 @@
 """A capture that fails, in a process of its own: python -m tests.gpu.failed_capture
 
-What torch leaves behind of it would spoil every test after it, should it not be ended as it has to
-be.
+Whatever torch left behind of it would spoil every test after it.
 """
 
 from __future__ import annotations

@@ -28,33 +28,33 @@ def is_usable(device: torch.device) -> bool:
 
 
 def problem(device: torch.device) -> str:
-    """Why the kernels cannot run on `device`, in words; "" where they can. The first call for a
+    """Why the kernels cannot run on `device`; "" where they can. The first call for a
     GPU compiles a small one and runs it."""
     try:
         return _problem_of(device)
-    except RuntimeError as error:  # others may give memory back: tried again the next time
+    except RuntimeError as error:  # other programs may free memory: tested again the next time
         if not is_out_of_memory(error):
             raise
-        return "there was no memory to try Triton"
+        return "not enough free GPU memory to test Triton"
 
 
 @cache
 def _problem_of(device: torch.device) -> str:
     if device.type != "cuda":
-        return "Triton's kernels are for NVIDIA GPUs"
+        return "the Triton kernels need an NVIDIA GPU"
     if not is_available():
         return "Triton is not installed"
     if torch.cuda.get_device_capability(device) < OLDEST:
-        return "a GPU before Ampere"
+        return f"needs compute capability {OLDEST[0]}.{OLDEST[1]} (Ampere) or later"
     from engine.kernels.triton.probe import runs_on
 
     try:
-        return "" if runs_on(device) else "Triton computes wrongly here"
+        return "" if runs_on(device) else "Triton's test kernel returned a wrong result"
     except Exception as error:  # no C compiler, a driver that is too old, a folder not writable...
         if is_out_of_memory(error):
             raise
         words = str(error).strip().partition("\n")[0] or type(error).__name__
-        return f"Triton cannot compile here: {words.rstrip('.')}"
+        return f"Triton cannot compile: {words.rstrip('.')}"
 
 
 def is_interpreted() -> bool:

@@ -188,11 +188,11 @@ def test_steps_of_a_fixed_shape_are_not_captured_and_padding_is_zeros() -> None:
 
 def test_it_takes_what_passed_its_trial_and_says_so() -> None:
     found = backend(None, torch.bfloat16)
-    assert found.implementation == "varlen" and "attention over pages" in found.description
+    assert found.implementation == "varlen" and "varlen_attn" in found.description
     assert found.workspace_bytes > 0
     for refused, why in [
         (backend(None, torch.float32), "16-bit"),
-        (backend(None, torch.bfloat16, kv_dtype=parse_kv_dtype("k=int8,v=auto")), "8 bits"),
+        (backend(None, torch.bfloat16, kv_dtype=parse_kv_dtype("k=int8,v=auto")), "8-bit"),
         (backend(None, torch.bfloat16, layers={0: LayerSpec(2, 16, 8)}), "one width"),
     ]:
         assert refused.implementation == "torch" and why in refused.description
@@ -322,7 +322,7 @@ def test_wrong_numbers_do_not(
         return wrong(*args, **kwargs)
 
     put(stand_in, counted)
-    wanted = f"it computes wrongly here (heads of 16, blocks of {block_size})"
+    wanted = f"wrong results on this device (heads of 16, blocks of {block_size})"
     assert tried(block_size=block_size) == wanted
     so_far = len(calls)
     assert so_far > 0 and tried(block_size=block_size) == wanted and len(calls) == so_far
@@ -348,22 +348,8 @@ def test_where_no_memory_is_left_to_try_it_the_next_cache_tries_again(
 
     with stand_in.context() as patch:
         put(patch, full)
-        assert tried() == "there was no memory to try it"
+        assert "memory" in tried()
     assert tried() == ""
-
-
-def test_a_torch_that_is_too_old(stand_in: pytest.MonkeyPatch) -> None:
-    """2.11 has it without pages, those before not at all."""
-
-    def older(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None,
-              window_size=(-1, -1), enable_gqa=False, seqused_k=None):  # fmt: skip
-        raise AssertionError("not called")
-
-    stand_in.setattr(torchs, "varlen_attn", older)
-    assert tried().endswith("has no block_table, num_splits")
-    varlen_trial._problem_of.cache_clear()
-    stand_in.delattr(torchs, "varlen_attn")
-    assert tried().endswith("has none")
 
 
 def test_every_width_of_a_model_is_tried(stand_in: pytest.MonkeyPatch) -> None:

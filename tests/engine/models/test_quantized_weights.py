@@ -423,7 +423,7 @@ class TestScheme:
             scheme_of(EngineConfig(quantization=method), None, "m")
 
     @pytest.mark.parametrize(
-        ("method", "words"), [("none", "16 bits are not in it"), ("int8", "lose twice")]
+        ("method", "words"), [("none", "16-bit"), ("int8", "int8")]
     )
     def test_there_is_no_way_back_without_the_source(
         self, method: str, words: str, tmp_path: Path

@@ -102,7 +102,7 @@ def test_nothing_is_kept_of_a_pass(make: Make) -> None:
 class _NoMemory:
     """Captures nothing."""
 
-    held_bytes = 0
+    graph_bytes = 0
 
     def __call__(self, run: Callable[[], None]) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory.")
