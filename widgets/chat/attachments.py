@@ -1,4 +1,4 @@
-"""Files with a message: the list above the composer, and the names below what was sent."""
+"""Attached files: the list above the composer, the names below a message, a file's text."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ LONGEST_NAME = 40
 
 
 class AttachmentList(QScrollArea):
-    """One row for each file that will be sent: its name, its size, a button that takes it out.
-    Hidden without any. `removed(index)`."""
+    """One row per file of the next message; hidden without any. `removed(index)`."""
 
     removed = Signal(int)
 
@@ -74,7 +73,7 @@ class AttachmentList(QScrollArea):
         name.set_text(record.name)
         detail.setProperty("role", "small")
         detail.setFont(figure_font("small"))
-        remove = IconButton("close", f"Take out {record.name}", partial(self.removed.emit, index))
+        remove = IconButton("close", f"Remove {record.name}", partial(self.removed.emit, index))
         line = QHBoxLayout(row)
         line.setContentsMargins(0, 0, 0, 0)
         line.setSpacing(SPACE_3)
@@ -85,8 +84,7 @@ class AttachmentList(QScrollArea):
 
 
 class SentFiles(QWidget):
-    """The names of the files that went with a message; one opens the file as it was sent.
-    `opened(index, its button)`."""
+    """The files of a sent message. `opened(index, its button)`."""
 
     opened = Signal(int, QWidget)
 
@@ -99,7 +97,7 @@ class SentFiles(QWidget):
             button = QToolButton()
             button.setText(f"{_short(record.name)}   {record.detail}")
             button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-            button.setToolTip(f"Show {record.name} as it was sent")
+            button.setToolTip(f"Show {record.name}")
             button.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
             button.setCursor(Qt.CursorShape.PointingHandCursor)
             set_icon(button, "attach")
@@ -119,7 +117,7 @@ def _short(name: str) -> str:
 
 
 class FilePopover(Popover):
-    """The text of one file, to read."""
+    """The text of one file."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)

@@ -20,23 +20,22 @@ from widgets.controls.popover import Popover
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_8
 
 WIDTH, LEAST_ROWS, MOST_ROWS = 560, 3, 12
-HINT = "Enter or a click shows a branch. Nothing is removed by editing or writing again."
+HINT = "Click a branch, or press Enter, to show it. Editing and regenerating keep all versions."
 EMPTY = (
-    "There is one branch so far. Edit a message, or have a reply written again, and both versions "
-    "appear here."
+    "This chat has one branch. Edit a message or regenerate a reply to create another version."
 )
 _RECORD = Qt.ItemDataRole.UserRole
 
 
 class BranchPopover(Popover):
-    """`chosen(id of its first message, id of its last)`: the user wants to see a branch."""
+    """`chosen(id of its first message, id of its last)`."""
 
     chosen = Signal(str, str)
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
-        self.setAccessibleName("Branches of this chat")
-        title = QLabel("Branches of this chat")
+        self.setAccessibleName("Branches")
+        title = QLabel("Branches")
         title.setProperty("role", "title")
         self.note = QLabel()
         self.note.setProperty("role", "small")
@@ -49,7 +48,7 @@ class BranchPopover(Popover):
             self.column.addWidget(widget)
 
     def show_branches(self, branches: Sequence[BranchRecord]) -> None:
-        """Show a conversation's branches, with the end of the shown one selected."""
+        """Show the branches, with the end of the shown one selected."""
         has_fork = len(branches) > 1 or any(branch.branches for branch in branches)
         self.tree.show_branches(branches)
         self.tree.setVisible(has_fork)
@@ -71,7 +70,7 @@ class BranchTree(QTreeWidget):
         super().__init__()
         self.setAccessibleName("Branches")
         self.setColumnCount(3)
-        self.setHeaderLabels(["Begins with", "Version", "Messages"])
+        self.setHeaderLabels(["First message", "Version", "Messages"])
         self.setIndentation(SPACE_3)
         self.setUniformRowHeights(True)
         self.setExpandsOnDoubleClick(False)
@@ -110,7 +109,7 @@ class BranchTree(QTreeWidget):
         item.setToolTip(0, branch.title)
         for column in (1, 2):
             item.setTextAlignment(column, Qt.AlignmentFlag.AlignRight)
-        state = "on the screen" if branch.is_shown else "not on the screen"
+        state = "shown" if branch.is_shown else "hidden"
         item.setData(0, Qt.ItemDataRole.AccessibleTextRole, f"{branch.title}, {state}")
         if branch.is_shown:
             font = item.font(0)
@@ -136,9 +135,9 @@ class PromptPopover(Popover):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
-        title = QLabel("System prompt of this conversation")
+        title = QLabel("System prompt")
         title.setProperty("role", "title")
-        help_ = QLabel("What the model is told before the first message. Used from the next reply.")
+        help_ = QLabel("Instructions before the first message. Applies from the next reply.")
         help_.setProperty("role", "small")
         self.input = QPlainTextEdit()
         self.input.setPlaceholderText("For example: Answer in one sentence, with numbers.")

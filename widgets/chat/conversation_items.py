@@ -40,11 +40,10 @@ RowKey = tuple[str, str]  # of a line: see ConversationRecord.key
 
 
 class ConversationModel(QStringListModel):
-    """A line is made when it is looked at: of ten thousand conversations the view asks for those
-    on the screen.
+    """Records are made for visible rows only, of ten thousand conversations.
 
-    Of the base class only the number of rows is used: a layout of ten thousand asks for it eighty
-    thousand times, which Python would answer too slowly. Its strings are empty.
+    The base class only counts rows: a layout of ten thousand asks for the count eighty thousand
+    times, too often for Python. Its strings are empty.
     """
 
     renamed = Signal(str, str)
@@ -101,7 +100,7 @@ class ConversationModel(QStringListModel):
     def set_rows(
         self, keys: Sequence[RowKey], record_of: Callable[[int], ConversationRecord]
     ) -> None:
-        """Show lines of these keys, each made by `record_of(row)` as soon as it is looked at."""
+        """Show rows of these keys; `record_of(row)` makes the visible ones."""
         self._record_of = record_of
         if keys == self._keys:
             for row in list(self._made):
@@ -124,15 +123,15 @@ class ConversationModel(QStringListModel):
 
 
 def _spoken(record: ConversationRecord) -> str:
-    """A line for those who hear it."""
+    """Accessible text of a row."""
     states = {"pinned": record.is_pinned, "archived": record.is_archived}
     place = [f"hit {record.place}"] if record.place else []
-    told = [name for name, on in states.items() if on]
-    return ", ".join([record.title, *place, record.detail, *told])
+    named = [name for name, on in states.items() if on]
+    return ", ".join([record.title, *place, record.detail, *named])
 
 
 class ConversationDelegate(QStyledItemDelegate):
-    """A title, and below it in small what the conversation does, or when it was used."""
+    """A title, and below it the state or the date."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -209,7 +208,7 @@ class ConversationDelegate(QStyledItemDelegate):
     def _paint_marked(
         self, painter: QPainter, record: ConversationRecord, detail: str, area: QRect
     ) -> None:
-        """What a search found, with the words that were looked for in bold."""
+        """A search hit, with the matches in bold."""
         colors = theme()
         marked = QTextCharFormat()
         marked.setForeground(colors.color("text"))
@@ -221,7 +220,7 @@ class ConversationDelegate(QStyledItemDelegate):
 
     def createEditor(self, parent: QWidget, option: QStyleOptionViewItem, index: Index) -> QWidget:
         editor = QLineEdit(parent)
-        editor.setAccessibleName("Title of the chat")
+        editor.setAccessibleName("Chat title")
         editor.setMaxLength(200)
         return editor
 

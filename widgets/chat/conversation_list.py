@@ -1,4 +1,4 @@
-"""The list of conversations: new, search, rename in place, delete."""
+"""`ConversationList`: the chats, with search, renaming in place, archive."""
 
 from __future__ import annotations
 
@@ -25,13 +25,11 @@ from widgets.theme.theme import SPACE_2, SPACE_4, theme_notifier
 
 SEARCH_DELAY_MS = 120
 _GLASS = 24
-"""Pixels of the search field that its icon takes."""
+"""Width of the icon in the search field, in pixels."""
 
 
 class ConversationList(QWidget):
-    """Signals: `new_requested`, `opened(id)`, `renamed(id, title)`, `delete_requested(id)`,
-    `search_changed(text)`, `hit_opened(id, message id)`, `pin_requested(id, whether)`,
-    `archive_requested(id, whether)`, `export_requested(id)`, `archive_shown(whether)`."""
+    """Signals carry the id of a conversation; `hit_opened` also that of a message."""
 
     new_requested = Signal()
     opened = Signal(str)
@@ -76,7 +74,7 @@ class ConversationList(QWidget):
         self.archive = QPushButton()
         self.archive.setProperty("kind", "flat")
         self.archive.setCheckable(True)
-        self.archive.setToolTip("Chats that were put away")
+        self.archive.setToolTip("Show archived chats")
         set_icon(self.archive, "archive")
         self.archive.toggled.connect(self.archive_shown)
         self.archive.hide()
@@ -96,7 +94,7 @@ class ConversationList(QWidget):
             self._name_keys()
 
     def _name_keys(self) -> None:
-        """Each with its keys, where they have room beside it."""
+        """Labels with their shortcuts, where these fit."""
         room = self.width() - 2 * SPACE_2
         for widget, show, text, command, taken in (
             (self.new_button, self.new_button.setText, "New chat", "chat.new", 2 * SPACE_4),
@@ -117,14 +115,14 @@ class ConversationList(QWidget):
         record_of: Callable[[int], ConversationRecord],
         current: str,
     ) -> None:
-        """The same for records that are made when they come into view."""
+        """The same for records that are made when they become visible."""
         self._model.set_rows(keys, record_of)
         self._empty.setText(self._empty_text())
         self._empty.setVisible(not keys)
         self.select(current)
 
     def set_num_archived(self, count: int) -> None:
-        """How many the archive has; without any there is no way to it."""
+        """Number of archived chats; without any the button is hidden."""
         self.archive.setText(f"Archived    {count:,}")
         self.archive.setVisible(count > 0)
         if not count:
@@ -132,16 +130,16 @@ class ConversationList(QWidget):
 
     def _empty_text(self) -> str:
         if self.search.text().strip():
-            return "No chat contains that."
-        return "No chat is archived." if self.archive.isChecked() else "Your chats appear here."
+            return "No results."
+        return "No archived chats." if self.archive.isChecked() else "No chats yet."
 
     def update_conversation(self, record: ConversationRecord) -> None:
-        """Show a changed title or state of one conversation that is in the list."""
+        """Show a changed title or state of one conversation."""
         self._model.update_record(record)
 
     def select(self, conversation_id: str) -> None:
         if conversation_id and self.selected == conversation_id:
-            return  # a search has several lines for it
+            return  # a search has several rows for it
         index = self._model.index_of(conversation_id)
         selection = self.view.selectionModel()
         if index.isValid():
@@ -200,7 +198,7 @@ class ConversationList(QWidget):
             menu.popup(self.view.viewport().mapToGlobal(position))
 
     def menu_for(self, record: ConversationRecord) -> QMenu:
-        """What one can do with a conversation."""
+        """Actions on a conversation."""
         menu = QMenu(self)
         rename = menu.addAction(icon("edit"), "Rename", lambda: self.rename(record.id))
         rename.setShortcut("F2")
@@ -210,7 +208,7 @@ class ConversationList(QWidget):
         )
         menu.addAction(
             icon("archive"),
-            "Back from the archive" if record.is_archived else "Archive",
+            "Unarchive" if record.is_archived else "Archive",
             lambda: self.archive_requested.emit(record.id, not record.is_archived),
         )
         menu.addAction(
@@ -256,7 +254,7 @@ class ConversationView(QListView):
 
 
 class SearchField(QLineEdit):
-    """Escape empties it, Down goes to the list."""
+    """Escape clears it, Down enters the list."""
 
     down_pressed = Signal()
 

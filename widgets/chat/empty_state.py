@@ -1,7 +1,7 @@
-"""What a new conversation shows: what answers here, and what one could ask.
+"""`EmptyState`: the model and suggested prompts of a new chat.
 
-Where the room is low the cards have one line of what they ask, then their titles alone, and stand
-three in a row, so that all are seen.
+In a low window the cards have one line of their prompt, then their titles alone, three in a row, so
+that all fit.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_8, res
 
 COLUMN_WIDTH = 640
 _MARGINS, _LOW_MARGINS = (SPACE_8, SPACE_4), (SPACE_2, SPACE_2)  # above and below
-_LINES_OF_THREE = 30  # as wide as so many lines are high: room for three titles in a row
-_WHOLE_PROMPT = 3  # lines that it has room for
+_LINES_OF_THREE = 30  # width, in line heights, that fits three titles in a row
+_WHOLE_PROMPT = 3  # lines
 
 
 class Shape(NamedTuple):
-    """Of the cards: how many lines of what they ask, and how many cards are in a row."""
+    """Lines of the prompt on a card, and cards in a row."""
 
     lines: int
     columns: int
 
 
 class EmptyState(QScrollArea):
-    """`chosen(prompt)` when a suggestion is taken."""
+    """`chosen(prompt)`: a suggestion was clicked."""
 
     chosen = Signal(str)
 
@@ -48,14 +48,14 @@ class EmptyState(QScrollArea):
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self.setMinimumHeight(1)  # in a low window what is written comes first
+        self.setMinimumHeight(1)  # in a low window the composer comes first
         content = QWidget()
         content.setProperty("bare", True)
         self._title, self._text = QLabel(), QLabel()
         self._title.setProperty("role", "figure")
         self._text.setProperty("role", "muted")
         self._text.setWordWrap(True)
-        self._hint = QLabel("Try one of these, or write your own.")
+        self._hint = QLabel("Try one of these, or type your own.")
         self._hint.setProperty("role", "small")
         self.cards: list[SuggestionCard] = []
         self.shape = Shape(_WHOLE_PROMPT, 2)
@@ -101,7 +101,7 @@ class EmptyState(QScrollArea):
 
     @property
     def is_low(self) -> bool:
-        """Whether there is no room for all of what the cards ask."""
+        """Whether the prompts do not fit in full."""
         return self.shape.lines < _WHOLE_PROMPT
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -113,7 +113,7 @@ class EmptyState(QScrollArea):
             self._lay_out()
 
     def _best_shape(self) -> Shape:
-        """The first that has room; the last, where none has."""
+        """The first that fits, else the last."""
         room = self.viewport().size()
         few = 3 if room.width() >= self.fontMetrics().height() * _LINES_OF_THREE else 2
         shapes = [Shape(_WHOLE_PROMPT, 2), Shape(1, 2), Shape(1, few), Shape(0, few)]
@@ -162,7 +162,7 @@ class SuggestionCard(QFrame):
         self._text, self._line = QLabel(prompt), ElidedLine("text_muted")
         self._line.set_text(prompt)
         for line in (heading, self._line):
-            line.setToolTip("")  # the card's own has both
+            line.setToolTip("")  # the card's tooltip has both
         text = self._text
         text.setProperty("role", "muted")
         text.setTextFormat(Qt.TextFormat.PlainText)
@@ -177,7 +177,7 @@ class SuggestionCard(QFrame):
         self.set_lines(_WHOLE_PROMPT)
 
     def set_lines(self, count: int) -> None:
-        """How much of the prompt stands below the title: all of it, one line, or nothing."""
+        """Show all of the prompt below the title, one line, or nothing."""
         is_whole = count >= _WHOLE_PROMPT
         self._text.setVisible(is_whole)
         self._line.setVisible(not is_whole and count > 0)

@@ -1,4 +1,4 @@
-"""Places in a reply where something changed, carried through markdown in the text itself. No Qt.
+"""Places in a reply where the precision changed, carried through markdown in its text. No Qt.
 
 A mark is written into the source between characters that Unicode reserves for a program's own use,
 so that it comes out of the parser where it went in, whatever list or quote it stands in:
@@ -24,7 +24,7 @@ _TAGS = ("<think>", "</think>")
 
 
 class Mark(NamedTuple):
-    """`start`: character of the text. `label` stands in the text, `tip` explains it."""
+    """`start`: character of the text. `label` is shown in the text, `tip` is its tooltip."""
 
     start: int
     label: str

@@ -1,4 +1,4 @@
-"""`MessageText`: the text of one message, as high as it needs, selectable across its blocks."""
+"""`MessageText`: the text of one message at its full height, selectable across its blocks."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class MessageText(QTextBrowser):
             self._later.start(max(1, int(wait * 1000)))
 
     def render_now(self) -> None:
-        """Show what was appended and waits."""
+        """Render appended text now."""
         if not self._pending:
             return
         started = time.perf_counter()
@@ -117,7 +117,7 @@ class MessageText(QTextBrowser):
         self._cost = self._rendered_at - started
 
     def set_caret(self, has_caret: bool) -> None:
-        """Show a block after the last character, while more is to come."""
+        """Show a caret after the last character while text streams."""
         if has_caret != self._has_caret:
             self._has_caret = has_caret
             self.viewport().update()
@@ -128,8 +128,8 @@ class MessageText(QTextBrowser):
         return list(self._written.items)
 
     def mark(self, words: Sequence[str]) -> QRect | None:
-        """Mark every one of `words`, in any case; where the first of them stands, or None. The
-        marks before go."""
+        """Mark `words`, ignoring case, in place of previous marks; the rectangle of the first, or
+        None."""
         self.render_now()
         self._words = tuple(words)
         look = QTextCharFormat()
@@ -337,7 +337,7 @@ class CodeHeader(QWidget):
         self._read: Callable[[], str] = str
 
     def show_group(self, label: str, read: Callable[[], str]) -> None:
-        """Name the language, and say how to get at the code."""
+        """`read` returns the code."""
         self._label.setText(label or "text")
         self._read = read
 

@@ -1,4 +1,4 @@
-"""`ReadingPlace`: what is read stays where it is while all text changes its size."""
+"""`ReadingPlace`: keeps the visible text in place while the text size changes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ReadingPlace(QObject):
         view = None if transcript.follows else transcript.first_in_view
         self._is_changing = True
         if view is not None and self._place is not None and self._place.view is view:
-            return  # nobody has scrolled since: text that grows and shrinks ends where it began
+            return  # not scrolled since: text that grows and shrinks ends where it began
         self._let_go()
         if view is None:
             return

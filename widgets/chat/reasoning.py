@@ -1,12 +1,12 @@
-"""Reasoning that a model writes before its answer: found in the text, also while it comes. No Qt.
+"""Reasoning before an answer: found in the text, also while it streams, and its foldable block.
 
-    <think>              Qwen3, DeepSeek: the reasoning stands between the two marks
+    <think>              Qwen3, DeepSeek: the reasoning is between the two marks
     so, 6 times 7 ...
     </think>
     The answer is 42.
 
-Templates that write the first mark themselves (DeepSeek-R1) leave the second one alone: then all
-that is before it is reasoning.
+Templates that contain the first mark (DeepSeek-R1) leave the second one alone: then all before it
+is reasoning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BEGIN, END = "<think>", "</think>"
 
 
 class Reasoning(NamedTuple):
-    """`is_open`: the reasoning has begun and not ended. A text without any has "" and itself."""
+    """`is_open`: the reasoning has not ended. A text without any is all answer."""
 
     thought: str
     answer: str
@@ -48,7 +48,7 @@ def split_reasoning(text: str) -> Reasoning:
 
 
 def may_become_reasoning(text: str) -> bool:
-    """Whether a text that is still being written has only begun the first mark."""
+    """Whether a growing text may be the beginning of the first mark."""
     begun = text.lstrip()
     return 0 < len(begun) < len(BEGIN) and BEGIN.startswith(begun)
 
@@ -60,7 +60,7 @@ def without_reasoning(text: str) -> str:
 
 
 def _without_tail(text: str) -> str:
-    """`text` without an end that may become the closing mark."""
+    """`text` without a tail that may become the closing mark."""
     for length in range(len(END) - 1, 0, -1):
         if text.endswith(END[:length]):
             return text[:-length]
@@ -71,8 +71,8 @@ _BAR = 3  # pixels, at the left of the text
 
 
 class ReasoningBlock(QWidget):
-    """Unfolded while the reasoning is being written, folded when the answer begins, until the user
-    says otherwise. Hidden where there is none."""
+    """Expanded while the reasoning streams, folded when the answer begins, unless the user chose.
+    Hidden without reasoning."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -82,7 +82,7 @@ class ReasoningBlock(QWidget):
         self.header = QToolButton()
         self.header.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self.header.setCursor(Qt.CursorShape.PointingHandCursor)
-        self.header.setToolTip("Show or hide what the model wrote before its answer")
+        self.header.setToolTip("Show or hide the reasoning")
         self.header.clicked.connect(lambda: self._choose(not self.is_unfolded))
         self.text = MessageText()
         self.text.setAccessibleName("Reasoning")
@@ -103,7 +103,7 @@ class ReasoningBlock(QWidget):
         return not self.text.isHidden()
 
     def show_thought(self, thought: str, is_open: bool) -> None:
-        """Show reasoning; `is_open`: it is still being written."""
+        """Show reasoning; `is_open`: it is still streaming."""
         self._is_open = is_open
         if thought.startswith(self._shown):
             if thought != self._shown:
@@ -135,7 +135,7 @@ class ReasoningBlock(QWidget):
     def _fold(self, is_unfolded: bool) -> None:
         set_icon(self.header, "chevron-down" if is_unfolded else "chevron-right")
         self.header.setAccessibleName(
-            f"{self.header.text()}, {'unfolded' if is_unfolded else 'folded'}"
+            f"{self.header.text()}, {'expanded' if is_unfolded else 'folded'}"
         )
         self.text.setVisible(is_unfolded)
         self.update()

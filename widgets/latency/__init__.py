@@ -1,1 +1,4 @@
-"""Where the latency of one reply went: its queue, its prefill, and every gap between tokens."""
+"""Latency breakdown of one reply: queue, prefill, and every gap between tokens.
+
+Read `reply` (the breakdown), `chart` (its texts and bars), `popover`.
+"""

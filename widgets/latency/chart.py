@@ -1,4 +1,4 @@
-"""The latency of a reply in words. No Qt."""
+"""`LatencyChart`: the latency of a reply as bars; its sentences and its table of values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from widgets.plot.table import Cell, ValuesTable
 from widgets.theme.theme import SPACE_1, SPACE_2, theme, ui_font
 
 Name = Callable[[str], str]
-"""The name of a request, as the user knows it, from its id."""
+"""The user's name of a request, from its id."""
 _MOST_NAMES = 2
 
 
@@ -32,7 +32,7 @@ def tokens(count: int) -> str:
 def first_token_words(latency: ReplyLatency) -> str:
     """ "First token after 412 ms: 12.0 ms in the queue, 400 ms prefill of 600 tokens"."""
     if not latency.stretches:
-        return "No token was written."
+        return "No tokens."
     prefills = [s for s in latency.stretches if s.stage is Stage.PREFILL]
     parts = []
     if queue := latency.seconds_of(Stage.QUEUE):
@@ -47,7 +47,7 @@ def first_token_words(latency: ReplyLatency) -> str:
     if cached:
         parts.append(f"{tokens(cached)} cached and skipped")
     if wait := latency.seconds_of(Stage.WAIT):
-        parts.append(f"{duration(wait)} waiting between chunks")
+        parts.append(f"{duration(wait)} between chunks")
     return f"First token after {duration(latency.ttft_s)}: {', '.join(parts)}."
 
 
@@ -60,19 +60,18 @@ def gaps_words(latency: ReplyLatency) -> str:
     slow = len(latency.slow_gaps)
     noun = "gap" if count == 1 else "gaps"
     text = (
-        f"{count:,} {noun}: usually {duration(latency.usual_s)}, "
-        f"the longest {duration(longest)}; "
+        f"{count:,} {noun}: median {duration(latency.usual_s)}, max {duration(longest)}; "
     )
-    text += f"{slow:,} slow." if slow else "none is slow."
+    text += f"{slow:,} slow." if slow else "none slow."
     if not any(gap.steps for gap in latency.gaps) and not latency.is_complete:
-        text += " Its steps are no longer kept, so what other requests ran in them is not known."
+        text += " Causes unavailable: step history expired."
     elif not latency.is_complete:
-        text += " The first steps of this reply are no longer kept."
+        text += " The history of its first steps expired."
     return text
 
 
 def gap_words(latency: ReplyLatency, index: int, name: Name) -> str:
-    """One gap: how long, and where it is slow, what else ran."""
+    """One gap: its length, and the cause of a slow one."""
     gap = latency.gaps[index]
     text = f"Token {first_token_of(latency, index):,} after {duration(gap.seconds)}"
     if gap.steps:
@@ -81,7 +80,7 @@ def gap_words(latency: ReplyLatency, index: int, name: Name) -> str:
             numbers = f"steps {gap.steps[0].index:,} to {gap.steps[-1].index:,}"
         text += f", {numbers}"
     if not latency.is_slow(gap):
-        return f"{text}: as usual."
+        return f"{text}: normal."
     return f"{text}: {_reason(latency, gap, name)}."
 
 
@@ -92,58 +91,57 @@ def first_token_of(latency: ReplyLatency, index: int) -> int:
 
 def _reason(latency: ReplyLatency, gap: Gap, name: Name) -> str:
     if not gap.steps and not latency.is_complete:
-        return "why is not known, for its steps are no longer kept"
+        return "cause unavailable, step history expired"
     match latency.cause(gap):
         case Cause.PREEMPTED:
             count = latency.num_recomputed(gap)
             return (
-                "it was preempted to make room in the KV cache"
-                + (f", and {tokens(count)} were computed again" if count else "")
+                "preempted to free KV blocks"
+                + (f", {tokens(count)} recomputed" if count else "")
             )
         case Cause.BETWEEN:
             return (
-                f"for {duration(gap.between_s)} of it no step ran "
-                "(a setting was changed, or the engine's thread had to wait for the processor)"
+                f"no step ran for {duration(gap.between_s)} "
+                "(a settings change, or the engine thread waited for the CPU)"
             )
         case Cause.PREFILL:
-            return f"with it {_prefills(latency.others_prefill(gap), name)}"
+            return f"batched with {_prefills(latency.others_prefill(gap), name)}"
         case Cause.BATCH:
             most = max(len(step.entries) for step in gap.steps)
-            return f"{most:,} requests shared its step, usually {latency.usual_batch:,.0f}"
+            return f"{most:,} requests in its step, median {latency.usual_batch:,.0f}"
     return (
-        "the engine did no more than usual in it, so the processor was busy with something else "
-        "(this window included)"
+        "a normal step, so the CPU was busy with other work (this window included)"
     )
 
 
 def _prefills(entries: list[StepEntry], name: Name) -> str:
-    """ "512 tokens of “Planning” were prefilled"."""
+    """ "512 prefill tokens of “Planning”"."""
     total = sum(entry.num_tokens for entry in entries)
     names = list(dict.fromkeys(f"“{name(entry.request_id)}”" for entry in entries))
     text = " and ".join(names[:_MOST_NAMES])
     if len(names) > _MOST_NAMES:
         text = f"{names[0]} and {len(names) - 1:,} others"
-    verb = "was" if total == 1 else "were"
-    return f"{tokens(total)} of {text} {verb} prefilled"
+    return f"{total:,} prefill {'token' if total == 1 else 'tokens'} of {text}"
 
 
 HEADERS = (
-    "part", "start (ms)", "length (ms)", "tokens", "cached tokens", "last step", "requests", "why",
+    "part", "start (ms)", "length (ms)", "tokens", "cached tokens", "last step", "requests",
+    "cause",
 )  # fmt: skip
 _DIGITS = (0, 2, 2, 0, 0, 0, 0, 0)
 _STAGES = {Stage.QUEUE: "queue", Stage.PREFILL: "prefill", Stage.WAIT: "wait"}
 _CAUSES = {
     Cause.NONE: "",
-    Cause.PREFILL: "prefill of others",
-    Cause.PREEMPTED: "it was preempted",
+    Cause.PREFILL: "other prefill",
+    Cause.PREEMPTED: "preempted",
     Cause.BETWEEN: "no step ran",
     Cause.BATCH: "larger batch",
-    Cause.UNKNOWN: "slow, not known why",
+    Cause.UNKNOWN: "slow, cause unknown",
 }
 
 
 def latency_table(latency: ReplyLatency | None) -> ValuesTable:
-    """The stretches to the first token, then every gap: a row each, in order."""
+    """A row per stretch to the first token, then per gap."""
     rows: list[tuple[Cell, ...]] = []
     for stretch in latency.stretches if latency is not None else ():
         is_prefill = stretch.stage is Stage.PREFILL
@@ -172,7 +170,7 @@ CAUSE_COLORS = {
 _STRIP_HEIGHT = 18
 _WIDEST_BAR = 14
 _PAD = 4  # between the frame of the focus and what is drawn
-_LEAST_STRETCH = 2  # pixels: what took place is seen
+_LEAST_STRETCH = 2  # pixels
 
 
 class LatencyChart(PaintedPlot):
@@ -182,7 +180,7 @@ class LatencyChart(PaintedPlot):
     least = QSize(200, 120)
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        name = "Latency of the reply: the first token, then every gap"
+        name = "Latency of the reply: first token, then every gap"
         super().__init__(name, title="Latency of the reply", parent=parent)
         self._latency: ReplyLatency | None = None
         self._causes: list[Cause] = []
@@ -191,11 +189,11 @@ class LatencyChart(PaintedPlot):
         return ui_font("small")
 
     def values_table(self) -> ValuesTable:
-        """The way to the first token and every gap."""
+        """The stretches to the first token and every gap."""
         return latency_table(self._latency)
 
     def show_latency(self, latency: ReplyLatency) -> None:
-        """Show another reply; the slowest gap that has a cause is pointed at."""
+        """Show another reply; the slowest gap is selected."""
         self._latency = latency
         self._causes = [latency.cause(gap) for gap in latency.gaps]
         slow = latency.slow_gaps
@@ -219,7 +217,7 @@ class LatencyChart(PaintedPlot):
 
     @property
     def _per_bar(self) -> int:
-        """Gaps that share a bar: 1 unless there are more than pixels for two each."""
+        """Gaps per bar: 1 while each can have two pixels."""
         count = len(self._causes)
         return max(1, -(-count * 2 // self._room))
 
@@ -293,7 +291,7 @@ class LatencyChart(PaintedPlot):
         painter.drawLine(QPointF(0, usual), QPointF(self._room, usual))
         caption = QRectF(0, _STRIP_HEIGHT + SPACE_1, self._room, self._pen_height())
         painter.setPen(table.color("text_muted"))
-        text = f"gaps, up to {duration(longest)}; dashed: the median"
+        text = f"Gaps between tokens, max {duration(longest)}; dashed: median"
         self.pen.left(painter, caption, self.pen.elided(text, self._room))
 
     # Mouse and keyboard ------------------------------------------------------------------------

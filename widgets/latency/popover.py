@@ -1,4 +1,4 @@
-"""`LatencyPopover`: where the latency of one reply went, at the button below it."""
+"""`LatencyPopover`: the latency breakdown of one reply."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from widgets.theme.theme import SPACE_1, SPACE_2
 
 WIDTH, CHART_HEIGHT = 560, 160
 LEGEND = (
-    Swatch("queue, or no step ran", of("queued")),
+    Swatch("queue, or no step", of("queued")),
     Swatch("prefill", of("prefill")),
     Swatch("decode", of("decode")),
     Swatch("larger batch", of("running")),
     Swatch("preempted", of("preempted")),
     Swatch("unknown", of("p99")),
 )
-HINT = "Point at a gap, or use the arrow keys; T: all values in a table."
+HINT = "Point at a gap, or use the arrow keys. T: table of values."
 
 
 class LatencyPopover(Popover):
-    """`step_wanted(index of a step)`: the user asks to see it among all others."""
+    """`step_wanted(index of a step)`: show it in the timeline."""
 
     step_wanted = Signal(int)
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
-        self.setAccessibleName("Where the time of this reply went")
+        self.setAccessibleName("Latency of this reply")
         self.name: Name = lambda request_id: request_id[:8]
         self._latency: ReplyLatency | None = None
-        self.title = QLabel("Where the time of this reply went")
+        self.title = QLabel("Latency of this reply")
         self.title.setProperty("role", "title")
         self.title.setTextFormat(Qt.TextFormat.PlainText)
         self.first_token, self.gaps, self.line = QLabel(), QLabel(), QLabel()
         self.chart = LatencyChart()
         self.chart.setFixedSize(WIDTH, CHART_HEIGHT)
         self.chart.pointed.connect(lambda index: self._show_gap())
-        self.show_step = QPushButton("Show this step in the timeline")
+        self.show_step = QPushButton("Show step in timeline")
         self.show_step.clicked.connect(self._ask_for_step)
         self.show_table = QPushButton("Table of values…")
-        self.show_table.setToolTip("Every stretch and gap as numbers (T in the chart)")
+        self.show_table.setToolTip("All stretches and gaps as numbers (T in the chart)")
         self.show_table.clicked.connect(self.chart.show_table)
         self.legend = Swatches(LEGEND)
         foot = QHBoxLayout()
@@ -64,7 +64,7 @@ class LatencyPopover(Popover):
 
     def show_latency(self, latency: ReplyLatency, of: str = "this reply") -> None:
         self._latency = latency
-        self.title.setText(f"Where the time of {of} went")
+        self.title.setText(f"Latency of {of}")
         self.first_token.setText(first_token_words(latency))
         self.gaps.setText(gaps_words(latency))
         self.chart.show_latency(latency)

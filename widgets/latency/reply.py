@@ -1,4 +1,4 @@
-"""Where the latency of one reply went, from its own times and the engine's steps. No Qt.
+"""Latency breakdown of one reply, from its own times and the engine's steps. No Qt.
 
     arrival        first step                   first token
        |--- queue ---|- prefill 512 -|- wait -|- prefill 88 -|- gap -|- gap -|- gap -| ...
@@ -21,11 +21,11 @@ from engine.snapshot import RequestTimes, StepEntry, StepRecord, entry_of
 SLOW = 1.5
 """A gap is slow that is longer than the median by this factor ..."""
 SLOW_S = 0.002
-"""... and by this many seconds: below that nobody reads a difference."""
+"""... and by this many seconds, so that small differences do not count."""
 
 
 class Stage(StrEnum):
-    """What a stretch before the first token was spent on."""
+    """Kind of a stretch before the first token."""
 
     QUEUE = "queue"
     PREFILL = "prefill"
@@ -33,7 +33,7 @@ class Stage(StrEnum):
 
 
 class Cause(StrEnum):
-    """What a slow gap is owed to, by the rule of `ReplyLatency.cause`."""
+    """Cause of a slow gap, see `ReplyLatency.cause`."""
 
     NONE = "none"
     PREFILL = "prefill"  # of other requests, in the same steps
@@ -77,8 +77,8 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplyLatency:
-    """`stretches` add up to the time to first token; `gaps` follow it. `is_complete` is False
-    where steps of the reply are no longer kept."""
+    """`stretches` add up to the TTFT; `gaps` follow it. `is_complete`: the steps of the whole reply
+    are in the history."""
 
     request_id: str
     stretches: tuple[Stretch, ...]
@@ -117,9 +117,9 @@ class ReplyLatency:
         return sum(e.num_tokens for e in own if e is not None and e.kind == "prefill")
 
     def cause(self, gap: Gap) -> Cause:
-        """Why a gap is slow: the first of these that holds. The request was preempted; half of
-        what is over the usual gap passed between steps; others were prefilled; more requests
-        than usual took part. UNKNOWN: the engine did no more than usual."""
+        """The first of these that holds: the request was preempted; half of the excess over the
+        median passed between steps; others were prefilled; the batch was larger than the median.
+        UNKNOWN: the step was a normal one."""
         if not self.is_slow(gap):
             return Cause.NONE
         if not gap.steps:
@@ -139,7 +139,7 @@ class ReplyLatency:
 def reply_latency(
     request_id: str, times: RequestTimes, steps: Sequence[StepRecord]
 ) -> ReplyLatency:
-    """Take the latency of a request apart. `steps` in order; those outside it are not looked at."""
+    """The breakdown of a request. `steps` in order; those outside it are ignored."""
     starts = [step.start for step in steps]
     end = times.tokens[-1].time if times.tokens else times.arrival
     first = bisect_left(starts, _begin(times))
@@ -185,7 +185,7 @@ def _stretches(
             Stretch(Stage.PREFILL, max(at, start), end, entry.num_tokens, entry.num_cached_tokens)
         )
         at = end
-    if not found:  # the steps are forgotten: what the request itself knows
+    if not found:  # step history expired: only the times of the request
         queue = min(_begin(times) - zero, first_token)
         found = [Stretch(Stage.QUEUE, 0.0, queue)] if queue > 0 else []
         found.append(Stretch(Stage.PREFILL, queue, first_token))
@@ -195,8 +195,7 @@ def _stretches(
 
 
 def _gaps(times: RequestTimes, steps: Sequence[StepRecord]) -> list[Gap]:
-    """An output event belongs to the step in which it came; the steps of a gap are those that
-    began after the step of the event before."""
+    """The steps of a gap are those that began after the step of the previous output event."""
     zero, found, place = times.arrival, [], 0
     ordered = times.tokens
     while place < len(steps) and ordered and steps[place].start < ordered[0].time:

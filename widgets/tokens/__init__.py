@@ -1,1 +1,5 @@
-"""The tokens of one reply: how probable each was, and what else could have stood there."""
+"""The tokens of one reply, with probabilities and alternatives.
+
+Read `record` (a token), `paint` (what colours mean), `strip` (tokens in rows), `choices`
+(alternatives at one place), `popover`.
+"""

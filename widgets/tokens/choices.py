@@ -1,4 +1,4 @@
-"""`TokenChoices`: what could have stood at one place of a reply, as bars."""
+"""`TokenChoices`: the alternatives at one place of a reply, as bars."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from widgets.tokens.record import Alternative, TokenRecord, percent, quoted
 
 NONE = -1
 _TEXT_WIDTH, _FIGURE_WIDTH, _WRITTEN_WIDTH = 160, 76, 68
-"""Pixels at the usual size of text."""
-_WRITTEN = "written"
+"""Pixels at the default text size."""
+_WRITTEN = "sampled"
 
 
 class TokenChoices(QWidget):
-    """One row for each choice: its text, a bar of its probability, the figure. `selected(row)`
-    with a click or the arrow keys, `activated(row)` with a double click or Enter."""
+    """One row per choice: text, probability bar, figure. `selected(row)`: click or arrow keys;
+    `activated(row)`: double click or Enter."""
 
     selected = Signal(int)
     activated = Signal(int)
 
     def __init__(self, num_rows: int, parent: QWidget | None = None) -> None:
-        """`num_rows`: room for so many, so that the height does not jump."""
+        """`num_rows`: fixed height in rows."""
         super().__init__(parent)
         self._num_rows = num_rows
         self._record: TokenRecord | None = None
@@ -35,12 +35,12 @@ class TokenChoices(QWidget):
         self.row = NONE
         self._take_fonts()
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setAccessibleName("What could have stood there")
+        self.setAccessibleName("Alternatives")
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         theme_notifier().changed.connect(self._theme_changed)
 
     def show_token(self, record: TokenRecord | None) -> None:
-        """The choices at the place of `record`; the most probable other one is selected."""
+        """The choices at the place of `record`; the most probable alternative is selected."""
         self._record = record
         self._choices = record.choices if record is not None else ()
         others = [
@@ -57,7 +57,7 @@ class TokenChoices(QWidget):
 
     @property
     def choice(self) -> Alternative | None:
-        """The one that is selected."""
+        """The selected one."""
         return self._choices[self.row] if self.row != NONE else None
 
     def select(self, row: int) -> None:

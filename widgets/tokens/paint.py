@@ -1,4 +1,4 @@
-"""What the colour behind a token means. Another meaning is another entry of `PAINTS`."""
+"""Meanings of the colour behind a token: one entry of `PAINTS` each."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class PaintBy:
     help: str
     legend: tuple[Swatch, ...]
     background: Background
-    shows_rejected: bool = False  # drafts that did not stand, struck through
+    shows_rejected: bool = False  # struck through
 
 
 _HUE = "tokens_out"
 _STRENGTHS = (0.0, 0.16, 0.3, 0.45, 0.6)
 _DARKER = 0.8
-"""Of the strengths in the dark theme: light text has to stay readable on the strongest."""
+"""Factor in the dark theme: light text has to stay readable."""
 
 
 _mix = cache(mix)
@@ -94,29 +94,29 @@ def draft_background(record: TokenRecord, table: Theme) -> QColor | None:
 PAINTS: tuple[PaintBy, ...] = (
     PaintBy(
         "Probability",
-        "How probable the model held each token, before temperature.",
+        "Probability of each token, before temperature.",
         _legend("below 90 %", "below 50 %", "below 20 %", "below 5 %"),
         _by_level(probability_level),
     ),
     PaintBy(
         "Rank",
-        "How many tokens the model held more probable.",
+        "Rank of each token by probability.",
         _legend("rank 2", "3 to 5", "6 to 20", "above 20"),
         _by_level(rank_level),
     ),
     PaintBy(
         "Entropy",
-        "How undecided the model was at each place.",
+        "Entropy of the distribution at each token.",
         _legend("from 0.25 bits", "from 0.75", "from 1.5", "from 2.5"),
         _by_level(entropy_level),
     ),
     PaintBy(
         "Drafts",
-        "Which drafts stood, and what the model wrote in place of those that did not.",
+        "Accepted drafts, and the tokens sampled in place of rejected ones.",
         (
-            Swatch("draft that stood", lambda table: (_draft_color(table),)),
-            Swatch("in place of rejected drafts", lambda table: (_replaced_color(table),)),
-            Swatch("the model's own", lambda table: (table.panel,)),
+            Swatch("accepted draft", lambda table: (_draft_color(table),)),
+            Swatch("replaces rejected drafts", lambda table: (_replaced_color(table),)),
+            Swatch("no draft", lambda table: (table.panel,)),
         ),
         draft_background,
         shows_rejected=True,

@@ -26,15 +26,14 @@ from widgets.tokens.strip import NONE, TokenStrip
 
 WIDTH, LARGEST_STRIP, LARGEST_CHOICES = 640, 200, 148
 HINT = (
-    "Point at a token, or use the arrow keys; a click holds it, "
-    "Ctrl and an arrow key go to the next unlikely one."
+    "Point at a token, or use the arrow keys. Click to pin it. Ctrl+arrow: next unlikely token."
 )
 NO_ALTERNATIVES = "No alternatives recorded. Set Top logprobs in the sampling settings."
 
 
 class TokensPopover(Popover):
-    """`branch_wanted(index of a token, token id)`: the user asks for a reply that is the same up
-    to there, and goes on with that token."""
+    """`branch_wanted(index, token id)`: generate a reply with the same tokens before `index`, then
+    this token."""
 
     branch_wanted = Signal(int, int)
 
@@ -45,7 +44,7 @@ class TokensPopover(Popover):
         title = QLabel("Tokens of this reply")
         title.setProperty("role", "title")
         self.paint_by = QComboBox()
-        self.paint_by.setAccessibleName("What the colours show")
+        self.paint_by.setAccessibleName("Color by")
         for paint in PAINTS:
             self.paint_by.addItem(paint.name)
             self.paint_by.setItemData(
@@ -81,7 +80,7 @@ class TokensPopover(Popover):
         self.column.setSpacing(SPACE_2)
         for label in (self.summary, self.line):
             label.setFixedWidth(WIDTH)
-            label.setWordWrap(True)  # at a large size of text
+            label.setWordWrap(True)  # at a large text size
         self.note.setWordWrap(True)
         self.column.addLayout(head)
         for widget in (self.summary, self._area, self.legend, self.line, self._rows):
@@ -89,7 +88,7 @@ class TokensPopover(Popover):
         self.column.addLayout(foot)
 
     def show_tokens(self, records: Sequence[TokenRecord], refusal: str = "") -> None:
-        """Show a reply. `refusal`: why no branch can be started from it now, or ""."""
+        """Show a reply. `refusal`: why no branch can start from it now, or ""."""
         self._refusal = refusal
         self.summary.setText(summary_words(records))
         self.choices.set_num_rows(max((record.num_choices for record in records), default=1))
@@ -112,7 +111,7 @@ class TokensPopover(Popover):
         self.legend.set_swatches(paint.legend)
 
     def _follow(self, area: QRect) -> None:
-        """Scroll so far that a token is seen."""
+        """Scroll to a token."""
         centre = area.center()
         self._area.ensureVisible(centre.x(), centre.y(), 0, area.height() + SPACE_2)
 
@@ -129,13 +128,13 @@ class TokensPopover(Popover):
             centre = self.choices.row_rect(self.choices.row).center().toPoint()
             self._rows.ensureVisible(0, centre.y(), 0, SPACE_4)
         if choice is None or index == NONE:
-            self.branch.setText("Start a branch")
+            self.branch.setText("Branch")
         elif choice.token_id == self.strip.records[index].token_id:
-            self.branch.setText("Write again after it")
+            self.branch.setText("Regenerate from here")
         else:
-            self.branch.setText(f"Start a branch with {quoted(choice.text)[:24]}")
+            self.branch.setText(f"Branch with {quoted(choice.text)[:24]}")
         self.branch.setEnabled(choice is not None and not self._refusal)
-        tip = "Another version of the reply: the same up to this place, then this token"
+        tip = "Generate another version: the same tokens up to here, then this one"
         self.branch.setToolTip(self._refusal or tip)
 
     def _ask_for_branch(self) -> None:
@@ -146,7 +145,7 @@ class TokensPopover(Popover):
 
 
 def _scrolling(inside: QWidget) -> QScrollArea:
-    """`inside` as high as it needs, in as much room as there is."""
+    """`inside` at its full height, scrolled where that does not fit."""
     area = QScrollArea()
     area.setWidgetResizable(True)
     area.setFrameShape(QFrame.Shape.NoFrame)

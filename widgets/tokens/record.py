@@ -1,4 +1,4 @@
-"""One token of a reply as the strip shows it. No Qt."""
+"""`TokenRecord`: one token of a reply with its alternatives. No Qt."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Origin(StrEnum):
     """How a token came into the reply."""
 
     SAMPLED = "sampled"
-    KEPT = "kept"  # of the version that this one branched from
-    CHOSEN = "chosen"  # by the user, in place of another
+    KEPT = "kept"  # from the version that this one branches from
+    CHOSEN = "chosen"  # by the user
 
 
 class Alternative(NamedTuple):
-    """A token that could have stood there, with its log probability (natural)."""
+    """An alternative token with its log probability (natural)."""
 
     token_id: int
     text: str
@@ -33,10 +33,10 @@ class Alternative(NamedTuple):
 
 
 class TokenRecord(NamedTuple):
-    """A token, its log probability (natural) and its rank (1 is the most probable), both of the
-    model's own distribution, before temperature. `alternatives`: the most probable tokens at its
-    place, the token itself among them where it is one, in falling order. `is_draft`: it was drafted
-    and stood. `rejected`: the texts of drafts that did not, the first of them at its place."""
+    """A token, its log probability (natural) and its rank (1 is the most probable), both before
+    temperature. `alternatives`: the most probable tokens at its place, in falling order, the token
+    itself where it is among them. `is_draft`: an accepted draft. `rejected`: texts of the rejected
+    drafts that it replaces, the first of them at its place."""
 
     token_id: int
     text: str
@@ -68,8 +68,7 @@ class TokenRecord(NamedTuple):
 
     @property
     def entropy_bits(self) -> float | None:
-        """At least so many bits: what is not among the known tokens counts as one. None where
-        no alternatives are known."""
+        """A lower bound: all unknown tokens count as one. None without alternatives."""
         if not self.alternatives:
             return None
         known = [choice.probability for choice in self.choices]
@@ -79,18 +78,18 @@ class TokenRecord(NamedTuple):
 
 _SIGNS = str.maketrans({"\n": "↵", "\r": "␍", "\t": "⇥", "\0": "␀"})
 _ORIGINS = {
-    Origin.KEPT: "kept from the version before",
+    Origin.KEPT: "kept from the previous version",
     Origin.CHOSEN: "chosen by you",
 }
 
 
 def shown(text: str) -> str:
-    """A token's text in a row: signs in place of what breaks lines."""
+    """A token's text in a row, with signs for line breaks."""
     return text.translate(_SIGNS) or "∅"
 
 
 def quoted(text: str) -> str:
-    """A token in a sentence: its spaces can be seen."""
+    """A token in a sentence, with visible spaces."""
     return f"“{shown(text).replace(' ', '␣')}”"
 
 
@@ -103,7 +102,7 @@ def percent(probability: float) -> str:
 
 
 def token_words(records: Sequence[TokenRecord], index: int) -> str:
-    """All that is known of one token, but for its alternatives."""
+    """All about one token but its alternatives."""
     record = records[index]
     parts = [
         f"Token {index + 1:,} of {len(records):,}: {quoted(record.text)}",
@@ -111,15 +110,15 @@ def token_words(records: Sequence[TokenRecord], index: int) -> str:
         f"rank {record.rank:,}",
     ]
     if record.entropy_bits is not None:
-        parts.append(f"entropy at least {record.entropy_bits:.2f} bits")
+        parts.append(f"entropy ≥ {record.entropy_bits:.2f} bits")
     if record.origin in _ORIGINS:
         parts.append(_ORIGINS[record.origin])
     if record.is_draft:
-        parts.append("a draft that stood")
+        parts.append("accepted draft")
     if record.rejected:
         first, *others = record.rejected
-        more = f" and {len(others)} after it" if others else ""
-        parts.append(f"in place of the draft {quoted(first)}{more}")
+        more = f" and {len(others)} more" if others else ""
+        parts.append(f"replaces rejected draft {quoted(first)}{more}")
     return " · ".join(parts)
 
 
@@ -132,6 +131,6 @@ def summary_words(records: Sequence[TokenRecord]) -> str:
     bits = fmean(-record.logprob for record in records)
     count = "1 token" if len(records) == 1 else f"{len(records):,} tokens"
     return (
-        f"{count} · {percent(first / len(records))} were the most probable · "
+        f"{count} · {percent(first / len(records))} at rank 1 · "
         f"{unlikely:,} below {UNLIKELY * 100:.0f} % · mean log probability −{bits:.2f}"
     )

@@ -1,4 +1,4 @@
-"""Tokens in rows, as text runs. No Qt.
+"""`TokenStrip`: the tokens of a reply in rows, coloured.
 
 row 0   | The | quick | br | own |
 row 1   | fox | ↵ |                  a token that breaks the line is the last of its row
@@ -61,11 +61,11 @@ _MOST_SHAPED = 4096
 
 
 class TokenStrip(QWidget):
-    """`pointed(index)`: a token came under the mouse or the keyboard's cursor. A click holds it:
-    then the mouse points at no other, until another click."""
+    """`pointed(index)`: the token under the mouse or the keyboard's cursor. A click pins it until
+    another click."""
 
     pointed = Signal(int)
-    moved = Signal(QRect)  # where the token is that the keyboard went to
+    moved = Signal(QRect)  # of the token that the keyboard moved to
     activated = Signal()  # Enter, on a token
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -93,7 +93,7 @@ class TokenStrip(QWidget):
         return self._records
 
     def show_tokens(self, records: Sequence[TokenRecord]) -> None:
-        """Show another reply; the least probable token is pointed at."""
+        """Show another reply; the least probable token is selected."""
         self._records, self.is_held = records, False
         self._measure()
         self._arrange()
@@ -163,7 +163,7 @@ class TokenStrip(QWidget):
         self._by_width.clear()
 
     def _flowed(self, width: int) -> list[Place]:
-        """The places in a strip of `width` pixels: a layout asks for the same ones many times."""
+        """The places at `width` pixels, cached: a layout asks for the same ones many times."""
         if width not in self._by_width:
             self._by_width[width] = flow(*self._sizes, max(1, width - 2 * _PAD))
         return self._by_width[width]
@@ -212,7 +212,7 @@ class TokenStrip(QWidget):
             place = self._paint_struck(painter, place, before)
         painter.setPen(table.color("text"))
         self._pen.left(painter, place, self._pen.elided(shown(record.text), place.width()))
-        if record.is_unlikely:  # also for those who do not see the colours apart
+        if record.is_unlikely:  # also visible without colours
             painter.fillRect(
                 QRectF(area.left(), area.bottom() - 2, area.width(), 2),
                 table.line_color("preempted"),
@@ -223,13 +223,13 @@ class TokenStrip(QWidget):
             self._frame(painter, area, "accent" if self.is_held else "text", Qt.PenStyle.SolidLine)
 
     def _struck(self, record: TokenRecord) -> str:
-        """The rejected drafts before a token, where they are shown."""
+        """Rejected drafts before a token, where they are shown."""
         if not self._paint_by.shows_rejected:
             return ""
         return "".join(shown(text) for text in record.rejected)
 
     def _paint_struck(self, painter: QPainter, area: QRectF, text: str) -> QRectF:
-        """Rejected drafts at the left of `area`; what is left of it."""
+        """Paint rejected drafts at the left of `area`; returns the rest of it."""
         painter.setPen(theme().color("text_muted"))
         text = self._pen.elided(text, area.width())
         self._pen.left(painter, area, text)
@@ -258,7 +258,7 @@ class TokenStrip(QWidget):
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         index = self.token_at(event.position())
-        if index != NONE and not self.is_held:  # beside the tokens: what was said stays
+        if index != NONE and not self.is_held:  # beside the tokens nothing changes
             self.point_at(index)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
@@ -281,7 +281,7 @@ class TokenStrip(QWidget):
             super().keyPressEvent(event)
 
     def _target(self, key: Qt.Key, modifiers: Qt.KeyboardModifier) -> int:
-        """Where a key leads, or NONE."""
+        """The token that a key moves to, or NONE."""
         here, last = self.pointed_token, len(self._records) - 1
         if last < 0:
             return NONE

@@ -1,1 +1,7 @@
-"""The chat: its model (no Qt), its controller, and its page."""
+"""Chats: sending messages, generating replies, branches, drafts, files.
+
+A message from Send to paint: `page` -> `controller` -> `generation` -> (link) -> `conversation` ->
+`presenter` -> `widgets.chat.transcript`. Its data: `conversation`, `figures`, `reply_data`,
+`attachments`, `sampling`. Saving: `saving`, `library`, `recovery`. Files: `files`, `markdown`,
+`file_actions`. The page: `page`, `panes`, `commands`, `presenter`, `labels`, `draft`, `popovers`.
+"""

@@ -1,4 +1,4 @@
-"""Text files that the user gives with a message. No Qt."""
+"""Text files attached to a message, and the context that a message uses. No Qt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MARKS = (
 
 
 class AttachmentError(InferdeckError):
-    """A file cannot be given to a model as text."""
+    """A file cannot be attached."""
 
 
 class Attachment(NamedTuple):
@@ -42,25 +42,25 @@ class Attachment(NamedTuple):
 
 
 def may_be_text(path: Path) -> bool:
-    """Whether to try it at all: folders and weights are models to open, not texts to read."""
+    """Folders and weights are models to open, not texts to attach."""
     return path.is_file() and path.suffix.lower() not in _MODEL_FILES
 
 
 def read_attachment(path: Path) -> Attachment:
-    """The text in a file. Raises AttachmentError with the cause, the numbers and what to do."""
+    """Raises AttachmentError."""
     try:
         if not path.is_file():
-            raise AttachmentError(f"{path.name} is not a file.", "Attach the files in it.")
+            raise AttachmentError(f"{path.name} is a folder.", "Attach the files in it.")
         size = path.stat().st_size
         if size > LARGEST:
             raise AttachmentError(
-                f"{path.name} has {format_bytes(size)}; a file may have {format_bytes(LARGEST)}.",
-                "Attach the part that matters.",
+                f"{path.name} has {format_bytes(size)}, the limit is {format_bytes(LARGEST)}.",
+                "Attach a part of it.",
             )
         data = path.read_bytes()
     except OSError as error:
         raise AttachmentError(
-            f"{path.name} cannot be read: {error.strerror or error}.", "Check its permissions."
+            f"Cannot read {path.name}: {error.strerror or error}.", "Check its permissions."
         ) from error
     return Attachment(path.name, _decoded(path.name, data))
 
@@ -71,26 +71,26 @@ def _decoded(name: str, data: bytes) -> str:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         raise AttachmentError(
-            f"{name} is no text file: byte {error.start:,} of {len(data):,} is no UTF-8.",
-            "Attach text; save older texts as UTF-8 first.",
+            f"{name} is not UTF-8 text: byte {error.start:,} of {len(data):,} is invalid.",
+            "Save it as UTF-8.",
         ) from error
     if "\0" in text:
         raise AttachmentError(
-            f"{name} is a binary file: it has a NUL at character {text.index(chr(0)):,}.",
+            f"{name} is a binary file: character {text.index(chr(0)):,} is NUL.",
             "Attach text files.",
         )
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def message_content(text: str, attachments: tuple[Mapping[str, str], ...]) -> str:
-    """What the model reads of a message: the files, each between fences, then the text."""
+    """A message as the model reads it: fenced files, then the text."""
     parts = [file_content(attachment["name"], attachment["text"]) for attachment in attachments]
     return "\n\n".join([*parts, text] if text else parts)
 
 
 @lru_cache(maxsize=64)
 def file_content(name: str, text: str) -> str:
-    """A file as the model reads it."""
+    """A fenced file."""
     fence = fence_for(text)
     body = text.rstrip("\n")
     return f"{name}:\n{fence}\n{body}\n{fence}"
@@ -103,16 +103,15 @@ def fence_for(text: str) -> str:
 
 
 NEARLY = 0.9
-"""From this share on the context counts as nearly full."""
+"""Share of the context that counts as nearly full."""
 SHORT_REPLY = 256
-"""With fewer tokens left a reply is likely to be cut."""
-_REMEDY = "Shorten it, begin a new chat, or open the model with a longer context."
+"""With fewer tokens left, a reply is likely to be cut off."""
+_REMEDY = "Shorten it, start a new chat, or raise the context length."
 
 
 class ContextUse(NamedTuple):
-    """Tokens: `used` by the conversation (None: not known), `draft` by what is being written,
-    `limit` of the model, `max_tokens` that a reply may have, `unanswered` in messages after the
-    last reply: they are sent again with the next one."""
+    """Tokens: `used` by the conversation (None: unknown), `draft`, `limit` of the model,
+    `max_tokens` of a reply, `unanswered`: in messages after the last reply, sent again."""
 
     used: int | None = None
     draft: int = 0
@@ -126,19 +125,19 @@ class ContextUse(NamedTuple):
 
     @property
     def estimated(self) -> int:
-        """What no prompt has shown yet."""
+        """Not yet counted by a prompt."""
         return self.unanswered + self.draft
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing short enough can be written any more."""
+        """Whether no message fits, however short."""
         return bool(
             self.unanswered and self.limit and (self.used or 0) + self.unanswered >= self.limit
         )
 
     @property
     def room(self) -> int | None:
-        """What is left for the reply."""
+        """Tokens left for the reply."""
         return None if self.limit is None else self.limit - self.total
 
     @property
@@ -147,7 +146,7 @@ class ContextUse(NamedTuple):
 
 
 def context_text(use: ContextUse) -> str:
-    """What the context meter says."""
+    """Label of the context meter."""
     draft = f" + about {use.estimated:,}" if use.estimated else ""
     if use.limit is None:
         return "" if use.used is None else f"context {use.used:,}{draft} tokens"
@@ -158,32 +157,31 @@ def context_text(use: ContextUse) -> str:
 
 
 def context_short(use: ContextUse) -> str:
-    """The same where there is little room."""
+    """The same in a narrow window."""
     return "" if use.limit is None else f"{use.total:,} / {use.limit:,}"
 
 
 def context_warning(use: ContextUse) -> str:
-    """What will be refused or cut if this is sent; "" where everything fits."""
+    """What would be refused or cut off; "" where everything fits."""
     if use.limit is None or use.room is None:
         return ""
     if use.is_stuck:
         return (
-            f"The message without a reply does not fit: about {use.total:,} tokens with it, and "
-            f"the context holds {use.limit:,}. It is sent along with what follows: edit it, begin "
-            "a new chat, or open the model with a longer context."
+            f"The message without a reply is too long: about {use.total:,} tokens, the context "
+            f"has {use.limit:,}. Edit it, start a new chat, or raise the context length."
         )
     if use.draft and use.room <= 0:
         return (
-            f"This does not fit: about {use.total:,} tokens, and the context holds "
-            f"{use.limit:,}, the reply included. It would be refused. {_REMEDY}"
+            f"Too long: about {use.total:,} tokens, the context has {use.limit:,} with the reply. "
+            f"{_REMEDY}"
         )
     if use.room <= 0:
         return f"The context is full: {use.total:,} of {use.limit:,} tokens. {_REMEDY}"
     if use.max_tokens is not None and use.draft and use.room < use.max_tokens:
         return (
-            f"About {use.room:,} tokens are left for the reply, which may have "
-            f"{use.max_tokens:,}: it would be cut there. {_REMEDY}"
+            f"About {use.room:,} tokens are left for the reply, max tokens is {use.max_tokens:,}. "
+            f"It may be cut off. {_REMEDY}"
         )
     if use.room < SHORT_REPLY and use.is_nearly_full:
-        return f"About {use.room:,} tokens are left: a reply would be cut there. {_REMEDY}"
+        return f"About {use.room:,} tokens are left: a reply may be cut off. {_REMEDY}"
     return ""

@@ -47,7 +47,7 @@ class State(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether something will still happen to it by itself."""
+        """Whether it is queued or generating."""
         return self in (State.WAITING, State.STREAMING)
 
 
@@ -57,10 +57,9 @@ def new_id() -> str:
 
 @dataclass(slots=True)
 class Message:
-    """`opening`: tokens that a reply begins with, from the version that it branches from. They
-    are not stored: with the reply's end its text and tokens are. `attachments`: the files that
-    the user gave with a message, each a "name" and a "text". `passages`: of a reply, from where on
-    it was written in which precision."""
+    """`opening`: tokens that a reply keeps from the version that it branches from; not stored.
+    `attachments`: files of a user's message, each a "name" and a "text". `passages`: which part of
+    a reply was generated in which precision."""
 
     conversation_id: str
     parent_id: str | None
@@ -210,7 +209,7 @@ class Conversation:
                 step.shown = changed[step.id] = top.shown + 1
         return changed
 
-    # What the controller asks ------------------------------------------------------------------
+    # For the controller ------------------------------------------------------------------------
 
     @property
     def last(self) -> Message | None:
@@ -223,10 +222,10 @@ class Conversation:
         return [m for m in self.messages.values() if m.state.is_open]
 
     def prompt_for(self, reply: Message) -> ChatMessages:
-        """What the model is given to write `reply`: system prompt and the chain before it.
+        """The prompt of `reply`: system prompt and the messages before it.
 
-        Replies that are empty (an error, stopped at once) are left out, and what the user wrote
-        around them becomes one message: many chat templates refuse roles that do not alternate.
+        Empty replies (an error, stopped at once) are left out and the messages around them joined:
+        many chat templates require alternating roles.
         """
         chain = [m for m in self.path_to(reply.parent_id) if m.text or m.role is Role.USER]
         entries: list[dict[str, str]] = []
@@ -248,7 +247,7 @@ class Conversation:
         return None
 
     def unanswered(self) -> list[str]:
-        """What the next prompt holds after that reply: messages that were refused or failed."""
+        """Messages after that reply, which were refused or failed: the next prompt has them."""
         texts: list[str] = []
         for message in reversed(self.path()):
             if message.figures is not None:
@@ -259,7 +258,7 @@ class Conversation:
 
 
 def title_of(text: str) -> str:
-    """A title from the first message: its first line without markup, cut at a word."""
+    """A title from the first line of a message, without markup, cut at a word."""
     lines = [re.sub(r"^[#>*\-\s`]+|[*_`]+", "", line).strip() for line in text.splitlines()]
     line = re.sub(r"\s+", " ", next((line for line in lines if line), ""))
     if len(line) > TITLE_LENGTH:
@@ -272,7 +271,7 @@ TEXT_LENGTH = 80
 
 
 def branch_records(conversation: Conversation) -> tuple[BranchRecord, ...]:
-    """The branches that begin the conversation, each with those that follow it."""
+    """The first branches of the conversation, each with those that follow it."""
     children: dict[str | None, list[Message]] = {}
     for message in conversation.messages.values():
         children.setdefault(message.parent_id, []).append(message)

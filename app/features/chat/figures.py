@@ -1,4 +1,4 @@
-"""What is measured of a reply, and the line of text that says it."""
+"""Measurements and precisions of a reply, and their text."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from widgets.controls.text import milliseconds
 from widgets.tokens.record import Alternative, TokenRecord
 
 GAP = "    "
-"""Between groups of figures; within a group stands a middle dot."""
+"""Between groups of figures; within a group there is a middle dot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Measurements of one finished reply. Latencies are milliseconds, rates tokens per second.
-    `num_tokens` were written; `num_given_tokens` before them come from another version.
+    """Of one finished reply. Latencies in milliseconds, rates in tokens per second. `num_tokens`
+    were generated; `num_given_tokens` before them come from another version.
 
     `itl_*` pool the gaps between output events; p99 is None for fewer than 100 samples. The rate
     is that of decoding, after the first token.
@@ -95,7 +95,7 @@ def _percentile(ordered: list[float], fraction: float) -> float:
 
 
 def figures_line(figures: Figures, precisions: str = "") -> str:
-    """The figures under a reply, in one line; `precisions` that it was written in at its end."""
+    """The line of figures under a reply, with `precisions` at its end."""
     groups = []
     if figures.ttft_ms is not None:
         groups.append(f"TTFT {_coarse(figures.ttft_ms)} ms{_parts_of_ttft(figures)}")
@@ -125,7 +125,7 @@ def _parts_of_ttft(figures: Figures) -> str:
 
 
 def figures_details(figures: Figures, precisions: str = "") -> str:
-    """Everything that is known of a reply, one figure a line: for its tooltip."""
+    """All figures of a reply, one a line, for its tooltip."""
     lines = [f"Model: {figures.model}"] if figures.model else []
     if precisions:
         lines.append(f"Precision: {precisions}")
@@ -145,28 +145,28 @@ def figures_details(figures: Figures, precisions: str = "") -> str:
     )
     lines.append(f"Reply: {figures.num_tokens:,} tokens")
     if figures.num_given_tokens:
-        lines.append(f"Kept from the version before: {figures.num_given_tokens:,} tokens")
+        lines.append(f"Kept from the previous version: {figures.num_given_tokens:,} tokens")
     if figures.finish_reason in FINISHES:
-        lines.append(f"Ended: {FINISHES[figures.finish_reason]}")
+        lines.append(f"Finish: {FINISHES[figures.finish_reason]}")
     return "\n".join(lines)
 
 
 FINISHES = {
-    "stop": "by itself",
-    "length": "at the length limit",
+    "stop": "end of text or stop sequence",
+    "length": "max tokens reached",
     "abort": "stopped",
-    "error": "with an error",
+    "error": "error",
 }
-"""How a reply ended, by its finish reason."""
+"""By finish reason."""
 
 
 def _coarse(value: float) -> str:
-    """Of times to the first token: tenths matter below ten only."""
+    """A TTFT: tenths matter below ten only."""
     return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}".removesuffix(".0")
 
 
 class Progress:
-    """What is known of a reply while it is generated."""
+    """Figures of a reply while it is generated."""
 
     def __init__(self) -> None:
         self.num_tokens = 0
@@ -212,7 +212,7 @@ def records_of(event: OutputEvent) -> list[TokenRecord]:
 
 
 class Passage(NamedTuple):
-    """Written in `precision` from the character `start` on, after `num_tokens` tokens."""
+    """Generated in `precision` from the character `start` on, after `num_tokens` tokens."""
 
     start: int
     num_tokens: int
@@ -223,7 +223,7 @@ class Passage(NamedTuple):
         """Raises KeyError, TypeError or ValueError for what `_asdict` did not give."""
         start, num_tokens = int(stored["start"]), int(stored["num_tokens"])
         if start < 0 or num_tokens < 0 or not isinstance(stored["precision"], str):
-            raise ValueError(f"no passage of a reply: {dict(stored)}")
+            raise ValueError(f"invalid passage: {dict(stored)}")
         return cls(start, num_tokens, stored["precision"])
 
 
@@ -231,7 +231,7 @@ Passages = tuple[Passage, ...]
 
 
 def followed(passages: Passages, text: str, num_tokens: int, precision: str) -> Passages:
-    """`passages` of a reply that has `text` so far and goes on in `precision`."""
+    """`passages` of a reply that has `text` so far and continues in `precision`."""
     last = passages[-1] if passages else None
     if last is not None and last.precision == precision:
         return passages
@@ -256,15 +256,15 @@ def marks_of(passages: Passages) -> tuple[tuple[int, str, str], ...]:
         (
             after.start,
             f"{change_words(before.precision, after.precision)} from here",
-            f"The precision was changed from {before.precision} to {after.precision} after "
-            f"{after.num_tokens:,} tokens. What was written before stayed as it was.",
+            f"The precision changed from {before.precision} to {after.precision} after "
+            f"{after.num_tokens:,} tokens.",
         )
         for before, after in pairwise(passages)
     )
 
 
 def note_of(passages: Passages) -> str:
-    """A sentence for a copy or an export of a reply by several precisions; else ""."""
+    """A sentence for copies and exports of a reply in several precisions; else ""."""
     if len(passages) < 2:
         return ""
     later = (f"from token {p.num_tokens + 1:,} on in {p.precision}" for p in passages[1:])

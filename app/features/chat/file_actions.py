@@ -1,4 +1,4 @@
-"""Exporting and importing as the user does it: the file dialogs, and the work off the window."""
+"""`ChatTransfer`: exports and imports chats, with file dialogs, in another thread."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from app.link.tasks import run_task
 from app.storage import ChatStore, StoredConversation, StoredMessage
 from engine.errors import InferdeckError
 
-JSON, MARKDOWN = "Chats with all branches (*.json)", "The branch on the screen (*.md)"
+JSON, MARKDOWN = "Chats with all branches (*.json)", "Current branch (*.md)"
 LARGEST_IMPORT = 512 * 2**20
 
 
 class ChatTransfer(QObject):
-    """`done(what was done)`, `failed(ErrorInfo)`: after an export or an import has ended."""
+    """`done(message)`, `failed(ErrorInfo)`: an export or an import has ended."""
 
     done = Signal(str)
     failed = Signal(object)
@@ -35,7 +35,7 @@ class ChatTransfer(QObject):
     # The dialogs -------------------------------------------------------------------------------
 
     def export_one(self, conversation_id: str) -> QFileDialog | None:
-        """Ask where to, then write one chat as JSON or markdown."""
+        """Ask for a file, then write one chat as JSON or markdown."""
         conversation = self._controller.conversation(conversation_id)
         if conversation is None or not conversation.is_stored:
             return None
@@ -45,7 +45,7 @@ class ChatTransfer(QObject):
         return dialog
 
     def export_all(self) -> QFileDialog:
-        """Ask where to, then write every chat, the archived ones too, as JSON."""
+        """Ask for a file, then write every chat, also archived ones, as JSON."""
         dialog = self._dialog("Export all chats", [JSON])
         dialog.selectFile("inferdeck-chats")
         ids = [c.id for c in (*self._controller.conversations, *self._controller.archived)]
@@ -53,14 +53,14 @@ class ChatTransfer(QObject):
         return dialog
 
     def save_copy(self, ids: Sequence[str], saved: Callable[[], object]) -> QFileDialog:
-        """Ask where to, then write these chats as JSON; `saved` is called when that is done."""
-        dialog = self._dialog("Save a copy of the chats", [JSON])
+        """Ask for a file, then write these chats as JSON; `saved` is called after success."""
+        dialog = self._dialog("Save chats", [JSON])
         dialog.selectFile("inferdeck-chats")
         dialog.fileSelected.connect(lambda path: self.write(path, ids, saved))
         return dialog
 
     def import_some(self) -> QFileDialog:
-        """Ask for a file, then add its chats to those that are there."""
+        """Ask for a file, then add its chats."""
         dialog = self._dialog("Import chats", ["Chats (*.json *.md)", "All files (*)"])
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptOpen)
         dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
@@ -88,14 +88,14 @@ class ChatTransfer(QObject):
         saved: Callable[[], object] | None = None,
     ) -> None:
         """Write these chats to a file: markdown where its name ends in .md, else JSON. `saved` is
-        called where that went well."""
+        called after success."""
         chosen = [self._controller.conversation(i) for i in conversation_ids]
         records = [c.record() for c in chosen if c is not None]
         store, file = self._controller.saved_store(), Path(path)
         newer = self._controller.unsaved_messages()
 
         def end(_: None) -> None:
-            self.done.emit(f"{_count(records)} saved to {file.name}.")
+            self.done.emit(f"Saved {_count(records)} to {file.name}.")
             if saved is not None:
                 saved()
 
@@ -108,15 +108,15 @@ class ChatTransfer(QObject):
 
     def _imported(self, bundles: list[Bundle]) -> None:
         self._controller.add_imported([bundle.conversation for bundle in bundles])
-        self.done.emit(f"{_count(bundles)} imported.")
+        self.done.emit(f"Imported {_count(bundles)}.")
 
 
 def _count(chats: Sequence[object]) -> str:
-    return "1 chat was" if len(chats) == 1 else f"{len(chats):,} chats were"
+    return "1 chat" if len(chats) == 1 else f"{len(chats):,} chats"
 
 
 def file_name(title: str) -> str:
-    """A title as the name of a file on any system."""
+    """A title as a file name on any system."""
     words = re.sub(r'[<>:"/\\|?*\x00-\x1f]+', " ", title).split()
     return " ".join(words).strip(" .")[:80].rstrip(" .") or "chat"
 
@@ -127,7 +127,7 @@ def _write(
     newer: Sequence[StoredMessage],
     path: Path,
 ) -> None:
-    """Whole or not at all: a file that was there before is replaced when all is written."""
+    """Atomic: an existing file is replaced once everything is written."""
     store.flush()
     bundles = [collect(store, record, newer) for record in records]
     is_markdown = path.suffix.lower() == ".md"
@@ -138,9 +138,8 @@ def _write(
         os.replace(half, path)
     except OSError as error:
         raise InferdeckError(
-            f"The chats could not be saved: {path} cannot be written "
-            f"({error.strerror or error}, {len(text) / 2**20:,.1f} MiB).",
-            "Choose another folder, or make room, and export again.",
+            f"Cannot write {path} ({error.strerror or error}, {len(text) / 2**20:,.1f} MiB).",
+            "Choose another folder, or free disk space, then export again.",
         ) from error
 
 
@@ -149,19 +148,19 @@ def _read(store: ChatStore, path: Path) -> list[Bundle]:
         size = path.stat().st_size
         if size > LARGEST_IMPORT:
             raise ChatFileError(
-                f"{path.name} has {size / 2**20:,.0f} MiB; chats are read up to "
+                f"{path.name} has {size / 2**20:,.0f} MiB, the limit is "
                 f"{LARGEST_IMPORT / 2**20:,.0f} MiB.",
-                "Nothing was imported. Export fewer chats at once.",
+                "Nothing was imported. Export fewer chats per file.",
             )
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ChatFileError(
-            f"{path.name} is not a file of chats: it is no text in UTF-8 (byte {error.start:,}).",
-            "Nothing was imported. Choose a file that Inferdeck's export has written.",
+            f"{path.name} is not a chats file: byte {error.start:,} is not UTF-8.",
+            "Nothing was imported. Choose a file exported by Inferdeck.",
         ) from error
     except OSError as error:
         raise InferdeckError(
-            f"{path} cannot be read: {error.strerror or error}.", "Nothing was imported."
+            f"Cannot read {path}: {error.strerror or error}.", "Nothing was imported."
         ) from error
     is_markdown = path.suffix.lower() in (".md", ".markdown")
     # all of it, before the first is stored

@@ -1,4 +1,4 @@
-"""A conversation with all that belongs to it, out of the store and into it again. No Qt."""
+"""Chats as JSON files: collected from the store, written, read, and stored again. No Qt."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from engine.snapshot import RequestTimes
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """`messages` in the order in which they were made, every version of them; `tokens` and
-    `times` (of when they came) of the replies that have them, by the reply's id."""
+    """A conversation: every version of its `messages`, oldest first; `tokens` and `times` by reply
+    id, for the replies that have them."""
 
     conversation: StoredConversation
     messages: tuple[StoredMessage, ...]
@@ -52,7 +52,7 @@ def collect(
     for message_id in store.messages_with_times(conversation.id):
         packed = store.packed_times(message_id)
         if packed is not None:
-            with suppress(ValueError):  # the chat is worth more than these
+            with suppress(ValueError):  # the chat is worth more than its times
                 times[message_id] = unpack_times(packed)
     return Bundle(conversation, messages, tokens, times)
 
@@ -99,11 +99,11 @@ def with_new_ids(bundle: Bundle) -> Bundle:
 
 FORMAT, VERSION, READ = "inferdeck-chats", 2, (1, 2)
 _NOT_WRITTEN = {"conversation_id", "deleted_at"}
-_REMEDY = "Nothing was imported. Choose a file that Inferdeck's export has written as JSON."
+_REMEDY = "Nothing was imported. Choose a JSON file exported by Inferdeck."
 
 
 class ChatFileError(InferdeckError):
-    """A file is not one of chats, or it is damaged."""
+    """A file has no chats, or is damaged."""
 
 
 def dump(bundles: Sequence[Bundle]) -> str:
@@ -125,25 +125,25 @@ def parse(text: str) -> list[Bundle]:
         whole = json.loads(text)
     except ValueError as error:
         raise ChatFileError(
-            f"This is not a file of chats: it is no JSON ({error}).", _REMEDY
+            f"This is not a chats file: invalid JSON ({error}).", _REMEDY
         ) from None
     except RecursionError:
         raise ChatFileError(
-            "This is not a file of chats: it is nested too deep.", _REMEDY
+            "This is not a chats file: nested too deep.", _REMEDY
         ) from None
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise ChatFileError(
-            f'This is not a file of Inferdeck\'s chats: it has no "format": "{FORMAT}".', _REMEDY
+            f'This is not a chats file: "format" is not "{FORMAT}".', _REMEDY
         )
     if whole.get("version") not in READ:
         raise ChatFileError(
-            f"This file has version {whole.get('version')!r} of the format; this Inferdeck reads "
-            f"versions up to {VERSION}.",
-            "Nothing was imported. Import it with the version that wrote it, or a newer one.",
+            f"This file has format version {whole.get('version')!r}; this Inferdeck reads up to "
+            f"{VERSION}.",
+            "Nothing was imported. Update Inferdeck.",
         )
     chats = whole.get("chats")
     if not isinstance(chats, list):
-        raise ChatFileError('This file has no list of "chats".', _REMEDY)
+        raise ChatFileError('"chats" is not a list.', _REMEDY)
     return [_bundle(chat, f"Chat {number}") for number, chat in enumerate(chats, start=1)]
 
 
@@ -179,7 +179,7 @@ def _bundle(chat: Any, where: str) -> Bundle:
         conversation = StoredConversation(**values)
         _check_types(conversation)
         Conversation.from_record(conversation)
-    except Exception as error:  # whatever a stranger's file leads to
+    except Exception as error:  # of any kind, from any file
         raise _refusal(where, error) from error
     messages: list[StoredMessage] = []
     tokens: dict[str, ReplyTokens] = {}
@@ -195,7 +195,7 @@ def _bundle(chat: Any, where: str) -> Bundle:
             _check_types(message)
             Message.from_record(message)
             if message.id in known or message.parent_id not in known:
-                raise ValueError("its id is taken, or the message that it answers is not before it")
+                raise ValueError("its id is a duplicate, or its parent does not precede it")
             if columns is not None:
                 tokens[message.id] = ReplyTokens.from_columns(columns)
             if moments is not None:
@@ -205,13 +205,13 @@ def _bundle(chat: Any, where: str) -> Bundle:
         known.add(message.id)
         messages.append(message)
     if not messages:
-        raise ChatFileError(f"{where} of this file has no messages.", _REMEDY)
+        raise ChatFileError(f"{where} has no messages.", _REMEDY)
     return Bundle(conversation, tuple(messages), tokens, times)
 
 
 def _refusal(where: str, error: Exception) -> ChatFileError:
-    what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-    return ChatFileError(f"{where} of this file cannot be read: {what}.", _REMEDY)
+    what = f"missing {error}" if isinstance(error, KeyError) else str(error)
+    return ChatFileError(f"{where} is invalid: {what}.", _REMEDY)
 
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -223,7 +223,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def _check_types(record: StoredConversation | StoredMessage) -> None:
-    """Raises ValueError that names a field of another type than the store writes."""
+    """Raises ValueError with the name of a field of the wrong type."""
     for item in dataclasses.fields(record):
         value = getattr(record, item.name)
         if not isinstance(value, _TYPES[str(item.type)]):
@@ -234,4 +234,4 @@ def _check_types(record: StoredConversation | StoredMessage) -> None:
             and set(attachment) == {"name", "text"}
             and all(isinstance(value, str) for value in attachment.values())
         ):
-            raise ValueError('an attachment has other fields than a "name" and a "text"')
+            raise ValueError('an attachment needs "name" and "text" only')

@@ -1,8 +1,8 @@
-"""The branch of a chat that is on the screen, as markdown for people, and back. No Qt.
+"""The current branch of a chat as markdown, and back. No Qt.
 
-# Title                           Every part stands under a comment that says what it is: no
-                                  renderer shows it, and what a message itself says, headings
-<!-- inferdeck: user -->          and all, is never taken for the next message.
+# Title                           A comment, which no renderer shows, tells the kind of each part,
+                                  so that headings inside a message are never taken for the next
+<!-- inferdeck: user -->          message.
 ## You
 
 What is paging?
@@ -30,7 +30,7 @@ _USED = "Last used %Y-%m-%d %H:%M."
 
 
 def as_markdown(bundle: Bundle) -> str:
-    """Title, system prompt, then every message under the name of who wrote it."""
+    """Title, system prompt, then every message under its author."""
     conversation = Conversation.from_record(bundle.conversation)
     conversation.load(bundle.messages)
     path = conversation.path()
@@ -98,14 +98,14 @@ def from_markdown(text: str) -> Bundle:
             messages[-1] = _with(messages[-1], kind, body)
     if not messages:
         raise ChatFileError(
-            "This markdown is no chat: no part of it is marked as a message.",
-            "Nothing was imported. Choose a file that Inferdeck's export has written.",
+            "This markdown has no messages of a chat.",
+            "Nothing was imported. Choose a file exported by Inferdeck.",
         )
     return Bundle(chat, tuple(messages))
 
 
 def _with(message: StoredMessage, kind: str, body: str) -> StoredMessage:
-    """A message and one part more of it; what is not of the message itself is left out."""
+    """A message with one more part; notes are left out."""
     if kind == "text":
         return replace(message, text=message.text + body)
     if kind == "reasoning":
@@ -120,12 +120,12 @@ def _with(message: StoredMessage, kind: str, body: str) -> StoredMessage:
 
 
 def _below(body: str) -> str:
-    """What stands below a heading."""
+    """The text below a heading."""
     return body.partition("\n\n")[2]
 
 
 def _used(note: str) -> float:
-    """When the chat was used last; now where the file does not say."""
+    """When the chat was last used; now where the file lacks that."""
     try:
         return datetime.strptime(note.partition(" Not in")[0], _USED).timestamp()
     except (ValueError, OverflowError):

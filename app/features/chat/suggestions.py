@@ -1,4 +1,4 @@
-"""What an empty chat proposes to ask. Imports no Qt."""
+"""Suggested prompts of an empty chat. No Qt."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from app.paths import resources_dir, starter_model
 from app.storage.model_sources import is_starter
 
 SHOWN = 6
-"""As many as are seen at a glance."""
+"""Number of suggestions."""
 
 Suggestion = tuple[str, str]
 """Title and prompt."""
 
 
 def suggestions_for(model_path: str) -> list[Suggestion]:
-    """The starter model knows certain things: it is asked those. Every other model is asked what
-    any model can answer."""
+    """The starter model has suggestions about its training data; other models have general ones."""
     if is_starter(model_path):
         return _read(starter_model().parent / "suggestions.json", "suggestions")[:SHOWN]
     return _read(resources_dir() / "prompts" / "suggestions.json", "suggestions")
 
 
 def long_prompts() -> list[Suggestion]:
-    """What the starter model answers at length and predictably."""
+    """Prompts with long, predictable replies of the starter model."""
     return _read(starter_model().parent / "suggestions.json", "long_prompts")
 
 

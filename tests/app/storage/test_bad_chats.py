@@ -173,7 +173,7 @@ def test_what_was_written_beside_a_locked_file_is_not_lost_without_asking(
             found.close()
 
         choose(tmp_path / "nowhere" / "copy.json")
-        qtbot.waitUntil(lambda: "cannot be written" in page.recovery.dialog.text.text())
+        qtbot.waitUntil(lambda: "nowhere" in page.recovery.dialog.text.text())
         assert window.isVisible()
         choose(tmp_path / "copy.json")
         qtbot.waitUntil(lambda: not window.isVisible())

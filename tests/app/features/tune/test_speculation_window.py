@@ -115,7 +115,7 @@ def test_the_tokens_of_a_reply_show_its_drafts(qtbot: QtBot, application: Applic
     records = popover.popover.strip.records
     drafted = next(i for i, record in enumerate(records) if record.is_draft)
     popover.popover.strip.point_at(drafted)
-    assert "a draft that stood" in popover.popover.line.text()
+    assert "accepted draft" in popover.popover.line.text()
     popover.popover.hide()
 
 
