@@ -295,7 +295,7 @@ class EngineThread(threading.Thread):
             text = engine.model_info.notices[-1]
             log.warning(text)
             is_smaller = engine.times_shrunk != shrunk
-            times = engine.times_shrunk if is_smaller else engine.times_not_ahead
+            times = engine.times_shrunk if is_smaller else engine.times_not_async
             self._emit(MadeRoom(text, engine.model_info, engine.plan, times, is_smaller))
 
     def _emit_output(self, event: OutputEvent) -> None:

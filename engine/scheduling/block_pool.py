@@ -23,7 +23,7 @@ from engine.errors import InferdeckError
 
 
 class IntegrityError(InferdeckError):
-    """The pool's books do not add up: a fault of the engine, never of the user."""
+    """An invariant of the block pool is broken: a bug of the engine."""
 
 
 class Prefix(NamedTuple):
@@ -168,7 +168,7 @@ class BlockPool:
             self._prefixes.pop(block, None)
 
     def check_integrity(self, block_tables: Iterable[Sequence[int]]) -> None:
-        """Raise IntegrityError unless the books add up against all block tables in use."""
+        """Raise IntegrityError unless the invariants hold for all block tables in use."""
         counts = array("i", [0]) * self.num_blocks
         for table in block_tables:
             if len(set(table)) != len(table):

@@ -9,38 +9,38 @@ from engine.scheduling.block_pool import BlockPool, IntegrityError
 from engine.scheduling.request import Request
 
 
-def check_books(
+def check_invariants(
     config: EngineConfig,
     pool: BlockPool,
     waiting: Sequence[Request],
     running: Sequence[Request],
-    ahead: Mapping[str, int],
+    in_flight: Mapping[str, int],
 ) -> None:
-    """Raise IntegrityError, naming what is wrong, unless every invariant holds. ahead: by request,
-    up to which token the step computes that was launched ahead."""
+    """Raise IntegrityError, naming what is wrong, unless every invariant holds. in_flight: by
+    request, up to which token the next step, launched already, computes."""
     everyone = [*running, *waiting]
     pool.check_integrity(r.block_table for r in everyone)
     _require(
         all(not r.block_table and not r.num_computed_tokens for r in waiting),
-        "A waiting request holds blocks.",
+        "A waiting request has blocks.",
     )
     order = [r.arrival_index for r in waiting]
     _require(order == sorted(order), "Waiting requests are out of order.")
-    _require(len({r.request_id for r in everyone}) == len(everyone), "Doubled id.")
+    _require(len({r.request_id for r in everyone}) == len(everyone), "A request id occurs twice.")
     for request in running:
-        _check_length(config, pool, request, ahead.get(request.request_id, 0))
+        _check_length(config, pool, request, in_flight.get(request.request_id, 0))
         _check_blocks(pool, request)
 
 
-def _check_length(config: EngineConfig, pool: BlockPool, request: Request, ahead: int) -> None:
+def _check_length(config: EngineConfig, pool: BlockPool, request: Request, in_flight: int) -> None:
     computed, num_blocks = request.num_computed_tokens, len(request.block_table)
     enough = pool.blocks_for(computed) <= num_blocks
-    _require(enough, f"{request.request_id} computed more than it holds.")
+    _require(enough, f"{request.request_id} has more computed tokens than block slots.")
     if config.kv_allocation == "paged":
-        needed = pool.blocks_for(max(computed, ahead, 1))
-        _require(num_blocks <= needed, f"{request.request_id} holds more blocks than it needs.")
-    held = pool.blocks_for(ahead) <= num_blocks
-    _require(held, f"{request.request_id} is computed ahead of what it holds.")
+        needed = pool.blocks_for(max(computed, in_flight, 1))
+        _require(num_blocks <= needed, f"{request.request_id} has more blocks than it needs.")
+    held = pool.blocks_for(in_flight) <= num_blocks
+    _require(held, f"{request.request_id} has a step in flight beyond its blocks.")
     drafted = request.num_draft_kv_tokens <= computed
     _require(drafted, f"{request.request_id} has more draft KV than KV.")
     start = request.draft_kv_start

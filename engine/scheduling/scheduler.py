@@ -19,7 +19,7 @@ from typing import NamedTuple
 from engine.config import EngineConfig
 from engine.scheduling.block_pool import BlockPool, IntegrityError
 from engine.scheduling.block_tables import BlockTables
-from engine.scheduling.invariants import check_books
+from engine.scheduling.invariants import check_invariants
 from engine.scheduling.request import Request
 from engine.scheduling.step_plan import Grant, Outcome, StepPlan
 from engine.snapshot import FinishReason, RequestState
@@ -49,9 +49,9 @@ class Scheduler:
     The cycle is `plan()`, the model, `commit()`. Whatever changes requests or settings (`add`,
     `finish`, `update`, `preempt_all`, `replace_pool`) belongs between cycles, not inside one.
 
-    While a step is computed the one after it may be planned and launched too: see `plan_ahead`.
-    Between the commits of the two it is `ahead`, and `add` and `finish` may still come; for all
-    else it is committed first, or given up with `revoke_ahead`.
+    While a step is computed the one after it may be planned and launched too: see `plan_next`.
+    Between the commits of the two it is `next_plan`, and `add` and `finish` may still come; for all
+    else it is committed first, or given up with `revoke_next`.
     """
 
     def __init__(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
@@ -60,7 +60,7 @@ class Scheduler:
         self.running: list[Request] = []
         self.prefix = PrefixStatistics()
         self.num_preemptions = 0
-        self.ahead: StepPlan | None = None  # being computed, though the step before it is not over
+        self.next_plan: StepPlan | None = None  # in flight, before the last step is committed
         self._batch_places = 0  # static batching: who may still join the batch that is filling
 
     # -- requests ---------------------------------------------------------------------------
@@ -158,9 +158,9 @@ class Scheduler:
         request.finish_reason = reason
         request.finished = now
 
-    # -- a step ahead -----------------------------------------------------------------------
+    # -- async scheduling -------------------------------------------------------------------
 
-    def plan_ahead(self, plan: StepPlan) -> StepPlan | None:
+    def plan_next(self, plan: StepPlan) -> StepPlan | None:
         """The step after `plan`, which is being computed and not committed: the same requests, each
         with the token that it is about to get. Those whose last token that is are left out.
 
@@ -187,9 +187,9 @@ class Scheduler:
         grants = tuple(Grant(request, request.num_tokens, 1) for request in requests)
         return StepPlan(grants, (), self._held_back(list(grants)))
 
-    def revoke_ahead(self, ahead: StepPlan) -> None:
-        """Give up a step that is ahead: it will be planned again."""
-        for grant in ahead.grants:
+    def revoke_next(self, plan: StepPlan) -> None:
+        """Take back `plan_next`: the step will be planned again."""
+        for grant in plan.grants:
             if grant.request.state is RequestState.RUNNING:
                 self.tables.shorten(grant.request, grant.start)
 
@@ -325,9 +325,9 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every invariant of scheduler and pool holds between steps."""
-        grants = () if self.ahead is None else self.ahead.grants
+        grants = () if self.next_plan is None else self.next_plan.grants
         ends = {grant.request.request_id: grant.end for grant in grants}
-        check_books(self.config, self.pool, self.waiting, self.running, ends)
+        check_invariants(self.config, self.pool, self.waiting, self.running, ends)
 
 
 def waste(requests: Iterable[Request], block_size: int) -> int:

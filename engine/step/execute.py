@@ -1,4 +1,4 @@
-"""A step on its way: planned, drafted for and launched; then read, which waits for the device."""
+"""An in-flight step: `launch` plans and launches it; `read` blocks until the device is done."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from engine.telemetry.recorder import StepTimer, sampling_grants
 
 
 @dataclass(slots=True)
-class Flight:
+class InFlightStep:
     """A step that was launched and not read yet. sampling: the grants whose rows are sampled, in
-    the order of these. launched: when that was done. is_ahead: before the step before it was read.
-    is_replayed: from a captured graph.
+    row order. launched: the time of it. is_async: launched before the previous step was read.
+    is_replayed: from a CUDA graph.
     """
 
     plan: StepPlan
@@ -30,16 +30,16 @@ class Flight:
     verification: Verification
     timer: StepTimer
     launched: float
-    is_ahead: bool = False
+    is_async: bool = False
     is_replayed: bool = False
 
     def drop_ended(self) -> None:
-        """Leave requests out of the plan that have ended since it was made."""
+        """Drop requests from the plan that ended since it was made."""
         grants = tuple(grant for grant in self.plan.grants if _runs(grant))
         self.plan = self.plan._replace(grants=grants)
 
     def read(self) -> tuple[list[Grant], list[Verified]]:
-        """What came out for the requests that still run; waits for the device."""
+        """Results of the requests that still run. Blocks until the device is done."""
         pairs = zip(self.sampling, self.verification.read(), strict=True)
         kept = [(grant, found) for grant, found in pairs if _runs(grant)]
         return [grant for grant, _ in kept], [found for _, found in kept]
@@ -53,9 +53,9 @@ def launch(
     clock: Callable[[], float],
     *,
     is_followed: bool = False,
-) -> Flight | None:
-    """Plan the next step and launch it; None where there is nothing to compute. is_followed:
-    whether the one after it may be launched before this one is read."""
+) -> InFlightStep | None:
+    """Plan and launch the next step; None without work. is_followed: whether the one after it may
+    be launched before this one is read."""
     timer = StepTimer(clock())
     speculator.set_limits(scheduler.running, len(scheduler.waiting), host.runner.graphs)
     plan = scheduler.plan(timer.start)
@@ -80,7 +80,7 @@ def launch(
     timer.model_s, timer.sample_s = computed - packed, launched - computed
     timer.exchange_s = host.runner.exchange_s
     is_replayed = host.runner.was_replayed
-    return Flight(plan, sampling, verification, timer, launched, is_replayed=is_replayed)
+    return InFlightStep(plan, sampling, verification, timer, launched, is_replayed=is_replayed)
 
 
 def _rows(grant: Grant) -> list[SamplingRow]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine import LLMEngine, SamplingParams
-from engine.step.execute import Flight
+from engine.step.execute import InFlightStep
 from tests.engine import tiny_models
 from tests.engine.models.live_bytes import live_bytes
 from tests.gpu import engines
@@ -77,9 +77,9 @@ def test_nothing_waits_but_where_tokens_are_read(
     """torch raises at whatever else waits for the device."""
     engine = make(enforce_eager=enforce_eager)
     wanted = tokens_of(engine)  # and whatever is done once
-    read, reads = Flight.read, []
+    read, reads = InFlightStep.read, []
 
-    def allowed(flight: Flight) -> object:
+    def allowed(flight: InFlightStep) -> object:
         reads.append(flight)
         torch.cuda.set_sync_debug_mode("default")
         try:
@@ -87,13 +87,13 @@ def test_nothing_waits_but_where_tokens_are_read(
         finally:
             torch.cuda.set_sync_debug_mode("error")
 
-    monkeypatch.setattr(Flight, "read", allowed)
+    monkeypatch.setattr(InFlightStep, "read", allowed)
     torch.cuda.set_sync_debug_mode("error")
     try:
         found = tokens_of(engine)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert found == wanted and not engine.looks_ahead
+    assert found == wanted and not engine.async_scheduling
     assert 14 <= len(reads) == len(engine.snapshot().steps) // 2, "once a step"
 
 

@@ -14,7 +14,7 @@ from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.sampling.sampler import Sampler, SamplingRow
 from engine.speculation.proposer import Proposal
 from engine.speculation.verify import Verification
-from engine.step.execute import Flight
+from engine.step.execute import InFlightStep
 
 pytestmark = pytest.mark.gpu
 
@@ -67,13 +67,13 @@ def on_cpu() -> list[list[int]]:
 
 
 @pytest.mark.parametrize("enforce_eager", [True, False])
-@pytest.mark.parametrize("looks_ahead", [True, False])
+@pytest.mark.parametrize("async_scheduling", [True, False])
 def test_the_tokens_of_the_cpu(
-    on_cpu: list[list[int]], enforce_eager: bool, looks_ahead: bool
+    on_cpu: list[list[int]], enforce_eager: bool, async_scheduling: bool
 ) -> None:
     engine = make("cuda:0", enforce_eager=enforce_eager)
-    assert engine.looks_ahead
-    engine.looks_ahead = looks_ahead
+    assert engine.async_scheduling
+    engine.async_scheduling = async_scheduling
     assert ("decode" in engine.model_info.kernels) != enforce_eager, engine.model_info.notices
     found = tokens_of(engine)
     engine.check_integrity()
@@ -86,7 +86,7 @@ def test_replayed_steps_give_the_tokens_of_eager_ones(kv_cache_dtype: str) -> No
     tokens = []
     for eager in (True, False):
         engine = make("cuda:0", kv_cache_dtype=kv_cache_dtype, enforce_eager=eager)
-        engine.looks_ahead = not eager
+        engine.async_scheduling = not eager
         tokens.append(tokens_of(engine))
         engine.shutdown()
     assert tokens[0] == tokens[1]
@@ -98,9 +98,9 @@ def test_nothing_waits_while_a_step_is_launched(
 ) -> None:
     """torch raises at whatever waits for the device, but where tokens are read."""
     engine = make("cuda:0", enforce_eager=enforce_eager)
-    read, reads = Flight.read, []
+    read, reads = InFlightStep.read, []
 
-    def allowed(flight: Flight) -> object:
+    def allowed(flight: InFlightStep) -> object:
         reads.append(flight)
         torch.cuda.set_sync_debug_mode("default")
         try:
@@ -109,7 +109,7 @@ def test_nothing_waits_while_a_step_is_launched(
             torch.cuda.set_sync_debug_mode("error")
 
     tokens_of(engine)  # whatever is done once
-    monkeypatch.setattr(Flight, "read", allowed)
+    monkeypatch.setattr(InFlightStep, "read", allowed)
     torch.cuda.set_sync_debug_mode("error")
     try:
         tokens_of(engine)

@@ -19,6 +19,7 @@ from engine.memory.plan import plan_memory
 from engine.memory.profiling import blocks_of, largest_step, run_largest
 from engine.messages import AddRequest, Load, Loaded, MadeRoom, OutputEvent
 from engine.runner.model_runner import ModelRunner
+from engine.step.loop import StepLoop
 from tests.engine import tiny_models
 from tests.engine.test_engine_thread import Recorder, finished, tokens
 
@@ -248,7 +249,7 @@ def test_the_thread_says_that_a_step_was_not_launched_ahead(
 
     execute = ModelRunner.execute
     monkeypatch.setattr(ModelRunner, "execute", refused)
-    monkeypatch.setattr(LLMEngine, "looks_ahead", True)
+    monkeypatch.setattr(StepLoop, "async_scheduling", True)
     config = EngineConfig(model=str(tiny_folder), dtype="float32", num_threads=1)
     thread.submit(Load(config.replace(kv_cache_memory_bytes=2**20)))
     loaded = events.wait(Loaded)

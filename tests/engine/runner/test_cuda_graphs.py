@@ -152,11 +152,11 @@ def _generate(engine: LLMEngine, count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("family", "looks_ahead"),
+    ("family", "async_scheduling"),
     [("llama", True), ("gemma2", True), ("gpt_oss", False), ("qwen3_moe", False)],
 )
 def test_replayed_steps_give_the_tokens_of_eager_ones(
-    family: str, looks_ahead: bool, recording: Recording, tmp_path: Any
+    family: str, async_scheduling: bool, recording: Recording, tmp_path: Any
 ) -> None:
     """Mixtures, windows, soft caps and sinks among them, and 8-bit KV; alone and padded."""
     folder = tiny_models.save(tiny_models.make_model(family), tmp_path)
@@ -167,7 +167,7 @@ def test_replayed_steps_give_the_tokens_of_eager_ones(
     tokens = []
     for eager in (True, False):
         engine = LLMEngine(config.replace(enforce_eager=eager))
-        engine.looks_ahead = looks_ahead
+        engine.async_scheduling = async_scheduling
         tokens.append([_generate(engine, count) for count in (1, 3, 7)])
         assert (engine.runner.graphs is None) == eager
         engine.shutdown()

@@ -146,7 +146,7 @@ class Watched:
     def __init__(self, engine: LLMEngine, head: tiny_heads.Head, model: Any) -> None:
         self.engine, self.head, self.model = engine, head, model
         self.checked: list[int] = []  # where the context began, for each draft
-        proposer = engine._speculator.proposer
+        proposer = engine._loop.speculator.proposer
         assert isinstance(proposer, Eagle3Proposer)
         self.propose, proposer.propose = proposer.propose, self._propose  # type: ignore[method-assign]
 
@@ -257,8 +257,8 @@ def test_blocks_say_truly_whether_the_head_was_there(
         if action == "add":
             length = data.draw(st.integers(len(PROMPTS[0]), len(text)))
             engine.add_request(text[:length], PLAIN_GREEDY)
-        elif action == "abort" and engine._requests:
-            engine.abort(data.draw(st.sampled_from(sorted(engine._requests))))
+        elif action == "abort" and engine._loop.requests:
+            engine.abort(data.draw(st.sampled_from(sorted(engine._loop.requests))))
         elif action == "switch":
             engine.reconfigure(
                 num_speculative_tokens=data.draw(st.integers(0, 4)),
@@ -274,7 +274,7 @@ def test_what_is_kept_for_a_request_goes_with_it(
     make_engine: MakeEngine, head_folder: Path
 ) -> None:
     engine = make_engine(**eagle(head_folder))
-    proposer = engine._speculator.proposer
+    proposer = engine._loop.speculator.proposer
     assert isinstance(proposer, Eagle3Proposer)
     ids = [engine.add_request(prompt, PARAMS[3]) for prompt in PROMPTS]
     for _ in range(3):
@@ -292,7 +292,7 @@ def test_hidden_states_that_are_not_finite_end_drafting_for_that_request_alone(
     make_engine: MakeEngine, head_folder: Path, plain: list[Any]
 ) -> None:
     engine = make_engine(**eagle(head_folder))
-    proposer = engine._speculator.proposer
+    proposer = engine._loop.speculator.proposer
     assert isinstance(proposer, Eagle3Proposer)
     ids = [engine.add_request(prompt, GREEDY) for prompt in PROMPTS[:2]]
     take, length = proposer.taps.take, len(PROMPTS[0])

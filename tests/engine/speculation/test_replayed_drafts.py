@@ -70,8 +70,8 @@ def test_ngrams_are_verified_in_rows(
     )
     assert results(engine) == plain
     assert any(batch.num_tokens > batch.num_requests for _, batch in replayed)
-    assert engine._speculator._costs._replayed.slope is not None
-    assert engine._speculator._costs._launched.count == 0
+    assert engine._loop.speculator._costs._replayed.slope is not None
+    assert engine._loop.speculator._costs._launched.count == 0
 
 
 def test_where_launching_is_as_fast_nothing_is_verified_in_rows(
@@ -86,7 +86,7 @@ def test_where_launching_is_as_fast_nothing_is_verified_in_rows(
     )
     assert results(engine) == plain
     assert replayed and all(batch.is_decode for _, batch in replayed)
-    costs = engine._speculator._costs  # of those that are launched, and of those that are not
+    costs = engine._loop.speculator._costs  # of those that are launched, and of those that are not
     assert costs._launched.count > 1 and costs._replayed.count > 1
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine.kernels.quantized import make_expert_weights
 from engine.models.layers.experts import HeldExperts
 from engine.numerics.rounding import round_nf4
-from engine.step.execute import Flight
+from engine.step.execute import InFlightStep
 from tests.engine import tiny_heads, tiny_models
 from tests.gpu.engines import PARAMS, PROMPTS, Engines, Make, tokens_of
 from tests.gpu.simulated.machine import DEVICE, machine
@@ -45,10 +45,10 @@ def test_the_tokens_of_the_cpu_and_one_wait_a_step(
     wanted = tokens_of(make(device="cpu"))
     engine = make(**changes)
     assert ("decode" in engine.model_info.kernels) == (not changes), engine.model_info.notices
-    assert engine.looks_ahead
-    reads: list[Flight] = []
-    read = Flight.read
-    monkeypatch.setattr(Flight, "read", lambda flight: (reads.append(flight), read(flight))[1])
+    assert engine.async_scheduling
+    reads: list[InFlightStep] = []
+    read = InFlightStep.read
+    monkeypatch.setattr(InFlightStep, "read", lambda step: (reads.append(step), read(step))[1])
     before = machine.waits
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -56,7 +56,7 @@ def test_the_tokens_of_the_cpu_and_one_wait_a_step(
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert machine.waits == before and len(reads) >= 7
-    engine.looks_ahead = False
+    engine.async_scheduling = False
     assert tokens_of(engine) == wanted
 
 

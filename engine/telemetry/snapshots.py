@@ -1,4 +1,4 @@
-"""Makes snapshots: the state of scheduler, pool and memory as plain immutable records."""
+"""Snapshots: the state of scheduler, block pool and memory as immutable records."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class MemoryMeter:
         return own, told.total - told.used, told.total
 
 
-def observe(
+def take_snapshot(
     assembly: Assembly,
     scheduler: Scheduler,
     recorder: Recorder,
@@ -83,7 +83,7 @@ def observe(
 ) -> EngineSnapshot:
     """The engine now, with the steps and samples that `recorder` gathered since the last call."""
     steps, ttft, itl = recorder.drain()
-    blocks = observe_blocks(scheduler.pool, scheduler.running)
+    blocks = block_snapshot(scheduler.pool, scheduler.running)
     return EngineSnapshot(
         time=now,
         step_index=recorder.num_steps,
@@ -91,7 +91,7 @@ def observe(
         model=assembly.info,
         requests=tuple(request.snapshot() for request in scheduler.requests),
         blocks=blocks,
-        memory=observe_memory(
+        memory=memory_snapshot(
             assembly, scheduler, blocks, meter.read(now, assembly.config.device)
         ),
         counters=recorder.counters(scheduler, scheduler.pool.num_evictions),
@@ -104,7 +104,7 @@ def observe(
     )
 
 
-def observe_blocks(pool: BlockPool, running: list[Request]) -> BlockSnapshot:
+def block_snapshot(pool: BlockPool, running: list[Request]) -> BlockSnapshot:
     ref_count = np.array(pool.ref_count, dtype=np.int32)  # from buffers: a plain copy
     hashed = np.array(pool.is_published, dtype=np.bool_)
     owner = np.where(hashed, BLOCK_CACHED, BLOCK_FREE).astype(np.int32)
@@ -128,7 +128,7 @@ def observe_blocks(pool: BlockPool, running: list[Request]) -> BlockSnapshot:
 def inspect_block(
     scheduler: Scheduler, decode: Callable[[Sequence[int]], str], block: int
 ) -> BlockDetails | None:
-    """What a block holds now; None where the cache has no such block."""
+    """Content and owners of a block; None if the cache has no such block."""
     pool = scheduler.pool
     if not 0 <= block < pool.num_blocks:
         return None
@@ -155,7 +155,7 @@ def inspect_block(
     )
 
 
-def observe_memory(
+def memory_snapshot(
     assembly: Assembly,
     scheduler: Scheduler,
     blocks: BlockSnapshot,
