@@ -96,15 +96,18 @@ def tune_commands(panel: EngineSettingsPanel, bridge: EngineBridge) -> list[Comm
 
     return [
         Command(
-            "tune.undo", "Undo setting", panel.undo, "Tune", "Ctrl+Alt+Z", "undo", "history",
+            "tune.undo", "Undo setting", panel.commands.undo, "Tune", "Ctrl+Alt+Z", "undo",
+            "history",
             is_enabled=lambda: panel.model.can_undo, why_not=why_not,
         ),
         Command(
-            "tune.redo", "Redo setting", panel.redo, "Tune", "Ctrl+Alt+Shift+Z", "redo", "history",
+            "tune.redo", "Redo setting", panel.commands.redo, "Tune", "Ctrl+Alt+Shift+Z", "redo",
+            "history",
             is_enabled=lambda: panel.model.can_redo, why_not=why_not,
         ),
         Command(
-            "tune.defaults", "Reset engine settings", panel.reset, "Tune", section="history",
+            "tune.defaults", "Reset engine settings", panel.commands.reset, "Tune",
+            section="history",
             is_enabled=lambda: bool(panel.model.chosen), why_not=why_not,
         ),
         Command(

@@ -216,8 +216,8 @@ def take_server(camera: Camera) -> Iterator[Path]:
     window.resize(LAPTOP)
     yield from camera.in_both_modes("engines-empty", window)
     for name, url in (("the same, as a client", page.serving.url), ("lab", "http://127.0.0.1:9")):
-        page.book.keep(new_connection(name, url), "")
-    page.connections.choose(page.book.connections[0].id)
+        page.store.keep(new_connection(name, url), "")
+    page.connections.choose(page.store.connections[0].id)
     page.connections.test()
     story = camera.ask("Tell me a story about a fox and a lamp.", 200)
     camera.wait(lambda: len(story().split()) > 20, REPLY_TIMEOUT_S, "no reply began")

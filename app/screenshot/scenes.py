@@ -218,12 +218,12 @@ def _precision(camera: Camera) -> Iterator[Path]:
     yield from camera.in_both_modes("precision-chosen", camera.window)
     text = camera.ask(long_prompts()[0][1], MAX_TOKENS)
     camera.wait(lambda: len(text().split()) > 12, REPLY_TIMEOUT_S, "no reply began")
-    panel.apply()
+    panel.commands.apply()
     camera.wait(lambda: _weights(bridge) == "int8", LOAD_TIMEOUT_S, "int8 was not loaded")
     camera.wait_for_replies()
     yield from camera.in_both_modes("precision", camera.window)
     yield from _comparison(camera)
-    panel.undo()
+    panel.commands.undo()
     camera.wait(lambda: _weights(bridge) == "auto", LOAD_TIMEOUT_S, "it did not go back")
 
 

@@ -1,7 +1,7 @@
-"""How each engine setting is shown: made from `engine.config.SETTINGS`, sharpened by a table.
+"""Row specs of the engine settings, from `engine.config.SETTINGS` and a table of refinements.
 
-A setting that is added to the registry appears by itself, at the end, with a control that fits
-its type; an entry here gives it a place, usual values and a unit.
+A new setting of the registry appears at the end with a control for its type; an entry here sets
+its section, steps and unit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }
 
 NOT_SHOWN = ("model", "load_format")
-"""Chosen by opening a model."""
+"""Set by opening a model."""
 
 PATHS = ("speculative_model",)
 """Folders."""
@@ -76,37 +76,41 @@ _OF_METHOD: dict[str, tuple[str, ...]] = {
 }
 
 
+_METHODS = {"draft_model": "a draft model", "eagle3": "an EAGLE-3 head", "ngram": "n-gram lookup"}
 _OF_GPU = ("enforce_eager", "gpu_layers")
-_OF_CPU = ("adaptive_threads",)  # the number is also that of loading
+_OF_CPU = ("adaptive_threads",)  # num_threads also applies to loading
 
 
 def only_with(name: str) -> str:
-    """Why a setting that does not matter now cannot be changed."""
-    return "only with " + " or ".join(_OF_METHOD[name])
+    """Why a setting has no effect with the current method."""
+    methods = _OF_METHOD[name]
+    if len(methods) == 3:
+        return "Requires speculative decoding"
+    return "Requires " + " or ".join(_METHODS[method] for method in methods)
 
 
 def only_on(name: str, device: str, is_divided: bool = False, num_gpus: int = 1) -> str:
-    """Why a setting does nothing on `device`; "" where it does something, or is not known to.
-    is_divided: the CPU computes layers beside a GPU. num_gpus: that have a part of the model."""
+    """Why a setting has no effect on `device`; "" otherwise. is_divided: with CPU offload.
+    num_gpus: GPUs that share the model."""
     on_gpu = device == "auto" or device.startswith("cuda")
     if name in _OF_GPU and not on_gpu:
-        return "only on an NVIDIA GPU"
+        return "Requires an NVIDIA GPU"
     if name == "enforce_eager" and num_gpus > 1:
-        return "several GPUs launch every kernel by itself"
+        return "CUDA graphs require a single GPU"
     if name in _OF_CPU and device.startswith("cuda") and not is_divided:
-        return "only where the CPU computes layers"
+        return "Requires layers on the CPU"
     return ""
 
 
 def matters(name: str, speculative_method: str) -> bool:
-    """Whether a setting does anything with this method of speculative decoding."""
+    """Whether a setting has an effect with this speculative method."""
     return speculative_method in _OF_METHOD.get(name, (speculative_method,))
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What bounds the sliders. `gpus`: names of NVIDIA GPUs, in the driver's order; num_nodes: NUMA
-    nodes of the CPU, 0 where they are not known."""
+    """Bounds of the rows. `gpus`: names in the driver's order; num_nodes: NUMA nodes, 0 where
+    unknown."""
 
     memory_bytes: int = 64 * GIB
     num_cpus: int = os.cpu_count() or 1
@@ -116,7 +120,7 @@ class Machine:
 
     @property
     def devices(self) -> tuple[tuple[str, str], ...]:
-        """(value of the setting, what it is called) of every GPU."""
+        """(value, text) of every GPU."""
         named = enumerate(self.gpus)
         return tuple((f"cuda:{n}", f"cuda:{n} · {name}") for n, name in named)
 
@@ -134,20 +138,20 @@ def _threads(spec: RowSpec, machine: Machine) -> RowSpec:
 
 
 def _layers(spec: RowSpec, machine: Machine) -> RowSpec:
-    """How many there are is known with the model: `NumberControl.set_highest`."""
+    """The maximum comes with the model: `NumberControl.set_highest`."""
     return replace(
         spec, choices=(), minimum=1, maximum=1, steps=(1.0,), is_whole=True, unit="of 1",
         auto=AUTO, all=ALL,
     )  # fmt: skip
 
 
-def _each_its_own() -> Iterator[tuple[str, str]]:
-    """Keys and values stored differently: ("k=int8,v=fp8", "K int8 · V fp8") and so on."""
+def _mixed_kv_dtypes() -> Iterator[tuple[str, str]]:
+    """Different dtypes for K and V: ("k=int8,v=fp8", "K int8 · V fp8") and so on."""
     for keys, values in itertools.permutations(KV_DTYPES, 2):
         yield f"k={keys},v={values}", f"K {keys} · V {values}"
 
 
-_SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
+_REFINE: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
     "max_num_seqs": lambda s, m: replace(
         s, steps=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256), unit=""
     ),
@@ -162,7 +166,7 @@ _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
         s, steps=_powers(GIB / 64, m.memory_bytes), maximum=m.memory_bytes,
         scale=GIB, decimals=3, unit="GiB", auto="auto",
     ),
-    "kv_cache_dtype": lambda s, m: replace(s, choices=(*s.choices, *_each_its_own())),
+    "kv_cache_dtype": lambda s, m: replace(s, choices=(*s.choices, *_mixed_kv_dtypes())),
     "gpu_memory_utilization": lambda s, m: replace(
         s, steps=tuple(n / 100 for n in range(10, 101, 5)), scale=0.01, decimals=0,
         unit="%"
@@ -174,7 +178,8 @@ _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
     "prompt_lookup_max": lambda s, m: replace(s, steps=(1, 2, 3, 4, 5, 6, 8, 12, 16), unit=""),
     "quantization_group_size": lambda s, m: replace(s, steps=(32, 64, 128, 256), unit=""),
     "max_model_len": lambda s, m: replace(
-        s, steps=_powers(256, m.max_model_len), maximum=m.max_model_len, unit="", auto="model's"
+        s, steps=_powers(256, m.max_model_len), maximum=m.max_model_len, unit="",
+        auto="model maximum",
     ),
     "num_threads": _threads,
     "device": lambda s, m: replace(s, choices=(*s.choices, *m.devices)),
@@ -185,7 +190,7 @@ _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
 
 
 def row_spec(setting: Setting, machine: Machine) -> RowSpec:
-    """How `setting` is shown on this machine."""
+    """The row of `setting` on this machine."""
     spec = RowSpec(
         name=setting.name,
         label=setting.label,
@@ -204,12 +209,12 @@ def row_spec(setting: Setting, machine: Machine) -> RowSpec:
         spec = replace(
             spec, minimum=lowest, maximum=highest, decimals=0 if is_whole else 2, is_whole=is_whole
         )
-    sharpen = _SHARPEN.get(setting.name)
-    return sharpen(spec, machine) if sharpen else spec
+    refine = _REFINE.get(setting.name)
+    return refine(spec, machine) if refine else spec
 
 
 def sections(machine: Machine) -> dict[str, list[RowSpec]]:
-    """Section -> rows, every setting of the registry that a person can choose among."""
+    """Rows by section, for every choosable setting."""
     placed = {name for names in SECTIONS.values() for name in names}
     left = [name for name in SETTINGS if name not in placed and is_choosable(SETTINGS[name])]
     wanted = {**SECTIONS, "Other": tuple(left)} if left else dict(SECTIONS)
@@ -220,7 +225,7 @@ def sections(machine: Machine) -> dict[str, list[RowSpec]]:
 
 
 def is_choosable(setting: Setting) -> bool:
-    """Whether there is anything to choose: a list with one entry, or a path, is not shown."""
+    """Whether there is a choice: one-entry lists and most paths have none."""
     if setting.name in NOT_SHOWN:
         return False
     if setting.choices:

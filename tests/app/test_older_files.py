@@ -38,7 +38,7 @@ from app.features.compare.replies import Reply, Stage
 from app.features.models.downloads import DownloadQueue
 from app.features.quantize.kept_reports import Keeper
 from app.features.recording import file as flight_file
-from app.features.serve.address_book import KeyDesk
+from app.features.serve.connections import KeyCache
 from app.features.serve.controller import KEY as SERVER_KEY
 from app.link.child_process import LogSender, Ready, parse_ready, parse_record, ready_line
 from app.link.hardware_monitor import PeaksStore
@@ -387,12 +387,12 @@ def test_connections_are_there_and_their_keys_are_found_in_the_keyring(
         "Never reached": ("http://new.invalid:1234", None, "", ""),
     }
     assert [name for name, one in found.items() if one.is_watched] == ["Laptop"]
-    desk = KeyDesk()
+    keys = KeyCache()
     names = {name: one.key_name for name, one in found.items()} | {"": SERVER_KEY}
     for name in names.values():
-        desk.fetch(name)
-    qtbot.waitUntil(lambda: all(map(desk.is_known, names.values())))
-    assert {name: desk.key(key_name) for name, key_name in names.items()} == {
+        keys.fetch(name)
+    qtbot.waitUntil(lambda: all(map(keys.is_known, names.values())))
+    assert {name: keys.key(key_name) for name, key_name in names.items()} == {
         "Big box": "sk-box", "Rack vLLM": "sk-rack", "Laptop": "", "Gateway": "sk-gateway",
         "Never reached": "", "": "sk-of-the-server",
     }  # fmt: skip
@@ -734,7 +734,7 @@ def test_the_window_opens_with_all_of_it(
     assert [one.name for one in profiles] == ["Empty", "From a later version", "many & at once"]
 
     assert pages.server.panel.form.port.value() == 8123
-    names = [one.name for one in pages.server.book.connections]
+    names = [one.name for one in pages.server.store.connections]
     assert names == ["Big box", "Rack vLLM", "Laptop", "Gateway", "Never reached"]
     assert [one.repo_id for one in pages.models.queue] == ["somebody/model-a", "somebody/model-b"]
     commands.run("page.quantize")

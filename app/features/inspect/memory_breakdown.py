@@ -77,7 +77,7 @@ class MemoryFigures:
     free_at_load: int
     limit: int
     kv_words: str = ""
-    place: str = "The machine"
+    place: str = "Machine"
     device: str = ""
     in_ram: InRam | None = None
     num_gpus: int = 0
@@ -170,7 +170,7 @@ class MemoryAccount:
             free_at_load=plan.free,
             limit=plan.limit,
             kv_words=kv_words(plan.key_dtype, plan.value_dtype),
-            place=f"The GPU ({self._device})" if self._is_on_gpu else "The machine",
+            place=f"GPU ({self._device})" if self._is_on_gpu else "Machine",
             device=self._device if self._is_on_gpu else "",
             in_ram=self._in_ram(memory),
             num_gpus=self._num_gpus,

@@ -86,7 +86,7 @@ class SettingsDialog(QDialog):
         self._message.setProperty("role", "small")
         self.apply = _button("Apply", "Apply the changes that cost a cache rebuild or a reload")
         restyle(self.apply, kind="primary")
-        self.apply.clicked.connect(panel.apply)
+        self.apply.clicked.connect(panel.commands.apply)
         self.reset_all = _button(
             "Program defaults", "Every setting of the program to its default; the folders stay"
         )

@@ -17,7 +17,7 @@ TRIED_PORTS = 100
 
 
 def network_addresses() -> list[str]:
-    """IPv4 addresses under which other machines may reach this one; the likeliest first."""
+    """IPv4 addresses of this machine for other machines, likeliest first."""
     states = psutil.net_if_stats()
     found: list[str] = []
     for name, entries in psutil.net_if_addrs().items():
@@ -37,12 +37,12 @@ def _is_reachable(address: str) -> bool:
 
 
 def _rank(address: str) -> int:
-    """Home and office networks before the bridges of containers, which are in 172.16/12."""
+    """Container bridges (172.16/12) last."""
     return int(ipaddress.ip_address(address) in ipaddress.ip_network("172.16.0.0/12"))
 
 
 def url_of(host: str, port: int) -> str:
-    """The address that other programs are given."""
+    """The URL for other programs."""
     if host == EVERYWHERE:
         found = network_addresses()
         host = found[0] if found else socket.gethostname()
@@ -50,7 +50,7 @@ def url_of(host: str, port: int) -> str:
 
 
 def is_this_server(base_url: str, own_url: str) -> bool:
-    """Whether `base_url` leads to the server of this machine that others know as `own_url`."""
+    """Whether `base_url` is this machine's server `own_url`."""
     try:
         given = urlsplit(base_url if "://" in base_url else f"//{base_url}")
         port = given.port or (443 if given.scheme == "https" else 80)
@@ -61,7 +61,7 @@ def is_this_server(base_url: str, own_url: str) -> bool:
 
 
 def next_free_port(host: str, port: int) -> int | None:
-    """The next one above `port` on which a server could listen; None where there is none near."""
+    """The next free port above `port`, or None."""
     for candidate in range(port + 1, min(port + TRIED_PORTS, 65_536)):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
             try:
@@ -74,7 +74,7 @@ def next_free_port(host: str, port: int) -> int | None:
 
 KEY_VARIABLE = "INFERDECK_API_KEY"
 ANY_KEY = "none"
-"""OpenAI's client wants a key also where the server wants none."""
+"""OpenAI's client requires a key, even where the server needs none."""
 
 
 class Example(NamedTuple):
@@ -105,7 +105,7 @@ def examples(url: str, model: str, *, has_key: bool) -> list[Example]:
         + "for chunk in stream:\n"
         + '    print(chunk.choices[0].delta.content or "", end="", flush=True)'
     )
-    set_key = f"export {KEY_VARIABLE}=...   # the key of the server\n" if has_key else ""
+    set_key = f"export {KEY_VARIABLE}=...   # the server's key\n" if has_key else ""
     window = f"{set_key}inferdeck --attach {url}"
     environment = (
         f"export OPENAI_BASE_URL={url}/v1\n"
@@ -115,9 +115,9 @@ def examples(url: str, model: str, *, has_key: bool) -> list[Example]:
     )  # fmt: skip
     bench = f"inferdeck bench --base-url {url} --workload mixed-lengths --concurrency 8"
     return [
-        Example("curl", curl, "One question from a terminal"),
-        Example("Python", python, "OpenAI's own client, as for any other service"),
-        Example("Inferdeck", window, "A window elsewhere, with all views of this engine"),
-        Example("Environment", environment, "For programs that read OpenAI's variables"),
+        Example("curl", curl, "A request from the terminal"),
+        Example("Python", python, "The official OpenAI client"),
+        Example("Inferdeck", window, "A remote window with all views"),
+        Example("Environment", environment, "For programs that read OPENAI_* variables"),
         Example("Benchmark", f"{set_key}{bench}", "A load from another machine"),
     ]

@@ -1,4 +1,4 @@
-"""The latest calls as a table, newest first: who called what, and how it went."""
+"""Recent API calls as a table, newest first."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ class Column(NamedTuple):
 COLUMNS = (
     Column("Time", lambda r: time.strftime("%H:%M:%S", time.localtime(r.at)), 82),
     Column("Call", lambda r: f"{r.method} {r.path}", 120),
-    Column("Status", lambda r: _status(r), 96, tip="Of the answer, and what went wrong"),
-    Column("Tokens", lambda r: _count(r.num_tokens), 62, True, "Written in reply"),
+    Column("Status", lambda r: _status(r), 96, tip="HTTP status and error"),
+    Column("Tokens", lambda r: _count(r.num_tokens), 62, True, "Output tokens"),
     Column("TTFT, ms", lambda r: _ms(r.ttft_s), 78, True,
-           "From the call's first bytes until its first token was on the way"),
-    Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "From the call to its end"),
-    Column("Client", lambda r: r.client, 136, tip="Address and port of the caller"),
+           "From the request to its first token"),
+    Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "Duration of the call"),
+    Column("Client", lambda r: r.client, 136, tip="Client address and port"),
 )  # fmt: skip
-"""How a call went stands where it is seen in a narrow window too."""
+"""Columns; the status stays visible in narrow windows."""
 CALL, STATUS = 1, 2
 LEAST_ROWS = 5
-"""That the table has room for, its heading among them."""
+"""Least visible rows, with the header."""
 _GIVING = {CALL: 0.5, STATUS: 0.4}
-"""Shares of their width that these give up before the status is out of sight."""
+"""Share of their width that these columns lose before the status is hidden."""
 CALL_WIDTH = 206
-"""Where there is room for it; the status has what is left then."""
+"""Widest call column."""
 
 POLLS = ("/health", "/metrics", "/v1/models", "/version", f"/{OUR_PATH}")
-"""What programs ask again and again to see how the server is."""
+"""Paths that monitors poll."""
 
 
 def is_poll(record: CallRecord) -> bool:
-    """Whether a call is one of many that say nothing; one that failed does."""
+    """Whether a call is a successful poll."""
     return record.method == "GET" and record.path in POLLS and not record.has_failed
 
 
 def _whole(record: CallRecord) -> str:
-    """All of a call: a narrow table cuts its cells."""
+    """The full text of a call."""
     told = ((column.title, column.text(record)) for column in COLUMNS)
     return "\n".join(f"{title}: {text}" for title, text in told if text not in ("", NOTHING))
 
@@ -79,7 +79,7 @@ def _ms(seconds: float | None) -> str:
 
 
 class CallsTable(QAbstractTableModel):
-    """Takes new calls from the log when it is told to; polls where they are wanted."""
+    """The call log; polls are optional."""
 
     def __init__(self, log: CallLog, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -100,7 +100,7 @@ class CallsTable(QAbstractTableModel):
         self.renew()
 
     def renew(self) -> None:
-        """Show what has come since the last time."""
+        """Append new calls."""
         came = self._log.since(self._newest)[::-1]
         if came:
             self._newest = came[0].number
@@ -173,7 +173,7 @@ def _side(column: Column) -> Qt.AlignmentFlag:
 def calls_view(model: CallsTable) -> QTableView:
     view = CallsView()
     view.setModel(model)
-    dress_table(view, "The latest calls, newest first")
+    dress_table(view, "Recent calls, newest first")
     view.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
     HeadingFonts(view.horizontalHeader(), view.fit)
     view.fit()
@@ -181,7 +181,7 @@ def calls_view(model: CallsTable) -> QTableView:
 
 
 class CallsView(QTableView):
-    """Its columns follow the room and the size of text, until the user makes one wider."""
+    """Columns fit width and text size until the user resizes one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,8 +194,7 @@ class CallsView(QTableView):
             self.fit()
 
     def fit(self) -> None:
-        """What all columns leave is the call's, then the status's; where not even the status is in
-        sight they give way."""
+        """Distribute the remaining width: call first, then status."""
         row = self.fontMetrics().height() + SPACE_2
         self.verticalHeader().setDefaultSectionSize(row)
         self.setMinimumHeight(row * LEAST_ROWS)

@@ -1,4 +1,4 @@
-"""All engines beside each other: this machine's and those elsewhere, as many in a row as fit."""
+"""`EngineCards`: the local engine and all connections, as a grid of cards."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from app.clients.connection import Connection
 from app.clients.target import Probe
 from app.features.quantize.fields import wrapped
 from app.features.quantize.report_view import scroll_area
-from app.features.serve.address_book import ConnectionBook
+from app.features.serve.connections import ConnectionStore, Watcher
 from app.features.serve.engine_cards import WIDTH, ConnectionCard, EngineCard, LocalCard
-from app.features.serve.watcher import Watcher
 from app.link.bridge import EngineBridge
 from widgets.theme.theme import SPACE_2, SPACE_4
 
 EMPTY = (
-    "Engines elsewhere appear here beside this one: another Inferdeck, vLLM, SGLang, TensorRT-LLM, "
-    "TGI, llama.cpp, or anything that speaks OpenAI's API. Give one a name and an address at the "
-    "left; then chat with it, and see its figures in the same words."
+    "Remote engines appear here: Inferdeck, vLLM, SGLang, TensorRT-LLM, TGI, llama.cpp or any "
+    "OpenAI-compatible server. Add one at the left to chat with it and see its metrics."
 )
-IN_USE = "The window uses this engine now"
-USE = "Chat with it, and see it in every view; chats stay"
+IN_USE = "This window uses this engine"
+USE = "Use this engine in chats and views; chats are kept"
 
 
 class EngineCards(QWidget):
@@ -39,11 +37,11 @@ class EngineCards(QWidget):
     def __init__(
         self,
         bridge: EngineBridge,
-        book: ConnectionBook,
+        store: ConnectionStore,
         in_use: Callable[[], str],
     ) -> None:
         super().__init__()
-        self._bridge, self._book, self._in_use = bridge, book, in_use
+        self._bridge, self._store, self._in_use = bridge, store, in_use
         self._watchers: dict[str, Watcher] = {}
         self._keys: dict[str, str] = {}  # that the watchers have
         self.cards: dict[str, ConnectionCard] = {}
@@ -72,8 +70,8 @@ class EngineCards(QWidget):
         area = scroll_area(holder, "Engines")
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the cards' buttons have it
         whole.addWidget(area)
-        book.changed.connect(self.renew)
-        book.keys.arrived.connect(lambda _: self.renew())
+        store.changed.connect(self.renew)
+        store.keys.arrived.connect(lambda _: self.renew())
         self.renew()
 
     def close_down(self) -> None:
@@ -81,12 +79,12 @@ class EngineCards(QWidget):
             watcher.close()
 
     def renew(self) -> None:
-        """The cards as the book has them; what has not changed stays as it is."""
-        connections = self._book.connections
+        """Update the cards from the store."""
+        connections = self._store.connections
         for gone in set(self._watchers) - {one.id for one in connections}:
             self._remove(gone)
         for one in connections:
-            key, known = self._book.key(one), self._watchers.get(one.id)
+            key, known = self._store.key(one), self._watchers.get(one.id)
             if known is not None and _is_same(known.connection, one) and self._keys[one.id] == key:
                 known.connection = one
                 continue
@@ -118,28 +116,28 @@ class EngineCards(QWidget):
         card.deleteLater()
 
     def _on_recognised(self, connection_id: str, probe: Probe) -> None:
-        self._book.update(connection_id, dialect=probe.dialect, version=probe.version)
+        self._store.update(connection_id, dialect=probe.dialect, version=probe.version)
 
     def _on_watch(self, connection_id: str, is_on: bool) -> None:
-        self._book.update(connection_id, is_watched=is_on)
+        self._store.update(connection_id, is_watched=is_on)
 
     def _watch(self) -> None:
-        """Those that are to be watched now."""
-        for one in self._book.connections:
+        """Watch the visible and the always-watched engines."""
+        for one in self._store.connections:
             wanted = one.is_watched or self.isVisible()
-            if not wanted or self._book.keys.is_known(one.key_name):
+            if not wanted or self._store.keys.is_known(one.key_name):
                 self._watchers[one.id].set_on(wanted)
             else:
-                self._book.keys.fetch(one.key_name)  # `renew` follows
+                self._store.keys.fetch(one.key_name)  # `renew` follows
 
     def mark(self) -> None:
-        """Another engine is used."""
+        """Another engine is in use."""
         self._mark()
         self.local.renew()
 
     def _mark(self) -> None:
         used, is_here = self._in_use(), not self._bridge.is_remote
-        self.local.set_in_use(is_here, IN_USE if is_here else "Load its model again; chats stay")
+        self.local.set_in_use(is_here, IN_USE if is_here else "Reload its model; chats are kept")
         for connection_id, card in self.cards.items():
             is_used = connection_id == used
             card.set_in_use(is_used, IN_USE if is_used else USE)
@@ -159,7 +157,7 @@ class EngineCards(QWidget):
 
     def _arrange(self) -> None:
         cards: list[EngineCard] = [self.local]
-        cards += [self.cards[one.id] for one in self._book.connections]
+        cards += [self.cards[one.id] for one in self._store.connections]
         columns = max(1, min(3, self.width() // WIDTH))
         if columns == self._columns:
             return
@@ -171,5 +169,5 @@ class EngineCards(QWidget):
 
 
 def _is_same(one: Connection, other: Connection) -> bool:
-    """Whether both are the same server under the same name, watched or not."""
+    """Whether both are the same server and name."""
     return replace(one, is_watched=other.is_watched) == other

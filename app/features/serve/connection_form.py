@@ -1,4 +1,4 @@
-"""The fields of one connection, and what came of asking who is there."""
+"""`ConnectionForm`: name, address, key, model, and the result of a test."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from widgets.controls.lines import SecretLine
 from widgets.live.figures import StateKind
 from widgets.theme.theme import SPACE_2, SPACE_3, restyle
 
-FIRST_MODEL = "the server's first"
+FIRST_MODEL = "first of the server"
 
 
 class ConnectionForm(QWidget):
-    """`edited`: something was written."""
+    """`edited`: a field changed."""
 
     edited = Signal()
     test_wanted = Signal()
@@ -35,7 +35,7 @@ class ConnectionForm(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.name = QLineEdit()
-        self.name.setPlaceholderText("as in menus: lab, H200, …")
+        self.name.setPlaceholderText("e.g. lab, H200")
         self.name.setAccessibleName("Name")
         self.url = QLineEdit()
         self.url.setPlaceholderText("http://host:8000")
@@ -45,7 +45,7 @@ class ConnectionForm(QWidget):
         self.model = QComboBox()
         self.model.setEditable(True)
         self.model.setAccessibleName("Model")
-        self.model.setToolTip("Asked for by this name; a test finds the names")
+        self.model.setToolTip("Model to request; Test lists the names")
         self.model.setSizeAdjustPolicy(
             QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
         )
@@ -57,9 +57,9 @@ class ConnectionForm(QWidget):
         self.result = StateLine()
         self.details = wrapped("small")
         self.test = QPushButton("Test")
-        self.test.setToolTip("Ask who is there: dialect, version, models, time of an answer")
+        self.test.setToolTip("Check server type, version, models and latency")
         self.save = QPushButton("Save")
-        self.save.setToolTip("Keep the connection; the key goes into the keyring")
+        self.save.setToolTip("Save the connection; the key is stored in the keyring")
         self._arrange()
         self.name.textEdited.connect(self._on_edited)
         self.url.textEdited.connect(self._on_edited)
@@ -100,7 +100,7 @@ class ConnectionForm(QWidget):
                 self.model.currentText().strip())  # fmt: skip
 
     def show_values(self, name: str, url: str, key: str, model: str) -> None:
-        """Show them, without a signal."""
+        """Show without a signal."""
         with QSignalBlocker(self):
             self.name.setText(name)
             self.url.setText(url)
@@ -114,7 +114,7 @@ class ConnectionForm(QWidget):
         self.key.setText(key)
 
     def show_models(self, models: Sequence[str]) -> None:
-        """Names to choose from; what is written stays."""
+        """Offer model names; keep the typed one."""
         written = self.model.currentText()
         with QSignalBlocker(self):
             self.model.clear()
@@ -122,7 +122,7 @@ class ConnectionForm(QWidget):
             self.model.setEditText(written)
 
     def show_problems(self, problems: Sequence[Problem], key_note: str = "") -> None:
-        """Under the field that each is about; `key_note`: what else to know of the key."""
+        """Show problems below their fields; `key_note`: a note about the key."""
         said = {problem.field: problem.text for problem in problems}
         for name, (field, line) in self.fields.items():
             text = said.get(name, "")

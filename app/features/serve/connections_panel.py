@@ -1,4 +1,4 @@
-"""The list of connections, and the fields of the one that is chosen."""
+"""`ConnectionsPanel`: the list of connections, and the form of the selected one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from app.clients.connection import (
     without_credentials,
 )
 from app.clients.target import Probe, Target
-from app.features.serve.address_book import ConnectionBook
 from app.features.serve.connection_form import ConnectionForm
+from app.features.serve.connections import ConnectionStore
 from app.features.serve.parts import ScrolledForm
 from app.link.tasks import Task, run_task
 from engine.errors import ErrorInfo
@@ -35,18 +35,18 @@ from widgets.controls.notice import Toast
 from widgets.theme.theme import SPACE_1, SPACE_2, restyle
 
 ROWS = 5
-EMPTY = "No connection yet"
-MOVED = "The key that stood in the address was moved here."
+EMPTY = "No connections"
+MOVED = "Moved here from the address."
 
 
 class ConnectionsPanel(QWidget):
-    """`toast`: where a deletion can be taken back."""
+    """`toast`: offers to undo a deletion."""
 
     saved = Signal(object)  # Connection
 
-    def __init__(self, book: ConnectionBook, toast: Toast) -> None:
+    def __init__(self, store: ConnectionStore, toast: Toast) -> None:
         super().__init__()
-        self._book, self._toast = book, toast
+        self._store, self._toast = store, toast
         self._chosen = ""  # id; "" for a new one
         self._task: Task | None = None
         self._found: tuple[Target, Probe] | None = None  # who answered last
@@ -54,9 +54,9 @@ class ConnectionsPanel(QWidget):
         self.list.setAccessibleName("Connections")
         self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + SPACE_2)
         self.add = QPushButton("New")
-        self.add.setToolTip("Name another engine")
+        self.add.setToolTip("Add a connection")
         self.delete_button = QPushButton("Delete")
-        self.delete_button.setToolTip("Take it off the list; it can be brought back (Delete)")
+        self.delete_button.setToolTip("Delete the connection; you can undo this (Delete)")
         self.form = ConnectionForm()
         self._build()
         self.list.currentRowChanged.connect(self._on_row)
@@ -68,9 +68,9 @@ class ConnectionsPanel(QWidget):
         self.form.edited.connect(self._on_edited)
         self.form.test_wanted.connect(self.test)
         self.form.save_wanted.connect(self.save)
-        book.changed.connect(self._fill)
-        book.keys.arrived.connect(self._on_key)
-        book.keys.problem_changed.connect(self._renew)
+        store.changed.connect(self._fill)
+        store.keys.arrived.connect(self._on_key)
+        store.keys.problem_changed.connect(self._renew)
         self._fill()
 
     def _build(self) -> None:
@@ -93,22 +93,22 @@ class ConnectionsPanel(QWidget):
 
     @property
     def chosen(self) -> Connection | None:
-        return self._book.find(self._chosen)
+        return self._store.find(self._chosen)
 
     def choose(self, connection_id: str) -> None:
-        """Show one of the list."""
-        ids = [one.id for one in self._book.connections]
+        """Select a connection."""
+        ids = [one.id for one in self._store.connections]
         if connection_id in ids:
             self.list.setCurrentRow(ids.index(connection_id))
 
     def begin(self) -> None:
-        """Empty fields for another one."""
+        """Start a new connection."""
         self.list.setCurrentRow(-1)
         self._show(None)
         self.form.name.setFocus()
 
     def test(self) -> None:
-        """Ask who is there, as it is written now."""
+        """Probe the typed address."""
         if self._take_credentials():
             return
         _, url, key, _ = self.form.values
@@ -119,18 +119,18 @@ class ConnectionsPanel(QWidget):
         if self._task is not None:
             self._task.cancel()
         target = Target(url, key or None)
-        self.form.say(f"Asking {url}", "loading")
+        self.form.say(f"Connecting to {url}", "loading")
         self.form.test.setEnabled(False)
         self._task = run_task(
             self, lambda: _probe(target), partial(self._on_probe, target), self._on_no_probe
         )
 
     def save(self) -> None:
-        """Keep what is written, where nothing is wrong with it; then ask who is there."""
+        """Save the form where valid, then probe."""
         if self._take_credentials():
             return
         name, url, key, model = self.form.values
-        others = self._book.beside(self._chosen)
+        others = self._store.beside(self._chosen)
         if url and not name:
             name = suggested_name(url, others)
             self.form.name.setText(name)
@@ -145,7 +145,7 @@ class ConnectionsPanel(QWidget):
         if found is not None and is_found:
             made = _recognised(made, found[1])
         self._chosen = made.id
-        self._book.keep(made, key)
+        self._store.keep(made, key)
         self._fill()
         self._renew()
         self.saved.emit(made)
@@ -153,32 +153,32 @@ class ConnectionsPanel(QWidget):
             self.test()
 
     def delete(self) -> None:
-        """Take the chosen one off the list; it can be brought back for a while."""
+        """Delete the selected connection, with undo."""
         gone = self.chosen
         if gone is None:
             return
-        place = self._book.delete(gone.id)
+        place = self._store.delete(gone.id)
         self._toast.show_message(
-            f"The connection “{gone.name}” was deleted.", "Undo",
-            partial(self._bring_back, gone, place), partial(self._book.forget_key, gone),
+            f"Deleted connection “{gone.name}”.", "Undo",
+            partial(self._restore, gone, place), partial(self._store.forget_key, gone),
         )  # fmt: skip
 
-    def _bring_back(self, connection: Connection, place: int) -> None:
-        self._book.bring_back(connection, place)
+    def _restore(self, connection: Connection, place: int) -> None:
+        self._store.restore(connection, place)
         self.choose(connection.id)
 
     # Showing -----------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        """The list as the book has it; what is chosen stays so."""
+        """Update the list; keep the selection."""
         self.list.blockSignals(True)
         self.list.clear()
-        for one in self._book.connections:
+        for one in self._store.connections:
             item = QListWidgetItem(one.name, self.list)
             item.setToolTip(f"{one.base_url}\n{one.kind}")
-        if not self._book.connections:
+        if not self._store.connections:
             QListWidgetItem(EMPTY, self.list).setFlags(Qt.ItemFlag.NoItemFlags)
-        ids = [one.id for one in self._book.connections]
+        ids = [one.id for one in self._store.connections]
         row = ids.index(self._chosen) if self._chosen in ids else -1
         self.list.setCurrentRow(row)
         self.list.blockSignals(False)
@@ -187,7 +187,7 @@ class ConnectionsPanel(QWidget):
         self._renew()
 
     def _on_row(self, row: int) -> None:
-        connections = self._book.connections
+        connections = self._store.connections
         if 0 <= row < len(connections):
             self._show(connections[row])
 
@@ -199,15 +199,15 @@ class ConnectionsPanel(QWidget):
         if connection is None:
             self.form.show_values("", "", "", "")
         else:
-            key = self._book.key(connection)
+            key = self._store.key(connection)
             self.form.show_values(connection.name, connection.base_url, key, connection.model)
-            self._book.keys.fetch(connection.key_name)
+            self._store.keys.fetch(connection.key_name)
         self._renew()
 
     def _on_key(self, name: str) -> None:
         chosen = self.chosen
         if chosen is not None and chosen.key_name == name and not self.form.key.isModified():
-            self.form.show_key(self._book.key(chosen))
+            self.form.show_key(self._store.key(chosen))
 
     def _on_edited(self) -> None:
         if self._task is not None:
@@ -223,7 +223,7 @@ class ConnectionsPanel(QWidget):
         self.form.test.setEnabled(True)
 
     def _take_credentials(self) -> bool:
-        """A key in the address goes to its own field, for the user to see."""
+        """Move a key from the address to its field."""
         _, url, key, _ = self.form.values
         clean, found = without_credentials(url)
         if clean == url:
@@ -237,11 +237,11 @@ class ConnectionsPanel(QWidget):
     def _renew(self, problems: list[Problem] | None = None) -> None:
         name, url, key, model = self.form.values
         chosen = self.chosen
-        self.title.setText(chosen.name if chosen is not None else "Another engine")
-        self.form.show_problems(problems or (), self._book.keys.problem if key else "")
+        self.title.setText(chosen.name if chosen is not None else "New connection")
+        self.form.show_problems(problems or (), self._store.keys.problem if key else "")
         self.delete_button.setEnabled(chosen is not None)
         written = chosen is None or (name, url, key, model) != (
-            chosen.name, chosen.base_url, self._book.key(chosen), chosen.model
+            chosen.name, chosen.base_url, self._store.key(chosen), chosen.model
         )  # fmt: skip
         self.form.save.setText("Save" if chosen is not None else "Add")
         self.form.save.setEnabled(bool(url) and written)
@@ -256,7 +256,7 @@ class ConnectionsPanel(QWidget):
         self.form.show_probe(probe)
         chosen = self.chosen
         if chosen is not None and chosen.base_url == target.base_url:
-            self._book.keep(_recognised(chosen, probe))
+            self._store.keep(_recognised(chosen, probe))
 
     def _on_no_probe(self, error: ErrorInfo) -> None:
         self._task = None
@@ -265,7 +265,7 @@ class ConnectionsPanel(QWidget):
 
 
 def _probe(target: Target) -> Probe:
-    """In a task: httpx takes a moment to load, and servers to answer."""
+    """Runs in a task: imports and network."""
     from app.clients.probe import probe
 
     return probe(target)

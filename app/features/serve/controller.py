@@ -1,4 +1,4 @@
-"""Starts and stops the server of the window's engine. Nothing here holds up the window.
+"""`ServerController`: starts and stops the server, without blocking the window.
 
 GUI thread     start, stop  -- task -->  ApiServer (a thread of its own)
 engine thread  on_event  -- listener of the bridge -->  EngineGate
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.clients.target import LinkChanged
-from app.features.serve.address_book import KeyDesk
 from app.features.serve.addresses import is_this_server, next_free_port, url_of
+from app.features.serve.connections import KeyCache
 from app.link.bridge import EngineBridge, EngineState
 from app.link.tasks import run_task
 from app.server.call import origin_of
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STARTER_NAME = "starter"  # the name of its folder says nothing
+STARTER_NAME = "starter"  # its folder has another name
 KEY = "server"
-"""The name of the server's own key in the keyring."""
+"""Keyring name of the server's key."""
 
 WATCH_MS = 500
-ELSEWHERE = ErrorInfo(
-    "The window uses an engine that runs elsewhere.",
-    "Go back to the engine of this machine to serve it.",
+REMOTE = ErrorInfo(
+    "The window uses a remote engine.",
+    "Switch to the local engine to serve it.",
 )
-ENDED = ErrorInfo("The server ended by itself.", "The log says why. Start it again.")
+ENDED = ErrorInfo("The server stopped unexpectedly.", "See the log, then start it again.")
 
 
 class ServingState(StrEnum):
@@ -52,7 +52,7 @@ class ServingState(StrEnum):
 
 
 class Figures(NamedTuple):
-    """How busy the server is. windows: attached from elsewhere. running,
+    """Server load. windows: attached remote windows. running,
     waiting: requests of its clients in the engine; aborted: those that ended unfinished since the
     program started."""
 
@@ -71,20 +71,20 @@ class _Outcome(NamedTuple):
     free_port: int | None = None
 
 
-class ServingDesk(QObject):
-    """`changed`: state, problem or what clients get; `moved`: the figures, while it serves."""
+class ServerController(QObject):
+    """`changed`: state, problem or health; `moved`: the figures, while serving."""
 
     changed = Signal()
     moved = Signal()
 
-    def __init__(self, bridge: EngineBridge, keys: KeyDesk, parent: QObject | None = None) -> None:
+    def __init__(self, bridge: EngineBridge, keys: KeyCache, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._bridge, self._keys = bridge, keys
         self.state = ServingState.OFF
         self.choice = ServingChoice()  # that was started with
         self.problem: ErrorInfo | None = None
         self.free_port: int | None = None
-        """To be offered where the port of the last attempt was in use."""
+        """A free port, where the requested one is in use."""
         self.calls = CallLog()
         self._gate = EngineGate(bridge.pass_on)
         self._server: ApiServer | None = None
@@ -112,19 +112,19 @@ class ServingDesk(QObject):
         return self.state is ServingState.OFF
 
     def start(self, choice: ServingChoice) -> None:
-        """Serve as chosen; `changed` tells when it does, or `problem` why not."""
+        """Start; `changed` follows, with `problem` on failure."""
         if not self.can_start:
             return
         self.choice, self.problem, self.free_port = choice, None, None
         if self._is_elsewhere:
-            self._refuse(ELSEWHERE)
+            self._refuse(REMOTE)
             return
         self._set(ServingState.STARTING)
         self._waits_for_key = True
         self._keys.fetch(KEY)
 
     def stop(self) -> None:
-        """Take no more calls, let running replies end for a few seconds. Again: abort them."""
+        """Reject new calls and finish running replies. A second call aborts them."""
         server = self._server
         if server is None:
             return
@@ -136,20 +136,20 @@ class ServingDesk(QObject):
             run_task(self, server.stop, self._on_stopped, self._on_not_stopped)
 
     def close_down(self) -> None:
-        """The program ends: what runs is aborted."""
+        """Abort everything: the program exits."""
         self._watch.stop()
         server, self._server = self._server, None
         self.state = ServingState.OFF
         if server is not None:
             server.hurry()
             if not server.stop():
-                log.error("the server's thread did not end")
+                log.error("the server thread did not stop")
 
     # What is so --------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """The address that other programs are given, without a path."""
+        """The server's URL, without a path."""
         port = int(self._server.url.rsplit(":", 1)[1]) if self._server else self.choice.port
         return url_of(self.choice.host, port)
 
@@ -159,7 +159,7 @@ class ServingDesk(QObject):
 
     @property
     def model_name(self) -> str:
-        """What clients call the model; "" while there is none."""
+        """The served model name; "" without a model."""
         model = self._gate.model
         return (self.choice.model_name or model.name) if model is not None else ""
 
@@ -178,19 +178,19 @@ class ServingDesk(QObject):
 
     @property
     def health(self) -> tuple[str, bool]:
-        """What clients get now, in words, and whether it is what they want."""
+        """What clients get now, and whether calls succeed."""
         match self._bridge.state:
             case EngineState.READY:
-                return f"Clients get {self.model_name or 'the model'}.", True
+                return f"Serving {self.model_name or 'the model'}.", True
             case EngineState.LOADING:
                 return (
-                    "A model is being opened. Until then clients get 503 with Retry-After; "
-                    "/health says the same.", False,
+                    "Loading a model. Until then calls and /health return 503 with Retry-After.",
+                    False,
                 )  # fmt: skip
             case EngineState.CRASHED:
-                return "The engine stopped: clients get 503 until it is restarted.", False
+                return "The engine stopped. Calls return 503 until it is restarted.", False
             case _:
-                return "No model is open: clients get 503 with Retry-After until one is.", False
+                return "No model is loaded. Calls return 503 with Retry-After.", False
 
     @property
     def _is_elsewhere(self) -> bool:
@@ -206,7 +206,7 @@ class ServingDesk(QObject):
         run_task(self, lambda: self._serve(choice, key), self._on_outcome, self._on_failed)
 
     def _serve(self, choice: ServingChoice, key: str) -> _Outcome:
-        """In a task: the server's libraries take a moment to load."""
+        """Runs in a task: imports take a moment."""
         from app.server.server import ApiServer, PortInUseError
 
         try:
@@ -217,7 +217,7 @@ class ServingDesk(QObject):
         except PortInUseError as error:
             free = next_free_port(choice.host, choice.port)
             info = describe(error)._replace(
-                remedy="Stop the program that listens there, or take another port."
+                remedy="Stop the program that uses it, or choose another port."
             )
             return _Outcome(None, info, free)
         except InferdeckError as error:
@@ -243,7 +243,7 @@ class ServingDesk(QObject):
             self._server = None
             self._set(ServingState.OFF)
         else:
-            self._on_not_stopped(ErrorInfo("The server did not end.", "Stop it again."))
+            self._on_not_stopped(ErrorInfo("The server did not stop.", "Stop it again."))
 
     def _on_not_stopped(self, error: ErrorInfo) -> None:
         self.problem = error
@@ -273,11 +273,11 @@ class ServingDesk(QObject):
             self._gate.on_left()
 
     def _on_link(self, link: LinkChanged | None) -> None:
-        """The window turned to an engine elsewhere, or came back to one of ours."""
+        """The window switched between local and remote engine."""
         if link is not None and not self._is_elsewhere:
             return
         if link is not None and self.state is ServingState.ON:
-            self.problem = ELSEWHERE
+            self.problem = REMOTE
             self.stop()
         self.changed.emit()
 

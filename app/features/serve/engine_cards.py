@@ -1,4 +1,4 @@
-"""One engine as a card: where it is, how it stands, its figures in the same words as all others."""
+"""`ConnectionCard` and `LocalCard`: address, state and metrics of one engine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from PySide6.QtWidgets import (
 )
 
 from app.clients.target import LinkState
+from app.features.serve.connections import TREND, Watcher
 from app.features.serve.parts import Figure, FigureRow, StateLine
-from app.features.serve.watcher import TREND, Watcher
 from app.link.bridge import EngineBridge
 from engine.snapshot import EngineSnapshot, RequestState
 from widgets.controls.button_rows import ButtonRows
@@ -28,17 +28,18 @@ from widgets.live.figures import state_words as words_of
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme, theme_notifier
 
 FIGURES = (
-    Figure("running", "Running", "not told", "Requests that the engine computes now"),
-    Figure("waiting", "Waiting", "not told", "Requests that wait for a slot or for blocks"),
-    Figure("kv", "KV usage", "not told", "Share of the KV cache that requests hold"),
-    Figure("tokens", "Tokens a second", "00,000.0", "Written for all clients, since the last look"),
-    Figure("ttft", "TTFT p50, ms", "00,000.0", "Arrival to first token, of all clients, since the "
-           "last look"),
-    Figure("itl", "ITL p50, ms", "0,000.0", "Gap between tokens, of all clients, since the last "
-           "look"),
+    Figure("running", "Running", "not reported", "Running requests"),
+    Figure("waiting", "Waiting", "not reported", "Requests waiting for a batch slot or KV blocks"),
+    Figure("kv", "KV usage", "not reported", "KV blocks in use, share of the cache"),
+    Figure("tokens", "Output, tok/s", "00,000.0", "Generated tokens per second, all clients, since "
+           "the last poll"),
+    Figure("ttft", "TTFT p50, ms", "00,000.0", "Arrival to first token, all clients, since the "
+           "last poll"),
+    Figure("itl", "ITL p50, ms", "0,000.0", "Gap between tokens, all clients, since the last "
+           "poll"),
 )  # fmt: skip
 LOCAL_FIGURES = tuple(
-    figure._replace(tip=figure.tip.replace("since the last look", "of the last 2 minutes"))
+    figure._replace(tip=figure.tip.replace("since the last poll", "of the last 2 minutes"))
     for figure in FIGURES
 )
 KINDS: dict[LinkState, StateKind] = {
@@ -53,13 +54,13 @@ LINE_HEIGHT = 26
 
 
 class TrendLine(QWidget):
-    """Tokens a second, over the last minute."""
+    """Output tok/s over the last minute."""
 
     def __init__(self, trends: StatTrends, key: str) -> None:
         super().__init__()
         self._trends, self._key = trends, key
-        self.setToolTip("Tokens a second, over the last minute")
-        self.setAccessibleName("Tokens a second, over the last minute")
+        self.setToolTip("Output tok/s, last minute")
+        self.setAccessibleName("Output tok/s, last minute")
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         theme_notifier().changed.connect(self.update)
 
@@ -79,7 +80,7 @@ class TrendLine(QWidget):
 
 
 class EngineCard(QFrame):
-    """What the cards of all engines have; `in_use`: the window is on this one."""
+    """Base of the cards. `in_use`: the window uses this engine."""
 
     use_wanted = Signal()
 
@@ -99,7 +100,7 @@ class EngineCard(QFrame):
         self.place = ElidedLine("text_muted")
         self.place.set_text(place)
         self.state = StateLine()
-        self.figures = FigureRow(f"Figures of {title}", figures, width=92)
+        self.figures = FigureRow(f"Metrics of {title}", figures, width=92)
         self.trend = TrendLine(trends, key)
         self.use = QPushButton(use)
         self.use.clicked.connect(self.use_wanted)
@@ -131,7 +132,7 @@ class EngineCard(QFrame):
 
 
 class ConnectionCard(EngineCard):
-    """`watch_toggled`: its figures are wanted all the time, or while they are seen alone."""
+    """`watch_toggled`: watch always, or only while visible."""
 
     edit_wanted = Signal()
     watch_toggled = Signal(bool)
@@ -139,13 +140,13 @@ class ConnectionCard(EngineCard):
     def __init__(self, watcher: Watcher) -> None:
         connection = watcher.connection
         super().__init__(
-            connection.name, connection.base_url, connection.kind, "Chat and tune here",
+            connection.name, connection.base_url, connection.kind, "Use this engine",
             watcher.trends, TREND,
         )  # fmt: skip
         self.watcher = watcher
         self.watch = QCheckBox("Always watch")
         self.watch.setToolTip(
-            "Read its figures every 2 s all the time; else only while this page is shown"
+            "Poll its metrics every 2 s, also while this page is hidden"
         )
         self.watch.setChecked(connection.is_watched)
         self.watch.toggled.connect(self.watch_toggled)
@@ -165,7 +166,7 @@ class ConnectionCard(EngineCard):
         if state is LinkState.LIVE and figures is not None:
             words = f"{state.value} · {1e3 * figures.round_trip_s:,.1f} ms"
             if not figures.has_metrics:
-                words += " · it shows no metrics"
+                words += " · no metrics"
         self.state.say(words, KINDS[state])
         self.figures.show_values(figures.texts() if figures is not None else {})
         self.figures.set_muted(state is not LinkState.LIVE)
@@ -177,12 +178,12 @@ TITLE = "This machine"
 
 
 class LocalCard(EngineCard):
-    """Follows the bridge while the engine behind it is the one of this machine."""
+    """Follows the bridge while it uses the local engine."""
 
     def __init__(self, bridge: EngineBridge, parent: QWidget | None = None) -> None:
         self._taken = StatFigures()
         super().__init__(
-            TITLE, "the engine of this window", "Inferdeck", "Back to this machine",
+            TITLE, "local engine", "Inferdeck", "Use local engine",
             self._taken.trends, "output", LOCAL_FIGURES,
         )  # fmt: skip
         self._bridge = bridge
@@ -196,7 +197,7 @@ class LocalCard(EngineCard):
         self.renew()
 
     def renew(self) -> None:
-        """What is known by now."""
+        """Update state and figures."""
         bridge = self._bridge
         if not bridge.is_remote and bridge.is_ready and bridge.model is not None:
             self.place.set_text(f"{bridge.model.name}, in this window")
@@ -204,8 +205,8 @@ class LocalCard(EngineCard):
         self._snapshot = None
         self._taken.clear()
         self.figures.show_values({})
-        self.place.set_text("the engine of this window")
-        away = "not loaded while another engine is used"
+        self.place.set_text("local engine")
+        away = "unloaded while another engine is in use"
         self.state.say(away if bridge.is_remote else bridge.state.value, "idle")
         self.trend.update()
 

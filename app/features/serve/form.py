@@ -1,4 +1,4 @@
-"""Buttons that copy, and say that they did."""
+"""`ServingForm`: address, port, key, limits of the server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COPIED_MS = 1500
 
 
 class CopyButton(QPushButton):
-    """Copies what `text` gives at that moment."""
+    """Copies `text()` and shows that it did."""
 
     def __init__(self, name: str, text: Callable[[], str], label: str = "Copy") -> None:
         super().__init__(label)
@@ -46,17 +46,17 @@ class CopyButton(QPushButton):
 
 
 _NUMBERS = (
-    ("max_queued", "Waiting requests", "", "",
-     "Requests beyond those that the engine runs at once; more get 429"),
-    ("max_connections", "Open connections", "", "", "More get 503"),
-    ("max_output_tokens", "Tokens of a reply", "", "as fits",
-     "Most tokens of one reply; whoever asks for more gets 400. As fits: the context is the limit"),
-    ("max_body_mib", "Largest request", " MiB", "", "A larger body gets 413"),
+    ("max_queued", "Max waiting requests", "", "",
+     "Requests waiting beyond the running ones; more get 429"),
+    ("max_connections", "Max connections", "", "", "More get 503"),
+    ("max_output_tokens", "Max output tokens", "", "context",
+     "Per reply; larger requests get 400. Context: limited by the context only"),
+    ("max_body_mib", "Max request size", " MiB", "", "A larger body gets 413"),
 )  # fmt: skip
 
 
 class ServingForm(QWidget):
-    """`changed`: the choice, or the key. `key_edited(key)`: to be kept."""
+    """`changed`: the choice or the key. `key_edited(key)`: store it."""
 
     changed = Signal()
     key_edited = Signal(str)
@@ -71,11 +71,10 @@ class ServingForm(QWidget):
     def _make_fields(self) -> None:
         self.address = QComboBox()
         self.address.addItem("This machine only", False)
-        self.address.addItem("The network", True)
-        self.address.setAccessibleName("Who can reach it")
+        self.address.addItem("Network", True)
+        self.address.setAccessibleName("Reachable from")
         self.address.setToolTip(
-            "127.0.0.1, for programs of this machine; or all addresses of it, for others too, with "
-            "an API key"
+            "127.0.0.1, or all addresses of this machine (requires an API key)"
         )
         self.port = _number("port", "Port", "", "")
         self.port.setGroupSeparatorShown(False)
@@ -83,39 +82,38 @@ class ServingForm(QWidget):
         self.reveal = self.key.reveal
         self.copy_key = CopyButton("Copy the API key", lambda: self.key.text())
         self.generate = QPushButton("New")
-        self.generate.setToolTip("Make a key that nobody guesses; the one before is not valid then")
+        self.generate.setToolTip("Generate a random key; the previous key becomes invalid")
         self.model_name = QLineEdit()
-        self.model_name.setPlaceholderText("the name of the model's folder")
+        self.model_name.setPlaceholderText("folder name")
         self.model_name.setAccessibleName("Served name")
         self.origins = QLineEdit()
         self.origins.setPlaceholderText("none; such as http://localhost:3000")
-        self.origins.setAccessibleName("Web pages that may call")
+        self.origins.setAccessibleName("Allowed origins (CORS)")
         self.numbers = {
             name: _number(name, title, unit, special) for name, title, unit, special, _ in _NUMBERS
         }
-        self.control = QCheckBox("Windows elsewhere may change settings")
+        self.control = QCheckBox("Allow remote windows to change settings")
         self.control.setToolTip(
-            "Another Inferdeck that attaches here may turn the engine's knobs and close the model; "
-            "else it looks on and asks"
+            "Attached windows may change settings and unload the model. Off: view and chat only."
         )
-        self.at_start = QCheckBox("Start with the program")
-        self.at_start.setToolTip("Serve from the start of the program on, with what is chosen here")
+        self.at_start = QCheckBox("Start automatically")
+        self.at_start.setToolTip("Start the server when Inferdeck starts")
 
     def _arrange(self) -> None:
         where = QGridLayout()
         where.setContentsMargins(0, 0, 0, 0)
         where.setHorizontalSpacing(SPACE_2)
         top = Qt.AlignmentFlag.AlignTop
-        where.addWidget(Field("Who can reach it", self.address), 0, 0, top)
+        where.addWidget(Field("Reachable from", self.address), 0, 0, top)
         where.addWidget(Field("Port", self.port), 0, 1, top)
         where.setColumnStretch(0, 1)
         self.key_field = Field("API key", self.key, self.reveal, self.copy_key, self.generate)
         self.name_field = Field(
-            "Served name", self.model_name, tip="What clients call the model, whichever is open"
+            "Served name", self.model_name, tip="Model name in the API, for every loaded model"
         )
         self.origins_field = Field(
-            "Web pages that may call", self.origins,
-            tip="Origins of pages in a browser, with commas between them; other pages are refused",
+            "Allowed origins (CORS)", self.origins,
+            tip="Origins of web pages, separated by commas; others are rejected",
         )  # fmt: skip
         limits = QGridLayout()
         limits.setContentsMargins(0, 0, 0, 0)
@@ -164,7 +162,7 @@ class ServingForm(QWidget):
         )
 
     def show_choice(self, choice: ServingChoice) -> None:
-        """Show it, without a signal."""
+        """Show without a signal."""
         with QSignalBlocker(self):
             self.address.setCurrentIndex(int(choice.is_public))
             self.port.setValue(choice.port)
@@ -180,12 +178,12 @@ class ServingForm(QWidget):
         self.copy_key.setEnabled(bool(key))
 
     def make_key(self) -> None:
-        """Another key, in place of the one before."""
+        """Replace the key."""
         self.show_key(new_key())
         self._on_key()
 
     def show_problems(self, problems: list[Problem], key_note: str) -> None:
-        """Under the field that each is about. `key_note`: what else to know of the key."""
+        """Show problems below their fields. `key_note`: a note about the key."""
         fields = {
             "key": (self.key_field, self.key), "origins": (self.origins_field, self.origins),
             "model_name": (self.name_field, self.model_name),
@@ -201,7 +199,7 @@ class ServingForm(QWidget):
                 field.say(key_note if name == "key" else "")
 
     def set_running(self, is_running: bool) -> None:
-        """While it serves, what it was started with stands still."""
+        """Disable fields while the server runs."""
         fields = (self.address, self.port, self.model_name, self.origins, self.generate,
                   self.control, *self.numbers.values())  # fmt: skip
         for field in fields:

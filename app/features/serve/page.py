@@ -1,4 +1,4 @@
-"""The form, and below it the button that starts and stops: kept in the settings when it changes."""
+"""`ServerPage`: serve this engine, and use remote engines."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from PySide6.QtWidgets import QPushButton, QStackedWidget, QVBoxLayout, QWidget
 
 from app.features.models.session import ModelSession
 from app.features.quantize.fields import wrapped
-from app.features.serve.address_book import ConnectionBook, KeyDesk
 from app.features.serve.cards import EngineCards
+from app.features.serve.connections import ConnectionStore, KeyCache
 from app.features.serve.connections_panel import ConnectionsPanel
-from app.features.serve.controller import KEY, ServingDesk, ServingState
+from app.features.serve.controller import KEY, ServerController, ServingState
 from app.features.serve.form import ServingForm
 from app.features.serve.parts import Scrolled, ScrolledForm
 from app.features.serve.switch import ATTACH, HERE, MENU, SECTION, SUBMENU, EngineSwitch
@@ -31,27 +31,29 @@ BUTTONS = {
     ServingState.OFF: "Start server",
     ServingState.STARTING: "Starting…",
     ServingState.ON: "Stop server",
-    ServingState.STOPPING: "Stop at once",
+    ServingState.STOPPING: "Stop now",
 }
 TIPS = {
-    ServingState.OFF: "Serve this window's engine to other programs",
-    ServingState.STARTING: "The server's libraries are being loaded",
-    ServingState.ON: "Take no more calls; running replies may end for 5 s",
-    ServingState.STOPPING: "Abort the replies that still run",
+    ServingState.OFF: "Serve this engine to other programs",
+    ServingState.STARTING: "Loading the server's libraries",
+    ServingState.ON: "Reject new calls; running replies get 5 s to finish",
+    ServingState.STOPPING: "Abort running replies",
 }
 
 
 class ServingPanel(QWidget):
-    """`chosen(ServingChoice)`: to be remembered. `renewed`: choice or key has changed."""
+    """The form and the start button. `chosen(ServingChoice)`: save it. `renewed`: choice or key
+    changed."""
 
     chosen = Signal(object)
     renewed = Signal()
 
     def __init__(
-        self, desk: ServingDesk, keys: KeyDesk, choice: ServingChoice, *, starts_itself: bool
+        self, controller: ServerController, keys: KeyCache, choice: ServingChoice, *,
+        starts_itself: bool,
     ) -> None:
         super().__init__()
-        self._desk, self._keys, self._choice = desk, keys, choice
+        self._controller, self._keys, self._choice = controller, keys, choice
         self.form = ServingForm()
         self.form.show_choice(choice)
         self.form.at_start.setChecked(starts_itself)
@@ -60,7 +62,7 @@ class ServingPanel(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_1)
-        column.addWidget(ScrolledForm(self.form, "Settings of the server"), 1)
+        column.addWidget(ScrolledForm(self.form, "Server settings"), 1)
         column.addWidget(self.note)
         column.addWidget(self.button)
         self.button.clicked.connect(self.toggle)
@@ -68,7 +70,7 @@ class ServingPanel(QWidget):
         self.form.key_edited.connect(lambda key: keys.put(KEY, key))
         keys.arrived.connect(self._on_key)
         keys.problem_changed.connect(self._renew)
-        desk.changed.connect(self._renew)
+        controller.changed.connect(self._renew)
         self._renew()
 
     @property
@@ -84,16 +86,16 @@ class ServingPanel(QWidget):
         return self.button.isEnabled()
 
     def toggle(self) -> None:
-        """Start, or stop; while it stops, stop at once."""
-        if self._desk.can_start:
+        """Start, stop, or stop now."""
+        if self._controller.can_start:
             if not self._choice.problems(self.form.key.text()):
                 self._keys.put(KEY, self.form.key.text())
-                self._desk.start(self._choice)
+                self._controller.start(self._choice)
         else:
-            self._desk.stop()
+            self._controller.stop()
 
     def take_port(self, port: int) -> None:
-        """Serve at another port than the one that was in use."""
+        """Start on another port."""
         self.form.port.setValue(port)
         self.toggle()
 
@@ -109,7 +111,7 @@ class ServingPanel(QWidget):
             self._renew()
 
     def _renew(self) -> None:
-        state, key = self._desk.state, self.form.key.text()
+        state, key = self._controller.state, self.form.key.text()
         problems = self._choice.problems(key)
         self.form.show_problems(problems, self._keys.problem if key else "")
         self.form.set_running(state is not ServingState.OFF)
@@ -119,7 +121,7 @@ class ServingPanel(QWidget):
         set_icon(self.button, *(("play", "accent_text") if is_off else ("stop", "text")))
         restyle(self.button, kind="primary" if is_off else "")
         self.button.setEnabled(state is not ServingState.STARTING and not (is_off and problems))
-        self.note.setText("" if is_off else "Stop the server to change where and how it serves.")
+        self.note.setText("" if is_off else "Stop the server to change these settings.")
         self.note.setVisible(not is_off)
         self.renewed.emit()
 
@@ -131,7 +133,7 @@ SERVE, OTHERS = range(2)
 
 
 class ServerPage(QWidget):
-    """`wants_front`: it is to be shown; `requests_wanted`: so is the view of requests."""
+    """`wants_front`: show this page; `requests_wanted`: show the requests view."""
 
     wants_front = Signal()
     requests_wanted = Signal()
@@ -142,31 +144,31 @@ class ServerPage(QWidget):
     ) -> None:
         super().__init__()
         self._settings = settings
-        self.keys = KeyDesk(parent=self)
-        self.serving = ServingDesk(bridge, self.keys, self)
+        self.keys = KeyCache(parent=self)
+        self.serving = ServerController(bridge, self.keys, self)
         self.panel = ServingPanel(
             self.serving, self.keys, settings.serving,
             starts_itself=settings.preferences.get(AT_START),
         )  # fmt: skip
         self.view = ServingView(self.serving)
-        self.book = ConnectionBook(settings, self.keys, self)
-        self.switch = EngineSwitch(bridge, session, self.book, self.serving.is_own, self)
-        self.cards = EngineCards(bridge, self.book, lambda: self.switch.used_id)
+        self.store = ConnectionStore(settings, self.keys, self)
+        self.switch = EngineSwitch(bridge, session, self.store, self.serving.is_own, self)
+        self.cards = EngineCards(bridge, self.store, lambda: self.switch.used_id)
         self.toast = Toast(self)
-        self.connections = ConnectionsPanel(self.book, self.toast)
+        self.connections = ConnectionsPanel(self.store, self.toast)
         self._build()
         self._connect()
         self._show_choice()
 
     def _build(self) -> None:
         self._right = QStackedWidget()
-        area = Scrolled(self.view, "The server")
+        area = Scrolled(self.view, "Server")
         scroll_by_keys(area)
         self._right.addWidget(area)
         self._right.addWidget(self.cards)
-        forms = (("Serve this engine", self.panel), ("Other engines", self.connections))
+        forms = (("Serve this engine", self.panel), ("Remote engines", self.connections))
         self._frame = PageFrame(
-            "Serve this engine, or use another", forms, self._right,
+            "Server and remote engines", forms, self._right,
             left_width=LEFT_WIDTH, narrow=NARROW,
         )  # fmt: skip
         self.tabs = self._frame.tabs
@@ -193,7 +195,7 @@ class ServerPage(QWidget):
     # For the window ----------------------------------------------------------------------------
 
     def commands(self) -> list[Command]:
-        """What the page adds to the menus."""
+        """The page's commands."""
         return [
             Command(
                 TOGGLE, "Start or stop the server", self.panel.toggle, "Tune", icon="server",
@@ -201,7 +203,7 @@ class ServerPage(QWidget):
                 is_enabled=lambda: self.panel.can_toggle,
             ),
             Command(
-                HERE, "Back to this machine's engine", self.switch.back, MENU, section=SECTION,
+                HERE, "Use local engine", self.switch.back, MENU, section=SECTION,
                 choice="engine", submenu=SUBMENU, is_checked=lambda: not self.switch.is_elsewhere,
             ),
             Command(
@@ -211,28 +213,28 @@ class ServerPage(QWidget):
         ]  # fmt: skip
 
     def start(self) -> None:
-        """The window is on the screen."""
+        """Called when the window is visible."""
         if self._settings.preferences.get(AT_START):
             self.serving.start(self.panel.choice)
 
     def close_down(self) -> None:
-        """The program ends."""
+        """Called when the program exits."""
         self.toast.dismiss()
         self.cards.close_down()
         self.serving.close_down()
 
     def edit(self, connection_id: str) -> None:
-        """Come to the front with the fields of a connection."""
+        """Show the page with a connection."""
         self.show_tab(OTHERS)
         self.connections.choose(connection_id)
 
     def begin_connection(self) -> None:
-        """Come to the front with empty fields for another engine."""
+        """Show the page with a new connection."""
         self.show_tab(OTHERS)
         self.connections.begin()
 
     def show_tab(self, tab: int) -> None:
-        """Come to the front with one of the tabs."""
+        """Show the page with a tab."""
         self.wants_front.emit()
         self.tabs.setCurrentIndex(tab)
 

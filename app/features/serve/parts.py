@@ -1,4 +1,4 @@
-"""Figures side by side, each under its name: as many in a row as there is room for."""
+"""Shared parts: `FigureRow`, `StateLine`, `CopyButton`, scrolled forms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING = "–"
 
 
 class Figure(NamedTuple):
-    """`widest`: a text as wide as the figure may become; nothing moves when it does."""
+    """`widest`: the widest text, to reserve the room."""
 
     key: str
     label: str
@@ -48,16 +48,16 @@ class FigureRow(QWidget):
         self._arrange(len(self._cells))
 
     def show_values(self, values: dict[str, str]) -> None:
-        """Texts by key; what is not named has no value now."""
+        """Texts by key; missing keys show no value."""
         for key, cell in self._cells.items():
             cell.show_value(values.get(key, NOTHING))
 
     def value(self, key: str) -> str:
-        """What is shown."""
+        """The shown text."""
         return self._cells[key].value.text()
 
     def set_muted(self, is_muted: bool) -> None:
-        """Whether the figures are old."""
+        """Mute outdated figures."""
         for cell in self._cells.values():
             restyle(cell.value, role="muted" if is_muted else "")
 
@@ -131,7 +131,7 @@ class Dot(QWidget):
 
 
 class StateLine(QWidget):
-    """`role` of the words, as a label has it."""
+    """A dot and a text; `role` as of a label."""
 
     def __init__(self, role: str = "") -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class StateLine(QWidget):
 
     @property
     def wanted_width(self) -> int:
-        """Pixels that the words take in one line."""
+        """Width of the text in one line."""
         words = self._label.fontMetrics().horizontalAdvance(self._label.text())
         return self._dot.width() + SPACE_2 + words
 
@@ -163,8 +163,7 @@ class StateLine(QWidget):
 
 
 class Scrolled(QScrollArea):
-    """`name`: for who hears it. Its fields have the keyboard; see `scroll_by_keys` where it has
-    none."""
+    """`name`: accessible name. Fields take the focus; else see `scroll_by_keys`."""
 
     def __init__(self, inside: QWidget, name: str) -> None:
         super().__init__()
@@ -183,7 +182,7 @@ class Scrolled(QScrollArea):
 
 
 class ScrolledForm(Scrolled):
-    """A form keeps its height where there is more room."""
+    """A form at its natural height."""
 
     def __init__(self, form: QWidget, name: str) -> None:
         holder = QWidget()

@@ -1,4 +1,4 @@
-"""What engines elsewhere add to the menus and the palette: one command for each that is kept."""
+"""`EngineSwitch`: uses a remote engine or the local one; a command per connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.clients.connection import Connection
 from app.clients.look import reach
 from app.clients.target import Dialect, LinkChanged, OnEvent, Probe, Target
 from app.features.models.session import ModelSession
-from app.features.serve.address_book import ConnectionBook
+from app.features.serve.connections import ConnectionStore
 from app.link.bridge import EngineBridge, EngineState
 from app.link.engine_handle import EngineThreadLike, ThreadFactory
 from app.link.tasks import Task, run_task
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 NOTICE = "elsewhere"
 OWN = ErrorInfo(
-    "It is the server of this window.", "The window shows that engine already: give another one."
+    "This address is this window's own server.", "Choose another engine."
 )
 
 
 class EngineSwitch(QObject):
-    """`changed`: another engine is used, or is being asked. `edit_wanted(id of a connection)`."""
+    """`changed`: another engine is in use or connecting. `edit_wanted(connection id)`."""
 
     changed = Signal()
     notice = Signal(object)  # Notice
@@ -42,22 +42,21 @@ class EngineSwitch(QObject):
         self,
         bridge: EngineBridge,
         session: ModelSession,
-        book: ConnectionBook,
+        store: ConnectionStore,
         is_own: Callable[[str], bool] = lambda url: False,
         parent: QObject | None = None,
     ) -> None:
-        """`is_own`: whether an address is that of the window's own server."""
+        """`is_own(url)`: whether it is this window's server."""
         super().__init__(parent)
         self._is_own = is_own
-        self._bridge, self._session, self.book = bridge, session, book
+        self._bridge, self._session, self.store = bridge, session, store
         self._wanted: Connection | None = None  # whose key is being asked for
         self._task: Task | None = None
         self._own: RecentModel | None = None  # what was open here last
         self._is_away = False
         self.current: Connection | None = None
-        """The engine elsewhere that the window uses; None: that of this machine, or one that was
-        named on the command line alone."""
-        book.keys.arrived.connect(self._on_key)
+        """The connection in use; None: the local engine, or one from the command line."""
+        store.keys.arrived.connect(self._on_key)
         bridge.link_changed.connect(self._on_link)
         bridge.unloaded.connect(self._on_unloaded)
         session.opened.connect(self._on_opened)
@@ -73,19 +72,19 @@ class EngineSwitch(QObject):
     # What the user does ------------------------------------------------------------------------
 
     def use(self, connection: Connection) -> None:
-        """Turn the window to that engine. Chats stay; replies being written are stopped."""
+        """Use that engine. Chats are kept; running replies stop."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
         self.notice_gone.emit(NOTICE)
         if self._is_own(connection.base_url):
-            self._complain(connection, f"{connection.name} was not used.", OWN)
+            self._complain(connection, f"Cannot use {connection.name}.", OWN)
             return
         self._wanted = connection
-        self.book.keys.fetch(connection.key_name)
+        self.store.keys.fetch(connection.key_name)
 
     def back(self) -> None:
-        """To the engine of this machine, with the model that was open there."""
+        """Use the local engine and reload its model."""
         self._wanted = None
         self._bridge.detach()  # the rest follows from there
 
@@ -96,7 +95,7 @@ class EngineSwitch(QObject):
         if connection is None or connection.key_name != name:
             self._wanted = connection
             return
-        target = connection.target(self.book.key(connection))
+        target = connection.target(self.store.key(connection))
         # asked first: as long as nobody answers, the engine of now goes on
         self._task = run_task(
             self,
@@ -109,13 +108,13 @@ class EngineSwitch(QObject):
         self._task = None
         if probe is not None:
             connection = replace(connection, dialect=probe.dialect, version=probe.version)
-            if self.book.find(connection.id) is not None:
-                self.book.keep(connection)
+            if self.store.find(connection.id) is not None:
+                self.store.keep(connection)
         self._turn_to(connection, target, probe)
 
     def _on_not_reached(self, connection: Connection, error: ErrorInfo) -> None:
         self._task = None
-        self._complain(connection, f"{connection.name} was not used.", error)
+        self._complain(connection, f"Cannot use {connection.name}.", error)
 
     def _turn_to(self, connection: Connection, target: Target, probe: Probe | None = None) -> None:
         if not self._bridge.is_remote:
@@ -128,16 +127,16 @@ class EngineSwitch(QObject):
             else:
                 self._bridge.attach(_foreign(target, probe, connection.model))
         except InferdeckError as error:
-            self._complain(connection, f"{connection.name} was not used.", describe(error))
+            self._complain(connection, f"Cannot use {connection.name}.", describe(error))
             return
         log.info("the window uses %s at %s", connection.name, connection.base_url)
         self.current = connection
         self.changed.emit()
         self.notice.emit(
             Notice(
-                NOTICE, f"The window uses {connection.name} now, at {connection.base_url}.",
-                "Chats go there, and all views show that engine. The model of this machine was "
-                "closed.", actions=(("Back to this machine", self.back),),
+                NOTICE, f"Using {connection.name} at {connection.base_url}.",
+                "Chats and views use that engine. The local model was unloaded.",
+                actions=(("Use local engine", self.back),),
             )
         )  # fmt: skip
 
@@ -158,15 +157,15 @@ class EngineSwitch(QObject):
             self.changed.emit()
 
     def _open_own(self) -> None:
-        """Back here with the model of before, unless another one is being opened."""
+        """Reload the local model, unless another one is loading."""
         own = self._own
         if own is not None and not self._is_away and self._bridge.state is EngineState.EMPTY:
             self._session.open(own.path, own.load_format, own.settings)
 
     def _complain(self, connection: Connection, title: str, error: ErrorInfo) -> None:
-        actions = [("Change the connection", lambda: self.edit_wanted.emit(connection.id))]
+        actions = [("Edit connection", lambda: self.edit_wanted.emit(connection.id))]
         if self._bridge.is_remote:
-            actions.append(("Back to this machine", self.back))
+            actions.append(("Use local engine", self.back))
         self.notice.emit(error_notice(NOTICE, title, error, *actions))
 
 
@@ -184,23 +183,23 @@ MENU, SECTION, SUBMENU = "Tune", "engines", "Engine in use"
 
 
 def use_id(connection_id: str) -> str:
-    """Of the command that turns to it."""
+    """Command id of a connection."""
     return f"engine.use.{connection_id}"
 
 
 class ConnectionCommands(QObject):
-    """Keeps the commands as the book has the connections."""
+    """Keeps one command per connection."""
 
     def __init__(self, switch: EngineSwitch, registry: CommandRegistry, parent: QObject) -> None:
         super().__init__(parent)
         self._switch, self._registry = switch, registry
         self._names: dict[str, str] = {}
-        switch.book.changed.connect(self.renew)
+        switch.store.changed.connect(self.renew)
         switch.changed.connect(registry.refresh)
         self.renew()
 
     def renew(self) -> None:
-        wanted = {one.id: one for one in self._switch.book.connections}
+        wanted = {one.id: one for one in self._switch.store.connections}
         for known in list(self._names):
             if known not in wanted or wanted[known].name != self._names[known]:
                 del self._names[known]
@@ -219,7 +218,7 @@ class ConnectionCommands(QObject):
         )  # fmt: skip
 
     def _use(self, connection_id: str) -> None:
-        found = self._switch.book.find(connection_id)
+        found = self._switch.store.find(connection_id)
         if found is not None and self._switch.used_id != connection_id:
             self._switch.use(found)
         self._registry.refresh()

@@ -1,4 +1,4 @@
-"""The server as it runs: where, for whom, how busy, the latest calls; and how to call it.
+"""`ServingView`: server state, address, metrics, recent calls and client examples.
 
 +--------------------------------------------------+
 | o Serving          http://127.0.0.1:8000  [Copy] |
@@ -32,7 +32,7 @@ from PySide6.QtWidgets import (
 from app.features.quantize.fields import wrapped
 from app.features.serve.addresses import Example, examples, url_of
 from app.features.serve.calls_table import POLLS, CallsTable, calls_view
-from app.features.serve.controller import ServingDesk, ServingState
+from app.features.serve.controller import ServerController, ServingState
 from app.features.serve.form import CopyButton
 from app.features.serve.parts import Figure, FigureRow, StateLine
 from app.server.options import ServingChoice
@@ -41,28 +41,27 @@ from widgets.live.figures import StateKind
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, mono_font, theme_notifier
 
 FIGURES = (
-    Figure("rate", "Calls a second", "0,000.0", "Calls that ended, over the last 10 s"),
-    Figure("connections", "Connections", "00,000", "Connections that clients have open"),
-    Figure("windows", "Windows", "000", "Windows elsewhere that watch this engine"),
-    Figure("running", "Running", "0,000", "Requests of clients that the engine computes now"),
-    Figure("waiting", "Waiting", "0,000", "Requests of clients that wait for a slot or for blocks"),
-    Figure("aborted", "Aborted", "00,000", "Requests of clients that ended unfinished: the client "
-           "hung up, or the model was closed"),
-    Figure("total", "Calls", "000,000", "Calls since the program started"),
+    Figure("rate", "Calls per second", "0,000.0", "Completed calls, last 10 s"),
+    Figure("connections", "Connections", "00,000", "Open client connections"),
+    Figure("windows", "Windows", "000", "Attached remote windows"),
+    Figure("running", "Running", "0,000", "Running client requests"),
+    Figure("waiting", "Waiting", "0,000", "Client requests waiting for a batch slot or KV blocks"),
+    Figure("aborted", "Aborted", "00,000", "Unfinished client requests: the client disconnected "
+           "or the model was unloaded"),
+    Figure("total", "Calls", "000,000", "Calls since program start"),
 )  # fmt: skip
 OFF = (
-    "Other programs can use the engine of this window: one model, one cache, and their requests "
-    "appear in every view beside your chats."
+    "Other programs can use this window's engine and share its model and KV cache. Their "
+    "requests appear in every view."
 )
 NO_CALLS = (
-    "Every call appears here when it ends: who, what, its status, tokens and times. Polls are left "
-    "out while they are hidden."
+    "Completed calls appear here with client, status, tokens and times."
 )
 STATES: dict[ServingState, tuple[str, StateKind]] = {
     ServingState.OFF: ("Not serving", "idle"),
     ServingState.STARTING: ("Starting", "loading"),
     ServingState.ON: ("Serving", "busy"),
-    ServingState.STOPPING: ("Stopping; running replies may end", "loading"),
+    ServingState.STOPPING: ("Stopping; finishing running replies", "loading"),
 }
 REQUESTS = ("Requests in the engine", "Requests")  # and where that has no room
 UNKNOWN_MODEL = "MODEL"
@@ -70,17 +69,17 @@ EXAMPLE_LINES = 8
 
 
 class ServingView(QWidget):
-    """`free_port_wanted(port)`; `requests_wanted`: the view of requests is to come to the front."""
+    """`free_port_wanted(port)`; `requests_wanted`: show the requests view."""
 
     free_port_wanted = Signal(int)
     requests_wanted = Signal()
 
-    def __init__(self, desk: ServingDesk) -> None:
+    def __init__(self, controller: ServerController) -> None:
         super().__init__()
-        self._desk = desk
+        self._controller = controller
         self._choice, self._has_key = ServingChoice(), False
         self._examples: list[Example] = []
-        self.model = CallsTable(desk.calls, self)
+        self.model = CallsTable(controller.calls, self)
         self.table = calls_view(self.model)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
@@ -88,8 +87,8 @@ class ServingView(QWidget):
         column.addWidget(self._make_status())
         column.addWidget(self._make_examples())
         column.addWidget(self._make_calls(), 1)
-        desk.changed.connect(self.renew)
-        desk.moved.connect(self._renew_figures)
+        controller.changed.connect(self.renew)
+        controller.moved.connect(self._renew_figures)
         self.renew()
 
     def _make_status(self) -> QFrame:
@@ -100,14 +99,14 @@ class ServingView(QWidget):
             Qt.TextInteractionFlag.TextSelectableByMouse
             | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )
-        self.url.setAccessibleName("Address of the server")
-        self.copy_url = CopyButton("Copy the address", self.url.text)
+        self.url.setAccessibleName("Server address")
+        self.copy_url = CopyButton("Copy address", self.url.text)
         self.health = wrapped("muted")
         self.error = wrapped("error")
         self.take_port = QPushButton()
-        self.take_port.setToolTip("Serve there instead")
+        self.take_port.setToolTip("Start on this port")
         self.take_port.clicked.connect(self._on_take_port)
-        self.figures = FigureRow("How busy the server is", FIGURES, width=88)
+        self.figures = FigureRow("Server load", FIGURES, width=88)
         self._where = QHBoxLayout()
         self._where.setSpacing(SPACE_2)
         self._where.addWidget(self.url, 1)
@@ -125,15 +124,15 @@ class ServingView(QWidget):
 
     def _make_examples(self) -> QFrame:
         self.example_tabs = QTabBar()
-        self.example_tabs.setAccessibleName("Ways to call the server")
+        self.example_tabs.setAccessibleName("Client examples")
         self.example_tabs.setExpanding(False)
         self.example = QPlainTextEdit()
         self.example.setReadOnly(True)
         self.example.setProperty("bare", True)
         self.example.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
         self.example.setTabChangesFocus(True)
-        self.example.setAccessibleName("Example of a call")
-        self.copy_example = CopyButton("Copy this example", lambda: self.example.toPlainText())
+        self.example.setAccessibleName("Example")
+        self.copy_example = CopyButton("Copy example", lambda: self.example.toPlainText())
         self.example_about = QLabel()
         self.example_about.setProperty("role", "small")
         self.example_tabs.currentChanged.connect(lambda _: self._show_example())
@@ -147,17 +146,16 @@ class ServingView(QWidget):
         return _card(head, self.example_about, self.example)
 
     def _make_calls(self) -> QFrame:
-        title = title_line("Latest calls")
+        title = title_line("Recent calls")
         self.show_requests = QPushButton(REQUESTS[0])
         self.show_requests.setAccessibleName(REQUESTS[0])
         self.show_requests.setProperty("kind", "link")
-        self.show_requests.setToolTip("The view of all requests, of chats and of clients")
+        self.show_requests.setToolTip("Show all requests, of chats and clients")
         self.show_requests.clicked.connect(self.requests_wanted)
         self.hide_polls = QCheckBox("Hide polls")
         self.hide_polls.setChecked(True)
         self.hide_polls.setToolTip(
-            "Leave out what programs ask again and again to see how the server is: "
-            f"{', '.join(POLLS)}. One that fails is shown."
+            f"Hide successful polls: {', '.join(POLLS)}"
         )
         self.hide_polls.toggled.connect(self._on_hide_polls)
         head = self._calls_head = QHBoxLayout()
@@ -181,34 +179,34 @@ class ServingView(QWidget):
     # Showing -----------------------------------------------------------------------------------
 
     def show_choice(self, choice: ServingChoice, *, has_key: bool) -> None:
-        """What it would be started with."""
+        """The settings for the next start."""
         self._choice, self._has_key = choice, has_key
         self.renew()
 
     def renew(self) -> None:
-        desk = self._desk
-        self.state.say(*STATES[desk.state])
-        is_on = desk.is_on
-        choice = desk.choice if is_on else self._choice
-        url = desk.url if is_on else url_of(choice.host, choice.port)
+        controller = self._controller
+        self.state.say(*STATES[controller.state])
+        is_on = controller.is_on
+        choice = controller.choice if is_on else self._choice
+        url = controller.url if is_on else url_of(choice.host, choice.port)
         self.url.setText(url)
         self.url.setVisible(is_on)
         self.copy_url.setVisible(is_on)
-        self.health.setText(desk.health[0] if is_on else OFF)
-        problem = desk.problem
+        self.health.setText(controller.health[0] if is_on else OFF)
+        problem = controller.problem
         self.error.setText(f"{problem.cause} {problem.remedy}".strip() if problem else "")
         self.error.setVisible(problem is not None)
-        port = desk.free_port
+        port = controller.free_port
         self.take_port.setVisible(port is not None and problem is not None)
-        self.take_port.setText(f"Take port {port}")
-        self.figures.setVisible(desk.state in (ServingState.ON, ServingState.STOPPING))
-        model = desk.model_name if is_on else (choice.model_name or desk.model_name)
+        self.take_port.setText(f"Use port {port}")
+        self.figures.setVisible(controller.state in (ServingState.ON, ServingState.STOPPING))
+        model = controller.model_name if is_on else (choice.model_name or controller.model_name)
         self._show_examples(examples(url, model or UNKNOWN_MODEL, has_key=self._has_key))
         self._fit_heads()
         self._renew_figures()
 
     def _renew_figures(self) -> None:
-        figures = self._desk.figures
+        figures = self._controller.figures
         self.figures.show_values(
             {
                 "rate": f"{figures.calls_per_s:,.1f}",
@@ -229,7 +227,7 @@ class ServingView(QWidget):
         self._renew_figures()
 
     def minimumSizeHint(self) -> QSize:
-        """As narrow as the address, which has a line to itself then."""
+        """The width of the address, on a line below."""
         width = self._where.minimumSize().width() + 2 * SPACE_3
         return QSize(width, super().minimumSizeHint().height())
 
@@ -243,11 +241,11 @@ class ServingView(QWidget):
         return super().event(event)
 
     def _fit_heads(self) -> None:
-        """The address stands below the state where it has no room beside it."""
+        """Move the address below the state where it is too wide."""
         room = self.width() - 2 * SPACE_3
         wanted = self.state.wanted_width + 2 * SPACE_2 + self._where.minimumSize().width()
         directions = QBoxLayout.Direction
-        is_narrow = self._desk.is_on and wanted > room
+        is_narrow = self._controller.is_on and wanted > room
         self._head.setDirection(directions.TopToBottom if is_narrow else directions.LeftToRight)
         now, advance = self.show_requests.text(), self.show_requests.fontMetrics().horizontalAdvance
         least = self._calls_head.minimumSize().width() - advance(now)
@@ -278,8 +276,8 @@ class ServingView(QWidget):
         self._renew_figures()
 
     def _on_take_port(self) -> None:
-        if self._desk.free_port is not None:
-            self.free_port_wanted.emit(self._desk.free_port)
+        if self._controller.free_port is not None:
+            self.free_port_wanted.emit(self._controller.free_port)
 
 
 def _card(*parts: QWidget | QBoxLayout) -> QFrame:

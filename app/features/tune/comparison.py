@@ -1,4 +1,4 @@
-"""What the engine did lately, kept so that two stretches of time can be compared. No Qt."""
+"""Recent latency, throughput and KV usage, and the comparison of two time ranges. No Qt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TTFT_KEPT, _ITL_KEPT, _STATES_KEPT = 16_384, 262_144, 262_144
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of the samples of one stretch. None: there is none; p99 of fewer than 100 is None too."""
+    """Statistics of one range. p99 of fewer than 100 samples is None."""
 
     num_samples: int = 0
     p50: float | None = None
@@ -34,10 +34,7 @@ class Figures:
 
 
 class TuneHistory:
-    """Latency samples, tokens and KV usage: the newest of each, a bounded number of them.
-
-    Times are the engine's. `complete_since` says how far back nothing was dropped.
-    """
+    """Bounded history, in engine time. Before `complete_since` samples were dropped."""
 
     def __init__(self) -> None:
         self._ttft = RingBuffer(_TTFT_KEPT)
@@ -46,25 +43,25 @@ class TuneHistory:
         self.complete_since = -math.inf
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Take what is new in a snapshot. Cheap."""
+        """Take a snapshot. Cheap."""
         for ring, samples in ((self._ttft, snapshot.ttft), (self._itl, snapshot.itl)):
             _extend(ring, samples)
             if len(ring) == ring.capacity:
                 self.complete_since = max(self.complete_since, float(ring.times[0]))
-        for step in snapshot.steps:  # what is held and given back between two states counts too
+        for step in snapshot.steps:  # usage peaks between two snapshots count
             if step.kv_usage is not None:
                 self._kv_usage.append(min(step.end, snapshot.time), step.kv_usage * 100)
         self._kv_usage.append(snapshot.time, snapshot.kv_usage * 100)
 
     @property
     def began(self) -> float:
-        """When the first state was seen that is still known; infinity before any."""
+        """Time of the oldest complete data; infinity without any."""
         times = self._kv_usage.times
         return max(float(times[0]), self.complete_since) if len(times) else math.inf
 
     def figures(self, start: float, end: float) -> dict[str, Figures]:
-        """Of the stretch from `start` to `end`: "ttft" and "itl" in ms, "output" in tokens per
-        second of its whole seconds, "kv_usage" in percent at every step and state."""
+        """Of the range `start` to `end`: "ttft" and "itl" in ms, "output" in tokens per second of
+        its whole seconds, "kv_usage" in percent at every step and state."""
         return {
             "ttft": Figures.of(self._ttft.between(start, end)),
             "itl": Figures.of(self._itl.between(start, end)),
@@ -73,7 +70,7 @@ class TuneHistory:
         }
 
     def _tokens_per_second(self, start: float, end: float) -> Floats:
-        """Every token is one sample of TTFT or of ITL, taken when it came."""
+        """Each token is one TTFT or ITL sample."""
         seconds = math.floor(end - start + 1e-9)
         if seconds < 1 or not self.began < end:
             return np.empty(0)
@@ -83,7 +80,7 @@ class TuneHistory:
 
     def _states(self, start: float, end: float) -> Floats:
         found = self._kv_usage.between(start, end)
-        before = self._kv_usage.at(start)  # holds until the next
+        before = self._kv_usage.at(start)  # still valid at start
         return found if before is None else np.append(before[1], found)
 
 
@@ -93,18 +90,18 @@ def _extend(ring: RingBuffer, samples: tuple[Sample, ...]) -> None:
 
 
 REACH_S = 60.0
-"""How far before and after a mark is compared, where no other mark is nearer."""
+"""Longest range before and after a mark."""
 LITTLE_PERCENT = 3.0
-"""A smaller change is neither better nor worse."""
+"""Smaller changes are neutral."""
 NOTHING = "–"
 
 
 BETTER = {"ttft": -1, "itl": -1, "output": 1, "kv_usage": 0}
-"""The compared metrics: -1 where less is better, 1 where more is, 0 where neither."""
+"""The compared metrics: -1 lower is better, 1 higher is better, 0 neutral."""
 
 
-class Stretch(NamedTuple):
-    """From `start` to `end`, seconds of the engine's clock."""
+class TimeRange(NamedTuple):
+    """`start` to `end` in engine time."""
 
     start: float
     end: float
@@ -116,7 +113,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric in both stretches."""
+    """One metric in both ranges."""
 
     metric: Metric
     a: Figures
@@ -136,20 +133,22 @@ def change(before: float | None, after: float | None) -> float | None:
     return 100 * (after - before) / before if before and after is not None else None
 
 
-def compare(history: TuneHistory, a: Stretch, b: Stretch) -> list[Row]:
-    """All metrics in stretch `a` and in stretch `b`."""
+def compare(history: TuneHistory, a: TimeRange, b: TimeRange) -> list[Row]:
+    """All metrics in both ranges."""
     first, second = history.figures(*a), history.figures(*b)
     return [Row(METRICS[key], first[key], second[key]) for key in BETTER]
 
 
-def around(mark: Mark, marks: Sequence[Mark], began: float, now: float) -> tuple[Stretch, Stretch]:
-    """The stretches before and after `mark`: as far as the next other mark, `REACH_S` at most,
-    and no further than from `began` to `now`."""
+def around(
+    mark: Mark, marks: Sequence[Mark], began: float, now: float
+) -> tuple[TimeRange, TimeRange]:
+    """The ranges before and after `mark`: up to the next mark, at most `REACH_S`, within `began`
+    to `now`."""
     before = max((m.time for m in marks if m.time < mark.time), default=began)
     after = min((m.time for m in marks if m.time > mark.time), default=now)
     start = min(max(before, began, mark.time - REACH_S), mark.time)
     end = max(min(after, now, mark.time + REACH_S), mark.time)
-    return Stretch(start, mark.time), Stretch(mark.time, end)
+    return TimeRange(start, mark.time), TimeRange(mark.time, end)
 
 
 def value_text(value: float | None) -> str:
@@ -167,7 +166,7 @@ def change_text(percent: float | None) -> str:
 
 
 def tone(metric: Metric, percent: float | None) -> str:
-    """Role of the text: "better", "worse", or "" where it is neither."""
+    """Text role: "better", "worse" or ""."""
     better = BETTER[metric.key]
     if percent is None or not better or abs(percent) < LITTLE_PERCENT:
         return ""
@@ -184,8 +183,8 @@ def in_brief(rows: Sequence[Row]) -> str:
     )
 
 
-def as_text(rows: Sequence[Row], a: Stretch, b: Stretch) -> str:
-    """The comparison with tabs between, as spreadsheets take it."""
+def as_text(rows: Sequence[Row], a: TimeRange, b: TimeRange) -> str:
+    """The comparison as tab-separated text."""
     head = ("metric", "unit", "A p50", "B p50", "change", "A p99", "B p99", "change", "A n", "B n")
     lines = [f"A {a.seconds:.1f} s, B {b.seconds:.1f} s", "\t".join(head)]
     for row in rows:

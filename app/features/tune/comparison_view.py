@@ -27,7 +27,7 @@ from app.features.tune.comparison import (
     BETTER,
     Figures,
     Row,
-    Stretch,
+    TimeRange,
     TuneHistory,
     around,
     as_text,
@@ -56,7 +56,7 @@ _GROUPS = (("p50", 3), ("p99", 3), ("samples", 2))
 _HEADS = ("A", "B", "change", "A", "B", "change", "A", "B")
 MOST_WIDTH = 900
 _GAPS = (2, 6, 10)
-"""Columns that are only distance, in front of each group."""
+"""Spacer columns before each group."""
 
 
 def _column(index: int) -> int:
@@ -67,7 +67,7 @@ def _column(index: int) -> int:
 class CompareTable(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setAccessibleName("Figures of both ranges")
+        self.setAccessibleName("Comparison values")
         self.cells: dict[str, list[QLabel]] = {}
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 0, SPACE_1, 0)
@@ -152,19 +152,19 @@ def _why_no_p99(figures: Figures) -> str:
     if figures.p99 is not None or figures.largest is None:
         return ""
     return (
-        f"{figures.num_samples} samples have no 99th percentile ({FEWEST_FOR_P99} would); their "
-        f"largest is {value_text(figures.largest)}"
+        f"p99 needs {FEWEST_FOR_P99} samples, here {figures.num_samples}; maximum "
+        f"{value_text(figures.largest)}"
     )
 
 
 SHOW_MS = 1000
 LATEST, PICKED = "latest", "picked"
-HINT = "Change a setting, or drag over one stretch of a chart and then over another."
-HINT_SECOND = "Range A is chosen: drag over another stretch for range B."
+HINT = "Change a setting, or drag two ranges on a chart."
+HINT_SECOND = "Range A is set. Drag range B on a chart."
 
 
 class CompareView(QFrame):
-    """Shows on the charts, by `spans`, what it compares. `now` gives the charts' clock."""
+    """Marks its ranges on the charts (`spans`). `now`: the charts' clock."""
 
     def __init__(
         self,
@@ -178,9 +178,9 @@ class CompareView(QFrame):
         self.setProperty("panel", True)
         self.setAccessibleName("Comparison of two ranges")
         self._history, self._marks, self._spans, self._now = history, marks, spans, now
-        self._picked: list[Stretch] = []
+        self._picked: list[TimeRange] = []
         self.rows: list[Row] = []
-        self.stretches: tuple[Stretch, Stretch] | None = None
+        self.ranges: tuple[TimeRange, TimeRange] | None = None
         self._is_brief = False
         self._build()
         self._timer = QTimer(self)
@@ -191,12 +191,12 @@ class CompareView(QFrame):
         self._on_marks()
 
     def _build(self) -> None:
-        title = title_line("Before and after")
+        title = title_line("Comparison")
         self.source = ElidedCombo()
-        self.source.setAccessibleName("What is compared")
+        self.source.setAccessibleName("Compared ranges")
         self.source.setToolTip(
             "Before and after a change, or two ranges dragged on the charts\n"
-            "(with the keyboard: Enter on a chart begins and ends a range, the arrows move)"
+            "(keyboard: Enter on a chart starts and ends a range, arrows move)"
         )
         self.source.setMinimumContentsLength(18)
         self.source.setSizeAdjustPolicy(
@@ -210,7 +210,7 @@ class CompareView(QFrame):
         self.copy_button.clicked.connect(self.copy)
         self.clear_button = QPushButton("Clear ranges")
         self.clear_button.setProperty("kind", "flat")
-        self.clear_button.setToolTip("Forget the ranges dragged on the charts")
+        self.clear_button.setToolTip("Remove the ranges from the charts")
         self.clear_button.clicked.connect(self.clear)
         row = QHBoxLayout()
         row.setSpacing(SPACE_2)
@@ -232,10 +232,10 @@ class CompareView(QFrame):
     # What the user does ------------------------------------------------------------------------
 
     def pick(self, start: float, end: float) -> None:
-        """A stretch was dragged: it is A, or B after it; a third begins anew."""
+        """A dragged range: A, then B; a third starts over."""
         if len(self._picked) == 2:
             self._picked.clear()
-        self._picked.append(Stretch(start, end))
+        self._picked.append(TimeRange(start, end))
         if len(self._picked) == 2:
             self._picked.sort()
         self._choose(PICKED)
@@ -249,8 +249,8 @@ class CompareView(QFrame):
         self._choose(mark)
 
     def copy(self) -> None:
-        if self.stretches is not None:
-            QGuiApplication.clipboard().setText(as_text(self.rows, *self.stretches))
+        if self.ranges is not None:
+            QGuiApplication.clipboard().setText(as_text(self.rows, *self.ranges))
 
     # Choosing ----------------------------------------------------------------------------------
 
@@ -261,10 +261,10 @@ class CompareView(QFrame):
         self.refresh()
 
     def _on_marks(self) -> None:
-        """List them again, newest first; what was chosen stays."""
+        """List the marks, newest first; keep the selection."""
         chosen = self.source.currentData()
         self.source.clear()
-        self.source.addItem("The latest change", LATEST)
+        self.source.addItem("Latest change", LATEST)
         self.source.addItem("Dragged ranges", PICKED)
         away = time.time() - self._now()
         for mark in reversed(self._marks.marks):
@@ -274,14 +274,14 @@ class CompareView(QFrame):
 
     @property
     def _mark(self) -> Mark | None:
-        """The mark that is looked at."""
+        """The selected mark."""
         chosen = self.source.currentData()
         if isinstance(chosen, Mark):
             return chosen
         changes = [mark for mark in self._marks.marks if mark.kind is not MarkKind.LOAD]
         return changes[-1] if changes else None
 
-    def _find(self) -> tuple[Stretch, Stretch] | None:
+    def _find(self) -> tuple[TimeRange, TimeRange] | None:
         if self.source.currentData() == PICKED:
             return (self._picked[0], self._picked[1]) if len(self._picked) == 2 else None
         mark, now = self._mark, self._now()
@@ -292,14 +292,14 @@ class CompareView(QFrame):
     # Showing -----------------------------------------------------------------------------------
 
     def set_brief(self, brief: bool) -> None:
-        """The medians in one line, in place of the table."""
+        """Medians in one line instead of the table."""
         if brief != self._is_brief:
             self._is_brief = brief
             self.refresh()
 
     def refresh(self) -> None:
-        """Work it out again; as long as range B grows, once a second while it is seen."""
-        found = self.stretches = self._find()
+        """Update; while range B grows, once a second while visible."""
+        found = self.ranges = self._find()
         self.rows = compare(self._history, *found) if found is not None else []
         self.table.setVisible(found is not None and not self._is_brief)
         self.table.show_rows(self.rows)
@@ -312,22 +312,22 @@ class CompareView(QFrame):
         if self.isVisible() and found is not None and self._grows(found[1]):
             self._timer.start()
 
-    def _grows(self, b: Stretch) -> bool:
+    def _grows(self, b: TimeRange) -> bool:
         return self.source.currentData() != PICKED and b.end >= self._now() - SHOW_MS / 1e3
 
     def _words(self) -> str:
-        if self.stretches is None:
+        if self.ranges is None:
             return HINT_SECOND if self._picked else HINT
-        a, b = self.stretches
+        a, b = self.ranges
         words = f"A {a.seconds:.0f} s · B {b.seconds:.0f} s"
         if self._mark is not None and self.source.currentData() == LATEST:
             words = f"{self._mark.text} · {words}"
         if a.start < self._history.complete_since:
-            words += " · of range A only a part is still known"
+            words += " · range A is partly expired"
         return words
 
     def _show_spans(self) -> None:
-        found = self.stretches or tuple(self._picked)
+        found = self.ranges or tuple(self._picked)
         names = (("A", "text_muted"), ("B", "accent"))
         self._spans.show(
             *(

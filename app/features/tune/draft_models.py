@@ -1,8 +1,7 @@
-"""What could draft for the model that is open, and what a chosen draft model or head would bring.
+"""`DraftModels`: finds and checks draft models and EAGLE-3 heads for the loaded model.
 
-The models in known places are looked at in a thread: for the method draft_model those of the same
-vocabulary and at most half the size, for eagle3 heads that were made for the model. A folder that
-is chosen is checked the same way before anything is loaded.
+For draft_model: models with the same vocabulary and at most half the parameters. For eagle3: heads
+made for the model. A chosen folder is checked before anything is loaded.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from widgets.controls.paths import PathControl
 
 METHOD, MODEL = "speculative_method", "speculative_model"
 WITH_MODEL = ("draft_model", "eagle3")
-"""Methods that need a draft model or a head."""
+"""Methods that need a draft model or head."""
 
-_LARGEST = 0.5  # of the model's parameters; a larger draft takes too long to pay
+_LARGEST = 0.5  # of the model's parameters; larger drafts are too slow
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something that can draft. Bytes: of its weights, and of its KV for each token."""
+    """A draft model or head. Bytes of weights, and of KV cache per token."""
 
     path: str
     title: str
@@ -42,17 +41,17 @@ class Candidate:
 
     @property
     def words(self) -> str:
-        smaller = f"{1 / self.share:.0f}x smaller" if self.share < 0.67 else "not much smaller"
-        fits = "made for this model" if self.is_head else "same vocabulary"
+        smaller = f"{1 / self.share:.0f}× smaller" if self.share < 0.67 else "similar size"
+        fits = "Made for this model" if self.is_head else "Same vocabulary"
         return (
             f"{fits} · {format_count(self.num_parameters)} parameters, {smaller} · "
-            f"{format_bytes(self.weights)} and {format_bytes(self.kv_bytes_per_token)} a token"
+            f"{format_bytes(self.weights)}, {format_bytes(self.kv_bytes_per_token)} per token"
         )
 
 
 def look_at(path: str, title: str, config: EngineConfig, method: str) -> Candidate:
-    """`path` as what drafts by `method` for the model that runs with `config`. Raises
-    InferdeckError where it cannot. Reads no weights; imports torch: call it off the GUI thread."""
+    """Check `path` as draft for `config`'s model. Raises InferdeckError. Reads no weights; imports
+    torch: call off the GUI thread."""
     import torch
 
     from engine.memory.model_sizes import head_sizes, model_sizes
@@ -88,7 +87,7 @@ def look_at(path: str, title: str, config: EngineConfig, method: str) -> Candida
 def find_candidates(
     sources: Sequence[ModelSource], config: EngineConfig, method: str
 ) -> list[Candidate]:
-    """Those of `sources` that could draft well, smallest first. Call it off the GUI thread."""
+    """Suitable drafts among `sources`, smallest first. Call off the GUI thread."""
     found = []
     for source in [*sources, *hugging_face_sources()]:
         try:
@@ -101,13 +100,10 @@ def find_candidates(
 
 
 class DraftModels(QObject):
-    """Fills the row of the draft model, and says what is known of the one that is chosen.
+    """Fills the draft model row and describes the chosen draft. `recent`: recent models."""
 
-    `recent`: gives the models that were open before. Nothing is searched before it is asked for.
-    """
-
-    checked = Signal(str, str)  # words, tone of a SettingRow's hint
-    found = Signal()  # the search has ended: see `recommended`
+    checked = Signal(str, str)  # text, tone of a SettingRow's hint
+    found = Signal()  # the search ended: see `recommended`
 
     def __init__(
         self,
@@ -126,14 +122,14 @@ class DraftModels(QObject):
         control.browse_wanted.connect(self._browse)
 
     def show_model(self, config: EngineConfig) -> None:
-        """A model is open."""
+        """A model was loaded."""
         self._config = config
         self._known.clear()
         self._control.set_known([])
         self._stop_search()
 
     def search(self, method: str) -> None:
-        """Look for what could draft by `method`, in a thread."""
+        """Search in a thread."""
         config = self._config
         if config is None or method not in WITH_MODEL:
             return
@@ -145,8 +141,9 @@ class DraftModels(QObject):
             return
         if self._search is not None:
             return
-        what = "heads made for this model" if method == "eagle3" else "models of this vocabulary"
-        self.checked.emit(f"looking for {what}…", "small")
+        is_head = method == "eagle3"
+        what = "EAGLE-3 heads for this model" if is_head else "models with the same vocabulary"
+        self.checked.emit(f"Searching for {what}…", "small")
         sources = [*_starter_sources(), *recent_sources(self._recent())]
         self._search = run_task(
             self,
@@ -157,15 +154,15 @@ class DraftModels(QObject):
 
     @property
     def recommended(self) -> str | None:
-        """The smallest that is known to draft for the model that is open by the method chosen."""
+        """The smallest suitable draft."""
         return next(iter(self._known.get(self._method, {})), None)
 
     def knows(self, path: str | None) -> bool:
-        """Whether `path` is known to draft by the method chosen."""
+        """Whether `path` is a suitable draft."""
         return path in self._known.get(self._method, {})
 
     def describe(self, path: str | None) -> None:
-        """Say by `checked` what is known of a draft model that the user chose."""
+        """Report on a chosen draft by `checked`."""
         if self._check is not None:
             self._check.cancel()
             self._check = None
@@ -175,7 +172,7 @@ class DraftModels(QObject):
         elif path in self._known.get(method, {}):
             self.checked.emit(self._known[method][path].words, "small")
         else:
-            self.checked.emit("checking whether it fits this model…", "small")
+            self.checked.emit("Checking compatibility…", "small")
             self._check = run_task(
                 self, lambda: look_at(path, path, config, method), self._described, self._refused
             )
@@ -194,8 +191,9 @@ class DraftModels(QObject):
     def _show_known(self) -> None:
         own = self._known[self._method]
         self._control.set_known([(c.path, c.title) for c in own.values()])
-        what = "head for this model" if self._method == "eagle3" else "smaller model"
-        nothing = f"no {what} was found in the places that are known: choose a folder"
+        is_head = self._method == "eagle3"
+        what = "EAGLE-3 head for this model" if is_head else "smaller model with this vocabulary"
+        nothing = f"No {what} found. Choose a folder."
         self.checked.emit("" if own else nothing, "small")
         self.found.emit()
 
@@ -208,7 +206,7 @@ class DraftModels(QObject):
 
     def _browse(self) -> None:
         window = self._control.window()
-        folder = QFileDialog.getExistingDirectory(window, "Choose a draft model")
+        folder = QFileDialog.getExistingDirectory(window, "Choose draft model")
         if folder:
             self._control.choose(folder)
 

@@ -1,4 +1,4 @@
-"""Values and changes of settings, as the panel and the charts' marks say them. No Qt."""
+"""Setting hints: what each setting costs or gains now, from snapshots. No Qt."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from engine.config import SETTINGS, EngineConfig
 from engine.numerics.kv_dtype import kv_words
 from engine.snapshot import EngineSnapshot, ModelInfo, StepRecord
 from widgets.live.figures import parallel_text
-from widgets.speculation import panel as words
+from widgets.speculation import panel as speculation
 
 Differences = Mapping[str, tuple[Any, Any]]
 
 
 def short(value: Any) -> str:
-    """A value as a person would write it in a sentence."""
+    """A value for a sentence."""
     if value is None:
         return "auto"
     if isinstance(value, bool):
@@ -41,7 +41,7 @@ def short(value: Any) -> str:
 
 
 def change_text(changes: Differences) -> str:
-    """ "Running requests 8 → 16"."""
+    """ "Max running requests 8 → 16"."""
     return ", ".join(
         f"{SETTINGS[n].label} {short(before)} → {short(now)}"
         for n, (before, now) in changes.items()
@@ -49,26 +49,26 @@ def change_text(changes: Differences) -> str:
 
 
 def change_details(changes: Differences) -> tuple[str, ...]:
-    """The same in the settings' own words, a line each."""
+    """One line per setting."""
     return tuple(f"{SETTINGS[n].label}: {short(a)} → {short(b)}" for n, (a, b) in changes.items())
 
 
 def way(where: str, stack: list[Mapping[str, Any]]) -> str:
-    """Where the newest entry of a history leads; empty where there is none."""
+    """`where` and the newest entry of a history; "" for an empty one."""
     if not stack:
         return ""
     return where + ", ".join(f"{SETTINGS[n].label} {short(v)}" for n, v in stack[-1].items())
 
 
 def resolved(applied: EngineConfig, changes: Mapping[str, Any]) -> EngineConfig:
-    """`applied` with `changes`, what the engine chose by itself left as it came out."""
+    """`applied` with `changes`; an automatic dtype keeps its resolved value."""
     known = {name: value for name, value in changes.items() if (name, value) != ("dtype", "auto")}
     return applied.replace(**known)
 
 
 WINDOW_S = 60
-NO_DRAFT = "no draft was verified yet"
-NO_STEP = "no step in the last minute"
+NO_DRAFT = "No drafts verified yet"
+NO_STEP = "No step in the last minute"
 
 
 def _count(number: int, unit: str) -> str:
@@ -77,13 +77,13 @@ def _count(number: int, unit: str) -> str:
 
 
 def _in_ram(num_bytes: int) -> str:
-    """Of a model that is divided between a GPU and the CPU."""
-    return f", {format_bytes(num_bytes)} of it in RAM" if num_bytes else ""
+    """The CPU-offloaded part."""
+    return f", {format_bytes(num_bytes)} in RAM" if num_bytes else ""
 
 
 @dataclass(slots=True)
 class _Second:
-    """The steps that began in one second, summed: thousands of steps a minute stay cheap."""
+    """Sums over the steps that began in one second."""
 
     second: int
     steps: int = 0
@@ -114,8 +114,8 @@ class _Second:
 
 
 class Hints:
-    """Remembers the steps of the last minute, to say what a setting costs or brings. `places`: of
-    the machine of the engine."""
+    """Hints from the steps of the last minute. `places`: GPUs and NUMA nodes of the engine's
+    machine."""
 
     def __init__(self) -> None:
         self.places = Places()
@@ -140,10 +140,10 @@ class Hints:
             "prompt_lookup_max": self._acceptance,
             "quantization": self._weights,
             "quantization_head": self._head,
-            "dtype": self._number_format,
+            "dtype": self._dtype,
             "max_model_len": self._context,
             "num_threads": self._threads,
-            "adaptive_threads": self._found_threads,
+            "adaptive_threads": self._thread_search,
             "device": self._device,
             "gpu_layers": layers_now,
             RANKS: self._ranks,
@@ -152,7 +152,7 @@ class Hints:
         }
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Take the state and the new steps of a snapshot."""
+        """Take a snapshot."""
         self._snapshot = snapshot
         for step in snapshot.steps:
             second = int(step.start)
@@ -167,39 +167,39 @@ class Hints:
         self._seconds.clear()
 
     def moved(self, gpu_layers: str) -> str:
-        """What so many layers on the GPU would move; "" where that is not known."""
+        """What `gpu_layers` would move; "" where unknown."""
         return layers_moved(self._snapshot, gpu_layers) if self._snapshot else ""
 
     @property
     def model(self) -> ModelInfo | None:
-        """What is loaded, as far as it is told."""
+        """The loaded model, where reported."""
         return self._snapshot.model if self._snapshot else None
 
     def ranks(self, count: int, device: str, threads: int | None) -> str:
-        """What so many ranks would be; "" where that is not known. threads: None for the number
-        of now."""
+        """Placement of `count` tensor-parallel ranks; "" where unknown. threads: None for the
+        current number."""
         config = self._snapshot.config if self._snapshot else None
         threads = threads or getattr(config, "num_threads", None)
         return ranks_wanted(count, device, threads, self.places, self.model)
 
     def stages(self, count: int, device: str) -> str:
-        """What so many stages would be; "" where that is not known."""
+        """Placement of `count` pipeline stages; "" where unknown."""
         return stages_wanted(count, device, self.places, self.model)
 
     def hint(self, name: str) -> str:
-        """The hint of a setting; empty where there is nothing to say yet."""
+        """The hint of a setting, or ""."""
         maker = self._makers.get(name)
         return maker(self._snapshot) if maker and self._snapshot else ""
 
     @staticmethod
     def _device(s: EngineSnapshot) -> str:
-        """Its make, and of a GPU how busy and how warm it is."""
+        """Device name, parallelism; of a GPU its load and temperature."""
         words = [s.model.device_name or s.model.device]
         if several := parallel_text(s.model):
             words.append(several)
         for gpu in s.gpus[:1] if len(s.gpus) == 1 else ():
             if gpu.utilization is not None:
-                words.append(f"{gpu.utilization:.0%} busy".replace("%", " %"))
+                words.append(f"{gpu.utilization:.0%} load".replace("%", " %"))
             if gpu.temperature_c is not None:
                 words.append(f"{gpu.temperature_c:.0f} °C")
         return " · ".join(words)
@@ -211,7 +211,7 @@ class Hints:
 
     @staticmethod
     def _graphs(s: EngineSnapshot) -> str:
-        return s.model.kernels.get("decode", "no steps are captured")
+        return s.model.kernels.get("decode", "No CUDA graphs captured")
 
     @staticmethod
     def _requests(s: EngineSnapshot) -> str:
@@ -221,40 +221,40 @@ class Hints:
         if not self._seconds:
             return NO_STEP
         tokens, duration = max(second.largest for second in self._seconds)
-        return f"largest step {duration * 1e3:,.1f} ms at {_count(tokens, 'token')}"
+        return f"Largest step {duration * 1e3:,.1f} ms, {_count(tokens, 'token')}"
 
     def _batching(self, s: EngineSnapshot) -> str:
         if not self._seconds:
             return NO_STEP
         mean = sum(x.entries for x in self._seconds) / sum(x.steps for x in self._seconds)
-        return f"{mean:.1f} requests per step in the last minute"
+        return f"{mean:.1f} requests per step (last minute)"
 
     def _prefill(self, s: EngineSnapshot) -> str:
         prefills = sum(second.prefills for second in self._seconds)
         if not prefills:
-            return "no prefill in the last minute"
+            return "No prefill in the last minute"
         mixed = sum(second.mixed for second in self._seconds)
-        return f"{_count(prefills, 'prefill step')} a minute, {mixed:,} shared with decode"
+        return f"{_count(prefills, 'prefill step')} per minute, {mixed:,} mixed with decode"
 
     @staticmethod
     def _prefix(s: EngineSnapshot) -> str:
         queries = s.counters.prefix_queries
         if not queries:
-            return "no prompt looked up yet"
+            return "No prompts looked up yet"
         rate = 100 * s.counters.prefix_hit_rate
-        return f"hits {rate:.0f} % of {_count(queries, 'prompt token')}"
+        return f"Hit rate {rate:.0f} % of {_count(queries, 'prompt token')}"
 
     @staticmethod
     def _watermark(s: EngineSnapshot) -> str:
         kept = round(s.config.watermark * s.blocks.num_blocks)
-        return f"{kept:,} of {s.blocks.num_blocks:,} blocks kept free"
+        return f"{kept:,} of {s.blocks.num_blocks:,} blocks reserved"
 
     @staticmethod
     def _waste(s: EngineSnapshot) -> str:
-        places = s.blocks.num_used * s.blocks.block_size
-        if not places:
-            return f"at most {_count(s.blocks.block_size - 1, 'token')} lost per request"
-        return f"waste {s.blocks.num_wasted_tokens / places * 100:.1f} % now"
+        slots = s.blocks.num_used * s.blocks.block_size
+        if not slots:
+            return f"Up to {_count(s.blocks.block_size - 1, 'unused slot')} per request"
+        return f"{s.blocks.num_wasted_tokens / slots * 100:.1f} % of used slots are empty"
 
     @staticmethod
     def _capacity(s: EngineSnapshot) -> str:
@@ -272,17 +272,17 @@ class Hints:
             return ""
         per_token = format_bytes(plan.block_bytes_in_all / s.blocks.block_size)
         stored = kv_words(plan.key_dtype, plan.value_dtype)
-        return f"{stored} · {per_token} a token {of_gpus(s.model)}".rstrip()
+        return f"{stored} · {per_token} per token {of_gpus(s.model)}".rstrip()
 
     @staticmethod
     def _plan(s: EngineSnapshot) -> str:
         plan = s.memory.plan
-        words = f"planned {format_bytes(plan.predicted)} of {format_bytes(plan.limit)}"
+        words = f"Planned {format_bytes(plan.predicted)} of {format_bytes(plan.limit)}"
         if where := of_gpus(s.model):
             return f"{words} {where}"
         if not plan.host_layers:
             return words
-        return f"{words} · {format_bytes(plan.host_predicted)} in RAM beside it"
+        return f"{words} · {format_bytes(plan.host_predicted)} in RAM"
 
     @staticmethod
     def _allocation(s: EngineSnapshot) -> str:
@@ -292,7 +292,7 @@ class Hints:
     @staticmethod
     def _speculation(snapshot: EngineSnapshot) -> str:
         figures = snapshot.speculation
-        return "every token takes a step" if figures is None else words.verdict(figures).text
+        return "One token per step" if figures is None else speculation.verdict(figures).text
 
     @staticmethod
     def _drafts(snapshot: EngineSnapshot) -> str:
@@ -300,70 +300,69 @@ class Hints:
         if figures is None or figures.acceptance_length is None:
             return NO_DRAFT
         drafted = figures.drafted / figures.rounds
-        return f"{drafted:.1f} drafted, {figures.acceptance_length:.1f} tokens a round"
+        return f"{drafted:.1f} drafted, {figures.acceptance_length:.1f} tokens per round"
 
     @staticmethod
     def _draft_times(snapshot: EngineSnapshot) -> str:
         figures = snapshot.speculation
-        return (words.times(figures) if figures is not None else "") or NO_DRAFT
+        return (speculation.times(figures) if figures is not None else "") or NO_DRAFT
 
     @staticmethod
     def _acceptance(snapshot: EngineSnapshot) -> str:
         figures = snapshot.speculation
-        return (words.acceptance(figures) if figures is not None else "") or NO_DRAFT
+        return (speculation.acceptance(figures) if figures is not None else "") or NO_DRAFT
 
     @staticmethod
     def _weights(s: EngineSnapshot) -> str:
         in_ram = s.memory.host_weights
         size = format_bytes(s.model.weights_bytes) + _in_ram(in_ram)
-        if not s.model.quantization:  # tables of positions are held beside the weights
-            return f"{size} now · in {s.model.dtype}"
+        if not s.model.quantization:  # position tables are extra
+            return f"{size} · {s.model.dtype}"
         bits = 8 * s.model.weights_bytes / max(1, s.model.num_parameters)
-        return f"{size} now · {bits:.1f} bits a weight"
+        return f"{size} · {bits:.1f} bits per weight"
 
     @staticmethod
     def _head(s: EngineSnapshot) -> str:
         name = s.model.dtype if s.config.quantization_head == "none" else s.config.quantization_head
-        size = f"{format_bytes(s.model.output_bytes)} " if s.model.output_bytes else ""
-        return f"{size}in {name}"
+        size = f"{format_bytes(s.model.output_bytes)} · " if s.model.output_bytes else ""
+        return f"{size}{name}"
 
     @staticmethod
-    def _number_format(s: EngineSnapshot) -> str:
-        return f"runs in {s.model.dtype}"
+    def _dtype(s: EngineSnapshot) -> str:
+        return f"In use: {s.model.dtype}"
 
     @staticmethod
     def _context(s: EngineSnapshot) -> str:
         lengths = [r.num_prompt_tokens + r.num_output_tokens for r in s.requests]
-        longest = "no request now"
+        longest = "No requests"
         if lengths:
-            longest = f"longest request {_count(max(lengths), 'token')}"
-        words = f"{longest} · model allows {s.model.max_model_len:,}"
+            longest = f"Longest request {_count(max(lengths), 'token')}"
+        words = f"{longest} · model maximum {s.model.max_model_len:,}"
         if not (shorter := s.memory.plan.undivided_model_len):
             return words
-        return f"{words} · with {shorter:,} all layers would be on {s.model.device}"
+        return f"{words} · at {shorter:,} all layers fit on {s.model.device}"
 
     def _threads(self, s: EngineSnapshot) -> str:
         if not self._seconds:
             return NO_STEP
         steps = sum(second.steps for second in self._seconds)
         mean = sum(second.seconds_computed for second in self._seconds) / steps
-        words = f"step {mean * 1e3:,.1f} ms on average in the last minute"
+        words = f"Step {mean * 1e3:,.1f} ms on average (last minute)"
         if s.threads is None:
             return words
-        return f"{s.threads.used} of {s.threads.most} in the last step · {words}"
+        return f"{s.threads.used} of {s.threads.most} threads in the last step · {words}"
 
     @staticmethod
-    def _found_threads(s: EngineSnapshot) -> str:
-        """Cores that others keep busy, other programs or this one with other work, and what was
-        found best for steps of few tokens."""
+    def _thread_search(s: EngineSnapshot) -> str:
+        """Cores busy with other work, and the fastest thread count per step size."""
         threads = s.threads
         if threads is None:
             return ""
         if threads.most == 1:
-            return "one thread computes every step"
+            return "1 thread for every step"
         parts = []
         if threads.others is not None:
-            parts.append(f"other work uses {threads.others:.1f} cores")
+            parts.append(f"Other work uses {threads.others:.1f} cores")
         for first, last, best in threads.found:
             tokens = _count(first, "token") if first == last else f"{first} to {last} tokens"
             parts.append(f"{tokens}: {_count(best, 'thread')}")

@@ -1,4 +1,4 @@
-"""A background load: requests of a workload preset, sent to the engine that the chats use.
+"""`BackgroundLoad`: sends requests of a workload preset to the engine of the chats.
 
     closed loop:  `concurrency` in flight; one that ends makes room for the next
     open loop:    they come at a Poisson rate, whatever the engine is doing
@@ -35,10 +35,10 @@ from engine.snapshot import EngineSnapshot, FinishReason
 
 PREFIX = "load-"
 MOST_IN_FLIGHT = 512
-"""An open loop that the engine cannot keep up with drops arrivals beyond this."""
+"""Open loop: arrivals beyond this are dropped."""
 MOST_AT_ONCE = 16
 FAILURES_TO_STOP = 3
-"""So many in a row, and the load ends: the next would fail too."""
+"""Consecutive failures that end the load."""
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class BackgroundLoad(QObject):
         """Why a request of the plan could not be served."""
         config, memory = self._bridge.config, self._bridge.plan
         if not self._bridge.is_ready or config is None or memory is None:
-            return ErrorInfo("No model is loaded.", "Open a model first.")
+            return ErrorInfo("No model is loaded.", "Open a model.")
         capacity = self._capacity or memory.num_blocks * config.block_size or None
         return why_not(plan.workload, config, capacity)
 
@@ -249,7 +249,7 @@ class BackgroundLoad(QObject):
 
     def _book(self, event: messages.OutputEvent, flight: _Flight) -> None:
         if event.finish_reason is FinishReason.ERROR:
-            self._book_failure(event.error or ErrorInfo("A request ended without a token."))
+            self._book_failure(event.error or ErrorInfo("A request ended without output."))
         elif event.finish_reason is FinishReason.ABORT and not flight.hung_up:
             self._count(aborted=1)
         else:
@@ -278,12 +278,12 @@ class BackgroundLoad(QObject):
         self._capacity = None
         if self.is_on:
             reason = {
-                EngineState.LOADING: "Another model is being opened.",
+                EngineState.LOADING: "Another model is loading.",
                 EngineState.EMPTY: "The model was unloaded.",
                 EngineState.CRASHED: "The engine stopped.",
             }[state]
-            remedy = "Start it again when a model is there."
-            self._end(ErrorInfo(f"The load ended. {reason}", remedy))
+            remedy = "Restart it when a model is loaded."
+            self._end(ErrorInfo(f"Load stopped. {reason}", remedy))
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self._capacity = snapshot.blocks.num_blocks * snapshot.blocks.block_size or None

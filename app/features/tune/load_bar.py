@@ -1,4 +1,4 @@
-"""The controls of the background load: what is sent, how fast, start and stop, and the counts."""
+"""`LoadBar`: workload, rate, start and stop of the background load, and its counters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle,
 
 SHOW_MS = 250
 PACE_DELAY_MS = 300
-"""A number that is stepped through is sent when the hand rests: each is a mark on the charts."""
+"""Debounces the spin boxes: each change is a mark on the charts."""
 WORKLOAD_WIDTH, FIELD_WIDTH, BUTTON_WIDTH = 360, 76, 104
 START, STOP = "Start load", "Stop load"
 MOST_CONCURRENT = 256
@@ -72,7 +72,7 @@ def choices() -> list[Choice]:
 
 
 class LoadBar(QFrame):
-    """One card: a row of controls, and a line that says what the load does, or why it does not."""
+    """A row of controls, and a status line."""
 
     def __init__(
         self,
@@ -121,27 +121,26 @@ class LoadBar(QFrame):
         )
         self.workload.setAccessibleName("Workload")
         self.pacing = ElidedCombo()
-        self.pacing.addItem("at a time", CLOSED)
-        self.pacing.addItem("a second", OPEN)
-        self.pacing.setAccessibleName("How requests come")
+        self.pacing.addItem("concurrent", CLOSED)
+        self.pacing.addItem("per second", OPEN)
+        self.pacing.setAccessibleName("Arrival mode")
         self.pacing.setToolTip(
-            "at a time: as many requests in flight, all the time; one that ends makes room for the "
-            "next.\na second: requests come at random times with this mean rate, whatever the "
-            "engine is doing (Poisson)."
+            "concurrent: a constant number of requests in flight (closed loop).\nper second: "
+            "random arrivals with this mean rate (Poisson, open loop)."
         )
         self.concurrency = QSpinBox()
         self.concurrency.setRange(1, MOST_CONCURRENT)
         self.concurrency.setValue(8)
         self.concurrency.setAccessibleName("Requests in flight")
-        self.concurrency.setToolTip("Requests in flight; may be changed while the load runs")
+        self.concurrency.setToolTip("Requests in flight; you can change this while the load runs")
         self.rate = QDoubleSpinBox()
         self.rate.setLocale(QLocale.c())
         self.rate.setDecimals(1)
         self.rate.setSingleStep(0.5)
         self.rate.setRange(0.1, MOST_PER_SECOND)
         self.rate.setValue(1.0)
-        self.rate.setAccessibleName("Requests a second")
-        self.rate.setToolTip("Requests a second; may be changed while the load runs")
+        self.rate.setAccessibleName("Requests per second")
+        self.rate.setToolTip("Requests per second; you can change this while the load runs")
         for field in (self.concurrency, self.rate):
             field.setKeyboardTracking(False)
             field.setFont(figure_font())
@@ -190,12 +189,12 @@ class LoadBar(QFrame):
 
     def event(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.LayoutRequest:
-            self._fit()  # a word, or the size of text, is another
+            self._fit()  # text or its size changed
         return super().event(event)
 
     def _fit(self) -> None:
-        """What is sent stands above how it is sent where both have no room; the title gives way."""
-        self._fit_fields()  # a style is known late
+        """Two rows where one is too narrow; the title hides first."""
+        self._fit_fields()  # the style is known late
         room = self.width() - 2 * SPACE_3
         what = self.workload.minimumSizeHint().width()
         both = what + SPACE_2 + self._how.minimumSize().width()
@@ -205,7 +204,7 @@ class LoadBar(QFrame):
         self._title.setVisible(both + SPACE_2 + self._title.sizeHint().width() <= room)
 
     def _fit_fields(self) -> None:
-        """Widths that what they say, or another word, does not change."""
+        """Widths independent of the current text."""
         for field in (self.concurrency, self.rate):
             field.setFixedWidth(scaled(FIELD_WIDTH))
         least, words = scaled(BUTTON_WIDTH), self.button.fontMetrics().horizontalAdvance
@@ -213,7 +212,7 @@ class LoadBar(QFrame):
         self.button.setMinimumWidth(max(least, beside + max(words(START), words(STOP))))
 
     def minimumSizeHint(self) -> QSize:
-        """As narrow as without the title: it gives way."""
+        """The title may hide."""
         return QSize(0, super().minimumSizeHint().height())
 
     # What is chosen ----------------------------------------------------------------------------
@@ -287,12 +286,12 @@ class LoadBar(QFrame):
         return self.button.text() == STOP
 
     def _show_state(self) -> None:
-        """Everything: the button, what may be chosen, the line below."""
+        """Button, fields and status line."""
         is_on = self._load.is_on
         self.button.setText(STOP if is_on else START)
         tip = (
-            "Stop sending, and abort what is in flight" if is_on
-            else "Send requests of this workload to the engine, until you stop"
+            "Stop the load and abort its requests" if is_on
+            else "Send requests of this workload until you stop"
         )  # fmt: skip
         set_key_tip(self.button, tip, "tune.load")
         set_icon(self.button, *(("stop", "text") if is_on else ("play", "accent_text")))
@@ -309,14 +308,13 @@ class LoadBar(QFrame):
     def _show_counts(self) -> None:
         load, counts = self._load, self._load.counts
         if load.state is LoadState.PREPARING:
-            self.status.set_text("reading the model's vocabulary")
+            self.status.set_text("Reading the vocabulary…")
             return
         if load.plan is None or (not load.is_on and not load.seconds):
             self.status.set_text(
-                "A load runs through the same engine as the chats: start one, turn a knob, and "
-                "see what it does."
+                "Start a load, change a setting and watch the charts."
                 if self._bridge.is_ready
-                else "Open a model to put a load on it."
+                else "Open a model to start a load."
             )
             return
         parts = [
@@ -327,6 +325,6 @@ class LoadBar(QFrame):
         if counts.aborted:
             parts.append(f"{counts.aborted:,} aborted")
         if counts.dropped:
-            parts.append(f"{counts.dropped:,} dropped: {MOST_IN_FLIGHT} were in flight")
+            parts.append(f"{counts.dropped:,} dropped (limit: {MOST_IN_FLIGHT} in flight)")
         minutes, seconds = divmod(int(load.seconds), 60)
         self.status.set_text(" · ".join([*parts, f"{minutes}:{seconds:02d} min"]))

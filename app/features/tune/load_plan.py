@@ -1,4 +1,4 @@
-"""What a background load is to send, what became of it, and whether it can be served. No Qt."""
+"""Plan, counters and limits of a background load. No Qt."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class LoadPlan:
 
     @property
     def in_short(self) -> str:
-        """For a mark: "load 8 at a time", "load 2.5 a second"."""
+        """For a mark: "load 8 concurrent", "load 2.5 per second"."""
         rate = self.pace.request_rate
-        return f"load {self.pace}" if rate is None else f"load {rate:g} a second"
+        return f"load {self.pace}" if rate is None else f"load {rate:g} per second"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ def why_not(work: Workload, config: EngineConfig, capacity: int | None) -> Error
     context = config.max_model_len
     if context is not None and longest > context:
         return ErrorInfo(
-            f"{work.title} needs {longest:,} tokens of context; this model has {context:,}.",
-            "Choose another workload, or a model with more context.",
+            f"{work.title} needs {longest:,} tokens of context; the model has {context:,}.",
+            "Choose another workload or a model with a longer context.",
         )
     if capacity is not None and longest > capacity:
         return ErrorInfo(
             f"A request of {work.title} needs {longest:,} tokens; the KV cache holds {capacity:,}.",
-            "Raise the cache size, or choose another workload.",
+            "Raise the KV cache size or choose another workload.",
         )
     return None

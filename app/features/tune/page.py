@@ -1,14 +1,14 @@
-"""The Tune page: the load on top, the charts that the knobs move, and before against after.
+"""The Tune page: background load, live charts, comparison.
 
     +-----------------------------------+
     | background load                   |
     +-----------------------------------+
     | live charts                       |
     +-----------------------------------+
-    | before and after, as numbers      |
+    | comparison of two time ranges     |
     +-----------------------------------+
 
-The knobs themselves are the engine settings, which lie at the left of this page.
+The engine settings are at the left of this page.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from widgets.theme.theme import SPACE_2
 
 ORDER = ("ttft", "itl", "tokens", "memory", "requests", "cache")
 LEAST_FOR_TABLE = 440
-"""Pixels of height below which the comparison is one line: the charts come first."""
+"""Lower pages show the comparison as one line."""
 
 
 class TunePage(QWidget):
-    """`commands_changed`: one of the commands may have become possible, or checked."""
+    """`commands_changed`: update enabled and checked commands."""
 
     commands_changed = Signal()
 
@@ -70,7 +70,7 @@ class TunePage(QWidget):
         bridge.state_changed.connect(lambda state: self.commands_changed.emit())
 
     def commands(self) -> list[Command]:
-        """What the page adds to the menus."""
+        """The page's commands."""
         return [
             Command(
                 "tune.load", "Background load", self.load_bar.toggle, "Tune", "Ctrl+Alt+L", "play",
@@ -78,8 +78,8 @@ class TunePage(QWidget):
                 is_enabled=lambda: self.load_bar.button.isEnabled(),
             ),
             Command(
-                "tune.copy_comparison", "Copy the comparison", self.comparison.copy, "Tune",
-                section="compare", is_enabled=lambda: self.comparison.stretches is not None,
+                "tune.copy_comparison", "Copy comparison", self.comparison.copy, "Tune",
+                section="compare", is_enabled=lambda: self.comparison.ranges is not None,
             ),
             Command(
                 "tune.clear_ranges", "Clear ranges", self.comparison.clear, "Tune",
@@ -88,7 +88,7 @@ class TunePage(QWidget):
         ]  # fmt: skip
 
     def close_load(self) -> None:
-        """The window closes: send nothing more."""
+        """Stop the load: the window closes."""
         self.load.stop()
 
     def resizeEvent(self, event: QResizeEvent) -> None:

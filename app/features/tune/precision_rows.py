@@ -1,8 +1,4 @@
-"""The precision among the engine's settings: what each choice weighs, what is not possible with
-this checkpoint and what would be, and how long a change will take.
-
-What is chosen stands in the panel's `SettingsModel`; this knows what to say of it.
-"""
+"""`PrecisionGuide`: sizes and limits of each weight precision, and the duration of a change."""
 
 from __future__ import annotations
 
@@ -35,22 +31,21 @@ from widgets.controls.setting_row import SettingRow
 LOOK_DELAY_MS = 300
 OF_IT = (WEIGHTS, GROUP, HEAD, DTYPE)
 WAYS = {
-    "source": "Open the model it was made from…",
-    "quantize": "Make an AWQ or GPTQ checkpoint…",
+    "source": "Open the original model…",
+    "quantize": "Quantize to AWQ or GPTQ…",
     "open": "Open an AWQ or GPTQ checkpoint…",
 }
 
 
 class Kept:
-    """Times that are forgotten with the program."""
+    """Times that are not saved."""
 
     def __init__(self) -> None:
         self.switch_times: Mapping[str, float] = {}
 
 
 class PrecisionGuide(QObject):
-    """`changed`: there is more to say. `way_out(kind)`: the user wants what leads to a precision
-    that this checkpoint does not have; a key of WAYS."""
+    """`changed`: hints changed. `way_out(kind)`: the user chose a key of WAYS."""
 
     changed = Signal()
     way_out = Signal(str)
@@ -71,7 +66,7 @@ class PrecisionGuide(QObject):
         self._asked: EngineConfig | None = None
         self._task: Task | None = None
         self._load_began: float | None = None
-        self._wait = QTimer(self)  # a slider that is dragged is looked at where it rests
+        self._wait = QTimer(self)  # debounces a dragged slider
         self._wait.setSingleShot(True)
         self._wait.setInterval(LOOK_DELAY_MS)
         self._wait.timeout.connect(self._look_now)
@@ -82,11 +77,11 @@ class PrecisionGuide(QObject):
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """What is known of the loaded one; None until it was looked at."""
+        """The loaded checkpoint; None until read."""
         return self._checkpoint
 
     def show(self, applied: EngineConfig | None, shown: Mapping[str, Any]) -> None:
-        """The settings in force, and those of OF_IT as the panel shows them."""
+        """`applied`, and the values of OF_IT as shown."""
         if applied is None:
             self._forget()
             return
@@ -105,20 +100,20 @@ class PrecisionGuide(QObject):
         self._rows[WEIGHTS].set_action(WAYS[way], lambda: self.way_out.emit(way))
 
     def matters(self, name: str, weights: str) -> bool:
-        """Whether a setting does anything while weights are held as `weights`."""
+        """Whether a setting has an effect with this weight precision."""
         return name != GROUP or weights == "int4"
 
     def only_with(self, name: str) -> str:
-        return "only with int4 weights"
+        return "Requires int4 weights"
 
     def hint(self, name: str) -> str:
-        """What is said below a setting's control beside its consequence now."""
+        """Extra hint of a setting."""
         if name != WEIGHTS:
             return ""
         return self._problem or (self._checkpoint.limits if self._checkpoint is not None else "")
 
     def named(self, name: str, value: object) -> str:
-        """A value of weights or head in the words of its box; "" where it has none."""
+        """A value as named in its choice box, or ""."""
         known, config = self._checkpoint, self._bridge.config
         if known is None or config is None or name not in (WEIGHTS, HEAD):
             return ""
@@ -129,11 +124,11 @@ class PrecisionGuide(QObject):
         return next((c.text.partition(" · ")[0] for c in found if c.value == value), "")
 
     def expected(self, config: EngineConfig) -> Expected | None:
-        """How long loading again with `config` will take."""
+        """Duration of a reload with `config`."""
         return self.times.expected(config, self._checkpoint)
 
     def words_of(self, config: EngineConfig) -> str:
-        """What is said of a change that loads the model again, before it is made."""
+        """Message for a pending reload."""
         expected = self.expected(config)
         takes = f"Takes {expected.words}; " if expected is not None else ""
         text = f"{takes}requests pause and resume."
@@ -155,9 +150,9 @@ class PrecisionGuide(QObject):
     def _look_now(self) -> None:
         config = self._asked
         if config is None or "engine.host.resolve" not in sys.modules:
-            return  # no engine of this process has loaded anything, nor what is needed to look
+            return  # the engine is in another process, its libraries not imported
         if self._bridge.offers is not None:
-            return  # the files are elsewhere
+            return  # the files are on another machine
         if self._task is not None:
             self._task.cancel()
         self._task = run_task(self, lambda: look_at(config), self._found, self._not_found)
@@ -167,7 +162,7 @@ class PrecisionGuide(QObject):
         self.changed.emit()
 
     def _not_found(self, error: ErrorInfo) -> None:
-        self._problem, self._task = f"sizes are not known: {error.cause}", None
+        self._problem, self._task = f"Sizes unavailable: {error.cause}", None
         self.changed.emit()
 
     def _forget(self) -> None:
@@ -186,7 +181,7 @@ class PrecisionGuide(QObject):
 
     def _on_progress(self, progress: messages.LoadProgress) -> None:
         if self._load_began is None and self._bridge.state is EngineState.LOADING:
-            self._load_began = time.perf_counter()  # libraries are imported by now
+            self._load_began = time.perf_counter()  # after importing libraries
 
     def _on_loaded(self, event: messages.Loaded) -> None:
         if self._load_began is not None and not self._bridge.is_remote:
@@ -199,7 +194,7 @@ class PrecisionGuide(QObject):
 
 
 def _same_shape(wanted: EngineConfig, known: EngineConfig | None) -> bool:
-    """Whether both have the same weights and sizes."""
+    """Whether both have the same weight sizes."""
     if known is None:
         return False
     names = ("model", "load_format", GROUP, DTYPE)

@@ -1,4 +1,4 @@
-"""The menu of profiles: choose one, save what is set now as one, delete one."""
+"""`ProfileMenu`: apply, save and delete named settings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NOTICE = "profile"
 
 
 class ProfileMenu(QMenu):
-    """`chosen(Profile)`; `reset`: back to the defaults. `settings` gives what is set now, or None
-    where no model is open."""
+    """`chosen(Profile)`; `reset`: restore the defaults. `settings`: the current choices, None
+    without a model."""
 
     chosen = Signal(object)
     reset = Signal()
@@ -31,19 +31,19 @@ class ProfileMenu(QMenu):
         *,
         refusal: Callable[[], str] = str,
     ) -> None:
-        """`refusal`: why settings may not be changed; "" where they may."""
+        """`refusal`: why settings cannot be changed, or ""."""
         super().__init__("Profiles", parent)
         self._store, self._settings, self._refusal = store, settings, refusal
         self.setToolTipsVisible(True)
         self.aboutToShow.connect(self.fill)
 
     def fill(self) -> None:
-        """Make the entries anew."""
+        """Rebuild the menu."""
         self.clear()
         now = self._settings()
         first = self.addAction("Defaults", self.reset.emit)
         refusal = self._refusal()
-        first.setToolTip(refusal or "Back to the defaults in everything that you changed.")
+        first.setToolTip(refusal or "Reset all changed settings to their defaults.")
         first.setEnabled(bool(now) and not refusal)
         self.addSeparator()
         for profile in self._store.profiles:
@@ -54,26 +54,26 @@ class ProfileMenu(QMenu):
             action.setToolTip(refusal or summary(profile))
             action.triggered.connect(partial(self._choose, profile))
         if not self._store.profiles:
-            self.addAction("No profile is saved yet").setEnabled(False)
+            self.addAction("No saved profiles").setEnabled(False)
         self.addSeparator()
-        self.addAction("Save settings as a profile…", self.ask_name).setEnabled(now is not None)
-        delete = self.addMenu("Delete a profile")
+        self.addAction("Save profile…", self.ask_name).setEnabled(now is not None)
+        delete = self.addMenu("Delete profile")
         delete.setEnabled(bool(self._store.profiles))
         for profile in self._store.profiles:
             delete.addAction(_plain(profile.name)).triggered.connect(partial(self._delete, profile))
 
     def ask_name(self) -> None:
-        """Ask under what name the settings are to be saved."""
+        """Ask for a name, then save."""
         dialog = QInputDialog(self.parentWidget())
-        dialog.setWindowTitle("Save settings as a profile")
-        dialog.setLabelText("Name (a profile of the same name is replaced):")
+        dialog.setWindowTitle("Save profile")
+        dialog.setLabelText("Name (replaces a profile of the same name):")
         dialog.setOkButtonText("Save")
         dialog.textValueSelected.connect(self.save)
         dialog.finished.connect(dialog.deleteLater)
         dialog.open()
 
     def save(self, name: str) -> None:
-        """Keep what is set now under `name`."""
+        """Save the current settings as `name`."""
         settings = self._settings()
         if settings is not None:
             self._store_profile(Profile(name, dict(settings)))
@@ -88,7 +88,7 @@ class ProfileMenu(QMenu):
             self.notice.emit(error_notice(NOTICE, "", error.info()))
             return
         undo = ("Undo", partial(self._store_profile, profile))
-        text = f"The profile “{profile.name}” was deleted."
+        text = f"Deleted profile “{profile.name}”."
         self.notice.emit(Notice(NOTICE, text, actions=(undo,)))
 
     def _store_profile(self, profile: Profile) -> None:
@@ -99,10 +99,10 @@ class ProfileMenu(QMenu):
 
 
 def summary(profile: Profile) -> str:
-    """What it changes, a setting a line."""
+    """One setting per line."""
     lines = [f"{name}: {value}" for name, value in profile.settings.items()]
-    lines += [f"{name}: not known to this version" for name in profile.unknown]
-    return "\n".join(lines) or "the defaults"
+    lines += [f"{name}: unknown setting" for name in profile.unknown]
+    return "\n".join(lines) or "Defaults"
 
 
 def _plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What stands below each setting: the most urgent of what there is to say."""
+"""`RowRemarks`: the text below each setting, most urgent first."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from widgets.controls.setting_row import HintTone
 
 LAYERS = "gpu_layers"
 SEVERAL = {RANKS: rank_words.tensor_parallel_refusal, STAGES: stage_words.pipeline_parallel_refusal}
-"""Settings that several GPUs are for, and what speaks against their value."""
+"""Parallel sizes, and the check of their value."""
 Remark = tuple[str, HintTone]
 WITH_CEILING = (
     "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching", "speculative_method",
     "kv_cache_dtype", WEIGHTS,
 )  # fmt: skip
-"""Settings of which a second line says, once there are steps, what they could win."""
+"""Settings with a second line for their potential gain."""
 
 
 class RowRemarks:
-    """`hints`: what a setting did, from snapshots. `draft_note`: of the draft model that is chosen.
-    `ceilings`: what each setting could win at most. `plan`: of the memory, of what is loaded."""
+    """`draft_note`: about the chosen draft model. `ceilings`: potential gain by setting. `plan`:
+    the loaded model's memory."""
 
     def __init__(self, model: SettingsModel, precision: PrecisionGuide) -> None:
         self._model, self._precision = model, precision
@@ -40,38 +40,38 @@ class RowRemarks:
         self.draft_note: Remark = ("", "small")
         self.ceilings: Mapping[str, str] = {}
         self._errors: dict[str, ErrorInfo] = {}
-        self._out_of_range: dict[str, str] = {}  # what was written last, in words
+        self._out_of_range: dict[str, str] = {}  # why the typed value is invalid
 
     def clear(self) -> None:
-        """Another model: what was said of the one before is over."""
+        """Reset for another model."""
         self._errors.clear()
         self._out_of_range.clear()
         self.hints.clear()
 
     def forget(self, name: str) -> None:
-        """It was chosen anew."""
+        """A new value was chosen."""
         self._errors.pop(name, None)
         self._out_of_range.pop(name, None)
 
     def sent(self, names: Iterable[str]) -> None:
-        """The engine is asked again."""
+        """The change was sent again."""
         for name in names:
             self._errors.pop(name, None)
 
     def refused(self, names: Iterable[str], error: ErrorInfo) -> None:
-        """The engine could not honour these."""
+        """The engine rejected these settings."""
         self._errors.update(dict.fromkeys(names, error))
 
     def out_of_range(self, name: str, why: str) -> None:
-        """What was written is no value of it."""
+        """The typed value is invalid."""
         self._out_of_range[name] = why
 
-    def forget_what_was_written(self) -> None:
-        """Rows show something else than what was written into them."""
+    def forget_input(self) -> None:
+        """The rows show other values than the typed ones."""
         self._out_of_range.clear()
 
     def idle_because(self, name: str) -> str:
-        """Why a setting does nothing now; "" where it does."""
+        """Why a setting has no effect now; "" where it has."""
         device = self._model.shown("device")
         if reason := only_on(name, device, self._is_divided, self._num_gpus):
             return reason
@@ -85,25 +85,24 @@ class RowRemarks:
 
     @property
     def _is_divided(self) -> bool:
-        """Whether the CPU computes layers beside a GPU, or may with what is collected."""
+        """Whether layers are offloaded to the CPU, or may be after Apply."""
         if self._model.is_pending(LAYERS):
             return bool(self._model.shown(LAYERS) != ALL)
         return self.plan is not None and self.plan.host_layers > 0
 
     @property
     def _num_gpus(self) -> int:
-        """Of ranks or stages, where they are on GPUs."""
+        """The larger of both parallel sizes."""
         return max(map(int, map(self._model.shown, SEVERAL)))
 
     def _too_many(self, name: str) -> str:
-        """Why what is collected cannot be with as many ranks, or stages; "" where nothing of it is
-        known to be impossible."""
+        """Why the pending parallel size is impossible; "" where nothing is known against it."""
         if not any(map(self._model.is_pending, (*SEVERAL, *OTHERS))):
             return ""
         return SEVERAL[name](self._model.shown, self.hints.places, self.hints.model)
 
     def _pending(self, name: str) -> str:
-        words = f"not applied yet: now {self._now(name)}"
+        words = f"Pending (currently {self._now(name)})"
         does = ""
         if name == LAYERS:
             does = self.hints.moved(self._model.shown(name))
@@ -114,7 +113,7 @@ class RowRemarks:
         return f"{words} · {does}" if does else words
 
     def _now(self, name: str) -> str:
-        """What is in force, in the words of the row's own choices."""
+        """The applied value, named as in the row."""
         applied = getattr(self._model.applied, name)
         return self._precision.named(name, applied) or short(applied)
 
@@ -132,4 +131,4 @@ class RowRemarks:
         if self._model.is_pending(name):
             return self._pending(name), "warning"
         parts = (self.hints.hint(name), self._precision.hint(name), self.ceilings.get(name, ""))
-        return "\n".join(filter(None, parts)), "small"  # one line would widen the panel
+        return "\n".join(filter(None, parts)), "small"  # two lines

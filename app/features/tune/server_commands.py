@@ -1,7 +1,6 @@
-"""What all translations of the settings have in common.
+"""Shared parts of the translations to other servers' options.
 
-Only what a server has with the same meaning is written; what it lacks is named, not dropped
-silently: also a setting that was added later and that no table knows yet.
+Only equivalent options are written; settings without an equivalent are listed, unknown ones too.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from engine.hardware.devices import CPU
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the engine found. `capacity`: tokens that the KV cache holds; `dtype`: what the
-    precision came to where it was left to the engine; `host_layers`: so many are computed by the
-    CPU beside a GPU."""
+    """Resolved values. `capacity`: tokens in the KV cache; `dtype`: of dtype auto; `host_layers`:
+    layers on the CPU."""
 
     capacity: int | None = None
     dtype: str = ""
@@ -31,16 +29,14 @@ class Facts:
 NO_FACTS = Facts()
 
 ELSEWHERE = ("model", "device", "num_threads", "adaptive_threads")
-"""Not a choice of tuning: the model is an argument of its own, device and threads belong to the
-machine that serves."""
+"""Not translated: the model is an argument, device and threads belong to the machine."""
 
-VERIFY = "Chosen with another engine, maybe on another machine: verify what they give there."
+VERIFY = "Tuned with Inferdeck: measure again on the target server and machine."
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
-    """`text`: for a POSIX shell. `missing`: settings with their values that the server has no
-    equivalent of. `notes`: where an equivalent is not quite the same."""
+    """`text`: for a POSIX shell. `missing`: settings without equivalent. `notes`: differences."""
 
     server: str
     text: str
@@ -49,15 +45,15 @@ class ServerCommand:
 
     @property
     def comments(self) -> str:
-        """Everything that is not the command, in words."""
+        """Notes and missing settings."""
         lines = [*self.notes, VERIFY]
         if self.missing:
-            lines.insert(0, f"{self.server} has no equivalent of: {', '.join(self.missing)}.")
+            lines.insert(0, f"Not supported by {self.server}: {', '.join(self.missing)}.")
         return "\n".join(lines)
 
     @property
     def as_script(self) -> str:
-        """The command, and below it the comments as such."""
+        """The command, then the notes as comments."""
         comments = "".join(f"# {line}\n" for line in self.comments.splitlines())
         return f"{self.text}\n{comments}"
 
@@ -73,26 +69,26 @@ def without_equivalent(config: EngineConfig, known: Collection[str]) -> tuple[st
 
 
 def division_note(facts: Facts, server: str) -> list[str]:
-    """Where the model is larger than the GPU that it runs on here."""
+    """Note for CPU offload."""
     if not facts.host_layers:
         return []
-    layers = "layer" if facts.host_layers == 1 else f"{facts.host_layers} layers"
-    return [f"The CPU computes the first {layers} here; {server} computes all of them on GPUs."]
+    layers = "1 layer" if facts.host_layers == 1 else f"{facts.host_layers} layers"
+    return [f"CPU offload ({layers}) is not carried over; {server} runs all layers on GPUs."]
 
 
 def ranks_note(config: EngineConfig, server: str) -> list[str]:
-    """Where ranks are groups of CPU threads here."""
+    """Note for tensor parallel on CPU threads."""
     count = config.tensor_parallel_size
     if count == 1 or config.device != CPU:
         return []
-    return [f"The {count} ranks are groups of CPU threads here; {server} takes {count} GPUs."]
+    return [f"Tensor parallel {count} uses CPU threads here; {server} uses {count} GPUs."]
 
 
 def precision_note(config: EngineConfig, facts: Facts) -> list[str]:
-    """What the precision came to here, where a server is to choose it as well."""
+    """Note for dtype auto."""
     if config.dtype != "auto" or not facts.dtype:
         return []
-    return [f"Precision is left to the server; here it came to {facts.dtype}."]
+    return [f"The server chooses the dtype; here auto is {facts.dtype}."]
 
 
 def is_changed(config: EngineConfig, name: str) -> bool:
@@ -106,7 +102,7 @@ def as_words(value: Any) -> str:
 
 
 def command_line(words: Sequence[object]) -> str:
-    """Words for a POSIX shell, one option a line."""
+    """For a POSIX shell, one option per line."""
     quoted = [shlex.quote(str(word)) for word in words]
     lines: list[str] = []
     for word in quoted:
@@ -124,14 +120,13 @@ KV_TENSORRT_LLM = {"fp8": "fp8"}
 
 
 def word(config: EngineConfig, names: Mapping[str, str]) -> str | None:
-    """The server's name of what keys and values are stored in; None where it is the model's
-    precision, or where the server lacks it."""
+    """The server's name of the KV dtype; None for the model's dtype or an unsupported one."""
     keys, values = config.kv_dtype
     return names.get(keys) if keys == values else None
 
 
 def known_kv(config: EngineConfig, names: Mapping[str, str]) -> tuple[str, ...]:
-    """The setting, where it needs no mention."""
+    """The setting, where it is carried over or unquantized."""
     is_said = word(config, names) is not None or not config.kv_dtype.is_quantized
     return (SETTING,) if is_said else ()
 
@@ -140,23 +135,23 @@ def vllm_notes(config: EngineConfig) -> list[str]:
     name = word(config, KV_VLLM)
     if name is None:
         return []
-    older = " (older ones have fp8_e4m3, with one scale a layer)" if name == KV_VLLM["fp8"] else ""
+    older = " (older versions: fp8_e4m3, one scale per layer)" if name == KV_VLLM["fp8"] else ""
     return [f"--kv-cache-dtype {name} needs a recent vLLM{older}."]
 
 
 def scale_notes(config: EngineConfig, names: Mapping[str, str]) -> list[str]:
-    """For servers whose cache has one scale a layer."""
+    """For servers with one KV scale per layer."""
     if word(config, names) is None:
         return []
     return [
-        "KV cache dtype: one scale a layer there, 1.0 unless the checkpoint brings it, and one for "
-        "each token and head here: measure the quality there."
+        "KV dtype: one scale per layer there (1.0 unless in the checkpoint), one per token and "
+        "head here. Measure the quality there."
     ]
 
 
 WEIGHT_SETTINGS = ("quantization", "quantization_group_size")
 STORED = ("auto", "none", "awq", "gptq", "compressed-tensors", "bitsandbytes")
-"""Plain, or as a checkpoint stores it: nothing to say to a server."""
+"""Unquantized or stored in the checkpoint: no option needed."""
 
 WEIGHTS_VLLM: Mapping[str, tuple[str, ...]] = {
     "fp8": ("--quantization", "fp8"),
@@ -168,11 +163,11 @@ WEIGHTS_SGLANG: Mapping[str, tuple[str, ...]] = {
 }
 WEIGHTS_TENSORRT_LLM: Mapping[str, tuple[str, ...]] = {}
 _TORCHAO_GROUPS = (32, 64, 128, 256)
-_MAKE = "Save it quantized (inferdeck quantize) and serve that folder: it needs no option."
+_MAKE = "Save a quantized checkpoint (inferdeck quantize) and serve that folder."
 
 
 def words(config: EngineConfig, own: Mapping[str, tuple[str, ...]]) -> list[object]:
-    """Options that round the weights as `config` does; none where the server has nothing so."""
+    """Options that quantize the weights on load; none where not supported."""
     method, size = config.quantization, config.quantization_group_size
     if method == "int4" and own is WEIGHTS_SGLANG and size in _TORCHAO_GROUPS:
         return ["--torchao-config", f"int4wo-{size}"]
@@ -180,25 +175,25 @@ def words(config: EngineConfig, own: Mapping[str, tuple[str, ...]]) -> list[obje
 
 
 def known_weights(config: EngineConfig, own: Mapping[str, tuple[str, ...]]) -> Collection[str]:
-    """The settings that need no mention as missing."""
+    """Weight settings that are carried over."""
     if config.quantization in STORED or words(config, own):
         return WEIGHT_SETTINGS
-    # the group size says nothing without the method, which is what is missing
+    # only the method is listed as missing
     return ("quantization_group_size",)
 
 
 def weight_notes(config: EngineConfig, own: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """What is not quite the same, or what to do in place of it."""
+    """Differences, or the alternative."""
     method = config.quantization
     if method in STORED:
         return []
     if not words(config, own):
-        return [f"Rounding to {method} while loading is not to be had there. {_MAKE}"]
-    found = [f"{method}: the server rounds with code of its own; measure its quality there."]
+        return [f"Quantizing to {method} on load is not supported there. {_MAKE}"]
+    found = [f"{method}: the server quantizes differently. Measure the quality there."]
     if own is WEIGHTS_VLLM and method == "fp8":
-        found.append("fp8 there also rounds the activations, which takes a GPU that computes fp8.")
+        found.append("fp8 there also quantizes activations and needs a GPU with FP8 support.")
     if own is WEIGHTS_SGLANG and method == "int4":
-        found.append("int4wo holds weights by groups as here, and runs on GPUs alone.")
+        found.append("int4wo uses the same groups and needs a GPU.")
     return found
 
 
@@ -222,23 +217,21 @@ def is_on(config: EngineConfig) -> bool:
 def known_drafts(
     config: EngineConfig, methods: Mapping[str, str] | tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The settings that need no mention: all while nothing is drafted, or where the server has
-    the method; else all but the method itself, which is what it lacks."""
+    """Speculation settings that are carried over or off; an unsupported method is missing."""
     if not is_on(config) or config.speculative_method in methods:
         return DRAFT_SETTINGS
     return tuple(name for name in DRAFT_SETTINGS if name != "speculative_method")
 
 
 def draft_notes(config: EngineConfig, methods: Mapping[str, str] | tuple[str, ...]) -> list[str]:
-    """What is not quite the same."""
+    """Differences."""
     if not is_on(config) or config.speculative_method not in methods:
         return []
     found = []
     if config.speculative_adaptive:
         label = SETTINGS["speculative_adaptive"].label
         found.append(
-            f"{label}: the server drafts {config.num_speculative_tokens} tokens always, also where "
-            "that is slower."
+            f"{label}: the server always drafts {config.num_speculative_tokens} tokens."
         )
     return found
 
@@ -267,7 +260,7 @@ def sglang_words(config: EngineConfig) -> list[object]:
     if config.speculative_method != "ngram":
         words += ["--speculative-draft-model-path", config.speculative_model]
         words += ["--speculative-num-steps", drafted, "--speculative-eagle-topk", 1]
-    # counts the token that is verified first as well
+    # includes the token verified first
     return [*words, "--speculative-num-draft-tokens", drafted + 1]
 
 

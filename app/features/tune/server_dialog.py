@@ -1,4 +1,4 @@
-"""The settings as a server's command line: read, then copied with what has no equivalent."""
+"""`ServerDialog`: the settings as command lines of other servers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SIZE = (640, 420)
 
 
 class ServerDialog(QDialog):
-    """The settings as they were when it was opened, for each server."""
+    """A tab per server."""
 
     def __init__(self, config: EngineConfig, facts: Facts, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setWindowTitle("Settings as a server's command line")
+        self.setWindowTitle("Server command line")
         self.commands: list[ServerCommand] = [make(config, facts) for make in SERVERS]
         self.tabs = QTabBar()
         self.tabs.setAccessibleName("Server")
@@ -41,7 +41,7 @@ class ServerDialog(QDialog):
         self.comments.setProperty("role", "muted")
         self.copy_button = QPushButton("Copy")
         self.copy_button.setProperty("kind", "primary")
-        self.copy_button.setToolTip("Copy the command line, with the remarks as comments below it")
+        self.copy_button.setToolTip("Copy the command line, with notes as comments")
         self.copy_button.clicked.connect(self.copy)
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
         buttons.addButton(self.copy_button, QDialogButtonBox.ButtonRole.ActionRole)

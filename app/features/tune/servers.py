@@ -1,4 +1,4 @@
-"""SGLang's launch_server. Source: its server arguments (docs/advanced_features)."""
+"""Command lines for vLLM, SGLang (docs/advanced_features) and TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -77,22 +77,21 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     notes += division_note(facts, "SGLang") + ranks_note(config, "SGLang")
     notes += kv_precision.scale_notes(config, kv_precision.KV_SGLANG)
     if algorithms and config.speculative_method == "ngram" and speculation.is_on(config):
-        notes.append("NGRAM has a search of its own: lengths of n-grams are not carried over.")
+        notes.append("NGRAM searches differently: n-gram lengths are not carried over.")
     if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
         known.append("kv_cache_memory_bytes")
         words += ["--max-total-tokens", facts.capacity]
-        notes.append("The cache is bounded in tokens there: --max-total-tokens is what fits here.")
+        notes.append("The cache limit is in tokens: --max-total-tokens is the capacity here.")
     if is_changed(config, "gpu_memory_utilization"):
         words += ["--mem-fraction-static", config.gpu_memory_utilization]
-        notes.append("--mem-fraction-static covers weights and cache, not the activations.")
+        notes.append("--mem-fraction-static covers weights and KV cache, not activations.")
     if is_staged and speculation.is_on(config):
-        notes.append("With --pp-size it drafts nothing.")
+        notes.append("--pp-size disables speculation.")
     if is_chunked and is_staged:
-        notes.append("With --pp-size a step has prompts or tokens that are decoded, not both.")
+        notes.append("--pp-size disables mixed prefill and decode steps.")
     elif is_chunked:
         notes.append(
-            "--chunked-prefill-size bounds the prompt tokens of a step; tokens that are decoded "
-            "in it come on top."
+            "--chunked-prefill-size limits prompt tokens per step; decode tokens are extra."
         )
     missing = without_equivalent(config, known)
     return ServerCommand("SGLang", command_line(words), missing, tuple(notes))
@@ -145,11 +144,11 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
     if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
         known.append("kv_cache_memory_bytes")
         cache["max_tokens"] = str(facts.capacity)
-        notes.append("The cache is bounded in tokens there: max_tokens is what fits here.")
+        notes.append("The cache limit is in tokens: max_tokens is the capacity here.")
     if is_changed(config, "gpu_memory_utilization"):
         notes.append(
-            "Its --kv_cache_free_gpu_memory_fraction counts from what is free once the weights are "
-            "loaded, so memory utilization cannot be carried over."
+            "Memory utilization is not carried over: --kv_cache_free_gpu_memory_fraction counts "
+            "from the memory free after loading."
         )
     options = [f"dtype: {config.dtype}"]
     if is_changed(config, "load_format"):
@@ -183,10 +182,10 @@ FLAGS = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
 )
-"""Settings that it has with the same meaning."""
+"""Settings with the same meaning in vLLM."""
 
 ALWAYS = ("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
-"""Written even at our default, because vLLM's default is another or depends on the machine."""
+"""Always written: vLLM's defaults differ or depend on the machine."""
 
 
 def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:
@@ -212,14 +211,13 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
     if divided := division_note(facts, "vLLM"):
         notes += divided
         notes.append(
-            "Its --cpu-offload-gb is something else: weights wait in RAM, and the GPU fetches them "
-            "in every step."
+            "--cpu-offload-gb differs: the GPU reads offloaded weights from RAM in every step."
         )
     if is_changed(config, "pipeline_parallel_size") and speculation.is_on(config):
-        notes.append("Not every version of vLLM drafts with --pipeline-parallel-size.")
+        notes.append("Speculation with --pipeline-parallel-size needs a recent vLLM.")
     if config.block_size % 16:
         notes.append(
-            f"Block size {config.block_size}: most attention backends of vLLM take multiples of 16."
+            f"Block size {config.block_size}: most vLLM attention backends need multiples of 16."
         )
     known = (
         *FLAGS,
@@ -232,7 +230,7 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
 
 
 SERVERS = (vllm_command, sglang_command, tensorrt_llm_command)
-"""Each makes a ServerCommand of a configuration and of what the engine found."""
+"""Each makes a ServerCommand from a configuration and Facts."""
 
 __all__ = [
     "SERVERS", "Facts", "ServerCommand", "sglang_command", "tensorrt_llm_command",

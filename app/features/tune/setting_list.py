@@ -1,4 +1,4 @@
-"""The rows of the engine's settings, in sections, one below the other."""
+"""`SettingList` and `SettingsFoot`: the setting rows in sections, and the buttons below."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
 
 class SettingsFoot(QWidget):
-    """Message, progress and Apply are hidden until there is something to say or to apply."""
+    """Message, progress and Apply are hidden while empty."""
 
     def __init__(self, profiles: QMenu) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class SettingsFoot(QWidget):
         self.redo = _history_button("redo", "Redo setting")
         self.profiles = QPushButton("Profiles")
         self.profiles.setMenu(profiles)
-        self.profiles.setToolTip("Named sets of settings: choose, save, delete; and the defaults")
+        self.profiles.setToolTip("Saved settings: apply, save, delete, defaults")
         self.copy = QPushButton("Copy as…")
         set_key_tip(
             self.copy,
@@ -65,7 +65,7 @@ class SettingsFoot(QWidget):
 
 
 def line() -> QFrame:
-    """A line between two parts."""
+    """A separator."""
     made = QFrame()
     made.setProperty("line", True)
     return made
@@ -82,12 +82,12 @@ class SettingList(QScrollArea):
     """`rows`: by the name of the setting."""
 
     chosen = Signal(str, object)  # name, value
-    refused = Signal(str, str)  # name, why it was not taken
+    refused = Signal(str, str)  # name, reason
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
         self.setAccessibleName("Engine settings")
-        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its rows have it
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the rows take the focus
         self.rows: dict[str, SettingRow] = {}
         content = QWidget()
         content.setProperty("bare", True)

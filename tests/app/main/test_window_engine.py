@@ -184,7 +184,7 @@ def test_settings_changed_in_mid_reply_do_not_change_its_text(
     wait_for_tokens(qtbot, application, 4)
     panel.rows["block_size"].control.field.setValue(64)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=REPLY_MS):
-        panel.apply()
+        panel.commands.apply()
     assert application.bridge.config is not None and application.bridge.config.block_size == 64
     assert wait_for_end(qtbot, application) == undisturbed
     assert was_busy == [True, True]
@@ -211,9 +211,9 @@ def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
         control.setFocus()
         control.setCurrentIndex(control.findData(name))
         control.activated.emit(control.currentIndex())
-        assert row.hint.startswith("not applied yet: now ")
+        assert row.hint.startswith("Pending ")
         with qtbot.waitSignal(application.bridge.reconfigured, timeout=REPLY_MS):
-            panel.apply()
+            panel.commands.apply()
         assert application.bridge.config is not None
         assert application.bridge.config.kv_cache_dtype == name
         qtbot.waitUntil(lambda words=words: words in strip.title, timeout=5000)
@@ -235,7 +235,7 @@ def test_a_cache_that_does_not_fit_is_refused_and_the_reply_goes_on(
     row = panel.rows["kv_cache_memory_bytes"]
     row.control.field.setValue(row.control.field.maximum())
     with qtbot.waitSignal(application.bridge.reconfigure_failed, timeout=REPLY_MS):
-        panel.apply()
+        panel.commands.apply()
     assert row.hint_tone == "error" and "GiB" in row.hint and row.value() is None
     wait_for_end(qtbot, application)
     assert reply(application).state is State.COMPLETE

@@ -172,12 +172,12 @@ def test_every_knob_turns_the_engine_elsewhere(
         {"block_size": 16, "max_num_seqs": 16},
     ):
         with qtbot.waitSignal(bridge.reconfigured, timeout=WAIT_MS) as done:
-            panel.change(settings)
+            panel.commands.change(settings)
         for name, value in settings.items():
             assert getattr(done.args[0].config, name) == value
     assert bridge.config is not None and bridge.config.block_size == 16
     with qtbot.waitSignal(bridge.reconfigure_failed, timeout=WAIT_MS) as refused:
-        panel.change({"kv_cache_memory_bytes": 1})
+        panel.commands.change({"kv_cache_memory_bytes": 1})
     assert refused.args[0].config.block_size == 16
 
 

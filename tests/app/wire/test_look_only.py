@@ -46,9 +46,9 @@ def test_what_would_be_refused_is_grey_and_says_why(
     assert panel.message == why
     assert not any(row.isEnabled() for row in panel.rows.values())
     panel.choose("max_num_seqs", 3)
-    panel.change({"max_num_seqs": 4})
-    panel.apply()
-    assert panel.refusal_of("max_num_seqs", 3) == why
+    panel.commands.change({"max_num_seqs": 4})
+    panel.commands.apply()
+    assert panel.commands.refusal_of("max_num_seqs", 3) == why
     panel.profiles.fill()
     assert not panel.profiles.actions()[0].isEnabled()
     window.commands.refresh()

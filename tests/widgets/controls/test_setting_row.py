@@ -19,7 +19,7 @@ def test_a_second_line_of_a_hint_moves_nothing_where_its_room_is_kept(qtbot: QtB
     qtbot.addWidget(row)
     row.keep_hint_lines(2)
     heights = []
-    for hint in ("", "1 running", "1 running\nmore: nothing to win"):
+    for hint in ("", "1 running", "1 running\nNo gain expected"):
         row.set_hint(hint)
         heights.append(row.sizeHint().height())
     assert len(set(heights)) == 1

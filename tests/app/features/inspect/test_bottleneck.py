@@ -299,7 +299,7 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
         (mark,) = application.charts.marks.marks[-1:]
         assert SETTINGS[next(iter(changes))].label in mark.text
         with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
-            settings.undo()
+            settings.commands.undo()
         assert all(getattr(settings.model.applied, name) != v for name, v in changes.items())
 
 

@@ -277,11 +277,11 @@ def test_the_memory_page_is_of_the_first_gpu(qtbot: QtBot) -> None:
         panel.update_snapshot(replace(seen, model=model))
         titles.append((panel._plan_title.text(), panel._machine_title.text()))
     assert titles == [
-        ("The model", "The machine"),
-        ("The model", "The machine"),
-        ("The model", "The GPU (cuda:1)"),
-        ("The model on cuda:1, one of 4 GPUs", "The GPU (cuda:1)"),
-        ("The model on cuda:1, one of 3 GPUs", "The GPU (cuda:1)"),
+        ("Model", "Machine"),
+        ("Model", "Machine"),
+        ("Model", "GPU (cuda:1)"),
+        ("Model on cuda:1, one of 4 GPUs", "GPU (cuda:1)"),
+        ("Model on cuda:1, one of 3 GPUs", "GPU (cuda:1)"),
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from app.clients.connection import NO_KEYRING, SERVICE, KeyStore
-from app.features.serve.address_book import KeyDesk
+from app.features.serve.connections import KeyCache
 from tests.app.features.serve.conftest import MemoryKeyring
 
 WAIT_MS = 10_000
@@ -61,14 +61,14 @@ def test_a_keyring_that_refuses_says_why(
 
 def test_the_window_does_not_wait_and_the_last_key_wins(qtbot: QtBot, ring: MemoryKeyring) -> None:
     ring.kept[SERVICE, "a"] = "kept"
-    desk = KeyDesk()
-    with qtbot.waitSignal(desk.arrived, timeout=WAIT_MS):
-        desk.fetch("a")
-        assert not desk.is_known("a") and desk.key("a") == ""
-    assert desk.key("a") == "kept"
+    keys = KeyCache()
+    with qtbot.waitSignal(keys.arrived, timeout=WAIT_MS):
+        keys.fetch("a")
+        assert not keys.is_known("a") and keys.key("a") == ""
+    assert keys.key("a") == "kept"
     for number in range(20):
-        desk.put("a", f"key {number}")
-    assert desk.key("a") == "key 19"
+        keys.put("a", f"key {number}")
+    assert keys.key("a") == "key 19"
     qtbot.waitUntil(lambda: ring.kept[SERVICE, "a"] == "key 19", timeout=WAIT_MS)
     qtbot.wait(50)
     assert ring.kept[SERVICE, "a"] == "key 19"
@@ -76,9 +76,9 @@ def test_the_window_does_not_wait_and_the_last_key_wins(qtbot: QtBot, ring: Memo
 
 def test_what_is_written_while_it_is_read_is_newer(qtbot: QtBot, ring: MemoryKeyring) -> None:
     ring.kept[SERVICE, "a"] = "old"
-    desk = KeyDesk()
-    with qtbot.waitSignal(desk.arrived, timeout=WAIT_MS):
-        desk.fetch("a")
-        desk.put("a", "new")
-    assert desk.key("a") == "new"
+    keys = KeyCache()
+    with qtbot.waitSignal(keys.arrived, timeout=WAIT_MS):
+        keys.fetch("a")
+        keys.put("a", "new")
+    assert keys.key("a") == "new"
     qtbot.waitUntil(lambda: ring.kept[SERVICE, "a"] == "new", timeout=WAIT_MS)

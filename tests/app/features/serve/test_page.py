@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.serve.controller import ServingState
-from app.features.serve.page import ServerPage
+from app.features.serve.page import BUTTONS, ServerPage
 from app.main.application import Application
 from engine.messages import AddRequest
 from tests.app.fakes import Script
@@ -90,9 +90,9 @@ def test_it_serves_the_engine_of_the_window(
 ) -> None:
     url = start(qtbot, page)
     early = ask(qtbot, f"{url}/v1/models")
-    assert early.status == 503 and "No model is open" in page.view.health.text()
+    assert early.status == 503 and "503" in page.view.health.text()
     open_model(qtbot, application)
-    qtbot.waitUntil(lambda: page.view.health.text() == "Clients get tiny.", timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: "tiny" in page.view.health.text(), timeout=WAIT_MS)
     assert '"id":"tiny"' in ask(qtbot, f"{url}/v1/models").text
     assert ask(qtbot, f"{url}/health").status == 200
     with pytest.raises(urllib.error.URLError):
@@ -136,7 +136,7 @@ def test_a_port_in_use_offers_the_next_free_one(qtbot: QtBot, page: ServerPage) 
         assert f"Port {port} on 127.0.0.1 is in use." in page.view.error.text()
         assert "--port" not in page.view.error.text()
         free = page.serving.free_port
-        assert free is not None and page.view.take_port.text() == f"Take port {free}"
+        assert free is not None and page.view.take_port.text().endswith(f" {free}")
         page.view.take_port.click()
         qtbot.waitUntil(lambda: page.serving.is_on, timeout=WAIT_MS)
     assert page.serving.url.endswith(f":{free}") and page.view.error.isHidden()
@@ -186,7 +186,7 @@ def test_stopping_lets_replies_end_or_aborts_them(
     send(qtbot, application, "hello")
     page.panel.toggle()
     assert page.serving.state is ServingState.STOPPING
-    assert page.panel.button.text() == "Stop at once"
+    assert page.panel.button.text() == BUTTONS[ServingState.STOPPING]
     page.panel.toggle()
     qtbot.waitUntil(lambda: page.serving.state is ServingState.OFF, timeout=WAIT_MS)
     application.pages.chat.stop()

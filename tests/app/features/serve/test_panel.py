@@ -55,7 +55,7 @@ def test_the_keyboard_stays_on_the_button_that_asks(
     assert focused is not None and not form.test.isEnabled()
     qtbot.keyClick(focused, Qt.Key.Key_Space)
     wait_for_result(qtbot, page)
-    assert form.test.hasFocus() and page.book.connections == []
+    assert form.test.hasFocus() and page.store.connections == []
 
 
 def test_it_is_tested_kept_watched_and_restored(
@@ -69,7 +69,7 @@ def test_it_is_tested_kept_watched_and_restored(
     assert "far" in page.connections.form.details.text()
     assert [page.connections.form.model.itemText(0)] == ["far"]
     page.connections.form.save.click()
-    kept = page.book.connections[0]
+    kept = page.store.connections[0]
     assert (kept.name, kept.dialect) == ("lab", Dialect.INFERDECK)
     qtbot.waitUntil(lambda: ring.kept == {(SERVICE, kept.key_name): KEY}, timeout=WAIT_MS)
     assert not page.connections.form.save.isEnabled()
@@ -83,11 +83,11 @@ def test_it_is_tested_kept_watched_and_restored(
     page.show_tab(OTHERS)
     card.watch.setChecked(True)
     page.show_tab(0)
-    assert card.watcher.is_on and page.book.connections[0].is_watched
+    assert card.watcher.is_on and page.store.connections[0].is_watched
 
     application.settings.sync()
     assert KEY not in application.settings.path.read_text(encoding="utf-8")
-    assert application.settings.connections == page.book.connections
+    assert application.settings.connections == page.store.connections
 
 
 def test_what_goes_wrong_is_said_with_a_remedy(
@@ -107,19 +107,19 @@ def test_what_goes_wrong_is_said_with_a_remedy(
     assert "empty" in form.fields["base_url"][0].note
     write(page, "", elsewhere.url, KEY)
     page.connections.save()  # the host is its name, then
-    assert page.book.connections[0].name == elsewhere.url.removeprefix("http://")
+    assert page.store.connections[0].name == elsewhere.url.removeprefix("http://")
     wait_for_result(qtbot, page)
     page.connections.begin()
-    write(page, page.book.connections[0].name.upper(), elsewhere.url)
+    write(page, page.store.connections[0].name.upper(), elsewhere.url)
     page.connections.save()
-    assert len(page.book.connections) == 1 and "already" in form.fields["name"][0].note
+    assert len(page.store.connections) == 1 and "already" in form.fields["name"][0].note
 
 
 def test_a_key_in_the_address_is_moved(qtbot: QtBot, page: ServerPage) -> None:
     form = page.connections.form
     write(page, "lab", "http://me:secret@lab:8000")
     page.connections.save()
-    assert not page.book.connections
+    assert not page.store.connections
     assert (form.url.text(), form.key.text()) == ("http://lab:8000", "secret")
     assert form.fields["key"][0].note == MOVED
 
@@ -132,13 +132,13 @@ def test_a_deleted_one_comes_back_with_its_key(
         write(page, name, elsewhere.url, KEY)
         page.connections.save()
         wait_for_result(qtbot, page)
-    second = page.book.connections[1]
+    second = page.store.connections[1]
     page.connections.choose(second.id)
     page.connections.delete()
-    assert [one.name for one in page.book.connections] == ["one", "three"]
+    assert [one.name for one in page.store.connections] == ["one", "three"]
     assert second.id not in page.cards.cards
     page.toast.act()
-    assert [one.name for one in page.book.connections] == ["one", "two", "three"]
+    assert [one.name for one in page.store.connections] == ["one", "two", "three"]
     assert page.connections.form.key.text() == KEY
     page.connections.delete()
     page.toast.dismiss()  # nobody brought it back
@@ -149,12 +149,12 @@ def test_a_deleted_one_comes_back_with_its_key(
 def test_a_server_that_goes_away_is_seen_and_its_figures_stay(
     qtbot: QtBot, page: ServerPage, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.features.serve.watcher.EVERY_MS", 100)
+    monkeypatch.setattr("app.features.serve.connections.EVERY_MS", 100)
     write(page, "lab", elsewhere.url, KEY)
     page.connections.test()
     wait_for_result(qtbot, page)
     page.connections.save()
-    card = page.cards.cards[page.book.connections[0].id]
+    card = page.cards.cards[page.store.connections[0].id]
     qtbot.waitUntil(lambda: card.watcher.figures is not None, timeout=WAIT_MS)
     elsewhere.close()
     qtbot.waitUntil(lambda: card.watcher.state is LinkState.RECONNECTING, timeout=WAIT_MS)
@@ -164,20 +164,20 @@ def test_a_server_that_goes_away_is_seen_and_its_figures_stay(
 def test_one_that_was_down_is_recognised_when_it_comes_up(
     qtbot: QtBot, page: ServerPage, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.features.serve.watcher.EVERY_MS", 50)
+    monkeypatch.setattr("app.features.serve.connections.EVERY_MS", 50)
     port = int(elsewhere.url.rsplit(":", 1)[1])
     elsewhere.server.stop()
     write(page, "lab", elsewhere.url, KEY)
     page.connections.save()
     wait_for_result(qtbot, page)
-    made = page.book.connections[0]
+    made = page.store.connections[0]
     assert made.dialect is None
     card = page.cards.cards[made.id]
     qtbot.waitUntil(lambda: "refused" in card.state.text(), timeout=WAIT_MS)
     again = Elsewhere(port=port)
     try:
         qtbot.waitUntil(
-            lambda: page.book.connections[0].dialect is Dialect.INFERDECK, timeout=WAIT_MS
+            lambda: page.store.connections[0].dialect is Dialect.INFERDECK, timeout=WAIT_MS
         )
         fresh = page.cards.cards[made.id]
         qtbot.waitUntil(lambda: fresh.watcher.state is LinkState.LIVE, timeout=WAIT_MS)

@@ -14,7 +14,7 @@ from app.features.tune.comparison import (
     BETTER,
     REACH_S,
     Figures,
-    Stretch,
+    TimeRange,
     TuneHistory,
     around,
     as_text,
@@ -122,7 +122,7 @@ def test_changes_are_written_with_their_sign_and_judged_by_their_metric() -> Non
 
 def test_the_copied_table_has_a_line_a_metric() -> None:
     history = fed([Sample(1.0, 0.1), Sample(11.0, 0.2)], [Sample(1.5, 0.02), Sample(11.5, 0.01)])
-    a, b = Stretch(0.0, 10.0), Stretch(10.0, 20.0)
+    a, b = TimeRange(0.0, 10.0), TimeRange(10.0, 20.0)
     rows = compare(history, a, b)
     lines = as_text(rows, a, b).splitlines()
     assert lines[0] == "A 10.0 s, B 10.0 s" and len(lines) == 2 + len(BETTER)

@@ -22,6 +22,7 @@ from app.features.tune.servers import (
     vllm_command,
 )
 from engine.config import SETTINGS, EngineConfig
+from tests.figures import numbers
 
 BASE = EngineConfig(model="/models/my model's", dtype="bfloat16", max_model_len=4096)
 
@@ -120,11 +121,11 @@ def test_the_kv_precision_has_the_name_that_each_server_gives_it() -> None:
     fp8, int8 = (BASE.replace(kv_cache_dtype=name) for name in ("fp8", "int8"))
     assert option(vllm_command(fp8), "--kv-cache-dtype") == "fp8_per_token_head"
     assert option(vllm_command(int8), "--kv-cache-dtype") == "int8_per_token_head"
-    assert any("needs a recent vLLM" in note for note in vllm_command(int8).notes)
+    assert any("int8_per_token_head" in note for note in vllm_command(int8).notes)
     assert option(sglang_command(fp8), "--kv-cache-dtype") == "fp8_e4m3"
     assert "  dtype: fp8\n" in tensorrt_llm_command(fp8).text
     for make in (sglang_command, tensorrt_llm_command):
-        assert "one scale a layer there" in make(fp8).comments
+        assert make(fp8).notes
         assert make(int8).missing == (f"{SETTINGS['kv_cache_dtype'].label} (int8)",)
         assert "scale" not in make(int8).comments and "KV" not in make(BASE).comments
 
@@ -143,8 +144,8 @@ def test_a_division_that_no_server_makes_is_told(make: Any) -> None:
     divided = Facts(9000, "bfloat16", host_layers=12)
     whole, said = make(BASE, Facts(9000, "bfloat16")), make(BASE, divided)
     assert said.text == whole.text and not said.missing
-    assert f"The CPU computes the first 12 layers here; {said.server} computes all" in said.comments
-    assert ("--cpu-offload-gb is something else" in said.comments) == (said.server == "vLLM")
+    assert "12 layers" in said.comments and said.server in said.comments
+    assert ("--cpu-offload-gb" in said.comments) == (said.server == "vLLM")
     assert make(BASE.replace(gpu_layers="all"), Facts(9000, "bfloat16")) == whole
     assert make(BASE.replace(gpu_layers="20"), divided).missing == ("GPU layers (20)",)
 
@@ -160,12 +161,12 @@ def test_a_division_that_no_server_makes_is_told(make: Any) -> None:
 def test_ranks_have_the_name_that_each_server_gives_them(make: Any, flag: str) -> None:
     command = make(BASE.replace(tensor_parallel_size=4, device="cuda:0"))
     assert option(command, flag) == "4" and not command.missing
-    assert "ranks" not in command.comments
+    assert command.notes == make(BASE).notes
     assert flag not in words(make(BASE))
     on_cpu = make(BASE.replace(tensor_parallel_size=2, device="cpu"))
-    said = f"The 2 ranks are groups of CPU threads here; {on_cpu.server} takes 2 GPUs."
-    assert said in on_cpu.notes and option(on_cpu, flag) == "2"
-    assert "ranks" not in make(BASE.replace(device="cpu")).comments
+    (note,) = set(on_cpu.notes) - set(make(BASE).notes)
+    assert numbers(note) == [2, 2] and option(on_cpu, flag) == "2"
+    assert make(BASE.replace(device="cpu")).notes == make(BASE).notes
 
 
 DRAFTING = BASE.replace(
@@ -196,15 +197,14 @@ def test_what_servers_do_not_do_with_stages_is_told() -> None:
     assert "--enable-mixed-chunk" in words(sglang_command(DRAFTING))
     assert not {"--enable-mixed-chunk", "--speculative-algorithm"} & set(words(command))
     assert command.missing == ("Speculative decoding (draft_model)",)
-    assert "With --pp-size it drafts nothing." in command.notes
-    assert "With --pp-size a step has prompts or tokens" in command.comments
+    assert sum("--pp-size" in note for note in command.notes) == 2
     ngram = sglang_command(staged.replace(speculative_method="ngram"))
     assert "NGRAM" not in ngram.comments
     off = sglang_command(staged.replace(speculative_method="off"))
-    assert "drafts" not in off.comments and not off.missing
+    assert "--pp-size disables speculation." not in off.notes and not off.missing
     command = vllm_command(staged)
     assert "--speculative-config" in words(command)
-    assert "Not every version of vLLM drafts with --pipeline-parallel-size." in command.notes
+    assert any("--pipeline-parallel-size" in note for note in command.notes)
 
 
 def test_a_draft_model_is_named_in_the_words_of_each_server() -> None:
@@ -232,8 +232,9 @@ def test_n_grams_need_no_model() -> None:
 
 @pytest.mark.parametrize("make", SERVERS)
 def test_drafting_that_adapts_is_a_remark_and_drafting_that_is_off_is_none(make: Any) -> None:
-    assert "the server drafts 3 tokens always" in make(DRAFTING).comments
-    assert "always" not in make(DRAFTING.replace(speculative_adaptive=False)).comments
+    fixed = make(DRAFTING.replace(speculative_adaptive=False))
+    (note,) = set(make(DRAFTING).notes) - set(fixed.notes)
+    assert numbers(note) == [3]
     off = make(BASE.replace(prompt_lookup_max=9, speculative_model="/models/x"))
     assert off == make(BASE)
     assert make(DRAFTING.replace(num_speculative_tokens=0)) == make(BASE)
@@ -260,7 +261,7 @@ def test_rounding_while_loading_is_said_where_the_server_can(
 ) -> None:
     command = make(BASE.replace(quantization=method, quantization_group_size=64))
     assert option(command, flag) == value and not command.missing
-    assert "measure its quality there" in command.comments
+    assert any(method in note for note in command.notes)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +285,8 @@ def test_a_quantized_checkpoint_needs_no_option(make: Any, method: str) -> None:
 def test_a_precision_that_was_left_to_the_engine_is_left_to_the_server(make: Any) -> None:
     command = make(BASE.replace(dtype="auto"), Facts(dtype="float32"))
     assert "float32" not in command.text and "auto" in command.text
-    assert "Precision is left to the server; here it came to float32." in command.notes
-    assert "Precision" not in make(BASE, Facts(dtype="bfloat16")).comments  # it was chosen
+    assert any("float32" in note for note in command.notes)
+    assert make(BASE, Facts(dtype="bfloat16")).notes == make(BASE).notes  # it was chosen
 
 
 @pytest.mark.parametrize("make", SERVERS)
@@ -293,9 +294,10 @@ def test_what_is_copied_says_what_to_verify(make: Any) -> None:
     command = make(BASE.replace(batching="static"))
     script = command.as_script
     assert script.startswith(command.text)
-    assert f"# {command.server} has no equivalent of: Batching (static)." in script.splitlines()
+    (line,) = [line for line in script.splitlines() if "Batching (static)" in line]
+    assert line.startswith("# ") and command.server in line
     assert f"# {VERIFY}" in script.splitlines()
-    assert "no equivalent" not in make(BASE).comments
+    assert not make(BASE).missing
 
 
 @given(st.text(min_size=1), st.sampled_from(SERVERS))

@@ -52,7 +52,7 @@ def choose(qtbot: QtBot, application: Application, method: str) -> None:
     if method in WITH_MODEL:
         qtbot.waitUntil(lambda: panel.drafts.knows(panel.model.shown(MODEL)), timeout=LOAD_MS)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=LOAD_MS):
-        panel.apply()
+        panel.commands.apply()
 
 
 def asked(qtbot: QtBot, application: Application, text: str = LONG) -> tuple[str, Message]:
@@ -135,7 +135,7 @@ def test_a_folder_that_cannot_draft_is_refused_before_it_is_loaded(
     ask(application, LONG)
     wait_for_tokens(qtbot, application, 4)
     with qtbot.waitSignal(application.bridge.reconfigure_failed, timeout=LOAD_MS):
-        panel.apply()
+        panel.commands.apply()
     wait_for_end(qtbot, application)
     assert reply(application).state is State.COMPLETE  # with the draft model from before
     assert application.bridge.config is not None

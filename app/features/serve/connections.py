@@ -1,0 +1,254 @@
+"""The stored connections: `KeyCache`, `ConnectionStore` and a `Watcher` per connection."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from app.clients.connection import Connection, KeyStore
+from app.clients.look import LOOK_TIMEOUT_S as TIMEOUT_S
+from app.clients.look import LiveFigures, Looker
+from app.clients.target import LinkState, Probe, Target
+from app.link.tasks import Task, run_task
+from app.window.settings_store import SettingsStore
+from engine.errors import ErrorInfo
+from widgets.live.figures import StatTrends
+
+EVERY_MS = 2000
+ASKED_EVERY = 5
+"""Polls between two probes, while the dialect is unknown."""
+
+TREND = "tokens"
+
+
+class KeyCache(QObject):
+    """Caches API keys of the keyring. `arrived(name)`: the key was read, or is missing.
+    `problem_changed`: whether keys are stored permanently."""
+
+    arrived = Signal(str)
+    problem_changed = Signal()
+
+    def __init__(self, store: KeyStore | None = None, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._store = store or KeyStore()
+        self._known: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self._last_problem = ""
+
+    @property
+    def problem(self) -> str:
+        """Why keys are not stored permanently, or ""."""
+        return self._store.problem
+
+    def is_known(self, name: str) -> bool:
+        return name in self._known
+
+    def key(self, name: str) -> str:
+        """The key, or "" before it is read."""
+        return self._known.get(name, "")
+
+    def fetch(self, name: str) -> None:
+        """Read it once; `arrived` follows."""
+        if name in self._known:
+            self.arrived.emit(name)
+        elif name not in self._asked:
+            self._asked.add(name)
+            run_task(
+                self,
+                lambda: self._store.read(name),
+                lambda key: self._on_read(name, key),
+                lambda error: self._on_unreadable(name, error),
+            )
+
+    def put(self, name: str, key: str) -> None:
+        """Store a key; "" deletes it."""
+        if self._known.get(name) == key:
+            return
+        self._known[name] = key
+        # Writes the newest key, whichever task runs first.
+        run_task(
+            self,
+            lambda: self._store.write(name, self._known.get(name, "")),
+            lambda _: self._check_problem(),
+            lambda error: self._check_problem(),
+        )
+
+    def _on_read(self, name: str, key: str) -> None:
+        self._known.setdefault(name, key)  # a key typed meanwhile is newer
+        self._check_problem()
+        self.arrived.emit(name)
+
+    def _on_unreadable(self, name: str, error: ErrorInfo) -> None:
+        self._on_read(name, "")
+
+    def _check_problem(self) -> None:
+        if self._store.problem != self._last_problem:
+            self._last_problem = self._store.problem
+            self.problem_changed.emit()
+
+
+class ConnectionStore(QObject):
+    """Saves every change immediately. `changed`: the list or a connection."""
+
+    changed = Signal()
+
+    def __init__(
+        self, settings: SettingsStore, keys: KeyCache, parent: QObject | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._settings, self.keys = settings, keys
+        self._all = settings.connections
+
+    @property
+    def connections(self) -> list[Connection]:
+        return list(self._all)
+
+    def find(self, connection_id: str) -> Connection | None:
+        return next((one for one in self._all if one.id == connection_id), None)
+
+    def named(self, name: str) -> Connection | None:
+        return next((one for one in self._all if one.name == name), None)
+
+    def beside(self, connection_id: str) -> list[Connection]:
+        """The other connections."""
+        return [one for one in self._all if one.id != connection_id]
+
+    def key(self, connection: Connection) -> str:
+        """The API key, or "" before it is read."""
+        return self.keys.key(connection.key_name)
+
+    def keep(self, connection: Connection, key: str | None = None) -> None:
+        """Add or replace a connection, with `key` where given."""
+        places = [place for place, one in enumerate(self._all) if one.id == connection.id]
+        if key is not None:
+            self.keys.put(connection.key_name, key)
+        if places and self._all[places[0]] == connection:
+            return
+        if places:
+            self._all[places[0]] = connection
+        else:
+            self._all.append(connection)
+        self._store()
+
+    def update(self, connection_id: str, **changes: Any) -> None:
+        """Change fields of an existing connection."""
+        known = self.find(connection_id)
+        if known is not None:
+            self.keep(dataclasses.replace(known, **changes))
+
+    def delete(self, connection_id: str) -> int:
+        """Delete; returns the index. The key stays until `forget_key`, for undo."""
+        place = next(p for p, one in enumerate(self._all) if one.id == connection_id)
+        del self._all[place]
+        self._store()
+        return place
+
+    def restore(self, connection: Connection, place: int) -> None:
+        self._all.insert(place, connection)
+        self._store()
+
+    def forget_key(self, connection: Connection) -> None:
+        """Delete the key as well."""
+        self.keys.put(connection.key_name, "")
+
+    def _store(self) -> None:
+        self._settings.connections = self._all
+        self.changed.emit()
+
+
+class Watcher(QObject):
+    """Polls one connection every 2 s. `changed`: state or figures. An unknown dialect is probed."""
+
+    changed = Signal()
+    recognised = Signal(object)  # Probe
+
+    def __init__(self, connection: Connection, key: str, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.connection = connection
+        self.state = LinkState.CLOSED
+        self.words = ""
+        """The error, or ""."""
+        self.figures: LiveFigures | None = None
+        self.trends = StatTrends((TREND,))
+        self._key = key
+        self._polls = 0
+        self._looker: Looker | None = None
+        self._task: Task | None = None
+        self._timer = QTimer(self)
+        self._timer.setInterval(EVERY_MS)
+        self._timer.timeout.connect(self.look)
+
+    @property
+    def is_on(self) -> bool:
+        return self._timer.isActive()
+
+    def set_on(self, is_on: bool) -> None:
+        if is_on == self.is_on:
+            return
+        if is_on:
+            self._timer.start()
+            if self.state is LinkState.CLOSED:
+                self._say(LinkState.CONNECTING, "")
+            self.look()
+        else:
+            self._timer.stop()
+
+    def look(self) -> None:
+        """Poll now, unless a poll is running."""
+        dialect = self.connection.dialect
+        if self._task is not None:
+            return
+        if dialect is None:
+            self._ask()
+            return
+        if self._looker is None:
+            self._looker = Looker(self.connection.target(self._key), dialect)
+        self._task = run_task(self, self._looker.look, self._on_figures, self._on_error)
+
+    def _ask(self) -> None:
+        target, self._polls = self.connection.target(self._key), self._polls + 1
+        if self._polls % ASKED_EVERY == 1:
+            self._task = run_task(self, lambda: _probe(target), self._on_probe, self._on_error)
+
+    def _on_probe(self, probe: Probe) -> None:
+        self._task = None
+        self.recognised.emit(probe)
+
+    def close(self) -> None:
+        """Stop polling and drop a running poll."""
+        self._timer.stop()
+        looker, self._looker = self._looker, None
+        if self._task is not None:
+            self._task.cancel()
+        if looker is not None:
+            looker.close()
+
+    def _on_figures(self, figures: LiveFigures) -> None:
+        self._task = None
+        self.figures = figures
+        rate = figures.tokens_per_s
+        if rate is not None and rate == rate:
+            self.trends.add(time.perf_counter(), {TREND: rate})
+        self._say(LinkState.LIVE, "")
+
+    def _on_error(self, error: ErrorInfo) -> None:
+        self._task = None
+        was_there = self.figures is not None
+        self._say(
+            LinkState.RECONNECTING if was_there else LinkState.STALE,
+            f"{error.cause} {error.remedy}".strip(),
+        )
+
+    def _say(self, state: LinkState, words: str) -> None:
+        self.state, self.words = state, words
+        self.changed.emit()
+
+
+def _probe(target: Target) -> Probe:
+    """In a task."""
+    from app.clients.probe import probe
+
+    return probe(target, TIMEOUT_S)

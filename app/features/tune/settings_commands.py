@@ -1,0 +1,213 @@
+"""`SettingsCommands`: choose, apply, undo, redo, reset, sent to the engine.
+
+Live settings are sent after a short delay; settings that need a cache rebuild or a reload are
+collected and applied together (see `SettingsModel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from app.features.models.precision import HEAD, WEIGHTS
+from app.features.tune.hints import change_details, change_text
+from app.features.tune.precision_rows import PrecisionGuide
+from app.features.tune.row_remarks import RowRemarks
+from app.features.tune.settings_model import Sent, SettingsModel
+from app.link.bridge import EngineBridge, EngineState
+from app.storage.profiles import Profile
+from app.units import format_bytes
+from engine import messages
+from engine.config import SETTINGS, Change
+from engine.errors import LoadCancelled
+from engine.snapshot import ModelInfo
+from widgets.controls.text import server_name
+
+LIVE_DELAY_MS = 250
+"""A dragged slider sends its last value only."""
+BUSY = "Another change is being applied."
+
+
+class SettingsCommands(QObject):
+    """`changed(text, details, chosen)`: settings took effect. `refreshed`: show the values again.
+    `said(text)`: a result to show for a few seconds."""
+
+    changed = Signal(str, object, object)
+    refreshed = Signal()
+    said = Signal(str)
+
+    def __init__(
+        self,
+        bridge: EngineBridge,
+        model: SettingsModel,
+        precision: PrecisionGuide,
+        remarks: RowRemarks,
+        parent: QObject,
+    ) -> None:
+        super().__init__(parent)
+        self._bridge, self._model = bridge, model
+        self._precision, self._remarks = precision, remarks
+        self._weights = 0  # bytes of the loaded model
+        self.unsent: dict[str, Any] = {}
+        self._delay = QTimer(self)
+        self._delay.setSingleShot(True)
+        self._delay.setInterval(LIVE_DELAY_MS)
+        self._delay.timeout.connect(self._send_live)
+        bridge.state_changed.connect(self._on_state)
+        bridge.reconfigured.connect(self._on_reconfigured)
+        bridge.reconfigure_failed.connect(self._on_failed)
+
+    # Whether settings can be changed ------------------------------------------------------------
+
+    @property
+    def may_change(self) -> bool:
+        return self._model.applied is not None and not self._bridge.look_only
+
+    @property
+    def unreported(self) -> str:
+        """Why a remote server's settings are not shown; "" where they are."""
+        model = self._bridge.model
+        if model is None or model.is_described:
+            return ""
+        return f"Settings not reported by {server_name(model.device)}. Set them at server start."
+
+    @property
+    def why_not(self) -> str:
+        """Why there are no settings to change."""
+        if reason := self.unreported:
+            return reason
+        if self._bridge.state is EngineState.LOADING:
+            return "Settings are available when the model has loaded."
+        return "Open a model to change its settings."
+
+    def refusal_of(self, name: str, value: Any) -> str:
+        """Why a setting cannot be set to `value` now; "" where it can."""
+        applied = self._model.applied
+        if applied is None:
+            return self.why_not
+        if self._bridge.look_only:
+            return self._bridge.look_only
+        if any(sent.change is not Change.LIVE for sent in self._model.sent):
+            return BUSY
+        known = self._precision.checkpoint
+        if name == WEIGHTS and known is not None:
+            choices = known.of_weights(self._model.shown(HEAD), applied.dtype)
+            return next((choice.refusal for choice in choices if choice.value == value), "")
+        return ""
+
+    # Commands -----------------------------------------------------------------------------------
+
+    def choose(self, name: str, value: Any) -> None:
+        """Set `name`: send it soon where it is live, else collect it."""
+        if not self.may_change:
+            return
+        self._remarks.forget(name)
+        if SETTINGS[name].change is Change.LIVE:
+            self.unsent[name] = value
+            self._delay.start()
+        else:
+            self._model.choose(name, value)
+            self.refreshed.emit()
+
+    def apply(self) -> None:
+        """Send every collected change."""
+        self._submit(self._model.apply())
+
+    def change(self, settings: Mapping[str, Any]) -> None:
+        """Set and apply `settings` now."""
+        if self.may_change:
+            for name in settings:
+                self.unsent.pop(name, None)
+            self._remarks.forget_input()
+            self._submit(self._model.change(settings))
+
+    def undo(self) -> None:
+        """Drop the collected changes, or undo the last applied one."""
+        self._remarks.forget_input()
+        self._submit(self._model.undo())
+
+    def redo(self) -> None:
+        """Apply the last undone change again."""
+        self._remarks.forget_input()
+        self._submit(self._model.redo())
+
+    def reset(self) -> None:
+        """Set every changed setting to its default."""
+        self._remarks.forget_input()
+        self._submit(self._model.reset())
+
+    def apply_profile(self, profile: Profile) -> None:
+        """Apply a profile; settings that it does not name return to their defaults."""
+        if not self.may_change:
+            return
+        self._drop_unsent()
+        self._remarks.forget_input()
+        self._submit(self._model.choose_all(profile.settings))
+        if profile.unknown:
+            self.said.emit(f"Skipped unknown settings: {', '.join(profile.unknown)}.")
+
+    def _send_live(self) -> None:
+        unsent, self.unsent = self.unsent, {}
+        for name, value in unsent.items():
+            self._submit(self._model.choose(name, value))
+
+    def _drop_unsent(self) -> None:
+        self._delay.stop()
+        self.unsent.clear()
+
+    def _submit(self, sent: Sent | None) -> None:
+        if sent is not None:
+            self._remarks.sent(sent.changes)
+            self._bridge.reconfigure(**sent.changes)
+        self.refreshed.emit()
+
+    # The engine's answers -----------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Another model was loaded."""
+        self._drop_unsent()
+        self._remarks.clear()
+        self._weights = _weights_of(self._bridge.model)
+
+    def _on_state(self, state: EngineState) -> None:
+        """Reset without a model. A reload of the same model keeps the state READY."""
+        if state is EngineState.READY:
+            return
+        self._drop_unsent()
+        self._remarks.hints.clear()
+        self._model.close()
+        self.refreshed.emit()
+
+    def _on_reconfigured(self, event: messages.Reconfigured) -> None:
+        before = self._model.applied
+        weights, self._weights = self._weights, _weights_of(event.model)
+        sent = self._model.accept(event.config)
+        changes = before.differences(event.config) if before is not None else {}
+        if changes:
+            self.changed.emit(
+                change_text(changes), change_details(changes), dict(self._model.chosen)
+            )
+        if event.notices:
+            self.said.emit(" ".join(event.notices))
+        elif sent is not None and sent.change is not Change.LIVE:
+            text = f"{sent.change.value.capitalize()} done in {event.seconds:.2f} s."
+            if weights and self._weights not in (0, weights):
+                text += f" Weights {format_bytes(weights)} → {format_bytes(self._weights)}."
+            self.said.emit(text)
+        self.refreshed.emit()
+
+    def _on_failed(self, event: messages.ReconfigureFailed) -> None:
+        sent = self._model.reject(event.config)
+        if event.error.kind == LoadCancelled.__name__:
+            self.said.emit("Cancelled. The previous settings are in effect.")
+        else:
+            names = sent.changes if sent is not None else ()
+            named = [name for name in names if name in event.error.cause] or names
+            self._remarks.refused(named, event.error)
+        self.refreshed.emit()
+
+
+def _weights_of(model: ModelInfo | None) -> int:
+    return model.weights_bytes if model is not None else 0
