@@ -141,7 +141,7 @@ class Application(QObject):
             recent=lambda: [(m.path, m.load_format, m.title) for m in settings.recent],
             times=settings,
         )
-        refuse = self.engine_settings.refusal_of
+        refuse = self.engine_settings.commands.refusal_of
         self.views = EngineViews(bridge, self._clock, self, self.name_of, refuse)
 
     def _make_pages(self) -> Pages:

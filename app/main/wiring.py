@@ -105,11 +105,11 @@ def _connect_panels(app: Application) -> None:
         else:
             app.dialogs.open_model()
 
-    panel.changed.connect(changed)
+    panel.commands.changed.connect(changed)
     panel.precision.way_out.connect(get_precision)
     app.bridge.snapshot.connect(panel.update_snapshot)
     views.bottleneck.accounted.connect(panel.show_ceilings)
-    views.bottleneck.applied.connect(panel.change)
+    views.bottleneck.applied.connect(panel.commands.change)
     views.speculation.settings_wanted.connect(partial(show_setting, METHOD))
 
     def show_gpus(
