@@ -11,7 +11,6 @@ from PySide6.QtWidgets import (
     QLabel,
     QPushButton,
     QScrollArea,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -20,6 +19,7 @@ from app.features.models.fit_rows import FitRows
 from app.features.models.model_card import ModelCard
 from app.features.models.welcome import plain_text
 from widgets.controls.frames import scroll_by_keys
+from widgets.controls.layouts import STRETCH, vbox
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, restyle
 
 NOTHING_CHOSEN = (
@@ -56,18 +56,8 @@ class Detail(QFrame):
     def _build(self) -> None:
         content = QWidget()
         content.setProperty("bare", True)
-        below = QVBoxLayout()
-        below.setContentsMargins(SPACE_4, 0, SPACE_4, SPACE_3)
-        below.setSpacing(SPACE_2)
-        below.addWidget(self._fits_title)
-        below.addWidget(self.fits)
-        column = QVBoxLayout(content)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        column.addWidget(self._nothing)
-        column.addWidget(self.card)
-        column.addLayout(below)
-        column.addStretch(1)
+        below = vbox(self._fits_title, self.fits, margins=(SPACE_4, 0, SPACE_4, SPACE_3))
+        vbox(self._nothing, self.card, below, STRETCH, of=content, spacing=0)
         scroll = QScrollArea()
         scroll.setAccessibleName("Selected model")
         scroll.setWidgetResizable(True)
@@ -78,16 +68,8 @@ class Detail(QFrame):
         self._buttons.setSpacing(SPACE_2)
         self._buttons.addStretch(1)
         self._buttons.addWidget(self.primary)
-        bottom = QVBoxLayout()
-        bottom.setContentsMargins(SPACE_4, SPACE_2, SPACE_4, SPACE_3)
-        bottom.setSpacing(SPACE_2)
-        bottom.addWidget(self._message)
-        bottom.addLayout(self._buttons)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(1, 1, 1, 1)
-        layout.setSpacing(0)
-        layout.addWidget(scroll, 1)
-        layout.addLayout(bottom)
+        bottom = vbox(self._message, self._buttons, margins=(SPACE_4, SPACE_2, SPACE_4, SPACE_3))
+        vbox((scroll, 1), bottom, of=self, spacing=0, margins=(1, 1, 1, 1))
 
     def show_nothing(self) -> None:
         """No model is selected."""

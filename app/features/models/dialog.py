@@ -10,9 +10,7 @@ from PySide6.QtGui import QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import (
     QDialog,
     QFileDialog,
-    QHBoxLayout,
     QPushButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -32,8 +30,9 @@ from app.storage.model_sources import (
 )
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
+from widgets.controls.layouts import STRETCH, button, hbox, vbox
 from widgets.theme.icons import set_icon
-from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
+from widgets.theme.theme import SPACE_3, SPACE_4
 
 
 class OpenModelDialog(QDialog):
@@ -75,32 +74,21 @@ class OpenModelDialog(QDialog):
         folder = QPushButton("Add folder…")
         set_icon(folder, "folder")
         folder.clicked.connect(self.choose_folder)
-        left = QVBoxLayout()
-        left.setSpacing(SPACE_2)
-        left.addWidget(self.list, 1)
-        left.addWidget(folder)
-        columns = QHBoxLayout()
-        columns.setSpacing(SPACE_3)
-        columns.addLayout(left, 2)
-        columns.addWidget(self.card, 3)
-        cancel = QPushButton("Cancel")
+        left = vbox((self.list, 1), folder)
+        columns = hbox((left, 2), (self.card, 3), spacing=SPACE_3)
+        cancel = button("Cancel", self.reject)
         cancel.setAutoDefault(False)
-        cancel.clicked.connect(self.reject)
-        self._button = QPushButton("Open")
-        self._button.setProperty("kind", "primary")
+        self._button = button("Open", self._open, kind="primary")
         self._button.setDefault(True)
         self._button.setEnabled(False)
-        self._button.clicked.connect(self._open)
-        buttons = QHBoxLayout()
-        buttons.setSpacing(SPACE_2)
-        buttons.addStretch(1)
-        buttons.addWidget(cancel)
-        buttons.addWidget(self._button)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
-        layout.setSpacing(SPACE_3)
-        layout.addLayout(columns, 1)
-        layout.addLayout(buttons)
+        buttons = hbox(STRETCH, cancel, self._button)
+        vbox(
+            (columns, 1),
+            buttons,
+            of=self,
+            spacing=SPACE_3,
+            margins=(SPACE_4, SPACE_4, SPACE_4, SPACE_4),
+        )
 
     # What the user does ------------------------------------------------------------------------
 

@@ -6,13 +6,10 @@ from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
-    QHBoxLayout,
     QLabel,
     QLineEdit,
-    QPushButton,
     QSizePolicy,
     QStackedLayout,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -22,6 +19,7 @@ from app.link.tasks import Task, run_task
 from app.storage.model_sources import ModelSource, SourceKind
 from app.units import format_count
 from engine.errors import ErrorInfo
+from widgets.controls.layouts import button, hbox, vbox
 from widgets.theme.theme import SPACE_2, SPACE_4, restyle
 
 BEFORE = (
@@ -48,8 +46,7 @@ class HubSearch(QWidget):
         self.field.setAccessibleName("Search models on the hub")
         self.field.setClearButtonEnabled(True)
         self.field.returnPressed.connect(self.search)
-        self.button = QPushButton("Search")
-        self.button.clicked.connect(self.search)
+        self.button = button("Search", self.search)
         self._status = QLabel()
         self._status.setProperty("role", "small")
         self._status.setTextFormat(Qt.TextFormat.PlainText)
@@ -68,21 +65,13 @@ class HubSearch(QWidget):
         self._say(BEFORE)
 
     def _build(self) -> None:
-        ask = QHBoxLayout()
-        ask.setSpacing(SPACE_2)
-        ask.addWidget(self.field, 1)
-        ask.addWidget(self.button)
+        ask = hbox((self.field, 1), self.button)
         place = QWidget()
         self._stack = QStackedLayout(place)
         self._stack.setContentsMargins(0, 0, 0, 0)
         self._stack.addWidget(self._message)
         self._stack.addWidget(self.list)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_2)
-        column.addLayout(ask)
-        column.addWidget(self._status)
-        column.addWidget(place, 1)
+        vbox(ask, self._status, (place, 1), of=self)
 
     @property
     def message(self) -> str:

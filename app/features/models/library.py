@@ -9,12 +9,10 @@ from pathlib import Path
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QFileDialog,
-    QHBoxLayout,
     QLabel,
     QLineEdit,
     QPushButton,
     QSizePolicy,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -33,8 +31,9 @@ from app.storage.model_sources import (
 )
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
+from widgets.controls.layouts import hbox, vbox
 from widgets.theme.icons import set_icon
-from widgets.theme.theme import SPACE_2, restyle
+from widgets.theme.theme import restyle
 
 NOTHING_YET = "No models yet. Search the hub, or add a folder with models."
 Found = tuple[list[ModelSource], list[ModelSource]]
@@ -82,17 +81,8 @@ class Library(QWidget):
         again.setToolTip("Read folders and cache again (F5)")
         set_icon(again, "refresh")
         again.clicked.connect(lambda: self.reload())
-        buttons = QHBoxLayout()
-        buttons.setSpacing(SPACE_2)
-        buttons.addWidget(add, 1)
-        buttons.addWidget(again)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self.filter)
-        column.addWidget(self.list, 1)
-        column.addWidget(self._hint)
-        column.addLayout(buttons)
+        buttons = hbox((add, 1), again)
+        vbox(self.filter, (self.list, 1), self._hint, buttons, of=self)
 
     # For the page ------------------------------------------------------------------------------
 

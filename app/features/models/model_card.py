@@ -13,7 +13,6 @@ from PySide6.QtWidgets import (
     QLabel,
     QProgressBar,
     QSizePolicy,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -26,6 +25,7 @@ from app.window.setting_specs import Machine, row_spec
 from engine.config import SETTINGS
 from engine.hardware.device_map import AUTO
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.layouts import STRETCH, vbox, wrapped
 from widgets.controls.number_control import NumberControl
 from widgets.live.figures import precision_name
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, restyle
@@ -98,14 +98,14 @@ class ModelCard(QFrame):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("panel", True)
-        self._title = _wrapped()
+        self._title = wrapped()
         self._title.setProperty("role", "title")
         self._path = QLabel()
         self._path.setProperty("role", "small")
         self._path.setWordWrap(True)
         self._path.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
         self._path.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._values = {name: _wrapped() for name in FACTS}
+        self._values = {name: wrapped() for name in FACTS}
         self._dtype = ElidedCombo()
         for dtype in SETTINGS["dtype"].choices:
             self._dtype.addItem(precision_name(dtype), dtype)
@@ -122,21 +122,22 @@ class ModelCard(QFrame):
         self._busy = QProgressBar()
         self._busy.setTextVisible(False)
         self._busy.setAccessibleName("Reading the model")
-        self._verdict = _wrapped()
-        self._note = _wrapped()
+        self._verdict = wrapped()
+        self._note = wrapped()
         self._note.setProperty("role", "muted")
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
-        layout.setSpacing(SPACE_2)
-        layout.addWidget(self._title)
-        layout.addWidget(self._path)
-        layout.addLayout(self._make_facts())
-        layout.addSpacing(SPACE_2)
-        layout.addWidget(self._bar)
-        layout.addWidget(self._busy)
-        layout.addWidget(self._verdict)
-        layout.addStretch(1)
-        layout.addWidget(self._note)
+        vbox(
+            self._title,
+            self._path,
+            self._make_facts(),
+            SPACE_2,
+            self._bar,
+            self._busy,
+            self._verdict,
+            STRETCH,
+            self._note,
+            of=self,
+            margins=(SPACE_4, SPACE_4, SPACE_4, SPACE_4),
+        )
         self.show_nothing()
 
     def _make_layers(self) -> None:
@@ -377,11 +378,3 @@ def _count_text(count: int) -> str:
 def _breakable(path: str) -> str:
     """Allow line breaks after the separators of a path or id."""
     return re.sub(r"([/_-])", "\\1\u200b", path)
-
-
-def _wrapped() -> QLabel:
-    label = QLabel()
-    label.setWordWrap(True)
-    label.setTextFormat(Qt.TextFormat.PlainText)
-    label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
-    return label

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
-from PySide6.QtWidgets import QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QStackedWidget, QWidget
 
 from app.features.models.deletion import Deletion, folder_of
 from app.features.models.detail import Action, Detail
@@ -42,6 +42,7 @@ from app.window.commands import Command
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
 from widgets.controls.frames import PageFrame
+from widgets.controls.layouts import vbox
 from widgets.controls.notice import Toast
 
 NARROW = 620
@@ -90,9 +91,7 @@ class ModelsPage(QWidget):
             left_width=LIST_WIDTH, narrow=NARROW, stretch=(2, 3),
         )  # fmt: skip
         self.tabs = frame.tabs
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(0, 0, 0, 0)
-        whole.addWidget(frame)
+        vbox(frame, of=self, spacing=-1)
 
     def _connect(self) -> None:
         for pane in (self.library, self.search):

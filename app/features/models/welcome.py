@@ -10,7 +10,6 @@ from PySide6.QtWidgets import (
     QBoxLayout,
     QFrame,
     QGridLayout,
-    QHBoxLayout,
     QLabel,
     QPushButton,
     QScrollArea,
@@ -26,6 +25,7 @@ from app.features.models.inspector import Estimator
 from app.link.tasks import run_task
 from engine.errors import ErrorInfo
 from widgets.controls.buttons import CopyButton
+from widgets.controls.layouts import STRETCH, hbox, vbox
 from widgets.controls.swatches import Swatch, Swatches, of
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6, figure_font, mono_font
@@ -41,18 +41,13 @@ class AdviceBox(QFrame):
         self._command = plain_text("", "")
         self._command.setFont(mono_font("small"))
         self._command.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        row = QHBoxLayout()
-        row.setSpacing(SPACE_2)
-        row.addWidget(self._command, 1)
-        row.addWidget(
-            CopyButton("Copy command", lambda: self.command),
-            0, Qt.AlignmentFlag.AlignTop,
-        )  # fmt: skip
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_2, SPACE_2)
-        column.setSpacing(SPACE_1)
-        column.addWidget(self._text)
-        column.addLayout(row)
+        row = hbox(
+            (self._command, 1),
+            (CopyButton("Copy command", lambda: self.command), 0, Qt.AlignmentFlag.AlignTop),
+        )
+        vbox(
+            self._text, row, of=self, spacing=SPACE_1, margins=(SPACE_3, SPACE_2, SPACE_2, SPACE_2)
+        )
         self.hide()
 
     @property
@@ -79,15 +74,14 @@ class StartOption(QFrame):
         go.setAccessibleDescription(f"{title}. {text}")
         go.setMinimumWidth(124)  # one column of buttons
         go.clicked.connect(lambda: do())
-        words = QVBoxLayout()
-        words.setSpacing(SPACE_1)
-        words.addWidget(heading(title))
-        words.addWidget(plain_text(text, "muted"))
-        row = QHBoxLayout(self)
-        row.setContentsMargins(SPACE_3, SPACE_3, SPACE_3, SPACE_3)
-        row.setSpacing(SPACE_3)
-        row.addLayout(words, 1)
-        row.addWidget(go, 0, Qt.AlignmentFlag.AlignVCenter)
+        words = vbox(heading(title), plain_text(text, "muted"), spacing=SPACE_1)
+        hbox(
+            (words, 1),
+            (go, 0, Qt.AlignmentFlag.AlignVCenter),
+            of=self,
+            spacing=SPACE_3,
+            margins=(SPACE_3, SPACE_3, SPACE_3, SPACE_3),
+        )
 
 
 def heading(text: str) -> QLabel:
@@ -141,33 +135,32 @@ class WelcomePage(QFrame):
         title = plain_text("Welcome to Inferdeck", "figure")
         later = QPushButton("Show models")
         later.clicked.connect(self.left)
-        head = QHBoxLayout()
-        head.addWidget(title, 1)
-        head.addWidget(later)
+        head = hbox((title, 1), later, spacing=-1)
         self._columns.setSpacing(SPACE_6)
         self._columns.addLayout(self._make_machine(), 1)
         self._columns.addLayout(self._make_ways(), 1)
         inner = QWidget()
         inner.setMaximumWidth(MAX_WIDTH)
-        column = QVBoxLayout(inner)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_2)
-        column.addLayout(head)
-        column.addWidget(
+        vbox(
+            head,
             plain_text(
                 "Chat with a model, change engine settings, and watch memory, time to first token "
                 "and inter-token latency.",
                 "muted",
-            )
+            ),
+            SPACE_2,
+            self._columns,
+            STRETCH,
+            of=inner,
         )
-        column.addSpacing(SPACE_2)
-        column.addLayout(self._columns)
-        column.addStretch(1)
-        outer = QHBoxLayout(content)
-        outer.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
-        outer.addStretch(1)
-        outer.addWidget(inner, 1000)
-        outer.addStretch(1)
+        hbox(
+            STRETCH,
+            (inner, 1000),
+            STRETCH,
+            of=content,
+            spacing=-1,
+            margins=(SPACE_4, SPACE_4, SPACE_4, SPACE_4),
+        )
         scroll = QScrollArea()
         scroll.setAccessibleName("Welcome")
         scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its buttons have it
@@ -175,9 +168,7 @@ class WelcomePage(QFrame):
         scroll.setFrameShape(QFrame.Shape.NoFrame)
         scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         scroll.setWidget(content)
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(1, 1, 1, 1)
-        whole.addWidget(scroll)
+        vbox(scroll, of=self, spacing=-1, margins=(1, 1, 1, 1))
 
     def _make_machine(self) -> QVBoxLayout:
         self._facts.setHorizontalSpacing(SPACE_4)
@@ -185,23 +176,21 @@ class WelcomePage(QFrame):
         self._facts.setColumnStretch(1, 1)
         self._show_rows((("", "Reading hardware"),))
         legend = Swatches([Swatch(label, of(color)) for label, color, _ in PARTS])
-        column = QVBoxLayout()
-        column.setSpacing(SPACE_2)
-        column.addWidget(heading("This machine"))
-        column.addLayout(self._facts)
-        column.addWidget(self.advice)
-        column.addSpacing(SPACE_3)
-        column.addWidget(heading(f"Models that fit ({CONTEXT:,} tokens of context)"))
-        column.addWidget(self._fits_note)
-        column.addWidget(self.fits)
-        column.addWidget(legend)
-        column.addStretch(1)
+        column = vbox(
+            heading("This machine"),
+            self._facts,
+            self.advice,
+            SPACE_3,
+            heading(f"Models that fit ({CONTEXT:,} tokens of context)"),
+            self._fits_note,
+            self.fits,
+            legend,
+            STRETCH,
+        )
         return column
 
     def _make_ways(self) -> QVBoxLayout:
-        column = QVBoxLayout()
-        column.setSpacing(SPACE_3)
-        column.addWidget(heading("Start"))
+        column = vbox(heading("Start"), spacing=SPACE_3)
         ways = (
             (
                 "Demo model",

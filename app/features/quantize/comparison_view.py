@@ -9,11 +9,8 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import (
     QCheckBox,
     QFrame,
-    QHBoxLayout,
     QLabel,
-    QPushButton,
     QScrollArea,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -23,6 +20,7 @@ from app.storage.report_metrics import Comparison, compare
 from app.storage.report_store import StoredReport
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.frames import scroll_by_keys
+from widgets.controls.layouts import STRETCH, button, hbox, vbox
 from widgets.quality.value_bars import ValueBar, ValueBars
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
@@ -53,46 +51,34 @@ class ComparisonView(QFrame):
         self.bars = ValueBars("Reports by metric")
         self.fit.toggled.connect(self.bars.set_fit)
         self.table = FigureGrid("Reports by all metrics", 230)
-        self.copy = QPushButton("Copy")
-        self.copy.setToolTip("Copy as Markdown table")
-        self.copy.clicked.connect(self.copy_table)
-        self.export = QPushButton("Export…")
-        self.export.setToolTip("As JSON, CSV or Markdown")
-        self.export.clicked.connect(lambda: self.export_wanted.emit(self.reports))
+        self.copy = button("Copy", self.copy_table, "Copy as Markdown table")
+        self.export = button(
+            "Export…", lambda: self.export_wanted.emit(self.reports), "As JSON, CSV or Markdown"
+        )
         self._arrange()
 
     def _arrange(self) -> None:
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_2)
-        head.addWidget(self.title, 1)
-        head.addWidget(self.copy)
-        head.addWidget(self.export)
-        choice = QHBoxLayout()
-        choice.setSpacing(SPACE_3)
-        choice.addWidget(self.chooser)
-        choice.addWidget(self.fit)
-        choice.addStretch(1)
+        head = hbox((self.title, 1), self.copy, self.export)
+        choice = hbox(self.chooser, self.fit, STRETCH, spacing=SPACE_3)
         content = QWidget()
         content.setProperty("bare", True)
-        column = QVBoxLayout(content)
-        column.setContentsMargins(0, 0, SPACE_2, 0)
-        column.setSpacing(SPACE_3)
-        column.addWidget(self.table)
-        column.addStretch(1)
+        vbox(self.table, STRETCH, of=content, spacing=SPACE_3, margins=(0, 0, SPACE_2, 0))
         area = QScrollArea()  # wider than the window where many are compared
         area.setWidgetResizable(True)
         area.setFrameShape(QFrame.Shape.NoFrame)
         area.setWidget(content)
         area.setAccessibleName("Comparison")
         scroll_by_keys(area)
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(SPACE_4, SPACE_3, SPACE_2, SPACE_3)
-        whole.setSpacing(SPACE_3)
-        whole.addLayout(head)
-        whole.addWidget(self.cautions)
-        whole.addLayout(choice)
-        whole.addWidget(self.bars)
-        whole.addWidget(area, 1)
+        vbox(
+            head,
+            self.cautions,
+            choice,
+            self.bars,
+            (area, 1),
+            of=self,
+            spacing=SPACE_3,
+            margins=(SPACE_4, SPACE_3, SPACE_2, SPACE_3),
+        )
 
     def show_reports(self, reports: Sequence[StoredReport]) -> None:
         """At least two; the first is the baseline."""

@@ -34,8 +34,9 @@ from engine.evaluate import PROMPT_LINES, read_prompts
 from engine.evaluate.windows import DEFAULT_CONTEXT
 from engine.quantize.recipe import GROUP_SIZES
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.layouts import vbox
 from widgets.live.figures import precision_name
-from widgets.theme.theme import SPACE_2, SPACE_3, figure_font
+from widgets.theme.theme import SPACE_3, figure_font
 
 _IN_A_ROW = 3
 _TITLES = {"quantization_group_size": "Group size", "quantization_head": "Output head"}
@@ -66,10 +67,7 @@ class SideFields(QWidget):
             name: Field(_TITLES.get(name, SETTINGS[name].label), combo)
             for name, combo in self.settings.items()
         }
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(SPACE_2)
-        layout.addWidget(self.model_field)
+        layout = vbox(self.model_field, of=self)
         fields = list(self._fields.values())
         for first in range(0, len(fields), _IN_A_ROW):
             row = fields[first : first + _IN_A_ROW]

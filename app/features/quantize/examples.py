@@ -11,7 +11,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QHeaderView,
     QLabel,
-    QPushButton,
     QSizePolicy,
     QTreeWidget,
     QTreeWidgetItem,
@@ -19,9 +18,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.quantize.fields import wrapped
 from app.features.quantize.figures import empty_layout
 from engine.evaluate.report import Alternative, AnswerPair, Answers, WorstToken
+from widgets.controls.layouts import button, vbox, wrapped
 from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, mono_font, theme, theme_notifier
 
 SHOWN = 6
@@ -43,9 +42,7 @@ class WorstView(QWidget):
         self._rows = QVBoxLayout()
         self._rows.setSpacing(SPACE_1)
         self._column.addLayout(self._rows)
-        self.more = QPushButton("Show more")
-        self.more.setProperty("kind", "link")
-        self.more.clicked.connect(self._show_all)
+        self.more = button("Show more", self._show_all, kind="link")
         self._column.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
         self.labels: list[QLabel] = []
         theme_notifier().changed.connect(self._refill)
@@ -85,11 +82,7 @@ class WorstView(QWidget):
         figures = wrapped("small", token_figures(token))
         figures.setFont(figure_font("small"))
         figures.setTextInteractionFlags(selectable)
-        column = QVBoxLayout(frame)
-        column.setContentsMargins(SPACE_2, SPACE_1, SPACE_2, SPACE_1)
-        column.setSpacing(2)
-        column.addWidget(text)
-        column.addWidget(figures)
+        vbox(text, figures, of=frame, spacing=2, margins=(SPACE_2, SPACE_1, SPACE_2, SPACE_1))
         self.labels.append(text)
         return frame
 
@@ -149,11 +142,7 @@ class AnswersView(QWidget):
         header.setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         for column in (0, 4):
             header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(SPACE_1)
-        layout.addWidget(self.title)
-        layout.addWidget(self.list)
+        vbox(self.title, self.list, of=self, spacing=SPACE_1)
 
     def show_answers(self, answers: Answers | None) -> None:
         self.setVisible(answers is not None)

@@ -21,6 +21,7 @@ from PySide6.QtWidgets import (
 
 from app.features.quantize.texts import BUILTIN_TEXTS, PROGRAM, TextChoice
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.layouts import wrapped
 from widgets.theme.theme import SPACE_1, SPACE_2, restyle
 
 _OTHER = object()
@@ -198,16 +199,6 @@ def path_button(name: str) -> QPushButton:
     button.setAccessibleName(name)
     button.setToolTip(name)
     return button
-
-
-def wrapped(role: str = "", text: str = "") -> QLabel:
-    """A label with word wrap that adapts to the available width."""
-    label = QLabel(text)
-    label.setTextFormat(Qt.TextFormat.PlainText)
-    label.setWordWrap(True)
-    label.setProperty("role", role)
-    label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
-    return label
 
 
 def breakable(text: str) -> str:

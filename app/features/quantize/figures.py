@@ -18,10 +18,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.quantize.fields import wrapped
 from app.storage.report_metrics import METRICS, NOTHING, Comparison, Form, Metric, text_of
 from app.units import format_bytes
 from engine.evaluate.report import EvaluationReport, ModelFacts
+from widgets.controls.layouts import wrapped
 from widgets.theme.fonts import text_scale
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
 

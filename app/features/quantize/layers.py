@@ -15,22 +15,21 @@ from typing import Any, NamedTuple
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
-    QHBoxLayout,
     QHeaderView,
     QLabel,
     QPushButton,
     QStackedWidget,
     QTableWidget,
     QTableWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
 from app.features.quantize.figures import percent
 from engine.quantize.recipe import RESULT_FILE, LayerResult
+from widgets.controls.layouts import hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.quality.layer_chart import NONE, LayerBar, LayerChart
-from widgets.theme.theme import SPACE_1, SPACE_2, figure_font
+from widgets.theme.theme import SPACE_1, figure_font
 
 
 class LayerRow(NamedTuple):
@@ -144,11 +143,7 @@ class LayersPanel(QWidget):
         self.toggle.setCheckable(True)
         self.toggle.setToolTip("Show values as table")
         self.toggle.setAccessibleName("Layer error table")
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_2)
-        head.addWidget(title)
-        head.addWidget(self._line, 1)
-        head.addWidget(self.toggle)
+        head = hbox(title, (self._line, 1), self.toggle)
         self.chart = LayerChart()
         self.table = _table()
         self._stack = QStackedWidget()
@@ -157,12 +152,7 @@ class LayersPanel(QWidget):
         self._stack.setMinimumHeight(CHART_HEIGHT)
         self.toggle.toggled.connect(lambda on: self._stack.setCurrentIndex(int(on)))
         self.chart.pointed.connect(self._on_pointed)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1)
-        column.addLayout(head)
-        column.addWidget(self._sum)
-        column.addWidget(self._stack, 1)
+        vbox(head, self._sum, (self._stack, 1), of=self, spacing=SPACE_1)
 
     def show_rows(self, rows: Sequence[LayerRow], num_layers: int = 0) -> None:
         """Show `rows`, with room for `num_layers`."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.features.quantize.evaluate_form import EvaluateForm
 from app.features.quantize.evaluation import (
@@ -37,6 +37,7 @@ from app.features.quantize.start_panel import StartPanel
 from app.features.quantize.work import Outcome
 from app.window.commands import Command
 from widgets.controls.frames import PageFrame
+from widgets.controls.layouts import vbox
 from widgets.controls.notice import Toast
 
 if TYPE_CHECKING:
@@ -140,9 +141,7 @@ class QuantizePage(QWidget):
             left_width=LEFT_WIDTH, narrow=NARROW,
         )  # fmt: skip
         self.tabs = self._frame.tabs
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(0, 0, 0, 0)
-        whole.addWidget(self._frame)
+        vbox(self._frame, of=self, spacing=-1)
 
     def _connect(self) -> None:
         self.tabs.currentChanged.connect(self._show_right)

@@ -15,17 +15,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.quantize.fields import (
-    FOR_CALIBRATION,
-    Field,
-    ModelField,
-    TextField,
-    path_button,
-    wrapped,
-)
+from app.features.quantize.fields import FOR_CALIBRATION, Field, ModelField, TextField, path_button
 from app.features.quantize.module_list import ModuleList
 from app.features.quantize.plan import GROUP_SIZE, METHOD, MODULES, OUTPUT, SOURCE, TEXT
 from engine.quantize.recipe import GROUP_SIZES, METHODS, MIN_LENGTH, Recipe
+from widgets.controls.layouts import wrapped
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
 METHOD_HINTS = {

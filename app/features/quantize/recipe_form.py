@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from PySide6.QtCore import QTimer, Signal
-from PySide6.QtWidgets import QCheckBox, QFileDialog, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QFileDialog, QWidget
 
 from app.features.quantize.evaluate_form import TEXT_KINDS as EVALUATION_KINDS
 from app.features.quantize.fields import FOR_EVALUATION, Field, TextField
@@ -42,6 +42,7 @@ from app.storage.model_sources import is_starter
 from app.units import format_bytes
 from engine.errors import ConfigError, ErrorInfo
 from engine.quantize.recipe import Recipe
+from widgets.controls.layouts import STRETCH, vbox
 from widgets.live.figures import precision_name
 from widgets.theme.theme import SPACE_3
 
@@ -76,13 +77,7 @@ class RecipeForm(QWidget):
         self.measure_text.changed.connect(self.refresh)
         self.measured = Field("", self.measure_text)
         self.measure.toggled.connect(self.measured.setVisible)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_3)
-        column.addWidget(self.fields)
-        column.addWidget(self.measure)
-        column.addWidget(self.measured)
-        column.addStretch(1)
+        vbox(self.fields, self.measure, self.measured, STRETCH, of=self, spacing=SPACE_3)
         self._look = QTimer(self)
         self._look.setSingleShot(True)
         self._look.setInterval(LOOK_MS)

@@ -10,10 +10,8 @@ from PySide6.QtWidgets import (
     QBoxLayout,
     QFrame,
     QLabel,
-    QPushButton,
     QScrollArea,
     QSizePolicy,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -24,6 +22,7 @@ from app.features.quantize.layers import LayersPanel
 from app.storage.report_store import StoredReport
 from widgets.controls.button_rows import ButtonRows
 from widgets.controls.frames import scroll_by_keys
+from widgets.controls.layouts import STRETCH, button, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6
 
@@ -61,63 +60,56 @@ class ReportView(QFrame):
         self._arrange()
 
     def _make_buttons(self) -> None:
-        def button(text: str, tip: str, do: Callable[[], object], kind: str = "") -> QPushButton:
-            made = QPushButton(text)
-            made.setProperty("kind", kind)
-            made.setToolTip(tip)
-            made.clicked.connect(lambda: do())
-            return made
-
         def emit(signal: str) -> Callable[[], object]:
             return lambda: getattr(self, signal).emit(self.stored)
 
-        self.open = button("Open model", "Load the model for chat", emit("open_wanted"),
-                           "primary")  # fmt: skip
-        self.compare = button("Compare in chat",
-                              "Send prompts to the reference and to this model",
-                              emit("compare_wanted"))  # fmt: skip
-        self.copy = button("Copy command line", "Copy the commands that repeat this",
-                           self.copy_command)  # fmt: skip
-        self.export = button("Export…", "As JSON, CSV or Markdown", emit("export_wanted"))
-        self.delete = button("Delete", "Delete the report (you can undo this)",
-                             emit("delete_wanted"))  # fmt: skip
+        self.open = button("Open model", emit("open_wanted"), "Load the model for chat", "primary")
+        self.compare = button(
+            "Compare in chat",
+            emit("compare_wanted"),
+            "Send prompts to the reference and to this model",
+        )
+        self.copy = button(
+            "Copy command line", self.copy_command, "Copy the commands that repeat this"
+        )
+        self.export = button("Export…", emit("export_wanted"), "As JSON, CSV or Markdown")
+        self.delete = button(
+            "Delete", emit("delete_wanted"), "Delete the report (you can undo this)"
+        )
         self.compare.hide()
 
     def _arrange(self) -> None:
         self.buttons = ButtonRows((self.open, self.compare, self.copy, self.export, self.delete))
-        head = QVBoxLayout()
-        head.setContentsMargins(SPACE_4, SPACE_3, SPACE_4, SPACE_2)
-        head.setSpacing(SPACE_1)
-        head.addWidget(self.title)
-        head.addWidget(self.about)
-        head.addSpacing(SPACE_1)
-        head.addWidget(self.buttons)
+        head = vbox(
+            self.title,
+            self.about,
+            SPACE_1,
+            self.buttons,
+            spacing=SPACE_1,
+            margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_2),
+        )
         self._both = QBoxLayout(QBoxLayout.Direction.TopToBottom)
         self._both.setSpacing(SPACE_6)
-        figures = QVBoxLayout()
-        figures.addWidget(self.figures)
-        figures.addStretch(1)
+        figures = vbox(self.figures, STRETCH, spacing=-1)
         self._both.addLayout(figures, 1)
         self._both.addWidget(self.layers, 1)
         content = QWidget()
         content.setProperty("bare", True)
         content.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        column = QVBoxLayout(content)
-        column.setContentsMargins(SPACE_4, SPACE_1, SPACE_4, SPACE_4)
-        column.setSpacing(SPACE_4)
-        column.addWidget(self.tiles)
-        column.addWidget(self.notices)
-        column.addLayout(self._both)
-        column.addWidget(self.worst)
-        column.addWidget(self.answers)
-        column.addStretch(1)
+        vbox(
+            self.tiles,
+            self.notices,
+            self._both,
+            self.worst,
+            self.answers,
+            STRETCH,
+            of=content,
+            spacing=SPACE_4,
+            margins=(SPACE_4, SPACE_1, SPACE_4, SPACE_4),
+        )
         self.area = scroll_area(content, "Report")
         scroll_by_keys(self.area)
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(0, 0, 0, SPACE_1)
-        whole.setSpacing(0)
-        whole.addLayout(head)
-        whole.addWidget(self.area, 1)
+        vbox(head, (self.area, 1), of=self, spacing=0, margins=(0, 0, 0, SPACE_1))
 
     def show_report(self, stored: StoredReport, made: Made) -> None:
         """Show a report, scrolled to its top."""

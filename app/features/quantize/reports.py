@@ -10,17 +10,13 @@ from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFileDialog,
-    QHBoxLayout,
     QInputDialog,
     QLineEdit,
     QListWidget,
     QListWidgetItem,
-    QPushButton,
-    QVBoxLayout,
     QWidget,
 )
 
-from app.features.quantize.fields import wrapped
 from app.features.quantize.kept_reports import Keeper, Made, list_line, subtitle
 from app.link.tasks import Task, run_task
 from app.storage.report_export import SUFFIXES, export
@@ -29,8 +25,8 @@ from app.storage.trash import Trashed, TrashError
 from engine.errors import ErrorInfo, InferdeckError
 from engine.evaluate import ReportError
 from engine.evaluate.report import EvaluationReport
+from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
 from widgets.controls.notice import Toast
-from widgets.theme.theme import SPACE_2
 
 EMPTY = "No reports yet. Quantize or evaluate a model; its report appears here."
 HINT = "Select two or more (Ctrl or Shift) to compare."
@@ -55,27 +51,16 @@ class ReportList(QWidget):
         self.list.setTextElideMode(Qt.TextElideMode.ElideMiddle)
         self.list.itemSelectionChanged.connect(lambda: self.chosen.emit(self.selection))
         self.hint = wrapped("small")
-        self.rename = QPushButton("Rename…")
-        self.rename.setToolTip("Rename the report (F2)")
-        self.rename.clicked.connect(self.ask_name)
-        self.delete = QPushButton("Delete")
-        self.delete.setToolTip("Delete the selected reports (Delete); you can undo this")
-        self.delete.clicked.connect(self._delete)
+        self.rename = button("Rename…", self.ask_name, "Rename the report (F2)")
+        self.delete = button(
+            "Delete", self._delete, "Delete the selected reports (Delete); you can undo this"
+        )
         for keys, do in (("F2", self.ask_name), ("Del", self._delete)):
             shortcut = QShortcut(QKeySequence(keys), self.list)
             shortcut.setContext(Qt.ShortcutContext.WidgetShortcut)
             shortcut.activated.connect(do)
-        row = QHBoxLayout()
-        row.setSpacing(SPACE_2)
-        row.addWidget(self.rename)
-        row.addWidget(self.delete)
-        row.addStretch(1)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self.list, 1)
-        column.addWidget(self.hint)
-        column.addLayout(row)
+        row = hbox(self.rename, self.delete, STRETCH)
+        vbox((self.list, 1), self.hint, row, of=self)
         self.chosen.connect(lambda _: self._show_state())
         self._show_state()
 

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import (
     QFrame,
-    QHBoxLayout,
     QLabel,
     QProgressBar,
-    QPushButton,
     QStackedWidget,
     QVBoxLayout,
     QWidget,
 )
 
 from app.features.quantize.comparison_view import ComparisonView
-from app.features.quantize.fields import wrapped
 from app.features.quantize.figures import Tile, TileGrid, percent
 from app.features.quantize.kept_reports import Made
 from app.features.quantize.layers import LayersPanel, rows_of
@@ -27,6 +24,7 @@ from app.features.quantize.report_view import ElidedTitle, ReportView
 from app.features.quantize.run import Run, RunFigures, elapsed
 from app.storage.report_store import StoredReport
 from app.units import format_bytes
+from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
 
@@ -56,9 +54,9 @@ class RunView(QFrame):
         self.bar.setTextVisible(False)
         self.bar.setRange(0, 1000)
         self.bar.setAccessibleName("Progress")
-        self.cancel = QPushButton("Cancel")
-        self.cancel.setToolTip("Cancel and remove partial files (Esc)")
-        self.cancel.clicked.connect(self.cancel_wanted)
+        self.cancel = button(
+            "Cancel", self.cancel_wanted.emit, "Cancel and remove partial files (Esc)"
+        )
         self.layers = LayersPanel()
         self.layers.setMaximumHeight(HIGHEST)
         self._hint = QLabel("Chat continues, slightly slower.")
@@ -66,21 +64,18 @@ class RunView(QFrame):
         self._arrange()
 
     def _arrange(self) -> None:
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_3)
-        head.addWidget(self.title, 1)
-        head.addWidget(self.figures)
-        head.addWidget(self.cancel)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_4, SPACE_3, SPACE_4, SPACE_3)
-        column.setSpacing(SPACE_2)
-        column.addLayout(head)
-        column.addWidget(self.bar)
-        column.addWidget(self.stage)
-        column.addSpacing(SPACE_2)
-        column.addWidget(self.layers, 1)
-        column.addStretch(1)
-        column.addWidget(self._hint)
+        head = hbox((self.title, 1), self.figures, self.cancel, spacing=SPACE_3)
+        vbox(
+            head,
+            self.bar,
+            self.stage,
+            SPACE_2,
+            (self.layers, 1),
+            STRETCH,
+            self._hint,
+            of=self,
+            margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_3),
+        )
 
     def show_run(self, run: Run) -> None:
         """Show the progress of `run`."""
@@ -118,30 +113,32 @@ class MadeView(QFrame):
         self.title, self.about = ElidedTitle(), ElidedLine("text_muted")
         self.tiles, self.layers = TileGrid(), LayersPanel()
         self.layers.setMaximumHeight(HIGHEST)
-        self.open = QPushButton("Open model")
-        self.open.setProperty("kind", "primary")
-        self.open.setToolTip("Load the model for chat")
-        self.open.clicked.connect(lambda: self.open_wanted.emit(self._path))
-        self.measure = QPushButton("Evaluate")
-        self.measure.setToolTip("Measure perplexity, divergence and speed against the original")
-        self.measure.clicked.connect(self.measure_wanted)
-        buttons = QHBoxLayout()
-        buttons.setSpacing(SPACE_2)
-        buttons.addWidget(self.open)
-        buttons.addWidget(self.measure)
-        buttons.addStretch(1)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_4, SPACE_3, SPACE_4, SPACE_4)
-        column.setSpacing(SPACE_1)
-        column.addWidget(self.title)
-        column.addWidget(self.about)
-        column.addSpacing(SPACE_1)
-        column.addLayout(buttons)
-        column.addSpacing(SPACE_2)
-        column.addWidget(self.tiles)
-        column.addSpacing(SPACE_2)
-        column.addWidget(self.layers, 1)
-        column.addStretch(1)
+        self.open = button(
+            "Open model",
+            lambda: self.open_wanted.emit(self._path),
+            "Load the model for chat",
+            kind="primary",
+        )
+        self.measure = button(
+            "Evaluate",
+            self.measure_wanted.emit,
+            "Measure perplexity, divergence and speed against the original",
+        )
+        buttons = hbox(self.open, self.measure, STRETCH)
+        vbox(
+            self.title,
+            self.about,
+            SPACE_1,
+            buttons,
+            SPACE_2,
+            self.tiles,
+            SPACE_2,
+            (self.layers, 1),
+            STRETCH,
+            of=self,
+            spacing=SPACE_1,
+            margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_4),
+        )
 
     def show_result(self, result: QuantizeResult) -> None:
         self._path = str(result.output)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QPushButton, QVBoxLayout, QWidget
 
-from app.features.quantize.fields import breakable, wrapped
+from app.features.quantize.fields import breakable
 from app.features.quantize.report_view import scroll_area
+from widgets.controls.layouts import button, hbox, vbox, wrapped
 from widgets.theme.theme import SPACE_1, SPACE_2, figure_font
 
 
@@ -20,26 +21,18 @@ class StartPanel(QWidget):
         super().__init__()
         holder = QWidget()
         holder.setProperty("bare", True)
-        inner = QVBoxLayout(holder)
-        inner.setContentsMargins(0, 0, SPACE_2, 0)
-        inner.addWidget(form)
+        vbox(form, of=holder, spacing=-1, margins=(0, 0, SPACE_2, 0))
         self._size, self._time = wrapped(), wrapped("small")
         self._size.setFont(figure_font())
         self._why = wrapped("small")
         self.error = wrapped("error")
         self.error.hide()
-        self.start = QPushButton(text)
-        self.start.setProperty("kind", "primary")
-        self.start.setToolTip(tip)
-        self.start.clicked.connect(self.start_wanted)
+        self.start = button(text, self.start_wanted.emit, tip, kind="primary")
         self.copy = QPushButton("Copy command line")
         self.copy.setToolTip("Copy the equivalent command")
         self._command = ""
         self.copy.clicked.connect(lambda: QGuiApplication.clipboard().setText(self._command))
-        buttons = QHBoxLayout()
-        buttons.setSpacing(SPACE_2)
-        buttons.addWidget(self.start, 1)
-        buttons.addWidget(self.copy)
+        buttons = hbox((self.start, 1), self.copy)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_1)

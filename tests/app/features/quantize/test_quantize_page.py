@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QApplication, QScrollArea
+from PySide6.QtWidgets import QApplication, QMessageBox, QScrollArea
 from pytestqt.qtbot import QtBot
 
 from app.cli.main import main
@@ -217,11 +217,13 @@ def test_closing_the_window_in_mid_run_asks(
     assert not application.window.close() and application.window.isVisible()
     asked = page.leaving.dialog
     assert asked is not None and asked.isVisible()
-    asked.stay.click()
+    asked.defaultButton().click()
     assert page.run is not None and not page.run.is_cancelling and page.leaving.dialog is None
     assert not application.window.close()
     assert page.leaving.dialog is not None
-    page.leaving.dialog.leave.click()
+    leave = QMessageBox.ButtonRole.AcceptRole
+    dialog = page.leaving.dialog
+    next(b for b in dialog.buttons() if dialog.buttonRole(b) is leave).click()
     assert not application.window.isVisible()
     wait_for_end(qtbot, page)
 

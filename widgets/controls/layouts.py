@@ -1,0 +1,82 @@
+"""Layouts, labels and buttons in one expression each.
+
+vbox(title, (area, 1), hbox(start, STRETCH), of=self, spacing=SPACE_2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import (
+    QBoxLayout,
+    QHBoxLayout,
+    QLabel,
+    QLayout,
+    QPushButton,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from widgets.theme.theme import SPACE_2
+
+STRETCH = None
+Part = QWidget | QLayout
+Item = Part | tuple[Part, int] | tuple[Part, int, Qt.AlignmentFlag] | int | None
+"""A widget or layout, with its stretch factor and alignment; pixels; or STRETCH."""
+L = TypeVar("L", bound=QBoxLayout)
+Margins = tuple[int, int, int, int]
+NO_MARGINS: Margins = (0, 0, 0, 0)
+
+
+def vbox(
+    *items: Item, of: QWidget | None = None, spacing: int = SPACE_2, margins: Margins = NO_MARGINS
+) -> QVBoxLayout:
+    """A vertical layout, of the widget `of`. spacing: -1 for the style's."""
+    return _filled(QVBoxLayout(of) if of is not None else QVBoxLayout(), items, spacing, margins)
+
+
+def hbox(
+    *items: Item, of: QWidget | None = None, spacing: int = SPACE_2, margins: Margins = NO_MARGINS
+) -> QHBoxLayout:
+    """A horizontal layout, of the widget `of`. spacing: -1 for the style's."""
+    return _filled(QHBoxLayout(of) if of is not None else QHBoxLayout(), items, spacing, margins)
+
+
+def _filled(layout: L, items: tuple[Item, ...], spacing: int, margins: Margins) -> L:
+    layout.setContentsMargins(*margins)
+    layout.setSpacing(spacing)
+    for item in items:
+        if item is None:
+            layout.addStretch(1)
+        elif isinstance(item, int):
+            layout.addSpacing(item)
+        else:
+            part, stretch, *alignment = item if isinstance(item, tuple) else (item, 0)
+            if isinstance(part, QWidget):
+                layout.addWidget(part, stretch, *alignment)
+            else:
+                layout.addLayout(part, stretch)
+    return layout
+
+
+def wrapped(role: str = "", text: str = "") -> QLabel:
+    """A plain-text label with word wrap that adapts to the available width."""
+    label = QLabel(text)
+    label.setTextFormat(Qt.TextFormat.PlainText)
+    label.setWordWrap(True)
+    label.setProperty("role", role)
+    label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+    return label
+
+
+def button(text: str, do: Callable[[], object], tip: str = "", kind: str = "") -> QPushButton:
+    """`kind`: "primary", "danger", "flat" or "link" of the stylesheet."""
+    made = QPushButton(text)
+    made.setToolTip(tip)
+    if kind:
+        made.setProperty("kind", kind)
+    made.clicked.connect(lambda: do())
+    return made
