@@ -1,4 +1,4 @@
-"""Servers of other makes: recognise them, chat with them, read their metrics. Imports no Qt.
+"""Clients of other servers: identify them, chat, read metrics, attach. No Qt.
 
 address   a base URL in its many spellings
 errors    what can go wrong on the way there: cause and remedy

@@ -1,4 +1,4 @@
-"""A base URL, as people write it: with or without a scheme, /v1 or a slash at its end."""
+"""Base URLs in their spellings, and small requests bounded in time and size."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Raises TargetError for what is no address of a server."""
+    """Raises TargetError for what is not a server address."""
     given = text.strip()
     if not given:
-        raise TargetError("The address is empty.", "Write it as http://host:port.", is_final=True)
+        raise TargetError("The address is empty.", "Use the form http://host:port.", is_final=True)
     if "://" not in given:
         given = f"http://{given}"
     try:
@@ -53,18 +53,18 @@ def parse_address(text: str) -> Address:
     except (httpx.InvalidURL, ValueError) as error:
         raise _bad(text, str(error)) from None
     if url.scheme not in ("http", "https"):
-        raise _bad(text, f"it begins with {url.scheme}://")
+        raise _bad(text, f"the scheme is {url.scheme}://")
     if not url.host or any(c.isspace() for c in url.host):
-        raise _bad(text, "it names no host")
+        raise _bad(text, "it has no host")
     if url.port is not None and not 0 < url.port < 65536:
-        raise _bad(text, f"{url.port} is no port")
+        raise _bad(text, f"the port is {url.port}")
     if url.userinfo:
         raise TargetError(
-            "The address has a user name or a password in it.",
-            "Put the key into its own field: addresses are shown and kept.", is_final=True,
+            "The address contains a user name or password.",
+            "Enter the key in its own field: addresses are stored as plain text.", is_final=True,
         )  # fmt: skip
     if url.query or url.fragment:
-        raise _bad(text, "it has something behind a ? or #")
+        raise _bad(text, "it has a query or fragment")
     host = url.netloc.decode("ascii")
     return Address(f"{url.scheme}://{host}{_prefix(url.path)}", host)
 
@@ -78,6 +78,6 @@ def _prefix(path: str) -> str:
 
 def _bad(text: str, why: str) -> TargetError:
     return TargetError(
-        f"{text.strip()[:200]!r} is no address of a server: {why}.",
-        "Write it as http://host:port.", is_final=True,
+        f"{text.strip()[:200]!r} is not a server address: {why}.",
+        "Use the form http://host:port.", is_final=True,
     )  # fmt: skip

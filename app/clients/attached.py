@@ -1,4 +1,4 @@
-"""RemoteEngine: an engine in another process, as the window sees it.
+"""RemoteEngine: an attached engine in another process, with the interface of EngineThread.
 
     GUI thread    submit(command) --> queue                  on_event(event) --> EngineBridge
     this thread                       Talk ==== line ====> server
@@ -126,8 +126,8 @@ class RemoteEngine(threading.Thread):
         except asyncio.CancelledError:
             pass  # it was left before it was connected
         except Exception as error:
-            log.exception("the line to %s failed", self.address.place)
-            self._tell(LinkState.CLOSED, f"The line failed: {error!r}.")
+            log.exception("the connection to %s failed", self.address.place)
+            self._tell(LinkState.CLOSED, f"The connection failed: {error!r}.")
 
     async def _live(self) -> None:
         with self._lock:
@@ -141,7 +141,7 @@ class RemoteEngine(threading.Thread):
                 was_live = False
                 try:
                     was_live = await self._one_line()
-                    words = "The server closed the line."
+                    words = "The server closed the connection."
                 except LineError as error:
                     was_live, words = error.was_live, str(error)
                     if error.for_good:
@@ -202,10 +202,10 @@ class RemoteEngine(threading.Thread):
             given, self._given = self._given, []
         for command in given:
             if self._closed_for:
-                self._talk.refuse(command, ErrorInfo(self._closed_for, "Attach again."))
+                self._talk.refuse(command, ErrorInfo(self._closed_for, "Reconnect."))
             elif self._line is None and self._talk.num_waiting >= MAX_WAITING:
-                why = f"{self.address.place} is not connected, and {MAX_WAITING} commands wait."
-                self._talk.refuse(command, ErrorInfo(why, "Wait until it is connected again."))
+                why = f"{self.address.place} is not connected; {MAX_WAITING} commands are pending."
+                self._talk.refuse(command, ErrorInfo(why, "Wait for the connection."))
             else:
                 self._talk.give(command)
 
@@ -226,7 +226,7 @@ class RemoteEngine(threading.Thread):
         if seconds is None:
             self._tell(LinkState.LIVE)
         else:
-            self._tell(LinkState.STALE, f"Nothing was heard for {seconds:.0f} s.")
+            self._tell(LinkState.STALE, f"No message for {seconds:.0f} s.")
 
     def _tell(self, state: LinkState, words: str = "") -> None:
         log.info("%s: %s %s", self.address.place, state, words)

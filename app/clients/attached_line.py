@@ -1,4 +1,4 @@
-"""Where the stream of a target is."""
+"""Window side of the attach WebSocket: connect, greet, send, receive."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from app.wire.protocol import (
 )
 from engine.errors import ConfigError
 
-REMEDY = "Give an address such as http://host:8000."
+REMEDY = "Use an address such as http://host:8000."
 
 
 class Address(NamedTuple):
@@ -63,10 +63,10 @@ def address_of(target: Target) -> Address:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ConfigError(f"{target.base_url[:100]!r} is no address: {error}.", REMEDY) from None
+        raise ConfigError(f"Invalid address {target.base_url[:100]!r}: {error}.", REMEDY) from None
     schemes = {"http": "ws", "https": "wss"}
     if parts.scheme not in schemes or not host:
-        raise ConfigError(f"{target.base_url[:100]!r} is no address of a server.", REMEDY)
+        raise ConfigError(f"{target.base_url[:100]!r} is not a server address.", REMEDY)
     base = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     shown = f"[{host}]" if ":" in host else host
     place = f"{shown}:{port}" if port is not None else shown
@@ -84,7 +84,7 @@ _pong = msgspec.msgpack.Decoder(Pong)
 
 
 class LineError(Exception):
-    """There is no line (any more); `str` is a sentence. `for_good`: trying again is no use."""
+    """No connection; `str` is a sentence. `for_good`: do not retry."""
 
     def __init__(self, words: str, *, for_good: bool = False) -> None:
         super().__init__(words)
@@ -111,33 +111,33 @@ async def connected(target: Target, address: Address) -> Line:
         raise _not_let_in(error, address) from None
     except InvalidMessage as error:
         if isinstance(error.__cause__, EOFError):  # it hung up: somebody between is not ready
-            raise LineError(f"{address.place} closed the line.") from None
+            raise LineError(f"{address.place} closed the connection.") from None
         raise LineError(
-            f"What answers at {address.place} does not speak HTTP.", for_good=True
+            f"{address.place} is not an HTTP server.", for_good=True
         ) from None
     except InvalidHandshake as error:
         raise LineError(
-            f"{address.place} is no Inferdeck server: {error}.", for_good=True
+            f"{address.place} is not an Inferdeck server: {error}.", for_good=True
         ) from None
     except TimeoutError:
-        raise LineError(f"{address.place} does not answer.") from None
+        raise LineError(f"{address.place} does not respond.") from None
     except (OSError, WebSocketException) as error:
-        raise LineError(f"{address.place} cannot be reached: {_reason(error)}.") from None
+        raise LineError(f"Cannot reach {address.place}: {_reason(error)}.") from None
     return Line(socket, address)
 
 
 def _not_let_in(error: InvalidStatus, address: Address) -> LineError:
     status, place = error.response.status_code, address.place
     if status == 401:
-        return LineError(f"{place} wants another API key.", for_good=True)
+        return LineError(f"{place} rejected the API key.", for_good=True)
     if status == 403:
-        return LineError(f"{place} does not let this window in: {_said(error)}", for_good=True)
+        return LineError(f"{place} rejected this window: {_said(error)}", for_good=True)
     if status in (404, 405, 426, 501) or 200 <= status < 400:
         return LineError(
-            f"{place} answers, but is no Inferdeck server that windows can attach to.",
+            f"{place} is not an Inferdeck server that windows can attach to.",
             for_good=True,
         )
-    return LineError(f"{place} answers with status {status}: {_said(error)}")
+    return LineError(f"{place} returned status {status}: {_said(error)}")
 
 
 def _said(error: InvalidStatus) -> str:
@@ -145,7 +145,7 @@ def _said(error: InvalidStatus) -> str:
     try:
         said = msgspec.json.decode(error.response.body or b"")["error"]["message"]
     except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
-        return "it gives no reason."
+        return "no reason given."
     return str(said)[:300]
 
 
@@ -168,7 +168,7 @@ class Line:
             async with asyncio.timeout(HELLO_S):
                 return await self._greet(talk)
         except TimeoutError:
-            raise LineError(f"{self._address.place} does not answer.") from None
+            raise LineError(f"{self._address.place} does not respond.") from None
         except ConnectionClosed as error:
             raise self._cut(error) from None
         except ProtocolError as error:
@@ -182,8 +182,8 @@ class Line:
             raise LineError(answer.words, for_good=answer.for_good)
         if answer.version != VERSION:
             raise ProtocolError(
-                f"The server speaks version {answer.version} of the protocol, this window version "
-                f"{VERSION}. Use the same version on both sides."
+                f"The server uses protocol version {answer.version}, this window version "
+                f"{VERSION}. Install the same version on both sides."
             )
         again = talk.welcomed(answer)
         talk.clock.reset()
@@ -241,7 +241,7 @@ class Line:
 
     def _on_note(self, talk: Talk, kind: str, body: bytes) -> None:
         if kind != "pong":
-            raise ProtocolError(f"There is no message of the kind {kind[:40]!r}.")
+            raise ProtocolError(f"Unknown kind of message: {kind[:40]!r}.")
         try:
             pong = _pong.decode(body)
         except (msgspec.MsgspecError, ValueError) as error:
@@ -263,7 +263,7 @@ class Line:
             silent = now - self._heard_at
             if silent > SILENT_S:
                 self._socket.transport.abort()
-                raise LineError(f"{self._address.place} was silent for {silent:.0f} s.")
+                raise LineError(f"{self._address.place} sent nothing for {silent:.0f} s.")
             if silent > STALE_S and not self._is_stale:
                 self._is_stale = True
                 on_silence(silent)
@@ -281,7 +281,7 @@ class Line:
     async def _receive(self) -> bytes:
         data = await self._socket.recv()
         if isinstance(data, str):
-            raise ProtocolError("The server speaks in bytes, not in text.")
+            raise ProtocolError("Expected a binary message, got text.")
         return data
 
     def _cut(self, error: ConnectionClosed) -> LineError:
@@ -290,7 +290,7 @@ class Line:
         if received is not None and received.code == 4001:
             return LineError("Another window took over this session.", for_good=True)
         if received is not None and received.code == 1002:
-            return LineError(f"The server cut the line: {received.reason}", for_good=True)
+            return LineError(f"The server closed the connection: {received.reason}", for_good=True)
         if received is not None and received.code in (1001, 1012):
             return LineError("The server was stopped.")
-        return LineError(f"The line to {self._address.place} was cut.")
+        return LineError(f"Connection to {self._address.place} lost.")

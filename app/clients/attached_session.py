@@ -1,4 +1,4 @@
-"""The server's clock in ours, from the time that a small exchange takes.
+"""Attach session of a window: clock offset, commands and events, resuming.
 
     ours    sent ------------------- received
     theirs           now
@@ -162,14 +162,14 @@ class Talk:
             return self.ledger.missing(welcome.received)
         if self.session:
             cut = (
-                f"The line was cut for {welcome.after_s:.0f} s"
+                f"The connection was lost for {welcome.after_s:.0f} s"
                 if welcome.after_s
                 else (
-                    "The server has no memory of this window: it was started anew, or the line was "
-                    "cut for too long"
+                    "The server no longer has this session: it restarted, or the connection was "
+                    "lost for too long"
                 )
             )
-            self._begin_anew(f"{cut}; the reply was stopped.")
+            self._begin_anew(f"{cut}. The reply stopped.")
         self.session = welcome.session
         self.ledger = Ledger()
         self._reader = EventReader(self.clock.here)
@@ -179,7 +179,7 @@ class Talk:
     def give_up(self, seconds: float) -> None:
         """The line was cut for longer than the server keeps a session."""
         if self.session:
-            self._begin_anew(f"The line was cut for {seconds:.0f} s; the reply was stopped.")
+            self._begin_anew(f"The connection was lost for {seconds:.0f} s. The reply stopped.")
             self.session = ""
             self.ledger = Ledger()
 
@@ -187,11 +187,11 @@ class Talk:
         """There will be no line any more."""
         self._begin_anew(words)
         while self._waiting:
-            self.refuse(self._waiting.popleft(), ErrorInfo(words, "Attach again."))
+            self.refuse(self._waiting.popleft(), ErrorInfo(words, "Reconnect."))
 
     def _begin_anew(self, words: str) -> None:
         """What was under way has no answer any more."""
-        error = ErrorInfo(words, "Ask again.")
+        error = ErrorInfo(words, "Send it again.")
         sent = [s.about for s in self.ledger.unheard]
         waiting = {c.request_id for c in self._waiting if isinstance(c, m.AddRequest)}
         for command in sent:

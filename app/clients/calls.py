@@ -1,4 +1,4 @@
-"""SamplingParams as the fields that a dialect takes, and the names of those that it does not.
+"""Requests to other servers: SamplingParams as the fields of each API.
 
 Servers have defaults of their own (llama.cpp a top_k of 40, vLLM those of the model's
 generation_config): where a dialect takes a field it is sent, also where it changes nothing here.
@@ -124,13 +124,10 @@ def _logprobs(count: int, is_chat: bool) -> dict[str, Any]:
 
 
 def remark(dialect: Dialect, names: tuple[str, ...]) -> str:
-    """In words, that something was asked for and not sent; "" where everything was."""
+    """Names parameters that were not sent; "" when all were."""
     if not names:
         return ""
-    return (
-        f"{dialect} does not take {', '.join(names)}: the reply is written without "
-        f"{'it' if len(names) == 1 else 'them'}."
-    )
+    return f"{dialect} does not support {', '.join(names)}. The reply ignores them."
 
 
 TAKES_IDS = frozenset(
@@ -181,7 +178,7 @@ def make_call(
         body["messages"] = [dict(message) for message in messages]
         return Call("chat/completions", body, remark(dialect, fields.not_taken))
     if not isinstance(prompt, str) and dialect not in TAKES_IDS:
-        raise TargetError(f"{dialect} does not take token ids as a prompt.", "Send it as text.")
+        raise TargetError(f"{dialect} does not accept token ids as a prompt.", "Send it as text.")
     body["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
     if "max_tokens" not in body:
         known = len(prompt) if not isinstance(prompt, str) else 0

@@ -1,4 +1,4 @@
-"""The JSON pieces of a streamed reply, in the shapes that servers send."""
+"""Parses chunks of streamed replies, in each server's form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ themselves."""
 
 
 class Counting(StrEnum):
-    """Where the numbers of tokens come from, the best first."""
+    """Source of token counts, best first. The values are in reports of `inferdeck bench`."""
 
     IDS = "token ids"
     LOGPROBS = "log probabilities"
@@ -66,7 +66,7 @@ class ReplyReader:
             raise _no_piece(value)
         if value.get("error") or value.get("object") == "error":
             raise TargetError(
-                f"The server failed while it wrote: {message_in(value)[:300] or 'it says no more'}",
+                f"The server failed during the reply: {message_in(value)[:300] or 'no details'}",
                 "See the server's log.",
             )
         self._usage(value.get("usage"))
@@ -215,6 +215,6 @@ def _number(value: Any) -> float:
 
 def _no_piece(value: Any) -> TargetError:
     return TargetError(
-        f"The server sent something that is no piece of a reply: {str(value)[:100]!r}.",
-        "Check that the address is that of an OpenAI-compatible server.",
+        f"The server sent an invalid chunk: {str(value)[:100]!r}.",
+        "Check that the address is an OpenAI-compatible server.",
     )

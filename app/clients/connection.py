@@ -1,4 +1,4 @@
-"""A connection as the user named it: kept in the settings, its key in the keyring. No Qt."""
+"""Saved connections: settings of each, API keys in the keyring. No Qt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_NAME = 60
 
 
 class Problem(NamedTuple):
-    """What is wrong with a field, in words."""
+    """An invalid field of the form, and why."""
 
     field: str
     text: str
@@ -46,7 +46,7 @@ class Connection:
     def kind(self) -> str:
         """Dialect and version in words."""
         if self.dialect is None:
-            return "not recognised yet"
+            return "not identified yet"
         return f"{self.dialect.value} {self.version}".rstrip()
 
     def target(self, key: str) -> Target:
@@ -93,11 +93,11 @@ def check(name: str, base_url: str, others: Sequence[Connection]) -> list[Proble
 
     found: list[Problem] = []
     if not name.strip():
-        found.append(Problem("name", "Give it a name: menus and replies use it."))
+        found.append(Problem("name", "Enter a name."))
     elif len(name) > MAX_NAME or not name.isprintable():
         found.append(Problem("name", f"At most {MAX_NAME} printable characters."))
     elif any(one.name.casefold() == name.strip().casefold() for one in others):
-        found.append(Problem("name", f"There is a connection “{name.strip()}” already."))
+        found.append(Problem("name", f"A connection “{name.strip()}” exists."))
     try:
         parse_address(base_url)
     except TargetError as error:
@@ -142,7 +142,7 @@ log = logging.getLogger(__name__)
 
 SERVICE = "inferdeck"
 NO_KEYRING = (
-    "This system offers no keyring, so the key is kept for this run alone; it is written to no "
+    "No keyring on this system: the key is kept until the program exits, and written to no "
     "file."
 )
 _NOT_SAFE = ("keyring.backends.fail", "keyring.backends.null", "keyrings.alt")
@@ -215,5 +215,5 @@ class KeyStore:
 
     def _complain(self, error: Exception) -> None:
         what = str(error).strip() or type(error).__name__
-        log.warning("the keyring refused: %s", what)
-        self.problem = f"The keyring refused ({what}); the key is kept for this run alone."
+        log.warning("keyring error: %s", what)
+        self.problem = f"Keyring error ({what}). The key is kept until the program exits."

@@ -1,4 +1,4 @@
-"""An engine of another make, behind the commands and events of our own.
+"""ForeignEngine: another server with the interface of EngineThread.
 
     window  -- submit(Command) -->  loop of the thread "foreign engine"  -- HTTP -->  server
     window  <-- on_event(Event) --  replies as they stream, /metrics once a second

@@ -1,4 +1,4 @@
-"""What goes wrong on the way to a server, in words: one class, with cause and remedy."""
+"""TargetError: network and HTTP errors with cause and remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_WORDS = 300
 
 
 class TargetError(InferdeckError):
-    """A server that cannot be reached, or does not answer as one that serves models.
+    """A server that is unreachable or does not respond as a model server.
 
     is_final: trying again as it is would not help (a wrong key, an address that is something else).
     """
@@ -32,8 +32,8 @@ def of_transport(error: Exception, host: str) -> TargetError:
     causes = list(_chain(error))
     if any(isinstance(one, socket.gaierror) for one in causes):
         return TargetError(
-            f"There is no host {_name(host)!r}: its address is not known.",
-            "Check the spelling, and that this machine is in the same network.",
+            f"Unknown host {_name(host)!r}.",
+            "Check the spelling and the network.",
         )
     for one in causes:
         if isinstance(one, ssl.SSLError):
@@ -42,49 +42,48 @@ def of_transport(error: Exception, host: str) -> TargetError:
         return _not_connected(error, causes, host)
     if isinstance(error, httpx.TimeoutException):
         return TargetError(
-            f"{host} was reached and did not answer in time.",
-            "It may be busy or still loading its model: try again shortly.",
+            f"{host} did not respond in time.",
+            "It may be busy or loading its model. Try again shortly.",
         )
     if isinstance(error, httpx.RemoteProtocolError):
         if "disconnected without sending" in str(error):
             return TargetError(
-                f"{host} closed the connection without an answer in HTTP.",
-                "Check the port: another service may have it. Where it speaks HTTPS, write "
-                "https:// at the beginning of the address.",
+                f"{host} closed the connection without an HTTP response.",
+                "Check the port, or use https:// in the address.",
             )
         if "incomplete" in str(error) or "peer closed" in str(error):
             return TargetError(
-                f"{host} stopped in the middle of its answer.",
-                "See whether the server still runs, and its log.",
+                f"{host} closed the connection during its response.",
+                "Check that the server runs, and its log.",
             )
         return TargetError(
-            f"What answers on {host} does not speak HTTP.",
-            "The port belongs to another service, or wants https://. Check the port.",
+            f"{host} is not an HTTP server.",
+            "Check the port, or use https://.",
             is_final=True,
         )
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
         return TargetError(
-            f"{host} is no address of a server: {error}.",
-            "Write it as http://host:port.", is_final=True,
+            f"{host} is not a server address: {error}.",
+            "Use the form http://host:port.", is_final=True,
         )  # fmt: skip
     if isinstance(error, httpx.NetworkError):
         return TargetError(
-            f"The connection to {host} was cut.", "See whether the server still runs, and its log."
+            f"Connection to {host} lost.", "Check that the server runs, and its log."
         )
     words = str(error).strip() or type(error).__name__
-    return TargetError(f"{host} cannot be asked: {words}.", "Check the address and the network.")
+    return TargetError(f"Cannot query {host}: {words}.", "Check the address and the network.")
 
 
 def _not_connected(error: Exception, causes: list[BaseException], host: str) -> TargetError:
     if any(isinstance(one, ConnectionRefusedError) for one in causes):
         return TargetError(
-            f"Nothing listens on {host}: the connection was refused.",
+            f"Connection refused: nothing listens on {host}.",
             "Start the server, or check the port.",
         )
     if isinstance(error, httpx.ConnectTimeout):
         return TargetError(
-            f"{host} does not answer.",
-            "Check the address, and that no firewall stands between.",
+            f"{host} does not respond.",
+            "Check the address and firewalls.",
         )
     words = next((one.strerror for one in causes if isinstance(one, OSError) and one.strerror), "")
     return TargetError(
@@ -102,8 +101,8 @@ def _of_tls(error: ssl.SSLError, host: str) -> TargetError:
             is_final=True,
         )
     return TargetError(
-        f"{host} does not speak HTTPS ({error.reason or 'the TLS handshake failed'}).",
-        "Write http:// in the address, or check the port.", is_final=True,
+        f"{host} does not support HTTPS ({error.reason or 'the TLS handshake failed'}).",
+        "Use http:// in the address, or check the port.", is_final=True,
     )  # fmt: skip
 
 
@@ -114,35 +113,35 @@ def of_status(status: int, body: bytes, headers: httpx.Headers, host: str, has_k
     if status in (401, 403):
         if not has_key:
             return TargetError(
-                f"{host} wants an API key ({status}).", "Enter its key.", is_final=True
+                f"{host} needs an API key ({status}).", "Enter the key.", is_final=True
             )
         return TargetError(
-            f"{host} does not accept the API key ({status}{_quoted(said)}).",
-            "Check the key: it is the one that the server was started with.", is_final=True,
+            f"{host} rejected the API key ({status}{_quoted(said)}).",
+            "Use the key of the server.", is_final=True,
         )  # fmt: skip
     if 300 <= status < 400:
         where = headers.get("location", "")[:MOST_WORDS]
         return TargetError(
             f"{host} redirects to {where or 'another address'}.",
-            "Give that address instead.", is_final=True,
+            "Use that address.", is_final=True,
         )  # fmt: skip
     if status == 404:
         return TargetError(
-            f"{host} has nothing at this path (404{_quoted(said)}).",
-            "Check the address: it is that of the server, without anything behind /v1.",
+            f"{host} has no such path (404{_quoted(said)}).",
+            "Check the address: it must end in the port or /v1.",
             is_final=True,
         )
     if status == 429:
-        return TargetError(f"{host} has too much to do (429{_quoted(said)}).", "Try again shortly.")
+        return TargetError(f"{host} is overloaded (429{_quoted(said)}).", "Try again shortly.")
     if status in (502, 503, 504):
         return TargetError(
             f"{host} is not ready ({status}{_quoted(said)}).",
-            "It may still be loading its model: try again shortly.",
+            "It may be loading its model. Try again shortly.",
         )
     if 400 <= status < 500:
         return TargetError(
-            f"{host} refused the request ({status}{_quoted(said)}).",
-            "Change what the message names.", is_final=True,
+            f"{host} rejected the request ({status}{_quoted(said)}).",
+            "See the message.", is_final=True,
         )  # fmt: skip
     return TargetError(f"{host} failed ({status}{_quoted(said)}).", "See the server's log.")
 

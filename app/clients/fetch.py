@@ -55,8 +55,8 @@ def headers_for(target: Target) -> dict[str, str]:
     if target.api_key:
         if not target.api_key.isascii() or not target.api_key.isprintable():
             raise TargetError(
-                "The API key has characters that cannot be sent.",
-                "Copy it again, without blanks and line ends.", is_final=True,
+                "The API key has invalid characters.",
+                "Copy it again, without spaces and line breaks.", is_final=True,
             )  # fmt: skip
         found["authorization"] = f"Bearer {target.api_key}"
     return found
@@ -98,7 +98,7 @@ class Fetcher:
                     if len(body) > MOST_BYTES:
                         raise self._too_long()
                     if time.perf_counter() > deadline:
-                        raise httpx.ReadTimeout("the answer takes too long")
+                        raise httpx.ReadTimeout("the response takes too long")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise of_transport(error, self._address.host) from error
         return Answer(
@@ -113,6 +113,6 @@ class Fetcher:
 
     def _too_long(self) -> TargetError:
         return TargetError(
-            f"{self._address.host} sends more than {MOST_BYTES // 2**20} MiB for a short question.",
-            "It is something else than a server of models: check the address.", is_final=True,
+            f"{self._address.host} sends more than {MOST_BYTES // 2**20} MiB for a small query.",
+            "Check the address: it is not a model server.", is_final=True,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""One look at a server's own figures, and what they come to since the look before. No Qt."""
+"""Live figures of a server: rates and latencies between two scrapes. No Qt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 LOOK_TIMEOUT_S = 3.0
-NOT_TOLD, NOTHING = "not told", "–"
+NOT_TOLD, NOTHING = "not reported", "–"
 
 
 @dataclass(frozen=True, slots=True)

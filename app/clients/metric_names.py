@@ -1,4 +1,4 @@
-"""Our names for what servers tell of themselves, and the form of the tables that find it."""
+"""Names of metrics of each server, mapped to ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.snapshot import Part
 
 
 class Figure(StrEnum):
-    """Gauges of now, and counters since the server was started."""
+    """Gauges, and counters since the server started."""
 
     RUNNING = "requests running"
     WAITING = "requests waiting"
@@ -22,10 +22,10 @@ class Figure(StrEnum):
     PREFIX_QUERIES = "prefix queries"  # in tokens or blocks: the share of hits is what counts
     PREFIX_HITS = "prefix hits"
     PREEMPTIONS = "preemptions"
-    DRAFT_ROUNDS = "draft rounds"
+    DRAFT_ROUNDS = "draft steps"
     DRAFTED = "drafted tokens"
     ACCEPTED = "accepted drafts"
-    ROUND_LENGTH = "tokens a round"
+    ROUND_LENGTH = "tokens per draft step"
 
 
 GAUGES = frozenset((Figure.RUNNING, Figure.WAITING, Figure.KV_USAGE, Figure.ROUND_LENGTH))

@@ -1,4 +1,4 @@
-"""What a server tells of itself, under our names: one scrape, and what changed between two."""
+"""Scrapes of a server's metrics under our names, and changes between two scrapes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def merged(dialect: Dialect, at: float, answers: Mapping[str, Answer]) -> Scrape
         except ValueError:
             continue  # a page of something else
     if not reading.values and not reading.latencies:
-        raise TargetError(f"{dialect} shows no metrics.", HOW_TO_SHOW.get(dialect, ""))
+        raise TargetError(f"{dialect} reports no metrics.", HOW_TO_SHOW.get(dialect, ""))
     table = TABLES[dialect]
     return Scrape(at, reading.values, reading.latencies, table.itl_is_mean, table.hits_are_tokens)
 
@@ -95,9 +95,9 @@ def merged(dialect: Dialect, at: float, answers: Mapping[str, Answer]) -> Scrape
 HOW_TO_SHOW: Mapping[Dialect, str] = {
     Dialect.SGLANG: "Start it with --enable-metrics.",
     Dialect.LLAMA_CPP: "Start it with --metrics.",
-    Dialect.TENSORRT_LLM: "Set return_perf_metrics and enable_iter_perf_stats in its options.",
+    Dialect.TENSORRT_LLM: "Set return_perf_metrics and enable_iter_perf_stats.",
     Dialect.VLLM: "Start it without --disable-log-stats.",
-    Dialect.OPENAI: "Its latencies are measured as the client.",
+    Dialect.OPENAI: "Latencies are measured by the client.",
 }
 """What makes a server show them."""
 

@@ -1,4 +1,4 @@
-"""Arithmetic on the cumulative histograms of a /metrics page."""
+"""Parses /metrics pages; arithmetic on cumulative histograms."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was found, under our names."""
+    """Figures found on a page, under our names."""
 
     values: Mapping[Figure, float] = field(default_factory=dict)
     latencies: Mapping[Latency, HistogramSnapshot] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Who answers at an address: the dialect, from what each really serves."""
+"""Identifies the server at an address by its endpoints."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ class _Prober:
             return self._fetcher.problem(answer)
         what = (
             "a web page" if answer.is_page
-            else "JSON, but no list of models" if answer.json() is not None
-            else "something that is no JSON"
+            else "JSON without a list of models" if answer.json() is not None
+            else "something other than JSON"
         )  # fmt: skip
         return TargetError(
-            f"{host} answers with {what}: it is no server of models, or not at this path.",
-            "Give the address of the API, such as http://host:8000/v1.", is_final=True,
+            f"{host} answers with {what}: it is not a model server, or has another path.",
+            "Use the API address, such as http://host:8000/v1.", is_final=True,
         )  # fmt: skip
 
     # -- dialects ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Replies that a server elsewhere writes for us, in the words of our own engine: output events,
+"""Replies of another server as our engine's events: output events,
 rows of a snapshot, and latencies measured here, from sending to receiving."""
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ class Replies:
         """Send a request that the user sent `at` (time.perf_counter)."""
         if command.begin_with:
             error = ErrorInfo(
-                f"{found.dialect} cannot begin a reply with given tokens.",
-                "Branches from a token need the engine of this program.",
+                f"{found.dialect} cannot continue from given tokens.",
+                "Branching from a token needs the built-in engine.",
             )
             self._emit(RequestFailed(command.request_id, error))
             return

@@ -1,4 +1,4 @@
-"""A connection to a server of another make: made, watched, lost and made again."""
+"""Session with another server: connect, monitor, reconnect."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Session:
         self._say_link(LinkState.CONNECTING)
         pause = FIRST_RETRY_S
         while self._found is None:
-            self._emit(LoadProgress(f"Asking {self._address.host}", 0, 0))
+            self._emit(LoadProgress(f"Connecting to {self._address.host}", 0, 0))
             try:
                 self._found = await asyncio.to_thread(ask, self._target)
             except TargetError as error:
@@ -136,8 +136,8 @@ class Session:
     def cancel_connecting(self) -> None:
         if self._config is None and self._connecting is not None and self._refusal is None:
             self._connecting.cancel()
-            remedy = "Connect again when the server is there."
-            self._give_up(ErrorInfo("Connecting was given up.", remedy), cancelled=True)
+            remedy = "Reconnect when the server is up."
+            self._give_up(ErrorInfo("Connection canceled.", remedy), cancelled=True)
 
     def _open(self, wanted: str) -> None:
         """Begin with one of the models that are served."""
@@ -167,8 +167,8 @@ class Session:
         assert found is not None
         if not found.models:
             return ErrorInfo(
-                f"{self._name} serves no model now.",
-                "Load one there and connect again, or name one where it loads on demand.",
+                f"{self._name} serves no model.",
+                "Load one there and reconnect, or enter a name if it loads on demand.",
             )
         return ErrorInfo(
             f"{self._name} does not serve {name!r}.",
@@ -209,7 +209,7 @@ class Session:
             case InspectBlock(block):
                 self._emit(BlockInspected(block, None))
             case MeasurePeaks():
-                why = f"{self._name} runs elsewhere: what its machine can do is not told."
+                why = f"Peak bandwidth and FLOPS are not reported by {self._name}."
                 self._emit(PeaksMeasured(None, why))
             case CountTokens(key, text):
                 self._spawn(self._count_tokens(key, text))
@@ -228,7 +228,7 @@ class Session:
 
     def _not_here(self, what: str) -> ErrorInfo:
         return ErrorInfo(
-            f"{what} cannot be changed from here.", f"Set it where {self._name} is started."
+            f"{what} cannot be changed from here.", f"Set it when you start {self._name}."
         )
 
     async def _count_tokens(self, key: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes, however they are cut (WHATWG HTML, 9.2)."""
+"""Streams replies over server-sent events (WHATWG HTML, 9.2)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class TooLongError(ValueError):
-    """Bytes without end that are no event."""
+    """An event that exceeds the limit."""
 
 
 class SseParser:
@@ -58,7 +58,7 @@ class SseParser:
             if event is not None:
                 yield event
         if len(self._line) + self._pending > MOST_PENDING:
-            raise TooLongError(f"an event of more than {MOST_PENDING // 2**20} MiB")
+            raise TooLongError(f"an event over {MOST_PENDING // 2**20} MiB")
 
     def close(self) -> str | None:
         """What is whole but for the empty line behind it, which some servers leave out."""
@@ -177,7 +177,7 @@ class Streamer:
                     yield Timed(now, self._piece(event, reader))
         except TooLongError as error:
             raise TargetError(
-                f"{self._address.host} sent {error}.", "It is no server of models.", is_final=True
+                f"{self._address.host} sent {error}.", "It is not a model server.", is_final=True
             ) from None
         last = parser.close()
         if last is not None and last.strip() != "[DONE]":
@@ -188,7 +188,7 @@ class Streamer:
             value = json.loads(event)
         except ValueError:
             raise TargetError(
-                f"{self._address.host} sent a piece that is no JSON: {event[:100]!r}.",
+                f"{self._address.host} sent an invalid chunk (not JSON): {event[:100]!r}.",
                 "See the server's log.",
             ) from None
         return reader.read(value)
@@ -207,8 +207,8 @@ class Streamer:
         """An error with status 200, or a server that cannot stream."""
         error = await self._refusal(response)
         return TargetError(
-            f"{self._address.host} answered in one piece instead of a stream: {error.cause}",
-            "See whether something between here and the server changes its answers.",
+            f"{self._address.host} did not stream its response: {error.cause}",
+            "Check proxies between this machine and the server.",
         )
 
     def _cut(self, error: Exception, reader: ReplyReader) -> TargetError:
@@ -219,13 +219,13 @@ class Streamer:
     def _stopped(self, reader: ReplyReader) -> TargetError:
         if not reader.num_tokens:
             return TargetError(
-                f"{self._address.host} ended the reply before its first token.",
+                f"{self._address.host} ended the reply before the first token.",
                 "See the server's log.",
             )
         return TargetError(
-            f"{self._address.host} stopped in the middle of the reply, after "
+            f"{self._address.host} stopped during the reply, after "
             f"{reader.num_tokens:,} tokens.",
-            "What was written is kept. See whether the server still runs, and its log.",
+            "The text so far is kept. Check that the server runs, and its log.",
         )
 
 

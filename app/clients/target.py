@@ -1,4 +1,4 @@
-"""An engine that runs elsewhere: where it is, what answers there, and how the line to it stands.
+"""A remote engine: address, server type and connection state.
 
 No Qt: the window, the command line and the engines behind a line share these words.
 """
@@ -14,7 +14,7 @@ from engine.snapshot import EngineSnapshot
 
 
 class Dialect(StrEnum):
-    """Who answers at an address."""
+    """Type of server at an address."""
 
     INFERDECK = "Inferdeck"
     VLLM = "vLLM"
@@ -56,7 +56,7 @@ class Probe:
 class LinkState(StrEnum):
     CONNECTING = "connecting"
     LIVE = "connected"
-    STALE = "not answering"  # connected, but silent for longer than it should be
+    STALE = "not responding"  # connected, but silent for longer than it should be
     RECONNECTING = "reconnecting"
     CLOSED = "not connected"  # for good: a wrong key, another version, or we left
 

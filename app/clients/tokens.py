@@ -1,4 +1,4 @@
-"""How many tokens a text has: asked where the server can say."""
+"""Counts tokens with the tokenizer endpoint of a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATHS = {
 
 
 class TokenCounter:
-    """Asks a server to count; None where it cannot (then it is not asked again)."""
+    """Counts with a server's endpoint; None where it has none."""
 
     def __init__(
         self, client: httpx.AsyncClient, address: Address, dialect: Dialect, model: str

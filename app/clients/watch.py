@@ -1,4 +1,4 @@
-"""The parts of a snapshot that no server of another make tells: empty, and marked as missing."""
+"""Polls another server and makes snapshots; parts that it does not report are marked as missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes, and what is behind each."""
+"""The HTTP routes and their handlers."""
 
 from __future__ import annotations
 
@@ -234,12 +234,12 @@ class Api:
         for name in names:
             if name not in self._unknown and len(self._unknown) < MAX_NAMED_FIELDS:
                 self._unknown.add(name)
-                log.warning("clients send the field %.60r, which is ignored", name)
+                log.warning("ignored unknown request field %.60r", name)
 
     def _check_model(self, model: ModelInfo, name: str) -> None:
         if name != self._name_of(model):
             raise ApiError(
-                404, f"There is no model {name[:100]!r}; {self._name_of(model)!r} is served.",
+                404, f"Unknown model {name[:100]!r}. {self._name_of(model)!r} is served.",
                 param="model", code="model_not_found",
             )  # fmt: skip
 
@@ -269,7 +269,7 @@ def _safe(handle: Handler) -> Handler:
         except Exception:
             log.exception("a request failed")
             return error_response(
-                ApiError(500, "The server failed; its log says why.", kind=SERVER_ERROR)
+                ApiError(500, "Internal server error. See the server log.", kind=SERVER_ERROR)
             )
 
     return answer
@@ -277,6 +277,6 @@ def _safe(handle: Handler) -> Handler:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    words = {404: "There is nothing at this path.", 405: "This path takes another method."}
+    words = {404: "Unknown path.", 405: "Wrong method for this path."}
     message = words.get(error.status_code, error.detail)
     return error_response(ApiError(error.status_code, message, headers=dict(error.headers or {})))

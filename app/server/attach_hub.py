@@ -1,4 +1,4 @@
-"""The windows that watch one engine: what each may hear of it and ask of it. No Qt.
+"""Routes events and commands between one engine and its attached windows. No Qt.
 
     outputs, failures, answers     to the window that asked; that a request ended, to all
     what is loaded, settings, snapshots     to all
@@ -62,16 +62,16 @@ class Hub:
         in words for the window."""
         if hello.version != VERSION:
             raise ProtocolError(
-                f"The server speaks version {VERSION} of the protocol (Inferdeck "
-                f"{program_version()}), the window version {hello.version} (Inferdeck "
-                f"{hello.program[:40] or 'unknown'}). Use the same version on both sides."
+                f"The server uses protocol version {VERSION} (Inferdeck "
+                f"{program_version()}), the window uses version {hello.version} (Inferdeck "
+                f"{hello.program[:40] or 'unknown'}). Install the same version on both sides."
             )
         session = self._sessions.get(hello.session)
         if session is not None:
             session.ledger.missing(hello.received)  # raises where it cannot go on
             return session, self._welcome(session, resumed=True)
         if len(self._sessions) >= MAX_WINDOWS:
-            raise ProtocolError(f"{MAX_WINDOWS} windows watch this engine already.")
+            raise ProtocolError(f"{MAX_WINDOWS} windows are attached, the maximum.")
         session = Session()
         self._sessions[session.id] = session
         for event in self._gate.standing.told():
@@ -96,7 +96,7 @@ class Hub:
 
     def _expire(self, session: Session, cut_at: float) -> None:
         if session.cut_at == cut_at:
-            log.info("a window did not come back within %.0f s", SESSION_S)
+            log.info("a window did not reconnect within %.0f s", SESSION_S)
             self.forget(session)
 
     def forget(self, session: Session) -> None:
@@ -169,7 +169,7 @@ class Hub:
             session.num_asked -= 1
         session.tell(event)
         if session.is_full:
-            log.warning("a window does not take what it asked for, and was cut off")
+            log.warning("disconnected a window that reads too slowly")
             self.forget(session)
 
     def _end(self, request_id: str) -> Session | None:
@@ -210,7 +210,7 @@ class Hub:
             case m.Reconfigure(changes):
                 asked_changes = self._offers.asked_changes(dict(changes))
                 if len(self._changes) >= MAX_ASKED:
-                    raise ConfigError("Too many changes wait for the engine.", "Wait a moment.")
+                    raise ConfigError("Too many setting changes are pending.", "Try again shortly.")
                 if self._gate.standing.loaded is not None:
                     self._changes.append(session)
                 submit(m.Reconfigure(asked_changes))
@@ -241,12 +241,12 @@ class Hub:
     def _add(self, session: Session, command: m.AddRequest) -> None:
         if command.request_id in self._owners or self._gate.knows(command.request_id):
             # under its own name it would end the other one
-            raise ConfigError("A request of this name runs already.", "Give it another.")
+            raise ConfigError("A request with this id is running.", "Use another id.")
         permissions.check_request(command, self._options.limits)
         room = self._gate.room(self._options.limits.max_queued)
         if self._gate.is_closing or room < 1:
             why = "The server is stopping." if self._gate.is_closing else "The queue is full."
-            raise ConfigError(why, "Try again later.")
+            raise ConfigError(why, "Try again shortly.")
         self._owners[command.request_id] = session
         self._gate.foreign.add(command.request_id)
         session.requests.add(command.request_id)
@@ -254,7 +254,7 @@ class Hub:
 
     def _asks(self, session: Session) -> None:
         if session.num_asked >= MAX_ASKED:
-            raise ConfigError("Too many questions wait for the engine.", "Wait a moment.")
+            raise ConfigError("Too many queries are pending.", "Try again shortly.")
         session.num_asked += 1
 
     def _refuse(self, session: Session, command: WireCommand, error: ErrorInfo) -> None:

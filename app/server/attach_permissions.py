@@ -1,4 +1,4 @@
-"""What a window may do, and what it is told where it may not."""
+"""What attached windows may do: permissions, limits and offered models."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from engine.snapshot import EngineSnapshot, ModelInfo
 
 _CONTROLS = (m.Load, m.Unload, m.Reconfigure, m.MeasurePeaks, CancelLoad)
 _LOOK_ONLY = (
-    "Windows may look and ask on this server, not change it (--no-control).",
-    "Ask who runs it.",
+    "Attached windows may only view and chat on this server (--no-control).",
+    "Ask its administrator.",
 )
 
 
@@ -40,17 +40,17 @@ def check_request(command: m.AddRequest, limits: Limits) -> None:
     params = command.params
     most = limits.max_output_tokens
     if most is not None and (params.max_tokens is None or params.max_tokens > most):
-        wanted = "the whole context" if params.max_tokens is None else f"{params.max_tokens}"
+        wanted = "unlimited" if params.max_tokens is None else f"{params.max_tokens}"
         raise ConfigError(
-            f"max_tokens is {wanted}; this server allows {most} a reply.", "Give fewer."
+            f"max_tokens is {wanted}. This server allows {most:,} per reply.", "Use fewer."
         )
     if len(params.stop) > MAX_STOPS or any(len(s) > MAX_STOP_CHARACTERS for s in params.stop):
         raise ConfigError(
-            f"stop may have {MAX_STOPS} texts of {MAX_STOP_CHARACTERS} characters.", "Give fewer."
+            f"stop allows {MAX_STOPS} sequences of {MAX_STOP_CHARACTERS} characters.", "Use fewer."
         )
     for name in ("stop_token_ids", "logit_bias"):
         if len(getattr(params, name)) > MAX_NAMED_TOKENS:
-            raise ConfigError(f"{name} may name {MAX_NAMED_TOKENS} tokens.", "Give fewer.")
+            raise ConfigError(f"{name} allows {MAX_NAMED_TOKENS:,} tokens.", "Use fewer.")
 
 
 def refused(command: WireCommand, error: ErrorInfo, loaded: m.Loaded | None) -> Iterator[m.Event]:
@@ -107,12 +107,12 @@ class Offers:
             offered = ", ".join(self._paths) or "none"
             raise ConfigError(
                 f"The server does not offer a model {name[:100]!r}.",
-                f"It offers: {offered}. Others are named where it is started (--model-dir).",
+                f"Available: {offered}. Add others with --model-dir on the server.",
             )
         return found
 
     def asked(self, config: EngineConfig) -> EngineConfig:
-        """The window's wish with paths in place of names. Raises ConfigError."""
+        """The window's settings with paths in place of names. Raises ConfigError."""
         return config.replace(**self.asked_changes({
             "model": config.model, "speculative_model": config.speculative_model,
         }))  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a window has not been sent yet. A slow one gets longer pieces and fewer, not more.
+"""Session of an attached window: the events to send, merged while the window is slow.
 
 outputs      in order; when they become many, those of one request are appended to each other
 snapshots    the latest state, with the steps and samples of all, the newest of them

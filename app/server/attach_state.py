@@ -1,5 +1,4 @@
-"""What a window that comes later needs to know: what is loaded, the last figures, and the steps and
-latency samples of the last minutes."""
+"""State for windows that attach later: model, latest snapshot, recent steps and latency samples."""
 
 from __future__ import annotations
 

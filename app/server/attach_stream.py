@@ -1,4 +1,4 @@
-"""The server's end of a line: a WebSocket of a window, from its greeting to its end."""
+"""Server side of an attached window's WebSocket."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Stream:
             if session is not None:
                 await self._serve(session)
         except ProtocolError as error:
-            log.warning("a window was cut off: %s", error)
+            log.warning("disconnected a window: %s", error)
             await self._close(_PROTOCOL, str(error))
         except (WebSocketDisconnect, TimeoutError, RuntimeError):
             pass  # it went away
@@ -74,7 +74,7 @@ class Stream:
         before, session.line, session.cut_at = session.line, self, None
         self._session = session
         if isinstance(before, Stream):  # the window knows better that its line is dead
-            await before._close(_REPLACED, "The window came back on another line.")
+            await before._close(_REPLACED, "The window reconnected elsewhere.")
         await self._socket.send_bytes(encode(welcome))
         await self._set_clocks(hello, session)
         return session
@@ -87,7 +87,7 @@ class Stream:
             if kinds == ["ready"]:
                 return
             if kinds != ["ping"]:
-                raise ProtocolError("The window has not said that it is ready.")
+                raise ProtocolError("Expected a ready message from the window.")
             await self._pong(session, frame.messages[0][1])
 
     async def _serve(self, session: Session) -> None:
@@ -124,7 +124,7 @@ class Stream:
             raise WebSocketDisconnect(message.get("code", 1000))
         data = message.get("bytes")
         if data is None:
-            raise ProtocolError("A window speaks in bytes, not in text.")
+            raise ProtocolError("Expected a binary message, got text.")
         return bytes(data)
 
     async def _pong(self, session: Session, body: msgspec.Raw) -> None:

@@ -1,5 +1,4 @@
-"""The latest calls, for whoever shows them: who called what, and how it went. Of what clients send
-and get nothing is kept but the path, counts, times and our own words on an error."""
+"""Log of the latest API calls: client, path, status, times, tokens; no prompt, no reply."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ RATE_S = 10.0
 
 MAX_PATH, MAX_ERROR = 120, 300
 _NOTE, _ARRIVAL = "inferdeck.call", "inferdeck.arrival"
-HUNG_UP = "The client hung up."
+HUNG_UP = "Client disconnected."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class CallRecord:
 
 @dataclass(slots=True)
 class CallNote:
-    """What the parts of a call in flight know of it."""
+    """Facts of a running call, for the log."""
 
     flight: Flight | None = None
     error: str = ""

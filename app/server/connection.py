@@ -1,4 +1,4 @@
-"""Who may call: the API key, and web pages only where they were named.
+"""Access control (API key, origins) and limits of connections.
 
 A page in a browser on this machine reaches 127.0.0.1 too. Its calls carry its origin, and after a
 rebinding of DNS its own name as the host: without a key both are looked at.
@@ -55,14 +55,14 @@ class Guard:
         host = headers.get("host", "")
         if self._options.is_loopback and not _is_local(host, self._options.host):
             raise ApiError(
-                403, f"This server is called 127.0.0.1 or localhost, not {host[:100]!r}.",
+                403, f"The Host header is {host[:100]!r}. Use 127.0.0.1 or localhost.",
                 code="host_not_allowed",
             )  # fmt: skip
         origin = headers.get("origin")
         if origin is not None and not self._may_call(origin, host):
             raise ApiError(
-                403, f"Pages of {origin[:100]!r} may not call this server. "
-                "Start it with --cors-origin and that origin.", code="origin_not_allowed",
+                403, f"The origin {origin[:100]!r} is not allowed. "
+                "Allow it with --cors-origin.", code="origin_not_allowed",
             )  # fmt: skip
 
     def _check_key(self, given: str) -> None:
@@ -75,7 +75,7 @@ class Guard:
                 401,
                 "The API key is wrong."
                 if given
-                else "This server wants an API key: send the header Authorization: Bearer KEY.",
+                else "This server needs an API key. Send the header Authorization: Bearer KEY.",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
@@ -85,7 +85,7 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None:
             raise ApiError(
-                403, f"Web pages ({origin[:100]!r}) may not attach to the engine.",
+                403, f"Web pages ({origin[:100]!r}) cannot attach.",
                 code="origin_not_allowed",
             )  # fmt: skip
 
@@ -156,7 +156,7 @@ class OneWrite:
 
 
 class LimitedSocket(_ReaderWatch, WebSocketsSansIOProtocol):
-    """A connection that became a WebSocket."""
+    """A connection upgraded to a WebSocket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._stall: asyncio.TimerHandle | None = None
@@ -253,7 +253,7 @@ def socket_protocol_with(limits: Limits) -> type[LimitedSocket]:
 
 
 def _refusal(most: int) -> bytes:
-    error = unavailable(f"The server has {most} connections open already.", "too_many_connections")
+    error = unavailable(f"Too many connections: the limit is {most:,}.", "too_many_connections")
     body = json_bytes(error.body())
     head = (
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"

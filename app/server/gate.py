@@ -1,4 +1,4 @@
-"""The border between the engine's thread and the server's loop.
+"""Passes requests to the engine's thread and its events to the server's loop.
 
     engine thread   on_event -> deque, at most one wake-up posted
     server's loop   wake-up -> flights and metrics
@@ -150,7 +150,7 @@ class EngineGate:
         if self.is_closing:
             raise unavailable("The server is stopping.", "stopping")
         if model is None or config is None:
-            raise unavailable("No model is loaded (yet, or any more). Try again shortly.")
+            raise unavailable("No model is loaded. Try again shortly.")
         return model, config
 
     def send(self, requests: Sequence[AddRequest], max_queued: int) -> Flight:
@@ -162,8 +162,8 @@ class EngineGate:
         room, running = self.room(max_queued), len(self._flights) + len(self.foreign)
         if len(requests) > room:
             raise too_busy(
-                f"{running} requests are running or waiting, and the call brings "
-                f"{len(requests)} more than the queue's {max(room, 0)} free places hold."
+                f"The queue has {max(room, 0)} free slots for {len(requests)} requests; "
+                f"{running} are running or waiting."
                 if len(requests) > 1
                 else f"The queue is full: {running} requests are running or waiting."
             )
@@ -225,7 +225,7 @@ class EngineGate:
         return unavailable(f"{error.cause} Try again shortly.") if not self.model else failed(error)
 
     def _fail_all(self) -> None:
-        error = unavailable("The engine was left for another. Try again shortly.")
+        error = unavailable("The window switched to another engine. Try again shortly.")
         for request_id in list(self._flights):
             self._fail(request_id, error)
 

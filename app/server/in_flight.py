@@ -1,4 +1,4 @@
-"""The requests of one call on their way through the engine: what they wrote and nobody took yet."""
+"""Output of the requests of one call, merged until the client reads it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNEXPLAINED = ErrorInfo("The engine could not finish the request.")
 
 @dataclass(slots=True)
 class Piece:
-    """What one request wrote since it was last asked."""
+    """Output of one request since the last read."""
 
     index: int
     text: str = ""

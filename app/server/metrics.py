@@ -34,7 +34,7 @@ COMMON_LABELS = ("model_name", "engine")
 
 
 class EngineCollector(Collector):
-    """The metrics of one moment. `model_name` is what clients call the model."""
+    """Metrics at one moment. `model_name`: the name under /v1/models."""
 
     def __init__(self, now: MetricsSnapshot, model_name: str) -> None:
         self._now = now
@@ -81,7 +81,7 @@ T = TypeVar("T")
 
 
 class TokenDesk:
-    """Encodes and decodes for the model that serves; its tokenizer is read when first needed."""
+    """Encodes and decodes for the loaded model; loads its tokenizer on first use."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="server tokens")
@@ -137,5 +137,5 @@ def check_token_ids(token_ids: Sequence[int], vocab_size: int, name: str) -> Non
     for token_id in token_ids:
         if not 0 <= token_id < vocab_size:
             raise bad_request(
-                f"{name} has the token id {token_id}; the model has 0 to {vocab_size - 1}.", name
+                f"{name} has the token id {token_id}. The model has 0 to {vocab_size - 1}.", name
             )

@@ -1,4 +1,4 @@
-"""Where the API key comes from that nobody should read among the processes."""
+"""Options and limits of the server."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("max_body_bytes", "max_connections", "max_prompts"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}.", "Give at least 1.")
+                raise ConfigError(f"{name} is {getattr(self, name)}.", "Use at least 1.")
         if self.max_queued < 0:
-            raise ConfigError(f"max_queued is {self.max_queued}.", "Give 0 or more.")
+            raise ConfigError(f"max_queued is {self.max_queued}.", "Use 0 or more.")
         if self.max_output_tokens is not None and self.max_output_tokens < 1:
-            raise ConfigError(f"max_output_tokens is {self.max_output_tokens}.", "Give at least 1.")
+            raise ConfigError(f"max_output_tokens is {self.max_output_tokens}.", "Use at least 1.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +72,24 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise ConfigError(f"The port is {self.port}.", "Give one from 0 to 65535.")
+            raise ConfigError(f"The port is {self.port}.", "Use 0 to 65535.")
         key = self.api_key
         if key is not None and not (
             key.isascii() and key.isprintable() and key.strip() == key and key
         ):
             raise ConfigError(
-                "The API key is empty, or has blanks at its ends or characters beyond ASCII.",
-                "Choose printable ASCII characters: it travels in an HTTP header.",
+                "The API key is empty, not ASCII, or starts or ends with a space.",
+                "Use printable ASCII characters: the key is sent in an HTTP header.",
             )
         for origin in self.cors_origins:
             if origin != "*" and not origin.startswith(("http://", "https://")):
                 raise ConfigError(
-                    f"{origin!r} is not an origin.", "Give one such as http://localhost:3000."
+                    f"{origin!r} is not an origin.", "Use one such as http://localhost:3000."
                 )
         if not self.is_loopback and key is None and not self.allow_unauthenticated:
             raise ConfigError(
-                f"On {self.host or 'every address'} other machines could use the model, and no "
-                "API key is set.",
-                "Set one with --api-key or INFERDECK_API_KEY, listen on 127.0.0.1, or say "
+                f"Other machines can reach {self.host or 'every address'}, and no API key is set.",
+                "Set one with --api-key or INFERDECK_API_KEY, listen on 127.0.0.1, or use "
                 "--allow-unauthenticated.",
             )
 
@@ -119,7 +118,7 @@ GRACE_S = 5.0
 
 
 class Problem(NamedTuple):
-    """What is wrong with a field, in words."""
+    """An invalid field of the form, and why."""
 
     field: str
     text: str
@@ -148,21 +147,18 @@ class ServingChoice:
         """What keeps the server from starting. `key`: the API key, "" for none."""
         found: list[Problem] = []
         if self.is_public and not key:
-            found.append(
-                Problem("key", "Other machines could use the model: the network needs an API key.")
-            )
+            found.append(Problem("key", "Serving on the network needs an API key."))
         elif key and not (key.isascii() and key.isprintable() and key.strip() == key):
             found.append(
-                Problem("key", "The key travels in an HTTP header: printable ASCII, no blanks at "
-                        "its ends.")
+                Problem("key", "Use printable ASCII characters without leading or trailing spaces.")
             )  # fmt: skip
         for origin in self.origins:
             if origin != "*" and not origin.startswith(("http://", "https://")):
-                text = f"“{origin[:60]}” is not an origin. Give one such as http://localhost:3000."
+                text = f"“{origin[:60]}” is not an origin. Use one such as http://localhost:3000."
                 found.append(Problem("origins", text))
                 break
         if any(not letter.isprintable() for letter in self.model_name):
-            found.append(Problem("model_name", "The name has characters that cannot be printed."))
+            found.append(Problem("model_name", "The name has unprintable characters."))
         return found
 
     def options(self, key: str) -> ServerOptions:

@@ -1,4 +1,4 @@
-"""The JSON of replies, whole and in chunks, for both kinds of call."""
+"""JSON of replies, complete and streamed, for chat and text completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server as an object: started and stopped by whoever owns the engine's thread."""
+"""ApiServer: starts and stops the HTTP server on a thread of its own."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ LAST_WORDS_S = 2.0
 
 
 class ServerStartError(InferdeckError):
-    """The server cannot listen where it was told to."""
+    """The server cannot listen on its address."""
 
 
 class PortInUseError(ServerStartError):
-    """Somebody else listens on that port."""
+    """Another program uses the port."""
 
 
 class ApiServer:
@@ -99,11 +99,11 @@ class ApiServer:
         self._thread.start()
         self._listens.wait(10)
         if not self.is_running:
-            raise ServerStartError("The server ended while it started.", "See the log.")
+            raise ServerStartError("The server failed to start.", "See the log.")
         log.info("listening on %s", self.url)
         if self.options.is_open:
             log.warning(
-                "everybody who reaches %s may use the model (--allow-unauthenticated)",
+                "anyone who reaches %s can use the model (--allow-unauthenticated)",
                 self.url,
             )
 
@@ -205,7 +205,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
         )
     except (socket.gaierror, UnicodeError) as error:
         raise ServerStartError(
-            f"{host!r} is no address of this machine: {error}.", "Give one with --host."
+            f"{host!r} is not an address of this machine: {error}.", "Set one with --host."
         ) from None
     family, kind, protocol, _, address = found[0]
     bound = socket.socket(family, kind, protocol)
@@ -225,14 +225,14 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
     if error.errno == errno.EADDRINUSE:
         return PortInUseError(
             f"Port {port} on {host} is in use.",
-            "Stop the program that listens there, or choose another with --port (0: any free one).",
+            "Stop the program that uses it, or set another with --port (0: any free port).",
         )
     if error.errno == errno.EACCES:
         return ServerStartError(
-            f"Port {port} needs rights that this program does not have.",
-            "Choose one from 1024 on with --port.",
+            f"Port {port} needs administrator rights.",
+            "Set --port to 1024 or higher.",
         )
     return ServerStartError(
         f"Cannot listen on {host}, port {port}: {error.strerror or error}.",
-        "Give an address of this machine with --host.",
+        "Set an address of this machine with --host.",
     )

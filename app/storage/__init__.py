@@ -1,4 +1,4 @@
-"""Where conversations are kept: SQLite under the user's data folder. Imports no Qt."""
+"""Files that the user keeps: chats (SQLite), profiles, reports, model folders, trash. No Qt."""
 
 from app.storage.chat_store import ChatStore, open_store
 from app.storage.errors import (

@@ -113,7 +113,7 @@ class ChatStore:
         as before."""
         target = self.spoiled
         if target is None:
-            raise StorageError("The file of the chats can be used.", "There is nothing to do.")
+            raise StorageError("The chat file is usable.", "Nothing to do.")
         fresh = target.with_name(target.name + ".new")
         self._writer.close()  # what was queued is in the temporary file now
         opened: list[sqlite3.Connection] = []
@@ -140,7 +140,7 @@ class ChatStore:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
         self._temporary, self.problem, self.spoiled = None, None, None
-        log.warning("the file of the chats is kept as %s; a new one was begun", aside)
+        log.warning("started a new chat file; the old one is %s", aside)
         return aside
 
     # Reading ---------------------------------------------------------------------------------
@@ -331,14 +331,14 @@ def open_store(path: Path | None = None) -> ChatStore:
     try:
         return ChatStore(path)
     except StorageError as error:
-        log.warning("the chats cannot be opened: %s", error)
+        log.warning("cannot open the chats: %s", error)
         folder = Path(tempfile.mkdtemp(prefix="inferdeck-chats-"))
         copy = folder / "chats.sqlite3"
         if isinstance(error, StorageLockedError | StorageReadOnlyError):
             copy_readable(Path(path) if path is not None else paths.chats_file(), copy)
         store = ChatStore(copy)
         store._temporary = folder
-        kept = "What you write now is kept until this window closes."
+        kept = "New chats are lost when this window closes."
         if isinstance(error, StorageCorruptError | StorageNewerError):
             store.spoiled = Path(path) if path is not None else paths.chats_file()
         store.problem = error.info()._replace(remedy=f"{error.remedy} {kept}".strip())

@@ -1,4 +1,4 @@
-"""A file of chats that cannot be used, kept beside the one that takes its place. No Qt."""
+"""SQLite connections of the chat store: schema, migrations, writer thread, process lock. No Qt."""
 
 from __future__ import annotations
 
@@ -148,10 +148,10 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         raise StorageNewerError(
-            f"The chats in {path} were written by a newer Inferdeck: format {version}, this one "
-            f"knows up to {VERSION}.",
-            "Start the newer version, set INFERDECK_DATA_DIR to another folder, or keep the file "
-            "aside and begin anew.",
+            f"The chats in {path} have format {version}, written by a newer Inferdeck. "
+            f"This version reads up to {VERSION}.",
+            "Start the newer version, set INFERDECK_DATA_DIR to another folder, or move the file "
+            "aside and start a new one.",
         )
     for number in range(version, VERSION):
         script = MIGRATIONS[number]
@@ -183,7 +183,7 @@ class Writer:
     def submit(self, job: Job[T]) -> Future[T]:
         future: Future[T] = Future()
         if self._closed:
-            future.set_exception(StorageError("The chats are closed.", "Start Inferdeck again."))
+            future.set_exception(StorageError("The chat store is closed.", "Restart Inferdeck."))
         else:
             self._queue.put((job, future))
         return future

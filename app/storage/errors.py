@@ -1,4 +1,4 @@
-"""What can go wrong with the file of the chats: cause, numbers, remedy."""
+"""Errors of the chat file: cause, numbers, remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StorageNewerError(StorageError):
 
 
 class StorageLockedError(StorageError):
-    """Another process has the chats open."""
+    """Another process uses the chat file."""
 
 
 def explain(error: Exception, path: Path) -> StorageError:
@@ -48,30 +48,30 @@ def explain(error: Exception, path: Path) -> StorageError:
     match code:
         case sqlite3.SQLITE_FULL:
             return StorageFullError(
-                f"There is no room to save chats: {_free(path)} on the disk of {path.parent}, "
+                f"No space to save the chats: {_free(path)} on the disk of {path.parent}, "
                 f"the chats take {_size(path)}.",
-                "Free some space on that disk; saving is tried again by itself.",
+                "Free some space on that disk. Saving retries automatically.",
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             return StorageReadOnlyError(
-                f"The chats cannot be written: no permission for {path}.",
-                f"Give yourself the right to write in {path.parent}, or set INFERDECK_DATA_DIR "
-                "to a folder of yours, and start again.",
+                f"Cannot write the chats: no permission for {path}.",
+                f"Allow writing in {path.parent}, or set INFERDECK_DATA_DIR "
+                "to another folder, and restart.",
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return StorageCorruptError(
-                f"The file of the chats is damaged: {path} ({_size(path)}, {error}).",
-                "Nothing in it was changed. Put a backup in its place and start again, or keep it "
-                "aside and begin anew.",
+                f"The chat file is damaged: {path} ({_size(path)}, {error}).",
+                "It is unchanged. Restore a backup and restart, or move it aside and start a new "
+                "one.",
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StorageLockedError(
-                f"Another Inferdeck has the chats open: {path} is locked.",
-                "Use that window, or close it and start this one again.",
+                f"Another Inferdeck uses the chats: {path} is locked.",
+                "Use that window, or close it and restart this one.",
             )
     return StorageError(
-        f"The chats could not be read or written: {error} ({path}, {_free(path)}).",
-        "Check the disk; saving is tried again by itself.",
+        f"Cannot read or write the chats: {error} ({path}, {_free(path)}).",
+        "Check the disk. Saving retries automatically.",
     )
 
 
@@ -79,11 +79,11 @@ def _free(path: Path) -> str:
     try:
         return f"{shutil.disk_usage(path.parent).free / 2**20:,.1f} MiB free"
     except OSError:
-        return "free space not known"
+        return "unknown free space"
 
 
 def _size(path: Path) -> str:
     try:
         return f"{path.stat().st_size / 2**20:,.1f} MiB"
     except OSError:
-        return "size not known"
+        return "unknown size"

@@ -1,4 +1,4 @@
-"""A JSON file of ours with a version, kept between two runs. Imports no Qt.
+"""A versioned JSON file in the data folder. No Qt.
 
 A file that cannot be read, or that a newer program wrote, is kept aside under another name, never
 overwritten; a file is written whole or not at all.
@@ -57,7 +57,7 @@ class KeptFile:
         stored = json.loads(self.path.read_text(encoding="utf-8"))
         if stored["version"] != self.version:
             raise ValueError(
-                f"it is of version {stored['version']}, this program reads {self.version}"
+                f"it has version {stored['version']}, this program reads {self.version}"
             )
         return dict(stored)
 
@@ -69,4 +69,4 @@ class KeptFile:
             self.path.rename(aside)
         except OSError:
             return f"{self.what} cannot be read ({error})."
-        return f"{self.what} could not be read ({error}). The file is kept as {aside}."
+        return f"{self.what} could not be read ({error}). The old file is {aside}."

@@ -18,18 +18,18 @@ class SourceKind(StrEnum):
     """Also the headings of the list, in its order."""
 
     DOWNLOAD = "Downloads"
-    STARTER = "With the program"
+    STARTER = "Included"
     LOCAL = "Your folders"
-    RECENT = "Opened before"
+    RECENT = "Recent"
     FOLDER = "Chosen folder"
     CACHE = "Hugging Face cache"
-    SHAPE = "Real shapes, random weights"
-    HUB = "On the hub"
+    SHAPE = "Dummy models (random weights)"
+    HUB = "On Hugging Face"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Something that can be opened. `subtitle`: one muted line below the title."""
+    """A model that can be opened. `subtitle`: one muted line below the title."""
 
     kind: SourceKind
     path: str
@@ -54,7 +54,7 @@ STARTER_TITLE = "Starter model"
 
 def starter_source() -> ModelSource:
     return ModelSource(
-        SourceKind.STARTER, str(starter_model()), STARTER_TITLE, "small demonstration model"
+        SourceKind.STARTER, str(starter_model()), STARTER_TITLE, "demo model"
     )
 
 
@@ -85,7 +85,7 @@ def shape_sources() -> list[ModelSource]:
             SourceKind.SHAPE,
             str(folder),
             SHAPE_TITLES.get(folder.name, folder.name),
-            "speed and memory are real, replies are noise",
+            "real speed and memory, random replies",
             "dummy",
         )
         for folder in sorted(folders, key=_hidden_size)
@@ -105,7 +105,7 @@ def recent_sources(recent: Iterable[tuple[str, str, str]]) -> list[ModelSource]:
             SourceKind.RECENT,
             path,
             title,
-            "not there any more" if not os.path.exists(path) else _with_format(path, load_format),
+            "missing" if not os.path.exists(path) else _with_format(path, load_format),
             load_format,
         )
         for path, load_format, title in recent
@@ -160,7 +160,7 @@ def folder_sources(folders: Iterable[str]) -> list[ModelSource]:
             for model in models
         ]
         if not models:
-            why = "no models in it" if os.path.isdir(folder) else "not there any more"
+            why = "no models" if os.path.isdir(folder) else "missing"
             found.append(ModelSource(SourceKind.LOCAL, folder, Path(folder).name, why))
     return list({source.key: source for source in found}.values())
 

@@ -1,4 +1,4 @@
-"""Named sets of engine settings, kept between two runs. Imports no Qt.
+"""Named sets of engine settings (profiles). No Qt.
 
 One JSON file with a version (see `app.storage.json_file`). A setting that this version does not
 know stays in its profile and in the file.
@@ -20,7 +20,7 @@ LONGEST_NAME = 60
 
 
 class ProfileError(InferdeckError):
-    """A profile cannot be kept."""
+    """A profile that cannot be saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ProfileStore:
         """Keep it, in place of one of the same name."""
         name = clean_name(profile.name)
         if not name:
-            raise ProfileError("A profile needs a name.", "Give it one.")
+            raise ProfileError("The profile has no name.", "Enter a name.")
         named = Profile(name, dict(profile.settings), dict(profile.unknown))
         others = [p for p in self._profiles if p.name.casefold() != name.casefold()]
         self._write(sorted([*others, named], key=lambda p: p.name.casefold()))

@@ -1,4 +1,4 @@
-"""A report as the text that the command line prints."""
+"""Evaluation reports as text, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def figures(report: EvaluationReport) -> str:
         rows.append(cells)
     ratio = report.weights_ratio
     if ratio is not None and ratio != 1.0:
-        rows.append(["Weights, of the reference's", "", text_of(Form.SHARE, ratio)])
+        rows.append(["Weights, % of reference", "", text_of(Form.SHARE, ratio)])
     return aligned(rows)
 
 
@@ -88,13 +88,13 @@ def worst_tokens(worst: Sequence[WorstToken]) -> str:
 def differences(report: EvaluationReport) -> str:
     answers = report.answers
     assert answers is not None
-    lines = [f"{answers.num_identical} of {len(answers.pairs)} answers are identical"]
+    lines = [f"{answers.num_identical} of {len(answers.pairs)} answers identical"]
     differing = [pair for pair in answers.pairs if not pair.is_identical]
     for pair in differing[:SHOWN_ANSWERS]:
         lines += _difference(pair)
     left = len(differing) - SHOWN_ANSWERS
     if left > 0:
-        lines.append(f"and {left} more, which --json lists")
+        lines.append(f"and {left} more (see --json)")
     return "\n".join(lines)
 
 
@@ -151,7 +151,7 @@ def export(reports: Sequence[EvaluationReport], file: Path) -> None:
     form = forms.get(file.suffix.lower())
     if form is None:
         raise ReportError(
-            f"{file.name} is neither {', '.join(SUFFIXES)}.", "Give the file one of these endings."
+            f"{file.name} must end in one of {', '.join(SUFFIXES)}.", "Change the file extension."
         )
     write_whole(file, form(reports))
 
@@ -228,7 +228,7 @@ def _what_was_read(reports: Sequence[EvaluationReport]) -> list[str]:
         for report in reports
         if (t := report.text) is not None
     )
-    return [f"- {text}" for text in texts] or ["- no text was read"]
+    return [f"- {text}" for text in texts] or ["- no text"]
 
 
 def _worst(worst: Sequence[WorstToken]) -> list[str]:
@@ -247,7 +247,7 @@ def _worst(worst: Sequence[WorstToken]) -> list[str]:
 
 def _answers(pairs: Sequence[AnswerPair]) -> list[str]:
     same = sum(pair.is_identical for pair in pairs)
-    lines = ["", "## Answers", "", f"{same} of {len(pairs)} are identical.", ""]
+    lines = ["", "## Answers", "", f"{same} of {len(pairs)} identical.", ""]
     lines += _row(["Line", "Prompt", "Reference", "Model", "First difference"]), _row(["---"] * 5)
     for pair in pairs:
         place = NOTHING if pair.difference is None else f"token {pair.difference.token_index}"

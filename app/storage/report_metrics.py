@@ -96,7 +96,7 @@ METRICS = (
         lambda r: r.candidate_loss.perplexity if r.candidate_loss else None,
         lambda r: r.reference_loss.perplexity if r.reference_loss else None,
     ),
-    Metric("perplexity_change", "Perplexity, change", Form.CHANGE, -1,
+    Metric("perplexity_change", "Perplexity change", Form.CHANGE, -1,
            lambda r: r.perplexity_change),
     Metric(
         "bits_per_byte", "Bits per byte", Form.NUMBER, -1,
@@ -113,17 +113,17 @@ METRICS = (
            _divergence(lambda d: d.kl.p99), unit="nats"),
     Metric("kl_max", "KL divergence, max", Form.SMALL, -1,
            _divergence(lambda d: d.kl.max), unit="nats"),
-    Metric("top1_agreement", "Same most probable token", Form.SHARE, 1,
+    Metric("top1_agreement", "Top-1 agreement", Form.SHARE, 1,
            _divergence(lambda d: d.top1_agreement)),
-    Metric("similarity_mean", "Similarity of final states, mean", Form.CLOSE_SHARE, 1,
+    Metric("similarity_mean", "Cosine similarity, mean", Form.CLOSE_SHARE, 1,
            _similarity(lambda s: s.mean)),
-    Metric("similarity_p1", "Similarity of final states, p1", Form.CLOSE_SHARE, 1,
+    Metric("similarity_p1", "Cosine similarity, p1", Form.CLOSE_SHARE, 1,
            _similarity(lambda s: s.p1)),
-    Metric("mean_abs_logprob_change", "|Δ log p| of the true token", Form.SMALL, -1,
+    Metric("mean_abs_logprob_change", "|Δ log p|, true token", Form.SMALL, -1,
            _divergence(lambda d: d.mean_abs_logprob_change), unit="nats"),
     Metric("identical_answers", "Identical answers", Form.SHARE, 1,
            lambda r: r.answers.identical_share if r.answers else None),
-    Metric("equal_tokens", "Tokens before the first difference", Form.SHARE, 1,
+    Metric("equal_tokens", "Tokens to first difference", Form.SHARE, 1,
            lambda r: r.answers.mean_equal_share if r.answers else None),
     Metric(
         "weights_bytes", "Weights", Form.BYTES, -1,
@@ -135,9 +135,9 @@ METRICS = (
         lambda r: r.candidate.kv_bytes_per_token,
         lambda r: r.reference.kv_bytes_per_token if r.reference else None, "bytes",
     ),
-    Metric("decode_tokens_per_s", "Decode, one request, tokens per second", Form.NUMBER, 1,
+    Metric("decode_tokens_per_s", "Decode, 1 request, tokens/s", Form.NUMBER, 1,
            *_both(lambda s: s.decode), "tokens/s"),
-    Metric("prefill_tokens_per_s", "Prefill, one request, tokens per second", Form.NUMBER, 1,
+    Metric("prefill_tokens_per_s", "Prefill, 1 request, tokens/s", Form.NUMBER, 1,
            *_both(lambda s: s.prefill), "tokens/s"),
 )  # fmt: skip
 """In the order in which a person would read them."""
@@ -172,7 +172,7 @@ class MetricRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`cautions`: why figures of these reports say less about each other than they seem to."""
+    """`cautions`: why these reports are hard to compare."""
 
     titles: tuple[str, ...]
     rows: tuple[MetricRow, ...]
@@ -183,7 +183,7 @@ def compare(reports: Sequence[EvaluationReport], titles: Sequence[str] | None = 
     """At least two reports; rows that none of them has are left out."""
     if len(reports) < 2:
         raise ReportError(
-            f"{len(reports)} report was chosen to be compared.", "Choose two or more."
+            f"Only {len(reports)} report is selected.", "Select two or more."
         )
     names = tuple(titles) if titles is not None else tuple(map(title_of, reports))
     rows = [MetricRow(metric, tuple(map(metric.value, reports))) for metric in METRICS]
@@ -192,21 +192,21 @@ def compare(reports: Sequence[EvaluationReport], titles: Sequence[str] | None = 
 
 
 def cautions(reports: Sequence[EvaluationReport]) -> tuple[str, ...]:
-    """What makes the reports hard to compare, in words."""
+    """Why these reports are hard to compare."""
     found = []
     texts = [r.text for r in reports if r.text is not None]
     if len({t.sha256 for t in texts}) > 1:
-        found.append("They were measured on different texts.")
+        found.append("The texts differ.")
     elif len({(t.num_scored, t.context_length, t.stride) for t in texts}) > 1:
-        found.append("The text was cut differently: another context length, stride or number.")
+        found.append("Context length, stride or number of tokens differ.")
     references = {(r.reference.path, r.reference.dtype) for r in reports if r.reference}
     if len(references) > 1:
-        found.append("They have different references: divergences are from another model each.")
+        found.append("The reference models differ: divergences are not comparable.")
     speeds = [r for r in reports if r.candidate.speed is not None]
     if len({(r.machine.get("cpu"), tuple(r.machine.get("gpus", ()))) for r in speeds}) > 1:
-        found.append("Speeds were measured on different machines.")
+        found.append("The machines differ: speeds are not comparable.")
     elif len({r.candidate.config.get("num_threads") for r in speeds}) > 1:
-        found.append("Speeds were measured with different numbers of threads.")
+        found.append("The thread counts differ: speeds are not comparable.")
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""The reports that a user keeps: a folder for each in the user's data, with one JSON file.
+"""Saved evaluation reports: one folder with a JSON file each.
 
     evaluations/20260102-030405-1a2b3c4d/report.json    {"version", "name", "notes", "report"}
 
@@ -38,7 +38,7 @@ class StoredReport:
 
 
 class Shelf(NamedTuple):
-    """What is stored, newest first, and what lies there and cannot be read."""
+    """Stored reports, newest first, and unreadable ones."""
 
     reports: tuple[StoredReport, ...]
     problems: tuple[ErrorInfo, ...]
@@ -73,7 +73,7 @@ class ReportStore:
             stored = json.loads(file.read_text(encoding="utf-8"))
             if stored["version"] != VERSION:
                 raise ReportError(
-                    f"{file} is of version {stored['version']}; this program reads {VERSION}.",
+                    f"{file} has version {stored['version']}; this program reads {VERSION}.",
                     "Open it with the version of Inferdeck that wrote it.",
                 )
             name, notes, inner = str(stored["name"]), str(stored["notes"]), stored["report"]
@@ -84,7 +84,7 @@ class ReportStore:
             ) from error
         except (ValueError, TypeError, KeyError) as error:
             raise ReportError(
-                f"The report {file} is damaged: {error!r}.", "Delete it, and measure again."
+                f"The report {file} is damaged: {error!r}.", "Delete it and evaluate again."
             ) from error
         try:
             return StoredReport(report_id, name, from_json(inner), notes)
@@ -108,7 +108,7 @@ class ReportStore:
 
     def rename(self, report_id: str, name: str) -> StoredReport:
         if not clean_name(name):
-            raise ReportError("A report needs a name.", "Give it one.")
+            raise ReportError("The report has no name.", "Enter a name.")
         return self._write(replace(self.load(report_id), name=clean_name(name)))
 
     def set_notes(self, report_id: str, notes: str) -> StoredReport:
@@ -131,10 +131,10 @@ class ReportStore:
 
     def _file(self, report_id: str) -> Path:
         if not _ID.fullmatch(report_id):
-            raise ReportError(f"{report_id!r} is no report.", "Choose one of the list.")
+            raise ReportError(f"There is no report {report_id!r}.", "Select one from the list.")
         return self.folder / report_id / _FILE
 
 
 def clean_name(name: str) -> str:
-    """Without line ends and double blanks, and of bearable length."""
+    """On one line, without double spaces, at most LONGEST_NAME characters."""
     return " ".join(name.split())[:LONGEST_NAME].strip()

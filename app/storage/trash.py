@@ -22,7 +22,7 @@ PREFIX = ".inferdeck-deleted-"
 
 
 class TrashError(InferdeckError):
-    """A model that cannot be moved aside, back, or away."""
+    """A model that cannot be moved to the trash, restored or removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Trash:
                 self._forget(entry)
             raise TrashError(
                 f"{folder} cannot be deleted: {error.strerror or error}.",
-                "Check its permissions, and close other programs that use it.",
+                "Check its permissions. Close other programs that use it.",
             ) from error
         return entry
 
@@ -61,15 +61,15 @@ class Trash:
         """Move it back. Raises TrashError where something else stands in its place."""
         if entry.original.exists():
             raise TrashError(
-                f"{entry.original} exists again: what was deleted cannot be moved back.",
-                f"It is kept as {entry.aside} until the program ends.",
+                f"{entry.original} exists again. Cannot restore the deleted model.",
+                f"It stays in {entry.aside} until the program exits.",
             )
         try:
             os.rename(entry.aside, entry.original)
         except OSError as error:
             raise TrashError(
-                f"{entry.original} cannot be put back: {error.strerror or error}.",
-                f"Move {entry.aside} there by hand before the program ends.",
+                f"{entry.original} cannot be restored: {error.strerror or error}.",
+                f"Move {entry.aside} there yourself before the program exits.",
             ) from error
         self._forget(entry)
 
@@ -84,7 +84,7 @@ class Trash:
         except OSError as error:
             raise TrashError(
                 f"{entry.aside} cannot be removed: {error.strerror or error}.",
-                "Check its permissions, or remove it by hand.",
+                "Check its permissions, or remove it yourself.",
             ) from error
         self._forget(entry)
 

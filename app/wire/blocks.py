@@ -26,7 +26,7 @@ class Changes(msgspec.Struct, array_like=True):
 
 
 class Table(msgspec.Struct, array_like=True):
-    """Of one owner: the first `kept` blocks of its table before, then `more`."""
+    """Block table of one owner: the first `kept` blocks of the last table, then `more`."""
 
     kept: int
     more: tuple[int, ...]
@@ -73,7 +73,7 @@ class BlockReader:
                 raise ProtocolError("The first snapshot has no blocks.")
             return self._before
         if not 0 <= wire.num_blocks <= MAX_BLOCKS:
-            raise ProtocolError(f"A snapshot has {wire.num_blocks} blocks.")
+            raise ProtocolError(f"A snapshot has {wire.num_blocks:,} blocks.")
         if len(wire.tables) > len(wire.owners):
             raise ProtocolError("A snapshot has more block tables than requests.")
         arrays = {
@@ -82,7 +82,7 @@ class BlockReader:
         }
         owner = arrays["owner"]
         if len(owner) and (owner.max() >= len(wire.owners) or owner.min() < -2):
-            raise ProtocolError("A block belongs to a request that is not there.")
+            raise ProtocolError("A block belongs to an unknown request.")
         tables = {
             o: self._table(o, table) for o, table in zip(wire.owners, wire.tables, strict=False)
         }
@@ -98,7 +98,7 @@ class BlockReader:
     def _table(self, owner: str, table: Table) -> tuple[int, ...]:
         before = self._tables.get(owner, ())
         if not 0 <= table.kept <= len(before):
-            raise ProtocolError("A block table goes on from one that was not sent.")
+            raise ProtocolError("A block table continues one that was never sent.")
         return before[: table.kept] + table.more
 
     def _array(self, name: str, length: int, changes: Changes) -> NDArray:
@@ -110,17 +110,17 @@ class BlockReader:
             else:
                 array = self._changed(name, np.frombuffer(changes.places, INDEX), values)
         except (ValueError, IndexError) as error:
-            raise ProtocolError(f"The blocks of a snapshot cannot be read: {error}.") from None
+            raise ProtocolError(f"Cannot read the blocks of a snapshot: {error}.") from None
         if len(array) != length:
-            raise ProtocolError(f"{len(array)} of {length} blocks have come.")
+            raise ProtocolError(f"Received {len(array):,} of {length:,} blocks.")
         return array.view(np.bool_) if name == "hashed" else array
 
     def _changed(self, name: str, places: NDArray, values: NDArray) -> NDArray:
         if self._before is None or len(places) != len(values):
-            raise ValueError("changes of nothing")
+            raise ValueError("changes without a base")
         before = getattr(self._before, name)
         if len(places) and places.min() < 0:
-            raise ValueError("a place before the first")
+            raise ValueError("a negative index")
         array = before.view(np.uint8).copy() if name == "hashed" else before.copy()
         array[places] = values
         return array

@@ -1,7 +1,7 @@
-"""What one side of a line has sent and does not know to have arrived, and what it has heard.
+"""Frame numbers, acknowledgements and resending for one side of a session.
 
-A frame stays here until the other side acknowledges its number. After a cut the other side says up
-to where it has heard; what comes after that is sent again, as it was.
+A frame stays here until the other side acknowledges its number. After a reconnect the other side
+names the last frame that it received; later frames are sent again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from app.wire.protocol import MAX_UNHEARD_BYTES, MAX_UNHEARD_FRAMES, Frame, Prot
 
 
 class Sent(NamedTuple):
-    """`about`: what the owner of the ledger wants to know of it."""
+    """`about`: the owner's note on the frame."""
 
     number: int
     data: bytes
@@ -24,7 +24,7 @@ class Sent(NamedTuple):
 
 
 class Ledger:
-    """One for each side of a session; it outlives the lines of the session."""
+    """One per side of a session; it outlives connections."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -75,7 +75,7 @@ class Ledger:
     def acknowledge(self, number: int) -> None:
         """The other side has heard everything up to `number`."""
         if number > self._number:
-            raise ProtocolError(f"Frame {number} is acknowledged, {self._number} was sent last.")
+            raise ProtocolError(f"Frame {number} is acknowledged; the last sent is {self._number}.")
         while self._unheard and self._unheard[0].number <= number:
             self._unheard_bytes -= len(self._unheard.popleft().data)
 
@@ -84,7 +84,7 @@ class Ledger:
         ProtocolError where they are not here."""
         first = self._unheard[0].number if self._unheard else self._number + 1
         if received < first - 1:
-            raise ProtocolError(f"The frames from {received + 1} on are not kept any more.")
+            raise ProtocolError(f"The frames from {received + 1} on are no longer available.")
         self.acknowledge(received)
         return [sent.data for sent in self._unheard]
 

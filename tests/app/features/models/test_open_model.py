@@ -96,7 +96,7 @@ def test_recent_models_leave_out_what_has_its_own_heading(tmp_path: Path) -> Non
         ]
     )
     assert [s.title for s in found] == ["mine", "gone"]
-    assert found[1].subtitle == "not there any more"
+    assert found[1].subtitle == "missing"
     assert is_starter(starter_source().path) and not is_starter("") and not is_starter("/x")
 
 

@@ -132,7 +132,7 @@ def test_a_client_in_flight_is_told_when_the_window_turns_away(
     qtbot.waitUntil(lambda: page.serving.figures.running == 1, timeout=WAIT_MS)
     page.switch.use(keep(page, elsewhere))
     qtbot.waitUntil(lambda: bool(ended), timeout=WAIT_MS)
-    assert ended == [(503, "The engine was left for another. Try again shortly.")]
+    assert [status for status, _ in ended] == [503]
     wait_for_model(qtbot, application, "far")
     qtbot.waitUntil(lambda: page.serving.can_start, timeout=WAIT_MS)
 

@@ -195,7 +195,7 @@ def test_a_folder_of_models_is_remembered_until_it_is_taken_off(
 def test_folders_without_models_stay_on_the_list_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     found = folder_sources([str(tmp_path / "empty"), str(tmp_path / "gone")])
-    assert [s.subtitle for s in found] == ["no models in it", "not there any more"]
+    assert [s.subtitle for s in found] == ["no models", "missing"]
     own_model(tmp_path / "a" / "b")
     twice = folder_sources([str(tmp_path / "a"), str(tmp_path / "a" / "b")])
     assert [s.title for s in twice] == ["b"]

@@ -72,7 +72,7 @@ def test_the_list_says_which_model_is_open(qtbot: QtBot, application: Applicatio
     assert told() == []
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         application.session.open(str(starter_model()))
-    qtbot.waitUntil(lambda: told() == [f"Starter model, {OPEN}, small demonstration model"])
+    qtbot.waitUntil(lambda: told() == [f"Starter model, {OPEN}, demo model"])
     application.pages.models.library.show_sources()
     assert len(told()) == 1
     application.window.commands.run("model.unload")
