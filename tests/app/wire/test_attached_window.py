@@ -299,4 +299,4 @@ def test_the_command_line_attaches(
     assert str(starter_model()) not in str(application.bridge.config)
     application.start({"attach": "nowhere://", "api_key": None})
     notice = application.notices.notice(LINK)
-    assert notice is not None and "no address" in notice.cause
+    assert notice is not None and "nowhere://" in notice.cause
