@@ -168,7 +168,7 @@ _SAMPLING = [name for name in PARAMETERS if name not in ("max_tokens", "logprobs
 def _field(one: Parameter) -> tuple[str, Any, None]:
     low = {"gt" if one.excludes_minimum else "ge": one.minimum}
     limits: Any = {name: v for name, v in {**low, "le": one.maximum}.items() if v is not None}
-    kind: Any = Annotated[_TYPES.get(one.name, one.type), Meta(**limits)]  # type: ignore[valid-type]
+    kind: Any = Annotated[_TYPES.get(one.name, one.type), Meta(**limits)]
     return one.name, Annotated[kind | None, Meta(description=one.help)], None
 
 
