@@ -163,7 +163,7 @@ def assemble(
 ) -> Assembly:
     """Load the model of `config` and build its cache. Raises CheckpointError,
     UnsupportedModelError, OutOfMemoryError, ConfigError or LoadCancelled."""
-    progress("Reading the model's description", 0, 0)
+    progress("Reading the model config", 0, 0)
     config, checkpoint = resolve(config)
     return build(config, checkpoint, progress, cancelled)
 
@@ -181,11 +181,10 @@ def build(
             raise
         free, total = free_memory(config.device)
         raise OutOfMemoryError(
-            f"The memory of {config.device} ran out while {checkpoint.name} was loaded "
-            f"({str(error).partition('. ')[0]}); {free / 2**30:.2f} of {total / 2**30:.2f} GiB "
+            f"Out of memory on {config.device} while loading {checkpoint.name} "
+            f"({str(error).partition('. ')[0]}): {free / 2**30:.2f} of {total / 2**30:.2f} GiB "
             "are free.",
-            "Choose fewer bits a weight (quantization) or a smaller model, or close other "
-            "programs.",
+            "Choose a lower-bit quantization or a smaller model, or close other programs.",
         ) from error
     finally:
         torch.set_num_threads(config.num_threads)
@@ -301,7 +300,7 @@ def _with_cache(
     if source is not None:
         draft = load_draft(config, source, checkpoint, loaded.model, progress, cancelled)
     if is_cuda(config.device):
-        progress("Measuring what a step needs", 0, 0)
+        progress("Measuring step memory", 0, 0)
         step_bytes, measured = _measured_plan(config, checkpoint, loaded, layers, draft)
         plan = dataclasses.replace(measured, undivided_model_len=plan.undivided_model_len)
     plan = with_layers(plan, layers, config)
@@ -340,7 +339,7 @@ def _probe(loaded: LoadedModel, config: EngineConfig) -> dict[int, LayerSpec]:
         if len(loaded.device_map.devices) == 1 or is_out_of_memory(error):
             raise
         raise UnsupportedModelError(
-            f"{type(loaded.model).__name__} cannot be divided between two devices: "
+            f"{type(loaded.model).__name__} does not run on several devices: "
             f"{describe(error).cause}",
             'Set gpu_layers to "all" and pipeline_parallel_size to 1, or choose the device cpu.',
         ) from error
@@ -372,10 +371,10 @@ def _measured_plan(
             raise
         free, total = free_memory(config.device)
         raise OutOfMemoryError(
-            f"The largest step ({config.step_token_limit:,} tokens) does not fit beside the "
+            f"The largest step ({config.step_token_limit:,} tokens) does not fit next to the "
             f"weights: {free / 2**30:.2f} of {total / 2**30:.2f} GiB are free.",
-            "Choose a smaller token budget per step, fewer running requests or fewer bits a "
-            "weight, or close other programs on the GPU.",
+            "Lower max_num_batched_tokens or max_num_seqs, choose a lower-bit quantization, or "
+            "close other programs on the GPU.",
         ) from error
     held = dict(loaded.bytes_on)
     if draft is not None:

@@ -1,4 +1,4 @@
-"""Describes a loaded model: what it is, what computes it, and what its user should know of it."""
+"""`ModelInfo` of a loaded model: sizes, kernels and notices."""
 
 from __future__ import annotations
 
@@ -44,17 +44,15 @@ def model_info(
     without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
     if is_cuda(config.device) and config.tensor_parallel_size > 1:
         notices.append(
-            f"{config.tensor_parallel_size} GPUs compute each layer together. Their steps are "
-            "launched kernel by kernel, without CUDA graphs."
+            f"Tensor parallel on {config.tensor_parallel_size} GPUs, without CUDA graphs."
         )
     if config.pipeline_parallel_size > 1:
         notices.append(
-            f"The layers are on {config.pipeline_parallel_size} GPUs, which compute one behind the "
-            "other. Their steps are launched kernel by kernel, without CUDA graphs."
+            f"Pipeline parallel on {config.pipeline_parallel_size} GPUs, without CUDA graphs."
         )
     if without_triton:
         notices.append(
-            f"{without_triton}: torch's own operations compute attention and weights in few bits."
+            f"{without_triton}: PyTorch computes attention and quantized products."
         )
     if tokenizer.notice:
         notices.append(tokenizer.notice)
@@ -64,7 +62,7 @@ def model_info(
     # of tied ones there may be a copy on each device, and the parameters are counted once
     has_lookup = parts.lookup and not ties_head(loaded.model)
     if config.load_format == "dummy":
-        notices.append("Random weights: replies are noise, speed and memory are real.")
+        notices.append("Random weights: replies are noise; speed and memory use are real.")
     return ModelInfo(
         name=checkpoint.name,
         path=str(checkpoint.path),
@@ -102,21 +100,21 @@ def _devices_name(config: EngineConfig, host_layers: int, count: int) -> str:
     name = machine_name(config.device)
     several = len(config.devices)
     if several > 1:
-        behind = ", one behind the other" if config.pipeline_parallel_size > 1 else ""
+        behind = ", pipeline parallel" if config.pipeline_parallel_size > 1 else ""
         return f"{several} x {name}{behind}"  # what they can do together depends on it
-    return f"{name}, and the CPU for {host_layers} of {count} layers" if host_layers else name
+    return f"{name}, CPU offload of {host_layers} of {count} layers" if host_layers else name
 
 
 def _division(config: EngineConfig, plan: MemoryPlan, count: int) -> str:
     host = plan.host_layers
     why = longer = ""
     if config.gpu_layers == AUTO:
-        why = f": its memory does not suffice for more with a context of {config.max_model_len:,}"
+        why = f": no more fit in its memory at a context of {config.max_model_len:,}"
     if plan.undivided_model_len:
-        longer = f" With a context of {plan.undivided_model_len:,} all layers would fit."
+        longer = f" At a context of {plan.undivided_model_len:,} all layers fit."
     return (
-        f"{count - host} of {count} layers are computed on {config.device}{why}. The CPU computes "
-        f"the other {host}, which is slower.{longer}"
+        f"{count - host} of {count} layers are on {config.device}{why}. The CPU computes the other "
+        f"{host}, which is slower.{longer}"
     )
 
 
@@ -148,6 +146,6 @@ def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) 
             kernels[name] = f"CUDA graphs: {graphs.summary}"
         if graphs is not None and graphs.problem:
             of = " of the draft model" if name == "draft" else ""
-            without = f"Those{of} are" if graphs.summary else f"Every step{of} is"
-            notices.append(f"{_NO_GRAPHS} {graphs.problem}. {without} launched kernel by kernel.")
+            which = f"some steps{of}" if graphs.summary else f"all steps{of}"
+            notices.append(f"{_NO_GRAPHS} {which} ({graphs.problem}).")
     return dataclasses.replace(info, kernels=kernels, notices=tuple(notices))

@@ -1,5 +1,4 @@
-"""The KV cache of a loaded model, as planned or as large as there is memory for, and the steps that
-are captured over it."""
+"""Allocates the KV cache of a loaded model, as planned or smaller, and captures its CUDA graphs."""
 
 from __future__ import annotations
 
@@ -53,9 +52,8 @@ def build_caches(
         return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:
         raise OutOfMemoryError(
-            f"The KV cache of {plan.cache_bytes_in_all / 2**30:.2f} GiB could not be allocated: "
-            f"{error}",
-            "Choose a smaller cache or context length, or close other programs.",
+            f"Out of memory for a KV cache of {plan.cache_bytes_in_all / 2**30:.2f} GiB: {error}",
+            "Lower kv_cache_memory_bytes or max_model_len, or close other programs.",
         ) from error
 
 
@@ -120,8 +118,8 @@ def caches_that_fit(
         return cache, proposer, plan, []
     text = (
         f"The KV cache has {wanted.num_blocks:,} blocks "
-        f"({wanted.cache_bytes_in_all / 2**30:.2f} GiB) and not {plan.num_blocks:,}: the memory "
-        f"of {config.device} that was free when it was planned is in use."
+        f"({wanted.cache_bytes_in_all / 2**30:.2f} GiB) instead of {plan.num_blocks:,}: other "
+        f"programs took memory of {config.device}."
     )
     return cache, proposer, wanted, [text]
 
@@ -138,7 +136,7 @@ def capture_steps(
     if config.enforce_eager or capture_for(torch.device(config.device)) is None:
         return
     assert config.max_model_len is not None, "resolved before"
-    progress("Capturing the decoding steps", 0, 0)
+    progress("Capturing CUDA graphs", 0, 0)
     if proposer is not None:
         proposer.release_graphs()  # both models' old ones go before there are new ones
     longest = min(plan.num_blocks, -(-config.max_model_len // config.block_size))

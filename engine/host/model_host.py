@@ -1,4 +1,4 @@
-"""Owns the loaded model with its cache, and exchanges either without ever holding two."""
+"""Owns the loaded model and its KV cache, and replaces either without holding two."""
 
 from __future__ import annotations
 
@@ -154,18 +154,17 @@ class ModelHost:
             plan = self._replace_with_what_fits(plan, least_blocks)
         if plan is None:
             raise OutOfMemoryError(
-                f"The memory of {self.config.device} ran out ({why}), and the KV cache of "
-                f"{before.num_blocks:,} blocks cannot become smaller: a request needs "
-                f"{least_blocks:,}.",
-                "Close other programs, lower the token budget per step or the number of running "
-                "requests, or choose fewer bits a weight.",
+                f"Out of memory on {self.config.device} ({why}). The KV cache of "
+                f"{before.num_blocks:,} blocks cannot shrink: a request needs {least_blocks:,}.",
+                "Lower max_num_batched_tokens or max_num_seqs, choose a lower-bit quantization, or "
+                "close other programs.",
             )
         times, first = (last.times + 1, last.before) if last is not None else (1, before.num_blocks)
         steps, often = ("a step", "") if times == 1 else (f"{times} steps", f" {times} times")
         text = (
-            f"The memory of {self.config.device} ran out in {steps} ({why}). The KV cache was made "
-            f"smaller{often}, {first:,} → {plan.num_blocks:,} blocks "
-            f"({plan.cache_bytes_in_all / 2**30:.2f} GiB); no request was lost."
+            f"Out of memory on {self.config.device} in {steps} ({why}). KV cache reduced{often}: "
+            f"{first:,} → {plan.num_blocks:,} blocks "
+            f"({plan.cache_bytes_in_all / 2**30:.2f} GiB). No request was lost."
         )
         self._say(text, in_place_of="")
         self.shrinking = Shrinking(times, first, text)
@@ -178,11 +177,10 @@ class ModelHost:
         times = self.not_ahead.times
         if times & (times - 1):
             return
-        often, steps = ("", "It was") if times == 1 else (f" {times:,} times", "They were")
+        steps = "1 step" if times == 1 else f"{times:,} steps"
         text = (
-            f"The memory of {self.config.device} did not suffice{often} to launch a step while the "
-            f"one before it was computed ({str(error).partition('. ')[0]}). {steps} launched after "
-            "it, which takes longer; no request was lost, and the KV cache is as large as before."
+            f"Async scheduling skipped for {steps}: out of memory on {self.config.device} "
+            f"({str(error).partition('. ')[0]}). No request was lost; the KV cache keeps its size."
         )
         self._say(text, in_place_of=last.text)
         self.not_ahead = NotAhead(times, text)

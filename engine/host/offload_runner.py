@@ -1,4 +1,4 @@
-"""Runs a model whose first layers are on the CPU (see `engine.hardware.device_map`)."""
+"""Runs a model with CPU offload: its first layers on the CPU, the others on a GPU."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class OffloadRunner(ModelRunner):
                 self._check(made, block_size)
         except Exception as error:  # a class of transformers may compute anything between layers
             made.release()
-            memory = "the memory did not suffice for any number of tokens"
+            memory = "out of memory at every batch size"
             other = f"its step cannot be captured: {describe(error).cause}"
             made.problem = memory if is_out_of_memory(error) else other
         if not made.sizes:
@@ -96,7 +96,7 @@ class OffloadRunner(ModelRunner):
             found = self._replay(made, one, None, None)
         difference = float((found - expected).float().norm() / expected.float().norm())
         if not difference <= TOLERANCE[expected.dtype]:  # also NaN
-            raise UnsupportedModelError(f"its halves differ from the whole by {difference:.1e}")
+            raise UnsupportedModelError(f"its parts differ from the whole by {difference:.1e}")
         self._is_checked = True
 
     def _compute_on_gpu(self, batch: Batch) -> Tensor:

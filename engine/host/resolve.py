@@ -1,4 +1,4 @@
-"""What a configuration means here: its checkpoint opened, and what it left open settled."""
+"""Resolves a configuration: opens its checkpoint, and fills device, dtype, context and threads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from engine.numerics.scheme import scheme_of
 
 
 def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
-    """Open the checkpoint and settle what the configuration left open. Reads no weights."""
+    """Open the checkpoint and fill in what the configuration leaves open. Reads no weights."""
     checkpoint = Checkpoint.open(config.model, dummy=config.load_format == "dummy")
     limit = checkpoint.max_position_embeddings
     length = config.max_model_len or limit
     if limit is not None and length is not None and length > limit:
         raise ConfigError(
-            f"max_model_len is {length:,}, but {checkpoint.name} was made for {limit:,} tokens.",
+            f"max_model_len is {length:,}; {checkpoint.name} supports {limit:,} tokens.",
             f"Set max_model_len to {limit:,} or less.",
         )
     scheme_of(config, checkpoint.quantization, checkpoint.name)  # refused before anything is loaded
@@ -42,25 +42,24 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
 
 
 def _check_ranks(config: EngineConfig, device: str) -> None:
-    """Raise ConfigError where there are too few GPUs for as many ranks or stages, or other settings
-    do not go together with them."""
+    """Raise ConfigError for too few GPUs, or settings that exclude several devices."""
     ranks, stages = config.tensor_parallel_size, config.pipeline_parallel_size
     if ranks > 1 and stages > 1:
         raise ConfigError(
-            f"tensor_parallel_size is {ranks} and pipeline_parallel_size {stages}: GPUs compute "
-            "either each layer together, or some layers each.",
+            f"tensor_parallel_size is {ranks} and pipeline_parallel_size {stages}: the two cannot "
+            "be combined.",
             "Set one of them to 1.",
         )
     name = "tensor_parallel_size" if ranks > 1 else "pipeline_parallel_size"
     if stages > 1 and not is_cuda(device):
         raise ConfigError(
-            f"pipeline_parallel_size is {stages}, and the CPU has all layers.",
+            f"pipeline_parallel_size is {stages} on device {device}: pipelines need GPUs.",
             "Choose the first of several NVIDIA GPUs as the device, or set it to 1.",
         )
     resolve_ranks(device, max(ranks, stages), name)
     if is_cuda(device) and config.gpu_layers not in CHOICES:
         raise ConfigError(
-            f"gpu_layers is {config.gpu_layers}, and {name} {max(ranks, stages)}: a model of which "
-            "the CPU computes some layers has the others on one GPU.",
+            f"gpu_layers is {config.gpu_layers} and {name} {max(ranks, stages)}: CPU offload works "
+            "with one GPU.",
             f'Set gpu_layers to "all", or {name} to 1.',
         )

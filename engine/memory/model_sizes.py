@@ -1,4 +1,4 @@
-"""The numbers of a model that decide its memory, known before its weights are read."""
+"""The sizes of a model that decide its memory, known before its weights are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans the memory of a model of which the CPU computes the first layers beside a GPU."""
+"""Plans memory with CPU offload: how many layers go to the CPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plan_divided(
             continue
         return replace(found, undivided_model_len=_undivided_len(sizes, config, on_gpu))
     raise OutOfMemoryError(
-        f"{problem.cause} With fewer layers on the GPU it does not fit either.", problem.remedy
+        f"{problem.cause} CPU offload does not make it fit.", problem.remedy
     )
 
 

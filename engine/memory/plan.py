@@ -1,4 +1,4 @@
-"""Plans the memory of a model before it is loaded.
+"""Plans memory before a model is loaded: weights, activations, KV cache.
 
 total                                                    the machine's, or the cgroup's
 |<------------------ limit ------------------>|
@@ -267,11 +267,10 @@ def _does_not_fit(
     remedy: str,
 ) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"{_gib(needed)} are needed (weights {_gib(weights)}, activations "
-        f"{_gib(activations)}, KV cache {_gib(kv)}), and {_gib(limit)} may be used "
-        f"({_gib(free)} of {_gib(total)} are free).",
-        f"Choose {remedy}, fewer bits a weight (quantization), a smaller model or a 16-bit dtype; "
-        "or close other programs.",
+        f"{_gib(needed)} needed (weights {_gib(weights)}, activations {_gib(activations)}, KV "
+        f"cache {_gib(kv)}); {_gib(limit)} usable ({_gib(free)} of {_gib(total)} free).",
+        f"Choose {remedy}, a lower-bit quantization, a smaller model or a 16-bit dtype; or close "
+        "other programs.",
     )
 
 

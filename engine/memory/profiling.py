@@ -1,4 +1,4 @@
-"""What one step allocates beside weights and cache, measured by running the largest there can be.
+"""Measures activation memory on a GPU by running the largest possible step.
 
 On a GPU the cache takes all that is left, so an estimate that is too small ends in an error in
 mid-generation, and one that is too large wastes memory that requests could use. (On the CPU the

@@ -1,4 +1,4 @@
-"""Which transformers class computes a checkpoint, and whether this engine can run it."""
+"""The transformers class of a checkpoint, and whether the engine supports it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OTHER_LAYER_WORDS = ("linear", "mamba", "conv", "recurrent", "ssm", "kda", "lig
 # no_init_weights swaps functions of torch for the time being: two threads in it at once could
 # leave them swapped.
 _BUILD_LOCK = threading.Lock()
-_WAY_OUT = "Choose a decoder-only model with ordinary attention (Llama, Qwen3, Mistral, Gemma...)."
+_WAY_OUT = "Choose a decoder-only model with standard attention (Llama, Qwen3, Mistral, Gemma...)."
 
 
 class LayerKV(NamedTuple):
@@ -75,15 +75,15 @@ def class_for(config: Any) -> type[nn.Module]:
     resolved = resolved[0] if isinstance(resolved, (list, tuple)) else resolved
     if not resolved.__name__.endswith(("CausalLM", "LMHeadModel")):
         raise UnsupportedModelError(
-            f"{config.model_type!r} is computed by {resolved.__name__}, which is more than a "
-            "decoder-only language model.",
+            f"{config.model_type!r} is {resolved.__name__}, which is not a decoder-only language "
+            "model.",
             _WAY_OUT,
         )
     # bloom, mpt, falcon and other old classes never call the interface: their module lacks it
     if not hasattr(sys.modules[resolved.__module__], "ALL_ATTENTION_FUNCTIONS"):
         raise UnsupportedModelError(
-            f"{config.model_type!r} computes attention by itself in transformers and not through "
-            "its attention interface, which this engine needs.",
+            f"{config.model_type!r} does not use the attention interface of transformers, which "
+            "the engine needs.",
             _WAY_OUT,
         )
     model_class: type[nn.Module] = resolved
@@ -94,13 +94,13 @@ def check_family(model_type: str | None, settings: Any) -> None:
     """Raise UnsupportedModelError for families that cannot run on a paged KV cache."""
     if model_type in _STATE_SPACE:
         raise UnsupportedModelError(
-            f"{model_type!r} has linear-attention or state-space layers, whose state is not a "
-            "key and a value per token: the paged KV cache cannot hold it.",
+            f"{model_type!r} has linear-attention or state-space layers, whose state does not fit "
+            "a paged KV cache.",
             _WAY_OUT,
         )
     if settings.get("is_encoder_decoder"):
         raise UnsupportedModelError(
-            f"{model_type!r} is an encoder-decoder model; this engine runs decoder-only ones.",
+            f"{model_type!r} is an encoder-decoder model; the engine runs decoder-only models.",
             _WAY_OUT,
         )
     layer_types: Iterable[Any] = settings.get("layer_types") or ()
@@ -109,7 +109,7 @@ def check_family(model_type: str | None, settings: Any) -> None:
     )
     if other:
         raise UnsupportedModelError(
-            f"{model_type!r} has layers of type {', '.join(other)}; this engine runs attention "
+            f"{model_type!r} has layers of type {', '.join(other)}; the engine runs attention "
             "layers only.",
             _WAY_OUT,
         )
@@ -167,8 +167,8 @@ def kv_layout(model: nn.Module) -> tuple[LayerKV, ...]:
             found.setdefault(index, _layer_kv(module, config))
     if sorted(found) != list(range(len(found))) or not found:
         raise UnsupportedModelError(
-            f"{type(model).__name__}: its attention layers were not recognised "
-            f"({len(found)} found of {getattr(config, 'num_hidden_layers', '?')}).",
+            f"{type(model).__name__}: {len(found)} of "
+            f"{getattr(config, 'num_hidden_layers', '?')} attention layers recognised.",
             _WAY_OUT,
         )
     return tuple(found[i] for i in range(len(found)))

@@ -1,4 +1,4 @@
-"""A model folder, checked: what is in it, before a byte of its weights is read."""
+"""A model folder, checked without reading its weights."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _locate(path: Path, dummy: bool) -> tuple[Path, Path]:
         raise _gguf(path)
     raise CheckpointError(
         f"{path} is not a model folder: it has no config.json.",
-        "Choose the folder that holds config.json and the *.safetensors files.",
+        "Choose a folder with config.json and *.safetensors files.",
     )
 
 
@@ -153,16 +153,15 @@ def _not_a_folder(path: Path) -> CheckpointError:
     if path.suffix == ".safetensors" or path.name == "config.json":
         return CheckpointError(f"{path} is a file.", f"Open the folder it is in: {path.parent}")
     return CheckpointError(
-        f"{path} is a file and not a model folder.",
+        f"{path} is a file, not a model folder.",
         "Choose a folder with config.json and *.safetensors files.",
     )
 
 
 def _gguf(path: Path) -> CheckpointError:
     return CheckpointError(
-        f"{path} is a GGUF model, which this program does not read.",
-        "Get the safetensors repository that it was converted from: its model card names it "
-        "(base_model).",
+        f"{path} is a GGUF model; Inferdeck reads safetensors.",
+        "Get the safetensors repository of the model: base_model on its model card.",
     )
 
 
@@ -219,9 +218,9 @@ def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, bool]:
         )
     if model_type not in CONFIG_MAPPING:
         raise UnsupportedModelError(
-            f"{file} names the model type {model_type!r}, which transformers {__version__} does "
-            "not know.",
-            "Update transformers, or choose another model. Code inside a model folder is not run.",
+            f"{file} has model_type {model_type!r}, which transformers {__version__} does not "
+            "support.",
+            "Update transformers, or choose another model. Code in model folders does not run.",
         )
     try:
         config = CONFIG_MAPPING[model_type].from_dict(dict(raw))
@@ -274,7 +273,7 @@ def _read_indexed(folder: Path, index: Path) -> dict[str, TensorInfo]:
     if absent:
         raise CheckpointError(
             f"{len(absent)} tensors of {index} are not in its files: {_few(absent)}.",
-            "Download the model again: index and files do not belong together.",
+            "Download the model again: its index belongs to other files.",
         )
     return tensors
 
@@ -301,10 +300,10 @@ def _no_weights(folder: Path) -> CheckpointError:
     for pattern in _PYTORCH_FILES:
         if any(folder.glob(pattern)):
             return CheckpointError(
-                f"{folder} has its weights as {pattern} files only. Those can run code when "
-                "opened, so this program reads safetensors only.",
-                "Convert it: load it with transformers and call save_pretrained, or use the "
-                "safetensors branch of its repository.",
+                f"{folder} has weights in {pattern} files only. Opening those can run code: "
+                "Inferdeck reads safetensors only.",
+                "Use the safetensors branch of its repository, or convert it: load it with "
+                "transformers and call save_pretrained.",
             )
     return CheckpointError(
         f"{folder} has a config.json and no weights (*.safetensors).",

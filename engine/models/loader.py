@@ -113,7 +113,7 @@ def load_model(
     resolve_class(checkpoint)
     if load_format == "auto" and not checkpoint.tensors:
         raise ConfigError(
-            f"{checkpoint.name} was opened without its weights.", 'Use load format "dummy".'
+            f"{checkpoint.name} was opened without weights.", 'Use load format "dummy".'
         )
     device_map = DeviceMap(device)
     if host_layers or starts:
@@ -153,9 +153,8 @@ def _load(request: LoadRequest, load_format: str) -> LoadedModel:
     model = prepared.model
     if with_experts and EXPERTS not in agreed:
         raise UnsupportedModelError(
-            f"{type(model).__name__} computes its experts in a way that quantized weights cannot "
-            "follow.",
-            "Open it in 16 bits, or choose another model.",
+            f"{type(model).__name__} has experts that do not support quantized weights.",
+            "Load it in 16 bits, or choose another model.",
         )
     _fill(prepared, source, request)
     notices = [*source.notices, *_slow_kernels(request)]
@@ -220,7 +219,7 @@ def _find_head(model: nn.Module, source: WeightSource, device_map: DeviceMap) ->
 
 
 def _slow_kernels(request: LoadRequest) -> list[str]:
-    """What makes products with quantized weights slow here."""
+    """Notices of quantized products without a fast kernel."""
     notices = []
     devices, size = request.device_map.devices, request.scheme.group_size
     multiple = WORDS if any(name != CPU for name in devices) else 2

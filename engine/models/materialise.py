@@ -64,7 +64,7 @@ def allocate(
     they are on one device.
 
     Floating-point tensors get `dtype`, but for those that `keep` asks to stay in float32.
-    Raises OutOfMemoryError with the bytes that could not be had.
+    Raises OutOfMemoryError with the bytes.
     """
     for name, slot in slots.items():
         if _shares(name, tied, device_map):
@@ -150,8 +150,7 @@ def compute_buffers(model: nn.Module, device_map: DeviceMap) -> None:
         unset = [n for n in names if _has_nan(module.get_buffer(n))]
         if unset:
             raise UnsupportedModelError(
-                f"{type(module).__name__} does not compute its buffer {unset[0]} when it is "
-                "loaded.",
+                f"{type(module).__name__} leaves its buffer {unset[0]} unset when it is loaded.",
                 "Update transformers, or choose another model.",
             )
 
@@ -177,7 +176,7 @@ def freeze_rotary(model: nn.Module, max_model_len: int) -> list[str]:
                     kind[layer_type] = "frozen"
                     notices.add(layer_kind)
     return [
-        f"Rotary frequencies ({kind}) are fixed for a context of {max_model_len:,} tokens."
+        f"RoPE scaling ({kind}) is fixed for a context of {max_model_len:,} tokens."
         for kind in sorted(notices)
     ]
 
@@ -221,8 +220,8 @@ def _empty(shape: torch.Size, dtype: torch.dtype, device: str, name: str) -> tor
     except (RuntimeError, MemoryError) as error:
         needed = shape.numel() * dtype.itemsize
         raise OutOfMemoryError(
-            f"No memory for {name}: {needed:,} bytes could not be had on {device} ({error}).",
-            "Choose a smaller model or a 16-bit dtype, or close other programs.",
+            f"Out of memory for {name}: {needed:,} bytes on {device} ({error}).",
+            "Choose a 16-bit dtype, a quantization or a smaller model, or close other programs.",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Finds where a model can be divided: what it computes before its layers, and what after them."""
+"""Assigns the modules of a model to devices: CPU offload and pipelines."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _before(model: nn.Module, layers: nn.ModuleList) -> list[nn.Module]:
     try:
         with torch.inference_mode():
             forward(model, one, one, one)
-        problem = "it does not call its layers one by one"
+        problem = "no call of its layers"
     except _ReachedLayersError:
         return called
     except Exception as error:  # a class of transformers may raise anything
@@ -78,7 +78,7 @@ def _before(model: nn.Module, layers: nn.ModuleList) -> list[nn.Module]:
         for hook in hooks:
             hook.remove()
     raise UnsupportedModelError(
-        f"{type(model).__name__} cannot be divided between two devices: what it computes before "
-        f"its layers could not be found out ({problem}).",
+        f"{type(model).__name__} does not run on several devices: the modules before its layers "
+        f"are unknown ({problem}).",
         'Set gpu_layers to "all" and pipeline_parallel_size to 1, or choose the device cpu.',
     )

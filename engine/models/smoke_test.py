@@ -1,4 +1,4 @@
-"""A trial of an architecture that was never tested: does it compute packed sequences rightly?
+"""Smoke test of an untested architecture: are packed sequences computed as single ones?
 
 Most decoder-only classes of transformers do. Some keep state across the tokens of a row, build
 their own mask, or never call the attention interface: their sequences would leak into each other
@@ -54,24 +54,24 @@ def check_architecture(config: Any, model_class: type[nn.Module]) -> None:
     if config.model_type in TESTED:
         return
     hashable: Any = model_class  # a class is; its stub in torch says otherwise
-    reason = _trial(hashable, shrunk_config(config).to_json_string(use_diff=False))
+    reason = _run(hashable, shrunk_config(config).to_json_string(use_diff=False))
     if reason is not None:
         raise UnsupportedModelError(
-            f"{model_class.__name__} cannot be served: {reason}",
+            f"{model_class.__name__} is not supported: {reason}",
             "Use a model of another architecture, for example Llama, Qwen3, Mistral or Gemma.",
         )
 
 
 @functools.cache
-def _trial(model_class: Any, config_json: str) -> str | None:
+def _run(model_class: Any, config_json: str) -> str | None:
     found = difference_in(config_json, functools.partial(_packed_and_alone, model_class))
     if isinstance(found, str):
         return found
     if found <= TOLERANCE:
         return None
     return (
-        f"in a trial of a few layers, packed sequences differ from single ones by {found:.2g} "
-        f"(allowed {TOLERANCE:g}); it keeps state of its own between tokens."
+        f"in a smoke test of a few layers, packed sequences differ from single ones by "
+        f"{found:.2g} (allowed {TOLERANCE:g}). It keeps state between tokens."
     )
 
 
@@ -99,7 +99,7 @@ def difference_in(
     except UnsupportedModelError as error:
         return error.cause
     except Exception as error:  # whatever a class of transformers raises is the answer
-        return f"a trial of a few layers failed with {type(error).__name__}: {error}"
+        return f"a smoke test of a few layers failed with {type(error).__name__}: {error}"
     difference = float((found - expected).abs().max())
     return difference if difference == difference else math.inf
 
@@ -164,8 +164,8 @@ def _packed(model: nn.Module, sequences: Sequence[list[int]]) -> torch.Tensor:
     layers = probe_kv(model)
     if len(layers) != model.config.num_hidden_layers:  # type: ignore[union-attr]
         raise UnsupportedModelError(
-            f"only {len(layers)} of its {model.config.num_hidden_layers} layers "  # type: ignore[union-attr]
-            "reach the attention function of the engine.",
+            f"{len(layers)} of its {model.config.num_hidden_layers} layers "  # type: ignore[union-attr]
+            "call the engine's attention.",
         )
     tables, first_block = [], 0
     for ids in sequences:

@@ -50,7 +50,7 @@ _HARMLESS = re.compile(
 
 
 CODES = "CODES"
-"""The dtype of what stands for a matrix in few bits: always [out, in]."""
+"""The dtype of a quantized matrix: always [out, in]."""
 
 
 class Placement(NamedTuple):
@@ -101,7 +101,7 @@ class WeightMap:
     unexpected: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)  # parts of a multimodal model not needed
     spare_biases: dict[str, TensorInfo] = field(default_factory=dict)
-    """Biases on disk of linears in few bits that have none: they have to be zero."""
+    """Biases on disk of quantized linears that have none: they have to be zero."""
 
     @property
     def total_bytes(self) -> int:
@@ -224,7 +224,7 @@ def _check_experts(result: WeightMap, reference: nn.Module) -> None:
         wanted = expected[name].numel()
         if count != wanted:
             raise CheckpointError(
-                f"{name} needs {wanted:,} numbers, and the experts that are there have {count:,}.",
+                f"{name} needs {wanted:,} values; the experts of the checkpoint have {count:,}.",
                 "Download the model again: it is incomplete.",
             )
 
@@ -281,7 +281,7 @@ def _check_complete(result: WeightMap, reference: nn.Module, checkpoint: Checkpo
     )
     if missing:
         raise CheckpointError(
-            f"{len(missing)} tensors that {type(reference).__name__} needs are missing in "
+            f"{len(missing)} tensors of {type(reference).__name__} are missing in "
             f"{checkpoint.path}: {few(missing)}.",
             "Download the model again, or check that config.json belongs to these weights.",
         )
@@ -291,7 +291,7 @@ def _check_complete(result: WeightMap, reference: nn.Module, checkpoint: Checkpo
     unexpected = [name for name in unexpected if not _HARMLESS.search(name)]
     if unexpected:
         raise CheckpointError(
-            f"{len(unexpected)} tensors in {checkpoint.path} have no place in "
+            f"{len(unexpected)} tensors in {checkpoint.path} are not part of "
             f"{type(reference).__name__}: {few(unexpected)}.",
             "Check that config.json belongs to these weights (number of layers, architecture).",
         )
@@ -306,10 +306,10 @@ def _check_shapes(result: WeightMap, reference: nn.Module) -> None:
             whole = whole.mT
         wanted = tuple(whole[part].shape if part else whole.shape)
         if wanted != info.shape:
-            wrong.append(f"{name} is {list(info.shape)} and should be {list(wanted)}")
+            wrong.append(f"{name} is {list(info.shape)}, expected {list(wanted)}")
     if wrong:
         raise CheckpointError(
-            f"{len(wrong)} tensors do not have the shape that config.json asks for: {few(wrong)}.",
+            f"{len(wrong)} tensors have another shape than config.json says: {few(wrong)}.",
             "Check that config.json belongs to these weights.",
         )
 

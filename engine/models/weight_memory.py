@@ -1,4 +1,4 @@
-"""What weights weigh: predicted from shapes before they are loaded, measured afterwards."""
+"""Weight memory: predicted from shapes before loading, measured afterwards."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def measured_parts(model: nn.Module) -> Parts:
 def _held(
     checkpoint: Checkpoint, reference: nn.Module, scheme: Scheme
 ) -> tuple[Mapping[str, tuple[int, ...]], Scheme]:
-    """Shapes of the weights in few bits by their names (on disk, where they are stored so), and the
-    rounding whose bytes they take."""
+    """Shapes of the quantized weights by name (as on disk, for a quantized checkpoint), and the
+    scheme whose bytes they take."""
     stored = checkpoint.quantization
     if stored is None:
         shapes = weights_to_hold(reference) if scheme.method != "none" else {}

@@ -28,7 +28,7 @@ class PeerFailedError(InferdeckError):
     """Another rank failed in this step; its own error tells why."""
 
     def __init__(self) -> None:
-        super().__init__("Another rank failed.")
+        super().__init__("Another tensor parallel rank failed.")
 
 
 class Meeting(Protocol):

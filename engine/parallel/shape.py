@@ -1,4 +1,4 @@
-"""What each of several ranks has of a model (Shoeybi et al., "Megatron-LM", 2019).
+"""How a model is sharded for tensor parallelism (Shoeybi et al., "Megatron-LM", 2019).
 
     weight                     whole [out, in]      of each of N ranks
     q_proj, k_proj, v_proj     [heads * D, H]       [heads / N * D, H]      its own heads
@@ -79,7 +79,7 @@ def shape_of(config: Any, size: int) -> Shape:
     whole, part = build_on_meta(config), build_on_meta(own)
     names, parts = whole.state_dict(), part.state_dict()
     if set(names) != set(parts):
-        raise _cannot(whole, "its parts have other weights than the whole")
+        raise _cannot(whole, "its shards have other weights than the model")
     _check_buffers(whole, part)
     cuts = {
         name: _cut(whole, name, tuple(names[name].shape), tuple(parts[name].shape), size)
@@ -89,7 +89,7 @@ def shape_of(config: Any, size: int) -> Shape:
     vocabulary = _vocabulary(whole)
     sums = _sums(whole, {name for name in cuts if name not in vocabulary})
     if not sums:
-        raise _cannot(whole, "its layers have no heads and no widths of their own")
+        raise _cannot(whole, "its layers have no heads or widths to shard")
     cut_words = vocabulary & set(cuts)
     if cut_words and cut_words != vocabulary:
         raise _cannot(whole, "its embeddings and its head have different vocabularies")
@@ -122,7 +122,7 @@ def rank_config(config: Any, size: int) -> Any:
         value = of_all_layers(config, name, ...)
         if value is ...:
             raise UnsupportedModelError(
-                f"Its layers differ in {name}, and ranks can share layers alike only.",
+                f"Its layers differ in {name}; tensor parallelism needs equal layers.",
                 "Set tensor_parallel_size to 1, or choose another model.",
             )
         if not isinstance(value, int) or not value:
@@ -133,7 +133,7 @@ def rank_config(config: Any, size: int) -> Any:
             setattr(own, name, value // size)
     if odd:
         raise UnsupportedModelError(
-            f"{size} ranks cannot share this model: {', '.join(odd)} cannot be divided by {size}.",
+            f"tensor_parallel_size {size} does not divide {', '.join(odd)}.",
             "Choose a tensor_parallel_size that divides them.",
         )
     own.vocab_size = -(-int(config.vocab_size) // size)
@@ -146,13 +146,13 @@ def _cut(
 ) -> Cut:
     differ = [d for d, (a, b) in enumerate(zip(whole, part, strict=False)) if a != b]
     if len(whole) != len(part) or len(differ) != 1:
-        raise _cannot(model, f"{name} is {list(whole)}, and {list(part)} in a part")
+        raise _cannot(model, f"{name} is {list(whole)}, and {list(part)} in a shard")
     (dim,) = differ
     if len(whole) == 1 and name.endswith(".weight"):
-        raise _cannot(model, f"{name} is of a norm over all {whole[0]:,} that would be divided")
+        raise _cannot(model, f"{name} is a norm over all {whole[0]:,} elements, which would be cut")
     segments = _segments(model, name, whole[dim])
     if sum(-(-segment // size) for segment in segments) != part[dim]:
-        raise _cannot(model, f"{name} is {list(whole)}, and {list(part)} in a part")
+        raise _cannot(model, f"{name} is {list(whole)}, and {list(part)} in a shard")
     return Cut(dim, whole[dim], part[dim], segments)
 
 
@@ -207,11 +207,11 @@ def _check_buffers(whole: nn.Module, part: nn.Module) -> None:
     others = dict(part.named_buffers())
     for name, buffer in whole.named_buffers():
         if name not in others or others[name].shape != buffer.shape:
-            raise _cannot(whole, f"{name} is not the same in its parts")
+            raise _cannot(whole, f"{name} differs in its shards")
 
 
 def _cannot(model: nn.Module, why: str) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"{type(model).__name__} cannot be divided among ranks: {why}.",
+        f"{type(model).__name__} does not support tensor parallelism: {why}.",
         "Set tensor_parallel_size to 1, or choose another model.",
     )

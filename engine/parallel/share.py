@@ -1,4 +1,4 @@
-"""Cuts tensors, and matrices of codes, into what a rank has of them."""
+"""Shards of tensors and of quantized matrices."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _ints(matrix: IntCodes, dim: int, start: int, end: int) -> IntCodes:
         return replace(matrix, codes=codes, scales=matrix.scales[start:end].clone(), zeros=zeros)
     if matrix.groups is not None:
         raise UnsupportedModelError(
-            "The columns of its weights are grouped by activation order (desc_act), so that the "
-            "groups of a rank's columns are of unlike sizes.",
+            "Its quantization groups follow the activation order (desc_act): shards of the columns "
+            "cut the groups unequally.",
             "Set tensor_parallel_size to 1, or choose a checkpoint without desc_act.",
         )
     size = _common(matrix.group_size, matrix.shape[1], start, end)
@@ -81,7 +81,7 @@ def _table(matrix: TableCodes, dim: int, start: int, end: int) -> TableCodes:
     count, width = matrix.shape
     if width % matrix.block_size:
         raise UnsupportedModelError(
-            f"Scales of {matrix.block_size} weights run over the ends of rows of {width}.",
+            f"Quantization blocks of {matrix.block_size} cross the ends of rows of {width}.",
             "Set tensor_parallel_size to 1, or choose another checkpoint.",
         )
     codes = matrix.codes.narrow(dim, start, end - start).clone()
@@ -168,7 +168,7 @@ class Share:
         covered = part[dim] if dim < len(part) else slice(0, cut.whole)
         if not isinstance(covered, slice) or (covered.step or 1) != 1:
             raise UnsupportedModelError(
-                f"{name} lies on disk in rows that take turns, which ranks cannot share.",
+                f"{name} is stored with interleaved rows, which cannot be sharded.",
                 "Set tensor_parallel_size to 1, or choose another checkpoint.",
             )
         start = covered.start or 0

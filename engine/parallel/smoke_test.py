@@ -1,4 +1,4 @@
-"""Whether a class of transformers computes the same in parts.
+"""Smoke test of tensor parallelism: whether a class of transformers computes the same in shards.
 
 That the shapes of a part come out right does not say that its numbers do: a norm over all heads
 needs the sum of all of them, some classes store projections in an order of their own. So two layers
@@ -44,23 +44,23 @@ def check_division(config: Any, size: int) -> None:
     shape_of(config, size)
     if config.model_type in TESTED:
         return
-    reason = _trial(shrunk_config(config).to_json_string(use_diff=False), size)
+    reason = _run(shrunk_config(config).to_json_string(use_diff=False), size)
     if reason is not None:
         raise UnsupportedModelError(
-            f"{class_for(config).__name__} cannot be divided among ranks: {reason}",
+            f"{class_for(config).__name__} does not support tensor parallelism: {reason}",
             "Set tensor_parallel_size to 1, or choose another model.",
         )
 
 
 @functools.cache
-def _trial(config_json: str, size: int) -> str | None:
+def _run(config_json: str, size: int) -> str | None:
     found = difference_in(config_json, functools.partial(_parts_and_whole, size))
     if isinstance(found, str):
         return found
     if found <= TOLERANCE:
         return None
     return (
-        "in a trial of a few layers the ranks' logits differ from the whole model's by "
+        "in a smoke test of a few layers the sharded logits differ from the model's by "
         f"{found:.2g} (allowed {TOLERANCE:g})."
     )
 

@@ -86,9 +86,9 @@ class Team:
     @property
     def description(self) -> str:
         if is_cuda(self.devices[0]):
-            return f"{self.size} ranks, on {', '.join(self.devices)}"
-        where = ", each on NUMA nodes of its own" if all(self.cores) else ""
-        return f"{self.size} ranks of {self._wanted} threads{where}"
+            return f"tensor parallel on {', '.join(self.devices)}"
+        where = ", one NUMA node each" if all(self.cores) else ""
+        return f"{self.size} tensor parallel ranks, {self._wanted} threads each{where}"
 
 
 def _begin(device: str, cores: frozenset[int]) -> None:

@@ -69,7 +69,7 @@ def tokens_of(engine: LLMEngine) -> list[list[int]]:
 def test_ranks_that_share_a_gpu(make: Make, family: str, on_one_gpu: None) -> None:
     wanted = tokens_of(make(family, device="cpu"))
     engine = make(family, tensor_parallel_size=2)
-    assert engine.model_info.kernels["ranks"] == "2 ranks, on cuda:0, cuda:0"
+    assert engine.model_info.kernels["ranks"] == "tensor parallel on cuda:0, cuda:0"
     assert tokens_of(engine) == wanted
 
 

@@ -103,7 +103,7 @@ def divided_snapshot(at: float, **changes: Any) -> EngineSnapshot:
         process=plan.weights + plan.kv_cache + round(0.21 * GIB), free=GIB,
         host_weights=plan.host_weights, host_kv_cache=plan.host_kv_cache,
     )  # fmt: skip
-    name = "NVIDIA GeForce RTX 3050, and the CPU for 8 of 28 layers"
+    name = "NVIDIA GeForce RTX 3050, CPU offload of 8 of 28 layers"
     model = replace(MODEL, device="cuda:0", device_name=name)
     return replace(before, **{"memory": held, "model": model, **changes})
 

@@ -1,4 +1,4 @@
-"""A mixture's experts whose weights are held in few bits: one after the other, on a GPU at once."""
+"""Quantized experts of a mixture: one after the other, on a GPU at once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class HeldExperts(nn.Module):
 
     @property
     def num_weights(self) -> int:
-        """Parameters that are held in few bits."""
+        """Parameters that are quantized."""
         each = (weights.shape for held in self._held.values() for weights in held)
         return sum(outputs * inputs for outputs, inputs in each)
 

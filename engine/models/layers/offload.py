@@ -1,4 +1,4 @@
-"""What a layer is given, tensor by tensor, on the device that computes it."""
+"""Carries the inputs of layers between devices: CPU offload and pipelines."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Crossing:
                 self.close()
                 shape = list(tensor.shape)
                 raise UnsupportedModelError(
-                    f"its layers are given a tensor {shape}, which is not one row a token"
+                    f"its layers get a tensor {shape}, which does not have one row per token"
                 )
             self._static.append(torch.zeros_like(tensor, device=self._device))
 
@@ -93,7 +93,7 @@ class Crossing:
         with self._computing(_Half.CPU):
             _until_half(run)
             if len(self._carried) != len(self._static):
-                raise RuntimeError("a layer of the GPU was given something else than before")
+                raise RuntimeError("a layer on the GPU got other inputs than at capture")
 
     def compute_on_gpu(self, run: Callable[[], Tensor]) -> Tensor:
         """The second half, with what lies in static memory now."""
@@ -155,7 +155,7 @@ class Crossing:
             return tensor
         place = len(self._carried)
         if place >= len(self._static):
-            raise RuntimeError("a layer of the GPU was given something else than before")
+            raise RuntimeError("a layer on the GPU got other inputs than at capture")
         static = self._static[place][:, : tensor.shape[1]]
         if self._half is _Half.CPU:
             host = host_buffer(tensor.shape, tensor.dtype, self._device).copy_(tensor)
@@ -173,7 +173,7 @@ def _until_half(run: Callable[[], object]) -> None:
         run()
     except _HalfDoneError:
         return
-    raise RuntimeError("the layers of the GPU were not reached")
+    raise RuntimeError("no layer on the GPU was called")
 
 
 def carry_between_gpus(model: nn.Module, device_map: DeviceMap) -> None:

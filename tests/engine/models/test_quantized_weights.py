@@ -394,7 +394,7 @@ class TestBadInput:
     ) -> None:
         monkeypatch.setattr(HeldExperts, "forward", lambda self, x, i, w: x)
         folder = save(make_model("mixtral"), tmp_path)
-        with pytest.raises(UnsupportedModelError, match=r"experts.*cannot follow"):
+        with pytest.raises(UnsupportedModelError, match=r"MixtralForCausalLM.*experts"):
             load(folder, scheme=Scheme("int8"))
 
     def test_a_quantized_matrix_of_the_wrong_size(self, tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ class TestBadInput:
         file = tmp_path / "config.json"
         config = json.loads(file.read_text())
         file.write_text(json.dumps(config | {"intermediate_size": 128}))
-        with pytest.raises(CheckpointError, match=r"should be \[128, 64\]"):
+        with pytest.raises(CheckpointError, match=r"\[96, 64\].*\[128, 64\]"):
             load(tmp_path)
 
 

@@ -137,7 +137,7 @@ def test_a_draft_that_cannot_be_captured_is_said_of_the_draft(
     engine = make_engine(**draft_settings(draft_folder))
     assert "decode" in engine.model_info.kernels and "draft" not in engine.model_info.kernels
     (notice,) = engine.model_info.notices
-    assert "not permitted" in notice and "Every step of the draft model is launched" in notice
+    assert "not permitted" in notice and "draft model" in notice
     assert results(engine) == plain
 
 
@@ -189,7 +189,7 @@ def test_what_failed_is_gone_before_the_old_is_made_again(
     with monkeypatch.context() as patch:
         patch.setattr(cache_building, "make_backend", noted)
         patch.setattr(cache_building, "make_proposer", fails)
-        with pytest.raises(OutOfMemoryError, match="could not be allocated"):
+        with pytest.raises(OutOfMemoryError, match=r"KV cache of .* GiB"):
             engine.reconfigure(**draft_settings(draft_folder))
     assert alive == [0, 0]
     assert engine.config.speculative_method == "off"

@@ -304,7 +304,7 @@ def test_no_timer_is_left(qtbot, charts: LiveCharts, clock: RedrawClock) -> None
         ("cpu", "A processor", 2, 1, "cpu, TP 2, 2 threads"),
         ("cuda:0", "NVIDIA H200", 1, 1, "cuda:0, H200"),
         ("cuda:1", "4 x NVIDIA H200", 4, 1, "cuda:1, TP 4, H200"),
-        ("cuda:1", "4 x NVIDIA H200, one behind the other", 1, 4, "cuda:1, PP 4, H200"),
+        ("cuda:1", "4 x NVIDIA H200, pipeline parallel", 1, 4, "cuda:1, PP 4, H200"),
     ],
 )
 def test_the_strip_shows_the_parallel_sizes(
