@@ -1,1 +1,4 @@
-"""The map of the KV cache: one cell per physical block."""
+"""The KV block map.
+
+    picture (pixels), block_map (widget), panel (legend, pointed block)
+"""

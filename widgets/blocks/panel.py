@@ -1,4 +1,4 @@
-"""What the map says in words. No Qt."""
+"""`BlocksPanel`: the KV block map with its legend, usage and the pointed block."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from widgets.plot.painted import NONE
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
 Name = Callable[[str], str]
-"""The name of a request, as the user knows it, from its id."""
+"""Request id to display name."""
 
 _SHOWN_TEXT = 160
 
@@ -53,35 +53,35 @@ def summary(blocks: BlockSnapshot, precision: str = "") -> str:
 
 
 def losses(blocks: BlockSnapshot, counters: Counters) -> str:
-    """Places lost in partly filled blocks, prefix hits and evictions."""
-    places = blocks.num_used * blocks.block_size
-    lost = f"{100 * blocks.num_wasted_tokens / places:.1f} %" if places else "0 %"
-    hits = f"{100 * counters.prefix_hit_rate:.0f} %" if counters.prefix_queries else "none yet"
-    return f"lost {lost} · prefix hits {hits} · evictions {counters.evictions:,}"
+    """Unused slots in partly filled blocks, prefix hits and evictions."""
+    slots = blocks.num_used * blocks.block_size
+    lost = f"{100 * blocks.num_wasted_tokens / slots:.1f} %" if slots else "0 %"
+    hits = f"{100 * counters.prefix_hit_rate:.0f} %" if counters.prefix_queries else "–"
+    return f"unused slots {lost} · prefix hits {hits} · evictions {counters.evictions:,}"
 
 
 def describe(blocks: BlockSnapshot, block: int, owners: Sequence[str], name: Name) -> str:
-    """A block in one line: its state, its tokens, who holds it."""
+    """A block in one line: state, tokens, requests."""
     owner, size = int(blocks.owner[block]), blocks.block_size
     if owner == BLOCK_FREE:
         return f"Block {block:,} · free"
     if owner == BLOCK_CACHED:
-        return f"Block {block:,} · cached: a prefix that nobody holds now, evicted when needed"
+        return f"Block {block:,} · cached prefix, evicted when needed"
     tokens = f"{int(blocks.fill[block])} of {size} tokens"
     holders = int(blocks.ref_count[block])
     names = [f"“{name(o)}”" for o in owners[:2]] or [f"“{name(blocks.owners[owner])}”"]
     more = holders - len(names)
     held = ", ".join(names) + (f" and {more} more" if more > 0 else "")
-    shared = f"shared by {holders}: " if holders > 1 else ""
+    shared = f"shared by {holders} requests: " if holders > 1 else ""
     return f"Block {block:,} · {tokens} · {shared}{held}"
 
 
 def contents(details: BlockDetails, now: float) -> str:
-    """What a block holds, in one line: its text, its hash and its parent's, its age."""
+    """A block's text, hash, parent hash and age."""
     text = details.text.replace("\n", "⏎")
     if len(text) > _SHOWN_TEXT:
         text = text[:_SHOWN_TEXT] + "…"
-    parts = [f"“{text}”" if text else f"{len(details.token_ids)} tokens without text"]
+    parts = [f"“{text}”" if text else f"{len(details.token_ids)} tokens, no text"]
     if not details.token_ids:
         parts = []
     if details.block_hash:
@@ -98,16 +98,16 @@ def _ago(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
-EMPTY_TEXT = "Every KV block appears here when a model is loaded."
-HINT = "Point at a block to read it; click it to see all blocks of its request."
+EMPTY_TEXT = "Open a model to see its KV blocks."
+HINT = "Point at a block to read it. Click it to highlight its request."
 LEGEND = (
-    Swatch("held, a colour per request", lambda table: table.series.owners[:3]),
+    Swatch("in use (one colour per request)", lambda table: table.series.owners[:3]),
     Swatch("shared", lambda table: table.series.owners[:1], mark="text"),
     Swatch("cached", of("kv_cached")),
     Swatch("free", of("free")),
 )
 ASK_AFTER_MS = 80
-"""The engine is asked for a block's text once the mouse rests."""
+"""Delay before the block's text is requested."""
 _WORDS_INTERVAL_S = 0.5
 
 
@@ -138,7 +138,7 @@ class BlocksPanel(QFrame):
         self.note = ElidedLine("text_muted")
         self._view = QScrollArea()
         self._view.setFrameShape(QFrame.Shape.NoFrame)
-        self._view.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the map in it has it
+        self._view.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the map takes the focus
         self._view.setWidgetResizable(True)
         self._view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._view.setWidget(self.map)
@@ -173,9 +173,9 @@ class BlocksPanel(QFrame):
     # Feeding -----------------------------------------------------------------------------------
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """Take a state; what is read changes twice a second, the map when the clock says."""
+        """Take a snapshot; text changes twice a second, the map by its clock."""
         words = not_reported_text(
-            snapshot, "KV blocks", Part.BLOCKS, instead="The KV chart shows how full the cache is."
+            snapshot, "KV blocks", Part.BLOCKS, instead="The KV cache chart shows its usage."
             if Part.KV_USAGE not in snapshot.missing else "",
         )  # fmt: skip
         if words:
@@ -199,7 +199,7 @@ class BlocksPanel(QFrame):
         self._show_words()
 
     def show_details(self, details: BlockDetails | None) -> None:
-        """The engine's answer. An answer for a block that is pointed at no more is dropped."""
+        """The engine's answer; dropped unless the block is still pointed at."""
         if details is not None and details.block == self.map.pointed_index:
             self._details = details
             self._show_words()
@@ -242,8 +242,7 @@ class BlocksPanel(QFrame):
         self.map.setAccessibleDescription(f"{line} {text}".strip())
 
     def _tip(self) -> str:
-        """The lines below the map where one of them is cut: whoever goes there to read it leaves
-        the block."""
+        """The lines below the map, where they are elided."""
         lines = [line.text() for line in (self.line, self.text) if line.text()]
         is_cut = self.line.is_cut() or self.text.is_cut()
         return "<br>".join(map(escape, lines)) if is_cut else ""
@@ -254,4 +253,4 @@ class BlocksPanel(QFrame):
             return HINT
         table = snapshot.blocks.tables[snapshot.blocks.owners.index(owner)]
         shared = int((snapshot.blocks.ref_count[list(table)] > 1).sum())
-        return f"“{self.name(owner)}” · {len(table):,} blocks, {shared:,} of them shared · Esc: all"
+        return f"“{self.name(owner)}” · {len(table):,} blocks, {shared:,} shared · Esc: show all"

@@ -1,4 +1,4 @@
-"""Buttons in a row, and in a second and third where one is too narrow."""
+"""`ButtonRows`: buttons that wrap to more rows."""
 
 from __future__ import annotations
 

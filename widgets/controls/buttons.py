@@ -1,4 +1,4 @@
-"""Small buttons beside messages."""
+"""Icon buttons: plain, shown on hover, copy, jump to end."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class JumpButton(QPushButton):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__("Newest", parent)
-        self.setToolTip("Jump to the newest text (End)")
-        self.setAccessibleName("Jump to the newest text")
+        self.setToolTip("Scroll to the end (End)")
+        self.setAccessibleName("Scroll to the end")
         set_icon(self, "chevron-down")
         self.hide()
 

@@ -1,4 +1,4 @@
-"""What the entries of a combo box say, and which of them cannot be chosen."""
+"""`ElidedCombo`, and entries that cannot be chosen."""
 
 from __future__ import annotations
 

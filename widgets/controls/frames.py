@@ -1,4 +1,4 @@
-"""A panel that keeps to itself what changes in it."""
+"""Page frames: isolated layouts, scrolling by keys, two halves with tabs."""
 
 from __future__ import annotations
 

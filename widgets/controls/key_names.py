@@ -2,7 +2,7 @@
 
     set_key_tip(button, "Open a model", "model.open")    now, and again whenever keys change
 
-The window tells which keys run a command; where nobody has told, none are named.
+The window sets the shortcuts; without them no keys are shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A line of text that gives way."""
+"""`ElidedLine`, title lines, rich single lines and the secret field."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ElidedLine(QWidget):
 
 
 def title_line(text: str = "", *, hugs: bool = True) -> ElidedLine:
-    """A title that gives way; `hugs` as of the line."""
+    """An elided title; `hugs` as of the line."""
     title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=hugs)
     title.set_text(text)
     return title
@@ -111,7 +111,7 @@ class SecretLine(QLineEdit):
         self.setAccessibleName(name)
         self.reveal = QPushButton("Show")
         self.reveal.setCheckable(True)
-        self.reveal.setToolTip("Show the key as it is")
+        self.reveal.setToolTip("Show the key")
         self.reveal.toggled.connect(self._reveal)
 
     def _reveal(self, is_shown: bool) -> None:

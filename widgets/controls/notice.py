@@ -1,4 +1,4 @@
-"""A line that stays until what it says is over, with an action where there is one."""
+"""Notices that stay until resolved, and toasts with an action."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ICONS = {
 
 _ICON = 16
 _MOST_LINES = 3
-"""Of a notice that only informs, before it becomes one that is cut: a problem is told whole."""
+"""Of a notice that only informs, before it becomes one that is cut: problems are shown in full."""
 
 
 class Notice(QFrame):

@@ -1,4 +1,4 @@
-"""What a row of settings shows, and what all its controls have in common."""
+"""`RowSpec`, and `NumberControl`: a slider with a field."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RowSpec:
 
 
 def describe(control: QWidget, spec: RowSpec) -> None:
-    """Name a control to those who cannot see it, and let the wheel pass over it."""
+    """Set the accessible name; ignore the wheel."""
     control.setAccessibleName(spec.label)
     control.setAccessibleDescription(spec.help)
     control.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -53,7 +53,7 @@ def describe(control: QWidget, spec: RowSpec) -> None:
 
 
 class _NoWheel(QObject):
-    """Scrolling the panel must not turn the knob that the pointer happens to pass."""
+    """Scrolling the panel must not change a value under the pointer."""
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.Wheel:

@@ -1,4 +1,4 @@
-"""`FolderList`: folders, to which others are added and which are taken off."""
+"""`FolderList` and `PathControl`: folders to search, and the choice of one."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from PySide6.QtWidgets import (
 from widgets.controls.combo import ElidedCombo
 from widgets.theme.theme import SPACE_2
 
-EMPTY = "No folder yet"
+EMPTY = "No folders"
 ROWS = 4
 
 
 class FolderList(QWidget):
-    """Its value is a tuple of paths. A folder that is not there now is marked, and stays."""
+    """A tuple of paths; missing folders are marked."""
 
     changed = Signal(object)
 
@@ -39,9 +39,9 @@ class FolderList(QWidget):
         self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + 2)
         self.list.itemSelectionChanged.connect(self._show_state)
         self.add = QPushButton("Add folder…")
-        self.add.setToolTip("Look for models in one more folder")
-        self.remove = QPushButton("Take off the list")
-        self.remove.setToolTip("Nothing is deleted (Delete)")
+        self.add.setToolTip("Search another folder for models")
+        self.remove = QPushButton("Remove")
+        self.remove.setToolTip("Remove from the list; files are kept (Delete)")
         for button in (self.add, self.remove):
             button.setAutoDefault(False)
         self.add.clicked.connect(self._ask)
@@ -72,7 +72,7 @@ class FolderList(QWidget):
         self.list.clear()
         for path in value:
             is_there = Path(path).is_dir()
-            item = QListWidgetItem(path if is_there else f"{path} (not there now)", self.list)
+            item = QListWidgetItem(path if is_there else f"{path} (missing)", self.list)
             item.setData(Qt.ItemDataRole.UserRole, path)
             item.setToolTip(path)
         if not value:
@@ -85,7 +85,7 @@ class FolderList(QWidget):
             self._become((*self.value(), path))
 
     def _ask(self) -> None:
-        dialog = QFileDialog(self, "A folder of models", str(Path.home()))
+        dialog = QFileDialog(self, "Choose model folder", str(Path.home()))
         dialog.setFileMode(QFileDialog.FileMode.Directory)
         dialog.setOption(QFileDialog.Option.ShowDirsOnly)
         dialog.fileSelected.connect(self.add_folder)

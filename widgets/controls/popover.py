@@ -1,4 +1,4 @@
-"""A panel that opens over the window at a button, and closes when one presses elsewhere."""
+"""`Popover`: opens at a button, closes on a click outside."""
 
 from __future__ import annotations
 

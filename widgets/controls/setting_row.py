@@ -1,10 +1,10 @@
 """Rows of a settings panel: label and badge, a control, and one line of consequence below it.
 
-    Running requests            (live)
+    Max running requests        (live)
     ----o------------------         16
     3 running · 0 waiting
 
-A row knows a plain `RowSpec` and a value; it never knows whose setting it is.
+A row shows a `RowSpec` and a value; it is independent of the setting.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SettingRow(QWidget):
             control.field.refused.connect(lambda why: self.refused.emit(spec.name, why))
 
     def show_default(self, text: str) -> None:
-        """It differs from its default, which is `text`: offer the way back. "": it does not."""
+        """Offer to reset to the default `text`; "" hides the button."""
         if self._reset is None:
             if not text:
                 return
@@ -92,11 +92,11 @@ class SettingRow(QWidget):
             self._reset.clicked.connect(lambda: self.reset_wanted.emit(self.spec.name))
             self._head.insertWidget(1, self._reset)
         self._reset.setVisible(bool(text))
-        self._reset.setToolTip(f"Changed. Back to the default: {text}")
-        self._reset.setAccessibleName(f"{self.spec.label}: back to the default, {text}")
+        self._reset.setToolTip(f"Reset to default: {text}")
+        self._reset.setAccessibleName(f"{self.spec.label}: reset to default, {text}")
 
     def take_focus(self) -> None:
-        """Bring the keyboard to the control, where one can set something."""
+        """Focus the control."""
         inner = [self._control, *self._control.findChildren(QWidget)]
         fields = [w for w in inner if w.focusPolicy() & Qt.FocusPolicy.TabFocus and w.isEnabled()]
         if fields:
@@ -104,12 +104,12 @@ class SettingRow(QWidget):
 
     @property
     def is_marked(self) -> bool:
-        """Whether the way back to the default is offered."""
+        """Whether the reset button is shown."""
         return self._reset is not None and not self._reset.isHidden()
 
     @property
     def reset(self) -> QToolButton | None:
-        """The way back to the default, once it was offered."""
+        """The reset button, once shown."""
         return self._reset
 
     @property
@@ -125,7 +125,7 @@ class SettingRow(QWidget):
         return self._hint_tone
 
     def describe_choices(self, choices: Sequence[tuple[Any, str, str]]) -> None:
-        """(value, text, why it cannot be chosen or "") of the choices of this row."""
+        """(value, text, refusal or "") per choice."""
         assert isinstance(self._control, ChoiceControl)
         describe_items(self._control, choices)
 
@@ -137,7 +137,7 @@ class SettingRow(QWidget):
         self._control.set_value(value)
 
     def keep_hint_lines(self, count: int) -> None:
-        """Room for a hint of so many lines stays, said or not: rows below do not move."""
+        """Reserve room for so many hint lines."""
         self._hint_lines = count
         self._keep_room()
 
@@ -148,7 +148,7 @@ class SettingRow(QWidget):
             self._hint.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
 
     def set_hint(self, text: str, tone: HintTone = "small") -> None:
-        """Show a line or two below the control: a figure, what is pending, what went wrong."""
+        """Show a hint below the control."""
         self._keep_room()
         if text != self._hint.text():
             self._hint.setText(text)
@@ -158,11 +158,11 @@ class SettingRow(QWidget):
 
     @property
     def action(self) -> QPushButton:
-        """A way out below the hint; hidden where there is none."""
+        """The action below the hint; hidden without one."""
         return self._action
 
     def set_action(self, text: str, do: Callable[[], object]) -> None:
-        """Offer `do` below the hint; nothing where `text` is empty."""
+        """Offer an action below the hint; "" hides it."""
         self._do = do
         if text != self._action.text():
             self._action.setText(text)

@@ -1,4 +1,4 @@
-"""A row of colours with their names: the legend of a map or a timeline."""
+"""`Swatches`: the legend of a map or timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the program's tables of rows look and are walked through."""
+"""Look and keyboard of tables, and a plain table model."""
 
 from __future__ import annotations
 

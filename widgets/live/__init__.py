@@ -1,1 +1,4 @@
-"""The leading figures and the live charts of the engine."""
+"""Live figures of the engine.
+
+    figures (values and texts), strip (top of the window), charts (grid of time charts)
+"""

@@ -1,1 +1,4 @@
-"""The command palette: what the window can do, and its settings, by a few letters."""
+"""The command palette.
+
+    items (search and list), palette (popup)
+"""

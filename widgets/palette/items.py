@@ -1,4 +1,4 @@
-"""Finding what somebody means by a few letters. No Qt."""
+"""Fuzzy search of commands, and the list that shows the matches."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class EntryModel(QAbstractListModel):
             case Qt.ItemDataRole.DisplayRole:
                 return row.entry.text
             case Qt.ItemDataRole.AccessibleTextRole:
-                why_not = row.entry.why_not or "not possible now"
+                why_not = row.entry.why_not or "unavailable"
                 state = "" if row.entry.is_enabled else f", {why_not}"
                 return ", ".join(filter(None, row.entry[1:4])) + state
             case Qt.ItemDataRole.ToolTipRole:
@@ -142,7 +142,7 @@ class EntryModel(QAbstractListModel):
         return self._rows[row].entry
 
     def show_matches(self, entries: Sequence[Entry], matches: Sequence[Match]) -> None:
-        """`matches` number the `entries`. What is not possible now comes last."""
+        """`matches` number the `entries`. Unavailable commands come last."""
         self.beginResetModel()
         rows = [Row(entries[match.number], match.marks) for match in matches]
         self._rows = sorted(rows, key=lambda row: not row.entry.is_enabled)
@@ -155,7 +155,7 @@ class EntryModel(QAbstractListModel):
 
 
 class EntryDelegate(QStyledItemDelegate):
-    """What it does at the left, then its menu; at the right its shortcut."""
+    """Name, menu, and the shortcut at the right."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)

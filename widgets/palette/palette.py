@@ -1,4 +1,4 @@
-"""`Palette`: a field over the window, and below it the commands that it finds."""
+"""`Palette`: the command palette over the window."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Palette(Popover):
         self._recent: list[str] = []
         self._focus_before: QWidget | None = None
         self.field = QLineEdit()
-        self.field.setPlaceholderText("What do you want to do?")
+        self.field.setPlaceholderText("Search commands and settings")
         self.field.setAccessibleName("Command")
         self.field.setClearButtonEnabled(True)
         self.field.textChanged.connect(lambda text: self._search())
@@ -50,7 +50,7 @@ class Palette(Popover):
         self.view.setUniformItemSizes(True)
         self.view.setMouseTracking(True)
         self.view.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self.view.setAccessibleName("Commands found")
+        self.view.setAccessibleName("Matching commands")
         self.view.entered.connect(self._point_at)
         self._pointer = QCursor.pos()
         self.view.clicked.connect(self._choose)
@@ -87,7 +87,7 @@ class Palette(Popover):
         found = search(query, [entry.text for entry in entries])
         self.model.show_matches(entries, found)
         self.view.setCurrentIndex(self.model.first_enabled())
-        self.nothing.setText(f"No command or setting is called “{query.strip()}”.")
+        self.nothing.setText(f"No command or setting matches “{query.strip()}”.")
         self.nothing.setVisible(not found)
         self.view.setVisible(bool(found))
         row_height = max(1, self.view.sizeHintForRow(0))
@@ -103,7 +103,7 @@ class Palette(Popover):
             self.view.setCurrentIndex(index)
 
     def _move(self, rows: int) -> None:
-        """To another command that is possible, as far as there are such."""
+        """Move to another available command."""
         last = sum(
             bool(self.model.flags(self.model.index(row)) & Qt.ItemFlag.ItemIsEnabled)
             for row in range(self.model.rowCount())
@@ -122,7 +122,7 @@ class Palette(Popover):
         self.chosen.emit(name)
 
     def close_and_return(self) -> None:
-        """Close it, and give the keyboard back to where it was."""
+        """Close and restore the focus."""
         self.hide()
         # an editor may have closed, and be gone, because the palette took its focus
         if self._focus_before is not None and shiboken6.isValid(self._focus_before):

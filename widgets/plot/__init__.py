@@ -1,4 +1,10 @@
-"""Live charts on pyqtgraph: bounded history, decimated drawing, one clock with a budget."""
+"""Plots: pyqtgraph time charts and painted charts on one base.
+
+    series, data, clock, text, table          values, drawing budget, table of values
+    painted                                   Plot and PaintedPlot: menu, T, hover, keys, theme
+    items, marks, overlay, plot_view, header  parts of a time chart
+    time_chart, latency_chart, token_rate_chart, stacked_area, parts_bar
+"""
 
 from widgets.plot.clock import RedrawClock
 from widgets.plot.latency_chart import LatencyChart

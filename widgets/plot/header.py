@@ -1,4 +1,4 @@
-"""A row of small switches, one per series: what the colours mean, and what is shown."""
+"""`ChartHeader`: title, legend that toggles series, note."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LegendKey(QAbstractButton):
         self.is_compact = False
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         tip = f"{series.label}: {series.tip}" if series.tip else series.label
-        self.setToolTip(f"{tip}\nClick to hide or show")
+        self.setToolTip(f"{tip}\nClick to toggle")
         self.setAccessibleName(f"Show {series.label}")
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 

@@ -1,4 +1,4 @@
-"""What happened, for all charts together: settings that were changed, loads, models."""
+"""Marks and time ranges shared by the charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where labels go, so that none covers another and none leaves the plot."""
+"""What is drawn over a time chart: labels, marks, ranges, the cross-line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of a whole over time, stacked: memory by category."""
+"""`StackedAreaChart`: stacked series, such as memory by category."""
 
 from __future__ import annotations
 

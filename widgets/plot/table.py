@@ -1,4 +1,4 @@
-"""A chart's values as text: for the clipboard, a file, and those who cannot see the drawing."""
+"""A plot's values as a table: on screen, as CSV, in the clipboard."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class _TableModel(QAbstractTableModel):
 
 
 class ValuesDialog(QDialog):
-    """The values of a chart as they were when it was opened."""
+    """A snapshot of a plot's values."""
 
     def __init__(self, title: str, table: ValuesTable, parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -1,4 +1,4 @@
-"""Text that is drawn again and again: shaped once, then only its glyphs are put down."""
+"""`TextPen`: draws cached static text."""
 
 from __future__ import annotations
 

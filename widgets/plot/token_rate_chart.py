@@ -1,4 +1,4 @@
-"""Counts per second: what was counted in each whole bin of time."""
+"""`TokenRateChart`: prompt and output tokens per second."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ class TokenRateChart(TimeChart):
             (
                 Series(
                     "in", "in", "tokens_in", text=_whole,
-                    tip="Prompt tokens computed, without cached ones",
+                    tip="Prompt tokens computed, without cached tokens",
                 ),
-                Series("out", "out", "tokens_out", text=_whole, tip="Tokens generated"),
+                Series("out", "out", "tokens_out", text=_whole, tip="Generated tokens"),
             ),
             clock=clock, heading="Tokens per second", value_template="00,000",
             time_source=time_source,
-            empty_text="Tokens read and written per second appear with the first request.",
+            empty_text="Throughput appears with the first request.",
         )  # fmt: skip
         self.least_span = 10.0
         self._bins = {"in": RateBins(), "out": RateBins()}

@@ -1,1 +1,4 @@
-"""How good a quantized model is: error per layer, reports side by side, tokens in their text."""
+"""Quality of quantized models: error per layer, values side by side.
+
+    layer_chart, value_bars
+"""

@@ -1,1 +1,4 @@
-"""The table of all requests."""
+"""The table of all requests.
+
+    model (rows), panel (table and commands)
+"""

@@ -1,4 +1,4 @@
-"""One request as a row of figures. No Qt."""
+"""`RequestModel`: a row of figures per request."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ ENDS = {
 
 
 class RequestRecord(NamedTuple):
-    """Times in milliseconds; None where there is nothing to tell yet. `arrival` is seconds of the
-    engine's clock."""
+    """Times in milliseconds, None before they are known. `arrival`: engine time in seconds."""
 
     request_id: str
     state: str
@@ -43,7 +42,7 @@ class RequestRecord(NamedTuple):
 
 
 def record_of(request: RequestSnapshot) -> RequestRecord:
-    """What a snapshot tells of a request."""
+    """From a snapshot."""
     state = str(request.state)
     if request.state is RequestState.RUNNING:
         computed = request.num_computed_tokens
@@ -58,7 +57,7 @@ def record_of(request: RequestSnapshot) -> RequestRecord:
 
 
 def ended(record: RequestRecord, reason: FinishReason, times: RequestTimes) -> RequestRecord:
-    """The same request after its last token: it holds no blocks any more."""
+    """After its last token: without blocks."""
     return record._replace(
         state=ENDS[reason], is_active=False, num_output=times.num_output_tokens,
         num_blocks=None if record.num_blocks is None else 0,
@@ -94,7 +93,7 @@ NOTHING = "–"
 
 
 class Column(NamedTuple):
-    """`read` gives the value that is sorted by; numbers stand at the right."""
+    """`read`: the sort value; numbers are right-aligned."""
 
     title: str
     tip: str
@@ -108,24 +107,23 @@ def _latency(key: str, read: Callable[[RequestRecord], Any]) -> Column:
 
 
 COLUMNS = (
-    Column("Request", "The chat, or the id, of the request", lambda r: r.request_id, False),
-    Column("State", "What it does now, or how it ended", lambda r: r.state, False),
+    Column("Request", "Chat title or request id", lambda r: r.request_id, False),
+    Column("State", "Current state or finish reason", lambda r: r.state, False),
     Column("Prompt", "Prompt tokens", lambda r: r.num_prompt),
-    Column("Cached", "Prompt tokens that the prefix cache had", lambda r: r.num_cached),
+    Column("Cached", "Prompt tokens served from the prefix cache", lambda r: r.num_cached),
     Column("Output", "Tokens generated so far", lambda r: r.num_output),
-    Column("Blocks", "KV blocks that it holds", lambda r: r.num_blocks),
+    Column("Blocks", "KV blocks in use", lambda r: r.num_blocks),
     _latency("queue", lambda r: r.queue_ms),
     _latency("ttft", lambda r: r.ttft_ms),
     _latency("itl", lambda r: r.itl_ms),
-    Column("Preempted", "How often it gave its blocks back and began again",
+    Column("Preempted", "Number of preemptions",
            lambda r: r.num_preemptions),
 )  # fmt: skip
 NAME, STATE = 0, 1
 
 
 class RequestModel(QAbstractTableModel):
-    """Rows in the order of arrival. `name` says how the user knows a request, `times` when its
-    tokens came, where that is kept."""
+    """Rows in arrival order. `name`: display name; `times`: token times, where kept."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -139,7 +137,7 @@ class RequestModel(QAbstractTableModel):
     # Feeding -----------------------------------------------------------------------------------
 
     def update(self, requests: Sequence[RequestSnapshot]) -> None:
-        """Show what the engine says of the requests that are not finished."""
+        """Update the unfinished requests."""
         changed: list[int] = []
         for request in requests:
             record = record_of(request)
@@ -158,7 +156,7 @@ class RequestModel(QAbstractTableModel):
             self.dataChanged.emit(self.index(min(changed), 0), self.index(max(changed), last))
 
     def finish(self, request_id: str, reason: FinishReason, times: RequestTimes) -> None:
-        """A request ended; one that no snapshot shows is not listed."""
+        """A request finished; unlisted ones are ignored."""
         row = self._rows.get(request_id)
         if row is None:
             self._early[request_id] = (reason, times)
@@ -177,7 +175,7 @@ class RequestModel(QAbstractTableModel):
         self.endResetModel()
 
     def clear_ended(self) -> None:
-        """Keep only what runs or waits."""
+        """Remove finished requests."""
         self.beginResetModel()
         self.records = [record for record in self.records if record.is_active]
         active = {record.request_id for record in self.records}

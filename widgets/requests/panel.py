@@ -1,4 +1,4 @@
-"""`RequestsPanel`: the table of requests, what can be done with one, and how many there are."""
+"""`RequestsPanel`: the table of requests and its commands."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from widgets.theme.fonts import scaled
 from widgets.theme.icons import icon
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme_notifier
 
-EMPTY_TEXT = "Every request appears here, from chats and from other loads: send a message."
+EMPTY_TEXT = "Requests appear here. Send a message or start a load."
 _WIDTHS = {NAME: 220, STATE: 96}
 _NUMBER_WIDTH = 84
-_LATENCY = "Where the time of the selected request went (Enter)"
-_FORGOTTEN = f"When its tokens came is not kept any more: only the last {MOST_TIMES:,} times are"
+_LATENCY = "Latency breakdown of the selected request (Enter)"
+_FORGOTTEN = f"Token times expired: only the last {MOST_TIMES:,} are kept"
 
 
 class RequestsPanel(QFrame):
@@ -63,16 +63,16 @@ class RequestsPanel(QFrame):
         self._show_counts()
 
     def set_names(self, name: Callable[[str], str]) -> None:
-        """How the user knows a request."""
+        """Request id to display name."""
         self.model.name = name
 
     def _build(self) -> None:
         self.note = ElidedLine("text_muted")
         self.abort_button = QPushButton("Abort")
-        self.abort_button.setToolTip("Stop the selected request (Delete)")
+        self.abort_button.setToolTip("Abort the selected request (Delete)")
         self.abort_button.clicked.connect(self._abort_selected)
-        self.blocks_button = QPushButton("Show blocks")
-        self.blocks_button.setToolTip("Light up the blocks of the selected request in the map")
+        self.blocks_button = QPushButton("KV blocks")
+        self.blocks_button.setToolTip("Highlight its KV blocks in the map")
         self.blocks_button.clicked.connect(self._show_blocks)
         self.latency_button = QPushButton("Latency")
         self.latency_button.setToolTip(_LATENCY)
@@ -107,7 +107,7 @@ class RequestsPanel(QFrame):
         self._show_counts()
 
     def finish(self, request_id: str, reason: FinishReason, times: RequestTimes) -> None:
-        """A request ended: its last figures stay in the table."""
+        """A request finished: keep its last figures."""
         self.model.finish(request_id, reason, times)
         self._show_counts()
 
@@ -116,7 +116,7 @@ class RequestsPanel(QFrame):
         self._show_counts()
 
     def set_recorded(self) -> None:
-        """What is shown was recorded: nothing can be aborted."""
+        """Show a recording: without Abort."""
         self._is_live = False
         self.abort_button.hide()
 
@@ -147,7 +147,7 @@ class RequestsPanel(QFrame):
         return self.model.records[self._sorted.mapToSource(rows[0]).row()]
 
     def select(self, request_id: str) -> None:
-        """Select a request, and bring it into view."""
+        """Select a request and scroll to it."""
         row = self.model.row_of(request_id)
         if row is not None:
             index = self._sorted.mapFromSource(self.model.index(row, 0))
@@ -188,16 +188,16 @@ class RequestsPanel(QFrame):
             abort = menu.addAction(icon("stop"), "Abort", self._abort_selected)
             abort.setShortcut("Delete")
             abort.setEnabled(record.is_active)
-        latency = menu.addAction(icon("benchmark"), "Where its time went", self._inspect)
+        latency = menu.addAction(icon("benchmark"), "Latency breakdown", self._inspect)
         latency.setShortcut("Return")
         latency.setEnabled(self._has_latency(record))
-        blocks = menu.addAction(icon("memory"), "Show its blocks", self._show_blocks)
+        blocks = menu.addAction(icon("memory"), "Show KV blocks", self._show_blocks)
         blocks.setEnabled(_has_blocks(record))
         menu.popup(self.table.viewport().mapToGlobal(position))
 
 
 def _has_blocks(record: RequestRecord | None) -> bool:
-    """One that waits, or has ended, holds none."""
+    """Waiting and finished requests have no blocks."""
     return record is not None and record.is_active and bool(record.num_blocks)
 
 

@@ -1,1 +1,4 @@
-"""Speculative decoding on the screen: what was drafted, what stood, and what it gained."""
+"""Speculative decoding: speed-up and acceptance.
+
+    positions (bar chart), panel
+"""

@@ -1,1 +1,4 @@
-"""widgets.theme"""
+"""Colours, fonts, icons and the stylesheet.
+
+    colors, fonts, tables (themes), stylesheet, restyling, theme (applies one), text_size, icons
+"""

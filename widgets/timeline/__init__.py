@@ -1,1 +1,4 @@
-"""The step timeline: one row per request, one column per engine step."""
+"""The step timeline.
+
+    history (steps and spans), picture (pixels), table (text), view (widget), panel
+"""

@@ -1,4 +1,4 @@
-"""`TimelinePanel`: the step timeline with its legend and the step pointed at, in words."""
+"""`TimelinePanel`: the step timeline with its legend and the pointed step."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 from widgets.timeline.table import Name, batch_words, step_words, time_words
 from widgets.timeline.view import TimelineView
 
-EMPTY_TEXT = "Every step of the engine appears here with the first reply: send a message."
-HINT = "Point at a step to see its batch. Drag or scroll: back in time. Ctrl+scroll: zoom."
+EMPTY_TEXT = "Steps appear here with the first reply. Send a message."
+HINT = "Point at a step to see its batch. Drag or scroll to go back in time. Ctrl+scroll to zoom."
 LEGEND = (
     Swatch("queued", of("queued")),
     Swatch("cached", of("cached")),
@@ -42,7 +42,7 @@ _WORDS_INTERVAL_S = 0.5
 
 
 class TimelinePanel(QFrame):
-    """Feed it with every snapshot: a snapshot has the steps since the one before."""
+    """Takes every snapshot."""
 
     def __init__(self, clock: RedrawClock, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -57,11 +57,11 @@ class TimelinePanel(QFrame):
         self._show_words()
 
     def set_names(self, name: Name) -> None:
-        """How the user knows a request."""
+        """Request id to display name."""
         self.view.name = name
 
     def set_explain(self, explain: Callable[[StepRecord], str]) -> None:
-        """What is known of a step beyond the record of the engine, in words."""
+        """`explain(step)`: its cost breakdown, as text."""
         self._explain = explain
 
     def _build(self) -> None:
@@ -74,7 +74,7 @@ class TimelinePanel(QFrame):
         head = QHBoxLayout()
         head.setSpacing(SPACE_1)
         head.addWidget(self.note, 1)
-        values = "Table of the steps on the screen (T)"
+        values = "Table of the visible steps (T)"
         table = IconButton("table", values, lambda: self.view.show_table())
         for widget in (table, zoom_out, zoom_in, self.follow_button):
             head.addWidget(widget)
@@ -100,9 +100,9 @@ class TimelinePanel(QFrame):
     # Feeding -----------------------------------------------------------------------------------
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """Take the new steps; words change twice a second, the picture when the clock says."""
+        """Take the new steps; text changes twice a second, the view by its clock."""
         words = not_reported_text(
-            snapshot, "Steps", Part.STEPS, instead="Requests and charts show what can be seen."
+            snapshot, "Steps", Part.STEPS, instead="See the charts and requests."
         )
         self._empty.setText(words or EMPTY_TEXT)
         if words:
@@ -117,13 +117,13 @@ class TimelinePanel(QFrame):
             self._show_words()
 
     def clear(self) -> None:
-        """Forget every step."""
+        """Remove every step."""
         self.view.clear()
         self._stack.setCurrentWidget(self._empty)
         self._show_words()
 
     def show_step(self, index: int) -> None:
-        """Point at the step that the engine gave this index, in the middle where there is room."""
+        """Point at the step with this engine index, centred where possible."""
         ordinal = self.view.history.ordinal_of(index)
         if ordinal is not None:
             self.view.show_until(ordinal + 1 + self.view.num_columns // 2)
@@ -151,14 +151,14 @@ class TimelinePanel(QFrame):
 
     def _toggle_following(self) -> None:
         if self.view.follows:
-            self.view.hold()
+            self.view.pause()
         else:
             self.view.follow()
         self._show_following(self.view.follows)
 
     def _show_following(self, follows: bool) -> None:
         self.follow_button.setChecked(not follows)
-        self.follow_button.setText("Hold" if follows else "Follow")
+        self.follow_button.setText("Pause" if follows else "Follow")
         self.follow_button.setToolTip(
-            "Hold the timeline still" if follows else "Go with the newest step (End)"
+            "Pause the timeline" if follows else "Follow the newest step (End)"
         )

@@ -1,4 +1,4 @@
-"""What the timeline says in words. No Qt."""
+"""Steps as text and as a table. No Qt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from widgets.plot.table import Cell, ValuesTable
 from widgets.timeline.history import StepHistory
 
 Name = Callable[[str], str]
-"""The name of a request, as the user knows it, from its id."""
+"""Request id to display name."""
 
 
 def step_words(step: StepRecord) -> str:
@@ -34,12 +34,12 @@ def step_words(step: StepRecord) -> str:
         parts.append(f"{step.num_resumed:,} resumed")
     if step.held_back:
         count = len(step.held_back)
-        parts.append(f"{count:,} slot{'s' * (count != 1)} idle that continuous batching would fill")
+        parts.append(f"{count:,} idle slot{'s' * (count != 1)} (static batching)")
     return " · ".join(parts)
 
 
 def time_words(step: StepRecord) -> str:
-    """Where the time of a step went: "model 75 %, of which exchange 1.2 ms · sampling 25 %"."""
+    """ "model 75 % (communication 1.2 ms) · sampling 25 %"."""
     parts = (
         ("drafting", step.draft_s), ("model", step.model_s), ("sampling", step.sample_s),
         ("scheduling", step.schedule_s), ("commit", step.commit_s),
@@ -49,26 +49,26 @@ def time_words(step: StepRecord) -> str:
         return ""
     shares = {name: f"{name} {100 * seconds / step.duration:.0f} %" for name, seconds in known}
     if step.exchange_s > 0 and "model" in shares:
-        shares["model"] += f", of which exchange {step.exchange_s * 1e3:,.1f} ms"
+        shares["model"] += f" (communication {step.exchange_s * 1e3:,.1f} ms)"
     return " · ".join(shares.values())
 
 
 def batch_words(step: StepRecord, name: Name) -> str:
-    """What every request did in a step, and which waited for the static batch to end."""
+    """Each request's work in a step, and those held by static batching."""
     parts = [entry_words(entry, name) for entry in step.entries]
-    parts += [f"“{name(r)}” waits for the static batch to end" for r in step.held_back]
+    parts += [f"“{name(r)}” waits for the static batch" for r in step.held_back]
     return "; ".join(parts)
 
 
 def entry_words(entry: StepEntry, name: Name) -> str:
-    """What one request did in a step."""
+    """One request's work in a step."""
     title = f"“{name(entry.request_id)}”" + (" resumed," if entry.is_resumed else "")
     if entry.kind == "prefill":
         count = f"{entry.num_tokens:,} token" + ("" if entry.num_tokens == 1 else "s")
         cached = f", {entry.num_cached_tokens:,} cached" if entry.num_cached_tokens else ""
         return f"{title} prefill of {count}{cached}"
     if entry.num_draft:
-        return f"{title} decode, {entry.num_accepted} of {entry.num_draft} drafted accepted"
+        return f"{title} decode, {entry.num_accepted} of {entry.num_draft} drafts accepted"
     return f"{title} decode"
 
 
@@ -80,8 +80,8 @@ _DIGITS = (0, 2, *[0] * (len(HEADERS) - 2))
 
 
 def steps_table(history: StepHistory, start: int, end: int, name: Name) -> ValuesTable:
-    """The steps start to end - 1, the newest first. Prefill, decode, drafted, accepted and cached
-    count tokens; idle slots are those that continuous batching would fill."""
+    """Steps start to end - 1, newest first. Prefill, decode, drafted, accepted and cached count
+    tokens; idle slots: left empty by static batching."""
     ordinals = range(end - 1, start - 1, -1)
     rows = tuple(_row(history.record(ordinal), name) for ordinal in ordinals)
     return ValuesTable(HEADERS, rows, _DIGITS)

@@ -78,12 +78,12 @@ class TimelineView(PaintedPlot):
         return self._pitch
 
     def values_table(self) -> ValuesTable:
-        """The steps on the screen."""
+        """The visible steps."""
         start = max(self.history.first, self.end - self.num_columns)
         return steps_table(self.history, start, self.end, self.name)
 
     def changed(self) -> None:
-        """There are new steps. Cheap: the clock decides when they are drawn."""
+        """New steps arrived. Cheap: drawn by the clock."""
         if self.pointed_index != NONE and self.pointed_index < self.history.first:
             self.point_at(NONE)
         self.request_redraw()
@@ -95,15 +95,15 @@ class TimelineView(PaintedPlot):
         self.redraw()
 
     def follow(self) -> None:
-        """Go with the newest step."""
+        """Follow the newest step."""
         self._pin(None)
 
     def show_until(self, end: int) -> None:
-        """Hold still with step `end - 1` at the right edge; at the newest: follow."""
+        """Pause with step `end - 1` at the right edge; at the newest, follow."""
         self._pin(None if end >= self.history.end else end)
 
-    def hold(self) -> None:
-        """Hold what is on the screen still."""
+    def pause(self) -> None:
+        """Pause."""
         self._pin(self.end)
 
     def _pin(self, end: int | None) -> None:
@@ -145,7 +145,7 @@ class TimelineView(PaintedPlot):
         painter.drawImage(left, bars_top, scene.bars)
         beside = max(bars_top, area.top())  # of a low panel: below what may stand above
         scale = QRectF(0, beside, self._label_width - SPACE_2, self.height() - beside)
-        self.pen.right(painter, scale, f"step, up to {scene.longest * 1e3:,.1f} ms")
+        self.pen.right(painter, scale, f"step, max {scene.longest * 1e3:,.1f} ms")
         if scene.num_above:
             above = QRectF(0, 0, self._label_width - SPACE_2, area.top())
             self.pen.right(painter, above, f"{scene.num_above:,} more above")
@@ -163,7 +163,7 @@ class TimelineView(PaintedPlot):
             painter.drawRect(QRect(x - 1, area.top(), width + 1, self.height() - area.top() - 1))
 
     def _paint_spans(self, painter: QPainter, scene: Scene, left: int) -> None:
-        """Waits as thin lines: a request that waits computes nothing."""
+        """Waiting requests as thin lines."""
         table, top = theme(), self._cells_rect().top()
         rows = {number: row for row, number in enumerate(scene.numbers)}
         for span in scene.spans:
@@ -188,7 +188,7 @@ class TimelineView(PaintedPlot):
 
     @property
     def _label_width(self) -> int:
-        """Large text leaves most of a narrow view to the steps, too."""
+        """Bounded, so that steps keep most of a narrow view."""
         return min(scaled(_LABEL_WIDTH), int(_MOST_LABEL * self.width()))
 
     def _above_height(self) -> int:
@@ -260,12 +260,12 @@ class TimelineView(PaintedPlot):
             super().keyPressEvent(event)
 
     def _step_cursor(self, step: int) -> None:
-        """Move the cursor; the screen holds still, and moves where the cursor leaves it."""
+        """Move the cursor; pause, and scroll where it leaves the view."""
         if self.history.end == self.history.first:
             return
         start = self.end if self.pointed_index == NONE else self.pointed_index
         target = min(max(start + step, self.history.first), self.history.end - 1)
-        self.hold()
+        self.pause()
         shown_from = self.end - self.num_columns
         if target >= self.end:
             self._pin(target + 1)
