@@ -95,7 +95,7 @@ def test_the_mouse_reads_blocks(qtbot: QtBot, panel: BlocksPanel) -> None:
     said = {
         0: "Block 0 · 16 of 16 tokens · shared by 2 requests: “Tell me a story”, “What is TTFT?”",
         2: "Block 2 · 9 of 16 tokens · “Tell me a story”",
-        4: "Block 4 · cached: a prefix that nobody holds now, evicted when needed",
+        4: "Block 4 · cached prefix, evicted when needed",
         9: "Block 9 · free",
     }
     for block, line in said.items():
