@@ -1,4 +1,4 @@
-"""`inferdeck bench`: a workload on a model, measured."""
+"""`inferdeck bench`: run a workload and report throughput, latency and memory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.bench.workload import Workload, fixed, preset, preset_names
 from app.cli.options import (
     add_engine_options,
+    add_report_options,
     check_writable,
     engine_config,
+    parse_count,
+    parse_positive,
     setting_value,
     write_report,
 )
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
     from app.bench.runner import Plan
 
 NAME = "bench"
-HELP = "measure a model under load"
-DESCRIPTION = "Send a workload to a model and report throughput, latencies and memory."
+HELP = "Measure a model under load."
+DESCRIPTION = "Run a workload and report throughput, latency and memory."
 EPILOG = """\
 examples:
   inferdeck bench --workload query-rewrite
@@ -41,8 +43,8 @@ examples:
   inferdeck bench --workload mixed-lengths --compare kv_allocation=paged,contiguous
   inferdeck bench --base-url http://host:8000 --workload query-rewrite
 
-Prompts are random tokens, replies run to their length: the speed is real, the text is noise.
-TTFT: arrival to first token. ITL: the gap between output events, pooled over all requests.
+Prompts are random tokens, and replies run to their full length. The speed is real, the text is
+noise. TTFT: arrival to first token. ITL: gap between output events, pooled over all requests.
 TPOT: (end to end - TTFT) / (tokens - 1), per request."""
 
 DEFAULT_COMPARE_ROUNDS = 2
@@ -50,52 +52,44 @@ DEFAULT_COMPARE_ROUNDS = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     work = parser.add_argument_group("workload")
+    work.add_argument("--workload", metavar="NAME", help=f"A preset: {', '.join(preset_names())}.")
+    work.add_argument("--variant", metavar="NAME", help="One variant of the preset. Default: all.")
+    work.add_argument("--input-len", type=parse_positive, metavar="N", help="Tokens per prompt.")
+    work.add_argument("--output-len", type=parse_positive, metavar="N", help="Tokens per reply.")
     work.add_argument(
-        "--workload", metavar="NAME", help=f"a preset: {', '.join(preset_names())}"
+        "--num-requests", type=parse_positive, metavar="N", help="Number of requests."
     )
-    work.add_argument(
-        "--variant", metavar="NAME", help="only this variant of the preset, such as unique"
-    )
-    work.add_argument("--input-len", type=_count, metavar="N", help="tokens of each prompt")
-    work.add_argument("--output-len", type=_count, metavar="N", help="tokens of each reply")
-    work.add_argument("--num-requests", type=_count, metavar="N", help="how many requests")
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument(
-        "--concurrency", type=_count, metavar="N",
-        help="requests in flight at a time (default: the preset's; else all at once)",
+        "--concurrency", type=parse_positive, metavar="N",
+        help="Concurrent requests. Default: the preset's, else all.",
     )  # fmt: skip
     pace.add_argument(
-        "--request-rate", type=_rate, metavar="R", help="requests a second on average (Poisson)"
+        "--request-rate", type=_rate, metavar="R", help="Average requests per second (Poisson)."
     )
     parser.add_argument(
-        "--num-warmups", type=_count_or_zero, metavar="N", default=1,
-        help="requests before the measurement (default: 1)",
+        "--num-warmups", type=parse_count, metavar="N", default=1,
+        help="Requests before the measurement. Default: 1.",
     )  # fmt: skip
     parser.add_argument(
-        "--rounds", type=_count, metavar="N",
-        help=f"repeat the run and pool the samples (default: 1; {DEFAULT_COMPARE_ROUNDS} with "
-        "--compare)",
+        "--rounds", type=parse_positive, metavar="N",
+        help=f"Repeat the run and pool the samples. Default: 1; {DEFAULT_COMPARE_ROUNDS} with "
+        "--compare.",
     )  # fmt: skip
     parser.add_argument(
         "--compare", metavar="SETTING=V1,V2",
-        help="run the same work with each value of an engine setting, taking turns; values that "
-        "hold commas are separated by semicolons",
+        help="Run each value of an engine setting, alternating. Separate values that contain "
+        "commas by semicolons.",
     )  # fmt: skip
-    parser.add_argument("--output-json", metavar="FILE", type=Path, help="write the report there")
-    there = parser.add_argument_group("a server instead of the engine of this program")
+    there = parser.add_argument_group("a running server")
+    there.add_argument("--base-url", metavar="URL", help="Measure this server as a client.")
     there.add_argument(
-        "--base-url", metavar="URL",
-        help="measure what serves there, of whatever make, as its client",
-    )  # fmt: skip
-    there.add_argument(
-        "--api-key", metavar="K", help="its key (default: INFERDECK_API_KEY from the environment)"
+        "--api-key", metavar="K", help="Key of that server. Default: INFERDECK_API_KEY."
     )
     there.add_argument(
-        "--served-model", metavar="NAME", help="which of its models (default: the first)"
+        "--served-model", metavar="NAME", help="Model on that server. Default: the first."
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print the report as one JSON object, and nothing else"
-    )
+    add_report_options(parser)
     add_engine_options(parser)
 
 
@@ -104,13 +98,13 @@ def run(args: argparse.Namespace) -> int:
         return _run_elsewhere(args)
     if args.api_key is not None or args.served_model is not None:
         raise ConfigError(
-            "--api-key and --served-model are for a server.", "Give --base-url as well."
+            "--api-key and --served-model need a server.", "Give --base-url as well."
         )
     return _run_here(args)
 
 
 def _run_elsewhere(args: argparse.Namespace) -> int:
-    """As `_run_here`, on a server."""
+    """As `_run_here`, on a running server."""
     from app.bench.load import Pace
     from app.bench.remote import RemoteBench, describe_probe
     from app.bench.report import NOT_REPORTED, beside_server, table
@@ -160,7 +154,7 @@ def _run_elsewhere(args: argparse.Namespace) -> int:
     for name, figures in columns.items():
         beside = beside_server(figures)
         if beside:
-            print(f"\n{name}: what the server's own metrics say\n{beside}")
+            print(f"\n{name}: server metrics\n{beside}")
     return _report_failures(columns)
 
 
@@ -169,17 +163,17 @@ def _counted(columns: Mapping[str, dict[str, Any]]) -> str:
 
 
 def _refuse_engine_options(args: argparse.Namespace) -> None:
-    """They are the server's own, set where it is started."""
+    """The server's own start sets them."""
     if hasattr(args, "model"):
         raise ConfigError(
-            "--model names a model of this machine.", "Give --served-model with --base-url."
+            "--model is for this machine's engine.", "Give --served-model with --base-url."
         )
     given = [SETTINGS[name].flag for name in SETTINGS if name != "seed" and hasattr(args, name)]
     if args.compare:
         given.append("--compare")
     if given:
         raise ConfigError(
-            f"{', '.join(given)}: the settings of a server are set where it is started.",
+            f"{', '.join(given)} cannot change a running server.",
             "Leave them out with --base-url.",
         )
 
@@ -230,7 +224,7 @@ def _run_here(args: argparse.Namespace) -> int:
 
 
 def _report_failures(columns: Mapping[str, dict[str, Any]]) -> int:
-    """The exit code: 1 where requests failed, whose cause goes to stderr."""
+    """The exit code: 1 after failed requests, with their cause on stderr."""
     failed = sum(figures["failed"] for figures in columns.values())
     if failed:
         error = next(figures["error"] for figures in columns.values() if figures["error"])
@@ -241,8 +235,8 @@ def _report_failures(columns: Mapping[str, dict[str, Any]]) -> int:
 def _results(
     columns: Mapping[str, dict[str, Any]], comparison: tuple[str, list[Any]] | None
 ) -> dict[str, Any]:
-    """The figures of the only (or first) run stand at the top of the report; with several, all of
-    them also stand under their names."""
+    """The report has the first run's figures at its top; with several runs, all under their names
+    too."""
     first = next(iter(columns.values()))
     if comparison:
         return {"compare": comparison[0], "runs": dict(columns)}
@@ -253,16 +247,16 @@ def _workload(args: argparse.Namespace) -> Workload:
     lengths = (args.input_len, args.output_len)
     if args.workload is None:
         if args.variant:
-            raise ConfigError("--variant names a part of a preset.", "Give --workload as well.")
+            raise ConfigError("--variant needs a preset.", "Give --workload as well.")
         if None in (*lengths, args.num_requests):
             raise ConfigError(
-                "There is nothing to run.",
+                "No workload.",
                 "Give --workload NAME, or all of --input-len, --output-len and --num-requests.",
             )
         return fixed(*lengths, args.num_requests)
     if lengths != (None, None):
         raise ConfigError(
-            f"{args.workload} has lengths of its own.",
+            f"{args.workload} sets the lengths itself.",
             "Give either --workload or --input-len and --output-len.",
         )
     workload = preset(args.workload)
@@ -273,7 +267,7 @@ def _workload(args: argparse.Namespace) -> Workload:
     if args.variant not in workload.variants:
         raise ConfigError(
             f"{workload.name} has no variant {args.variant!r}.",
-            f"It has: {', '.join(workload.variants)}.",
+            f"Choose one of {', '.join(workload.variants)}.",
         )
     chosen = {args.variant: workload.variants[args.variant]}
     return dataclasses.replace(workload, variants=chosen)
@@ -288,13 +282,13 @@ def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
     setting = SETTINGS.get(name)
     if setting is None or name == "model":
         known = ", ".join(n for n in SETTINGS if n != "model")
-        raise ConfigError(f"--compare {text}: there is no setting {name!r}.", f"Known: {known}.")
+        raise ConfigError(f"--compare {text}: unknown setting {name!r}.", f"Known: {known}.")
     words = values.split(";" if ";" in values else ",")
     parsed = [setting_value(setting, word.strip()) for word in words if word.strip()]
     if len(set(parsed)) < 2:
         raise ConfigError(
-            f"--compare {text}: there is nothing to compare.",
-            "Give two or more values, as in batching=continuous,static.",
+            f"--compare {text}: fewer than two values.",
+            "Give two or more, as in batching=continuous,static.",
         )
     return name, list(dict.fromkeys(parsed))
 
@@ -319,9 +313,9 @@ def _machine() -> dict[str, Any]:
 def _heading(report: Mapping[str, Any], workload: Workload, pace: Pace) -> str:
     model, config = report["model"], report["config"]
     weights = " (random weights)" if model["is_dummy"] else ""
-    at_most = "at most " * bool(config["adaptive_threads"] and config["num_threads"] > 1)
-    counts = {name: model[f"num_{name}"] for name in ("ranks", "stages")}
-    several = "".join(f", {count} {name}" for name, count in counts.items() if count > 1)
+    at_most = "up to " * bool(config["adaptive_threads"] and config["num_threads"] > 1)
+    counts = {"TP": model["num_ranks"], "PP": model["num_stages"]}
+    several = "".join(f", {name} {count}" for name, count in counts.items() if count > 1)
     return (
         f"{model['name']}{weights}, {model['dtype']}, {at_most}{config['num_threads']} threads"
         f"{several}\n"
@@ -336,24 +330,11 @@ def _work_line(workload: Workload, pace: Pace) -> str:
     )
 
 
-def _count(text: str) -> int:
-    value = _count_or_zero(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too small; give at least 1")
-    return value
-
-
-def _count_or_zero(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
-    return int(text)
-
-
 def _rate(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rate above 0, in requests a second")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate above 0 in requests per second")
     return value

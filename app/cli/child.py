@@ -1,8 +1,8 @@
-"""The process that the window starts for its engine: `python -m app.cli.child`. No Qt.
+"""The engine process of the window: `python -m app.cli.child`. No Qt.
 
-The engine's thread with the server on a free port of 127.0.0.1, behind a random key that came in
-the environment (others see a command line). It says where it listens in one line on stdout, and
-ends when its stdin is closed, which happens whatever ends the window.
+Runs the engine's thread and the server on a free port of 127.0.0.1, with a random key from the
+environment (others can read a command line). Prints its address in one line on stdout. Ends when
+stdin is closed, which happens however the window ends.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ SNAPSHOT_INTERVAL_S = 0.25
 PACE_S = 0.04
 """The window paints text 15 times a second at most."""
 LIMITS = Limits(max_queued=1_000_000)
-"""It is the user's own: what he asks for, waits."""
+"""No limit: all requests are the user's own."""
 STOP_S = 3.0
 _LOOK_S = 0.5
 
 
 class Ending:
-    """When to end, and how: as we were told to, or by the signal that came."""
+    """When and how to end: on request, or by a signal."""
 
     def __init__(self) -> None:
         self._wanted = threading.Event()
         self._signal: int | None = None
 
     def watch(self) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the window's matter
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the window handles Ctrl-C
         signal.signal(signal.SIGTERM, self._on_signal)
         threading.Thread(target=self._watch_stdin, name="stdin", daemon=True).start()
 
@@ -54,7 +54,7 @@ class Ending:
         return self._wanted.wait(seconds)
 
     def leave(self, code: int) -> None:
-        """End the process, whatever its threads do: nothing in it has to be saved."""
+        """End the process at once; nothing in it has to be saved."""
         sys.stdout.flush()
         sys.stderr.flush()
         if self._signal is not None and os.name == "posix":
@@ -71,7 +71,7 @@ class Ending:
             while os.read(0, 4096):
                 pass
         except OSError:
-            pass  # closed on another way
+            pass  # closed already
         self._wanted.set()
 
 
@@ -80,7 +80,7 @@ def main() -> None:
     prepare_libraries()
     key = os.environ.pop(KEY_VARIABLE, "")
     if not key:
-        raise SystemExit("This is started by the window. For a server of your own: inferdeck serve")
+        raise SystemExit("The window starts this process. To run a server: inferdeck serve")
     _send_log()
     faults = catch_faults()
     ending = Ending()
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def serve(key: str, ending: Ending) -> int:
-    """Serve the window until the end is wanted."""
+    """Serve the window until `ending`."""
     thread = EngineThread(lambda event: gate.on_event(event),
                           snapshot_interval_s=SNAPSHOT_INTERVAL_S)  # fmt: skip
     gate = EngineGate(thread.submit, thread.cancel_load, PACE_S)
@@ -105,7 +105,8 @@ def serve(key: str, ending: Ending) -> int:
     print(ready_line(Ready(int(server.url.rsplit(":", 1)[1]), os.getpid())), flush=True)
     while not ending.wait(_LOOK_S):
         if not server.is_running or not thread.is_alive():
-            log.error("the %s ended", "engine's thread" if server.is_running else "server")
+            what = "engine's thread" if server.is_running else "server"
+            log.error("The %s ended unexpectedly.", what)
             return 1
     thread.stop(STOP_S)
     server.stop()
@@ -113,7 +114,7 @@ def serve(key: str, ending: Ending) -> int:
 
 
 def _send_log() -> None:
-    """The log goes to the window, which has pages and files for it."""
+    """Send the log to the window."""
     sender = LogSender()
     for name in LOGGERS:
         logger = logging.getLogger(name)

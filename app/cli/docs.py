@@ -1,15 +1,16 @@
-"""`inferdeck docs`: the documentation in the terminal."""
+"""`inferdeck docs`: list or print the documentation."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
+from app.cli.options import add_json_option
 from app.documents import NAMES, Document, documents, read
 
 NAME = "docs"
-HELP = "list or print the documentation"
-DESCRIPTION = "List the documents that are installed with the program, or print one of them."
+HELP = "List or print the documentation."
+DESCRIPTION = "List the installed documents with their paths, or print one."
 EPILOG = """\
 examples:
   inferdeck docs
@@ -21,11 +22,9 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "document", nargs="?", choices=NAMES, metavar="NAME",
-        help=f"document to print: {', '.join(NAMES)}",
+        help=f"Document to print: {', '.join(NAMES)}.",
     )  # fmt: skip
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object, and nothing else"
-    )
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def as_list(found: list[Document]) -> str:
-    """A line for each with its subject, and its path below."""
+    """Name, summary and path of each document."""
     width = max(len(document.name) for document in found)
     indent = " " * (width + 2)
     return "\n".join(

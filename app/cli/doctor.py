@@ -1,4 +1,4 @@
-"""`inferdeck doctor`: what this machine offers, and what was chosen."""
+"""`inferdeck doctor`: devices, kernels with reasons, versions and paths."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from app.cli.options import add_json_option
 from app.features.models.torch_build import advice, torch_build
 from app.paths import config_dir, data_dir, resources_dir, starter_model
 from app.units import format_bytes
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from engine.hardware.devices import Gpu
 
 NAME = "doctor"
-HELP = "devices, kernels, versions, paths"
-DESCRIPTION = "What this machine offers, which kernels were chosen and why, and where data lies."
+HELP = "Show devices, kernels, versions and paths."
+DESCRIPTION = "Show devices, the chosen kernels with reasons, versions and paths."
 EPILOG = """\
 examples:
   inferdeck doctor
@@ -31,9 +32,7 @@ PACKAGES = ("torch", "triton", "transformers", "tokenizers", "safetensors", "num
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object, and nothing else"
-    )
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,7 +97,7 @@ def as_text(report: dict[str, Any]) -> str:
             "CPU": machine["cpu"],
             "cores": f"{machine['physical_cores']} physical, {machine['logical_cores']} logical",
             "NUMA nodes": str(report["devices"][0]["numa_nodes"]),
-            "memory": f"{format_bytes(memory['total'])}, of which this process may use "
+            "memory": f"{format_bytes(memory['total'])}, limit of this process "
             f"{format_bytes(memory['limit'])}, {format_bytes(memory['free'])} free",
             "GPUs": ", ".join(machine["gpus"]) or "none found",
             **({"driver": report["nvidia_driver"]} if report["nvidia_driver"] else {}),
@@ -107,9 +106,9 @@ def as_text(report: dict[str, Any]) -> str:
         "Engine": {
             "device": report["auto_device"],
             **{device["device"]: _device_text(device) for device in report["devices"][1:]},
-            **({"why no GPU": report["no_gpu"]} if report["no_gpu"] else {}),
+            **({"GPU not used": report["no_gpu"]} if report["no_gpu"] else {}),
             "threads": str(machine["default_threads"]),
-            "precision": report["devices"][0]["default_dtype"],
+            "compute dtype": report["devices"][0]["default_dtype"],
         },
         "Kernels": {
             f"{c['operation']} {c['dtype']}, {c['rows']}+ rows": f"{c['implementation']} "
@@ -131,7 +130,7 @@ def as_text(report: dict[str, Any]) -> str:
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
-    """`problem`: why it is not used, "" where it can be."""
+    """`problem`: why it is not used; "" if it is usable."""
     from engine.hardware.devices import why_not
     from engine.hardware.machine import default_dtype, free_memory
 

@@ -1,4 +1,4 @@
-"""`inferdeck evaluate`: what a precision costs, measured."""
+"""`inferdeck evaluate`: measure the quality loss of a precision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from app.cli.options import add_engine_options, check_writable, engine_config, write_report
+from app.cli.options import (
+    add_engine_options,
+    add_report_options,
+    check_writable,
+    engine_config,
+    parse_count,
+    parse_positive,
+    write_report,
+)
 from app.cli.session import StatusLine, prepare_libraries
 from app.features.quantize.texts import BUILTIN_TEXTS, builtin_text
 from app.paths import evaluations_dir
@@ -20,10 +28,10 @@ from engine.evaluate.task import DEFAULT_WORST, WITHOUT_MEANING
 from engine.evaluate.windows import DEFAULT_CONTEXT
 
 NAME = "evaluate"
-HELP = "measure what a precision costs in quality"
+HELP = "Measure the quality loss of a precision."
 DESCRIPTION = """\
-Measure a model on a text: perplexity, and against a reference the KL divergence, top-1 agreement
-and similarity of the final hidden states; with --prompts the answers of both, side by side."""
+Measure a model's perplexity on a text, and against a reference its KL divergence, top-1 agreement
+and similarity of final hidden states. With --prompts, compare the answers of both."""
 EPILOG = """\
 examples:
   inferdeck evaluate --text starter
@@ -31,17 +39,15 @@ examples:
   inferdeck evaluate --model DIR-awq --reference DIR --text-file novel.txt --output-json awq.json
   inferdeck evaluate --model DIR-awq --reference DIR --prompts questions.jsonl --speed
 
-The reference is by default the same model in the same dtype, unquantized and with a plain KV cache;
-where that is the model itself, only its perplexity is measured. The two are loaded one after the
-other. --prompts: JSON lines of {"prompt": TEXT}, which is raw text, or {"messages": [...]}, which
-goes through the chat template; each with "max_tokens" if you like. KL: KL(reference || model) per
-token, in nats."""
+Default reference: the same model and dtype, unquantized, with an unquantized KV cache. If that is
+the model itself, only its perplexity is measured. The two models load one after the other.
+--prompts: JSON lines with "prompt" (raw text) or "messages" (chat template), and optionally
+"max_tokens". KL: KL(reference || model) per token, in nats."""
 
 REFERENCE_OPTIONS = tuple(
     name for name in ("dtype", "quantization", "kv_cache_dtype") if name in SETTINGS
 )
-"""Settings of the reference that may differ from its defaults; a quantized KV cache may be measured
-against the same quantized weights, for example."""
+"""Settings of the reference that may differ from its defaults."""
 
 EXCLUDED = (
     *WITHOUT_MEANING, "num_speculative_tokens", "speculative_adaptive", "prompt_lookup_min",
@@ -50,50 +56,51 @@ EXCLUDED = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    work = parser.add_argument_group("what is measured")
+    work = parser.add_argument_group("measurements")
     text = work.add_mutually_exclusive_group()
-    text.add_argument("--text-file", metavar="FILE", type=Path, help="a text in UTF-8")
+    text.add_argument("--text-file", metavar="FILE", type=Path, help="A UTF-8 text.")
     text.add_argument(
         "--text", metavar="NAME",
-        help="a text that comes with the program: "
-        + ", ".join(f"{text.key} ({text.title})" for text in BUILTIN_TEXTS),
+        help="A built-in text: "
+        + ", ".join(f"{text.key} ({text.title})" for text in BUILTIN_TEXTS)
+        + ".",
     )  # fmt: skip
     work.add_argument(
-        "--prompts", metavar="FILE", type=Path, help="prompts in JSON lines, answered by both"
+        "--prompts", metavar="FILE", type=Path, help="Prompts in JSON lines, for both models."
     )
     work.add_argument(
         "--speed", action="store_true",
-        help="also tokens per second of one request, for each of the two models",
+        help="Also measure tokens per second of one request, for each model.",
     )  # fmt: skip
-    cut = parser.add_argument_group("how the text is read")
+    cut = parser.add_argument_group("text windows")
     cut.add_argument(
-        "--context-length", metavar="N", type=_count,
-        help=f"tokens of a window (default: {DEFAULT_CONTEXT}, or the model's limit)",
+        "--context-length", metavar="N", type=parse_positive,
+        help=f"Tokens per window. Default: {DEFAULT_CONTEXT}, or the model's limit.",
     )  # fmt: skip
     cut.add_argument(
-        "--stride", metavar="N", type=_count,
-        help="tokens from one window to the next (default: a window less one)",
+        "--stride", metavar="N", type=parse_positive,
+        help="Tokens between windows. Default: a window less one.",
     )  # fmt: skip
-    cut.add_argument("--max-tokens", metavar="N", type=_count, help="no more of the text than this")
     cut.add_argument(
-        "--worst", metavar="N", type=_count_or_zero, default=DEFAULT_WORST,
-        help=f"tokens with the largest divergence to report (default: {DEFAULT_WORST})",
+        "--max-tokens", metavar="N", type=parse_positive,
+        help="Maximum length of the text in tokens. Default: all.",
+    )  # fmt: skip
+    cut.add_argument(
+        "--worst", metavar="N", type=parse_count, default=DEFAULT_WORST,
+        help=f"Report the N tokens with the largest divergence. Default: {DEFAULT_WORST}.",
     )  # fmt: skip
     reference = parser.add_argument_group("reference")
-    reference.add_argument("--reference", metavar="DIR", help="folder of the reference model")
+    reference.add_argument("--reference", metavar="DIR", help="Folder of the reference model.")
     for name in REFERENCE_OPTIONS:
         reference.add_argument(
             "--reference-" + name.replace("_", "-"), metavar="X", dest=f"reference_{name}",
-            help=f"its {SETTINGS[name].label.lower()}, as {SETTINGS[name].flag}",
+            help=f"Its {SETTINGS[name].flag}.",
         )  # fmt: skip
-    parser.add_argument("--output-json", metavar="FILE", type=Path, help="write the report there")
     parser.add_argument(
         "--keep", metavar="NAME", nargs="?", const="",
-        help="keep the report among those of the window, under NAME if one is given",
+        help="Add the report to those in the window, as NAME if given.",
     )  # fmt: skip
-    parser.add_argument(
-        "--json", action="store_true", help="print the report as one JSON object, and nothing else"
-    )
+    add_report_options(parser)
     add_engine_options(parser, exclude=EXCLUDED)
 
 
@@ -102,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output_json:
         check_writable(args.output_json)
     if args.reference is None and task.reference is None:
-        _note("there is no other model to compare with: see --reference, --reference-dtype.")
+        _note("no reference: only perplexity. Give --reference or --reference-dtype to compare.")
     report = _measure(task)
     for notice in report.notices:
         _note(notice)
@@ -111,13 +118,13 @@ def run(args: argparse.Namespace) -> int:
         write_report(args.output_json, stored)
     if args.keep is not None:
         kept = ReportStore(evaluations_dir()).add(report, args.keep)
-        _note(f"kept as {kept.name!r}.")
+        _note(f"report saved as {kept.name!r}.")
     print(json.dumps(stored) if args.json else report_text(report))
     return 0
 
 
 def task_of(args: argparse.Namespace) -> EvaluationTask:
-    """What the flags ask for. Raises ConfigError or TextError."""
+    """The evaluation that the flags describe. Raises ConfigError or TextError."""
     candidate = engine_config(args)
     text, text_name, scored = _text(args)
     return EvaluationTask(
@@ -157,7 +164,7 @@ def _measure(task: EvaluationTask) -> Any:
 
 
 def _text(args: argparse.Namespace) -> tuple[str, str, tuple[tuple[int, int], ...]]:
-    """(text, name, parts that count); empty where none is to be read."""
+    """(text, name, scored parts); empty without a text."""
     if args.text_file:
         return read_text(args.text_file), args.text_file.name, ()
     if args.text:
@@ -168,8 +175,7 @@ def _text(args: argparse.Namespace) -> tuple[str, str, tuple[tuple[int, int], ..
 
 
 def _reference(args: argparse.Namespace, candidate: EngineConfig) -> EngineConfig | None:
-    """The reference that the flags describe; None where it is the candidate and was not asked for
-    by name."""
+    """The reference that the flags describe; None if it would be the candidate itself."""
     asked = {name: getattr(args, f"reference_{name}") for name in REFERENCE_OPTIONS}
     changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if args.reference is not None:
@@ -181,15 +187,3 @@ def _reference(args: argparse.Namespace, candidate: EngineConfig) -> EngineConfi
 def _note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
-
-def _count(text: str) -> int:
-    value = _count_or_zero(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too small; give at least 1")
-    return value
-
-
-def _count_or_zero(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
-    return int(text)

@@ -1,4 +1,4 @@
-"""`inferdeck generate`: one prompt, one reply."""
+"""`inferdeck generate`: generate a reply to one prompt."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.options import (
     add_engine_options,
+    add_json_option,
     add_sampling_options,
     engine_config,
     parse_ids,
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from engine.step.output import RequestOutput
 
 NAME = "generate"
-HELP = "one prompt, one reply"
-DESCRIPTION = "Generate the reply to one prompt, streamed to stdout."
+HELP = "Generate a reply to one prompt."
+DESCRIPTION = "Generate a reply to one prompt and stream it to stdout."
 EPILOG = """\
 examples:
   inferdeck generate --chat "What is TTFT?"
@@ -36,24 +37,22 @@ examples:
 """
 
 
-UNEXPLAINED = ErrorInfo("The engine could not finish the request.")
+UNEXPLAINED = ErrorInfo("The request failed.", "See the log for the cause.")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompt").add_mutually_exclusive_group(required=True)
-    group.add_argument("--prompt", metavar="TEXT", help="text to continue; - reads it from stdin")
+    group.add_argument("--prompt", metavar="TEXT", help="Text to continue; - reads stdin.")
     group.add_argument(
-        "--prompt-token-ids", metavar="IDS", type=parse_ids, help="token ids, such as 1,2,3"
+        "--prompt-token-ids", metavar="IDS", type=parse_ids, help="Token ids, such as 1,2,3."
     )
     group.add_argument(
-        "--chat", metavar="TEXT", help="a user's message, through the chat template; - reads stdin"
+        "--chat", metavar="TEXT", help="A user message, through the chat template; - reads stdin."
     )
-    parser.add_argument("--system", metavar="TEXT", help="system prompt, with --chat")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object at the end, and nothing else"
-    )
+    parser.add_argument("--system", metavar="TEXT", help="System prompt, with --chat.")
+    add_json_option(parser)
     add_sampling_options(parser)
-    # --seed is among the sampling options and seeds both
+    # --seed is a sampling option that seeds both
     add_engine_options(parser, exclude=("seed",))
 
 
@@ -93,7 +92,7 @@ def as_json(output: RequestOutput, *, wants_logprobs: bool) -> dict[str, Any]:
 
 
 def _speculative(rounds: Sequence[DraftRound]) -> dict[str, Any]:
-    """Tokens drafted and accepted, and how many were accepted at each place of a draft."""
+    """Tokens drafted and accepted, and accepted by position in the draft."""
     longest = max((len(r.token_ids) for r in rounds), default=0)
     return {
         "drafted": sum(len(r.token_ids) for r in rounds),
@@ -126,7 +125,7 @@ def _alternatives(entry: TokenLogprob) -> list[dict[str, Any]]:
 def _prompt(args: argparse.Namespace) -> Prompt:
     if args.system is not None and args.chat is None:
         raise InvalidRequestError(
-            "--system needs the chat template.", "Give the message with --chat."
+            "--system needs --chat.", "Give the message with --chat."
         )
     if args.prompt_token_ids is not None:
         return tuple(args.prompt_token_ids)
@@ -161,7 +160,7 @@ def _summary(output: RequestOutput) -> str:
         parts.append(f"TTFT {times.ttft_s * 1000:.1f} ms")
         if output.drafts:
             figures = _speculative(output.drafts)
-            parts.append(f"{figures['accepted']} of {figures['drafted']} drafts accepted")
+            parts.append(f"{figures['accepted']} of {figures['drafted']} draft tokens accepted")
         if pace := times.tpot_s:
-            parts.append(f"{pace * 1000:.2f} ms per token ({1 / pace:.1f} a second)")
+            parts.append(f"TPOT {pace * 1000:.2f} ms ({1 / pace:.1f} tok/s)")
     return "[" + ", ".join(parts) + "]"

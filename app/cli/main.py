@@ -1,4 +1,4 @@
-"""The parser of `inferdeck`, and what an error becomes: a message on stderr and an exit code."""
+"""The parser of `inferdeck`; errors become a message on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -36,40 +36,40 @@ EXIT_INTERRUPTED = 130
 USER_ERRORS = (
     CheckpointError, ConfigError, InvalidRequestError, TextError, UnsupportedModelError
 )  # fmt: skip
-"""What the user can mend by asking for something else."""
+"""Errors that another request avoids: exit code 2."""
 
 DESCRIPTION = """\
 Inferdeck: a desktop workstation for LLM inference with its own engine.
-Without a command it opens the window, on the model that was open last."""
+Without a command, open the window with the last model."""
 
 EPILOG = """\
 examples:
   inferdeck
-      open the window on the starter model
+      open the window
   inferdeck --model ~/models/Qwen3-0.6B --max-num-seqs 4
-      open the window on a model of your own (it takes every engine option)
+      open the window with this model (every engine option works)
   inferdeck --attach http://host:8000
-      open the window on an engine that `inferdeck serve` runs there
+      open the window on the engine of an `inferdeck serve`
   inferdeck generate --chat "What is TTFT?"
-      one reply, streamed
+      stream a reply
   inferdeck bench --workload voice-bot --model ~/models/Qwen3-0.6B
       measure a model under load
   inferdeck serve --model ~/models/Qwen3-0.6B
-      an OpenAI-compatible server
+      run an OpenAI-compatible server
   inferdeck quantize --model ~/models/Qwen3-0.6B --method awq --output ~/models/Qwen3-0.6B-awq
-      make a model of 4 bits
-  inferdeck evaluate --model DIR-quantized --reference DIR --text english
-      measure what a precision costs in quality
+      make a 4-bit checkpoint
+  inferdeck evaluate --model DIR-awq --reference DIR --text english
+      measure the quality loss of a precision
   inferdeck doctor
-      what this machine offers, and what was chosen
+      show devices, kernels, versions and paths
   inferdeck docs gpu
       read the documentation in the terminal
 
-`inferdeck COMMAND --help` explains a command."""
+`inferdeck COMMAND --help` shows the options of a command."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Full names only; an error is its cause and where to look, not a page of usage."""
+    """No abbreviated options; errors are one line and a hint instead of the usage."""
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class CommandParser(Parser):
-    """Of one command: what it does not know is its own error, and `--help` of it tells more."""
+    """The parser of one command: unknown options are its own error."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
@@ -90,10 +90,10 @@ class CommandParser(Parser):
 
 
 class _Version(argparse.Action):
-    """Looks the version up when it is asked for: reading package metadata takes time."""
+    """Reads the version on demand: package metadata takes time."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="show the version")
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="Show the version.")
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(f"inferdeck {program_version()}")
@@ -104,17 +104,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="inferdeck", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action=_Version)
     parser.add_argument(
-        "--isolated", action="store_true", help="the window's engine runs in a process of its own"
+        "--isolated", action="store_true", help="Run the window's engine in a separate process."
     )
     add_engine_options(parser, shown=("model", "load_format"))
-    elsewhere = parser.add_argument_group("an engine elsewhere")
+    elsewhere = parser.add_argument_group("remote engine")
     elsewhere.add_argument(
-        "--attach", metavar="URL", help="open the window on the engine of an `inferdeck serve`"
+        "--attach", metavar="URL", help="Use the engine of an `inferdeck serve`."
     )
     elsewhere.add_argument(
         "--api-key", metavar="K",
-        help=f"that its server wants; others can see it among the processes, so better set "
-        f"{serve.KEY_VARIABLE}",
+        help=f"Key of that server. Prefer {serve.KEY_VARIABLE}: others can read command lines.",
     )  # fmt: skip
     parser.set_defaults(run=_run_window)
     commands = parser.add_subparsers(
@@ -128,13 +127,13 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(run=module.run)
     screenshot = commands.add_parser(
         "screenshot",
-        help="save a picture of every page",
-        description="Save every page of the window as a PNG, driven with the starter model.",
+        help="Save a PNG of every page.",
+        description="Save every page of the window as a PNG, with the demo model.",
     )
-    screenshot.add_argument("--output", metavar="DIR", required=True, help="folder to write to")
+    screenshot.add_argument("--output", metavar="DIR", required=True, help="Folder of the PNGs.")
     screenshot.add_argument(
         "--size", type=_size, metavar="WxH", default=(1600, 1000),
-        help="of the window, in pixels. Default: 1600x1000.",
+        help="Window size in pixels. Default: 1600x1000.",
     )  # fmt: skip
     screenshot.set_defaults(run=_run_screenshot)
     return parser
@@ -147,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args) or 0)
     except KeyboardInterrupt:
         if sys.stderr.isatty():
-            print(file=sys.stderr)  # what comes next begins on a line of its own
+            print(file=sys.stderr)  # the shell prompt starts on a new line
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader went away (`| head`): without this the interpreter complains at exit.
@@ -158,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE if isinstance(error, USER_ERRORS) else EXIT_FAILURE
     except OSError as error:
         what = f"{error.filename}: {error.strerror}." if error.filename else f"{error}."
-        _print_error(ErrorInfo(what, "Check the path, its permissions and the free disk space."))
+        _print_error(ErrorInfo(what, "Check the path, its permissions and the free space."))
         return EXIT_FAILURE
     except MemoryError as error:
         _print_error(describe(error))
@@ -175,20 +174,20 @@ def _print_error(info: ErrorInfo) -> None:
         print(info.remedy, file=sys.stderr)
 
 
-# The window and its pictures need Qt, which nothing else here imports: found by name, when used.
+# Only the window and the screenshots need Qt: imported by name, when used.
 
 
 def _run_window(args: argparse.Namespace) -> int:
-    """`args` has those engine settings that were given."""
+    """`args` has the engine settings that were given."""
     code = int(_import_qt("app.main.start").run(args) or 0)
     _leave_busy_threads(code)
     return code
 
 
 def _leave_busy_threads(code: int) -> None:
-    """End the process at once if a thread still works (the engine's, inside a long import or
-    step): everything is saved by now. Python would take itself apart around that thread and end it
-    as soon as it asks for the interpreter; where that is below C++ code, the process aborts."""
+    """End the process at once if a thread still works (the engine's, in a long import or step);
+    everything is saved by now. Otherwise Python ends that thread when it next takes the
+    interpreter; below C++ code this aborts the process."""
     if any(thread.daemon for thread in threading.enumerate()):
         logging.shutdown()
         sys.stdout.flush()
@@ -197,12 +196,12 @@ def _leave_busy_threads(code: int) -> None:
 
 
 def _size(text: str) -> tuple[int, int]:
-    """`1280x800`, within what a window can be."""
+    """A window size such as `1280x800`."""
     if not re.fullmatch(r"[0-9]{1,5}x[0-9]{1,5}", text):
-        raise argparse.ArgumentTypeError(f"'{text}' is no size: give one like 1280x800")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a size such as 1280x800")
     width, height = (int(length) for length in text.split("x"))
     if not (880 <= width <= 8192 and 620 <= height <= 8192):
-        raise argparse.ArgumentTypeError(f"{text} is not between 880x620 and 8192x8192")
+        raise argparse.ArgumentTypeError(f"{text} is not within 880x620 to 8192x8192")
     return width, height
 
 
@@ -217,8 +216,8 @@ def _import_qt(module: str) -> ModuleType:
         if "cannot open shared object file" not in str(error) and "PySide6" not in str(error):
             raise  # a fault of ours
         raise InferdeckError(
-            f"The window needs Qt, which cannot be loaded: {error}.",
-            "Install PySide6-Essentials and the system's libraries for it (on Debian and Ubuntu: "
-            "apt install libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1), or use the "
-            "commands that need no window: see `inferdeck --help`.",
+            f"Qt failed to load: {error}.",
+            "Install PySide6-Essentials and its system libraries (Debian, Ubuntu: apt install "
+            "libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1), or use a command without "
+            "a window: see `inferdeck --help`.",
         ) from error

@@ -1,4 +1,4 @@
-"""Flags made from the engine's registries: its settings, and the sampling parameters."""
+"""Options of the commands, made from the engine's registries, and those that several share."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def add_engine_options(
     exclude: Collection[str] = (),
     shown: Collection[str] = tuple(SETTINGS),
 ) -> None:
-    """One flag for each engine setting. Only those that were given appear in the namespace; the
-    help lists those in `shown`."""
+    """One flag per engine setting. The namespace has those that were given; the help lists those
+    in `shown`."""
     group = parser.add_argument_group("engine options")
     for setting in SETTINGS.values():
         if setting.name not in exclude:
@@ -35,14 +35,14 @@ def add_engine_options(
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """The configuration that the flags describe; the starter model where none was named."""
+    """The configuration that the flags describe; without --model, of the demo model."""
     given = {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
     given.setdefault("model", str(starter_model()))
     return EngineConfig().replace(**given)
 
 
 def setting_value(setting: Setting, text: str) -> Any:
-    """`text` as a value of `setting`; ConfigError with what is allowed where it is none."""
+    """`text` as a value of `setting`. Raises ConfigError naming the allowed values."""
     value = _parse(setting, text)
     setting.check(value)
     return value
@@ -110,7 +110,7 @@ def _metavar(setting: Setting) -> str:
 def _help(setting: Setting) -> str:
     text = setting.help.replace("None:", "Default:")
     if setting.name == "model":
-        text += " Default: the starter model."
+        text += " Default: the demo model."
     elif setting.type is bool:
         text += f" Default: {'on' if setting.default else 'off'}."
     elif setting.default is not None:
@@ -124,7 +124,7 @@ def parse_ids(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.replace(",", " ").split())
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of token ids; write them like 1,2,3"
+            f"{text!r} is not a list of token ids, such as 1,2,3"
         ) from None
 
 
@@ -179,7 +179,7 @@ def _parameter_help(parameter: Parameter) -> str:
 
 
 def sampling_params(args: argparse.Namespace) -> SamplingParams:
-    """The sampling parameters that the flags describe; InvalidRequestError where impossible."""
+    """The sampling parameters that the flags describe. Raises InvalidRequestError."""
     given = {name: getattr(args, name) for name in PARAMETERS if hasattr(args, name)}
     given.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
     if "logit_bias" in given:
@@ -187,17 +187,44 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
     return SamplingParams(**given)
 
 
+def parse_count(text: str) -> int:
+    """An integer of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 0")
+    return int(text)
+
+
+def parse_positive(text: str) -> int:
+    """An integer of at least 1."""
+    value = parse_count(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too small; give at least 1")
+    return value
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    help_text = "Print one JSON object and nothing else."
+    parser.add_argument("--json", action="store_true", help=help_text)
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output-json", metavar="FILE", type=Path, help="Write the report to FILE."
+    )
+    add_json_option(parser)
+
+
 def check_writable(file: Path) -> None:
-    """Find out before minutes of measuring that the report could not be written."""
+    """Check the report's path before minutes of measuring. Raises ConfigError."""
     folder = file.absolute().parent
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is not a folder.", "Make it, or choose another --output-json.")
+        raise ConfigError(f"{folder} is not a folder.", "Create it, or change --output-json.")
     if file.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
-        raise ConfigError(f"{file} cannot be written.", "Choose another --output-json.")
+        raise ConfigError(f"{file} is not writable.", "Change --output-json.")
 
 
 def write_report(file: Path, report: Mapping[str, Any]) -> None:
-    """Write beside `file` and put it in its place: a full disk leaves the old report whole."""
+    """Replace `file` in one step: on a full disk the old report stays."""
     beside = file.with_name(file.name + ".part")
     try:
         beside.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

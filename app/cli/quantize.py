@@ -1,4 +1,4 @@
-"""`inferdeck quantize`: a model of 16 bits in, a folder of few bits out."""
+"""`inferdeck quantize`: make a 4-bit or 8-bit checkpoint."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+from app.cli.options import add_json_option
 from app.cli.session import StatusLine
 from app.features.quantize.texts import calibration_texts
 from app.paths import starter_model
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     from engine.quantize.recipe import LayerResult, QuantizeResult
 
 NAME = "quantize"
-HELP = "make a model of 4 or 8 bits"
+HELP = "Make a 4-bit or 8-bit checkpoint."
 DESCRIPTION = """\
-Quantize a model of 16 or 32 bits, layer by layer, and save it as a folder that this program and
-others read. awq and gptq read a text to learn which errors matter; rtn, int8, fp8 and nf4 round."""
+Quantize a 16-bit or 32-bit model layer by layer and save it as a checkpoint that other engines read
+too. awq and gptq calibrate on a text; rtn, int8, fp8 and nf4 need none."""
 EPILOG = """\
 examples:
   inferdeck quantize --method awq --output starter-awq
@@ -29,9 +30,9 @@ examples:
   inferdeck quantize --model DIR --method gptq --group-size 64 --exclude down_proj --output DIR-gptq
   inferdeck quantize --model DIR --method int8 --output DIR-int8 --json
 
---exclude: a module's name, a part of it ("down_proj", "layers.0") or a pattern ("*.experts.*").
---calibration: a text file, or JSON lines with a "text", a "prompt" or "messages" each.
-Nothing is left of the output when the command is interrupted or the disk is full."""
+--exclude: a module name, a part of one ("down_proj", "layers.0") or a pattern ("*.experts.*").
+--calibration: a text file, or JSON lines with "text", "prompt" or "messages".
+After an interruption or on a full disk the output is deleted."""
 
 _WORST = 3  # layers named at the end
 
@@ -40,49 +41,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = Recipe()
     parser.add_argument(
         "--model", metavar="DIR", default=str(starter_model()),
-        help="folder of the model (default: the starter model)",
+        help="Folder of the model. Default: the demo model.",
     )  # fmt: skip
     methods = "; ".join(f"{name}: {facts.title}" for name, facts in METHODS.items())
-    parser.add_argument("--method", choices=tuple(METHODS), required=True, help=methods)
-    parser.add_argument("--output", metavar="DIR", required=True, help="a new folder")
-    parser.add_argument("--bits", metavar="N", type=int, help="4 or 8 (default: the method's)")
+    parser.add_argument("--method", choices=tuple(METHODS), required=True, help=f"{methods}.")
+    parser.add_argument("--output", metavar="DIR", required=True, help="A new folder.")
+    parser.add_argument("--bits", metavar="N", type=int, help="4 or 8. Default: the method's.")
     parser.add_argument(
         "--group-size", metavar="N", type=int, default=default.group_size,
-        help=f"inputs that share a scale: {', '.join(map(str, GROUP_SIZES))} "
-        f"(default: {default.group_size})",
+        help=f"Inputs per scale: {', '.join(map(str, GROUP_SIZES))}. "
+        f"Default: {default.group_size}.",
     )  # fmt: skip
     parser.add_argument(
         "--symmetric", action=argparse.BooleanOptionalAction, default=None,
-        help="without or with zero points, for gptq and rtn (default: gptq without, rtn with)",
+        help="For gptq and rtn: without or with zero points. Default: gptq without, rtn with.",
     )  # fmt: skip
     parser.add_argument(
         "--exclude", metavar="MODULE", nargs="+", action="extend", default=[],
-        help="modules that stay as they are; embeddings and the head always do",
+        help="Modules that stay unquantized, beside embeddings and output head.",
     )  # fmt: skip
     text = parser.add_argument_group("calibration (awq, gptq)")
     text.add_argument(
-        "--calibration", metavar="FILE", help="the text to read (default: one of the program's)"
+        "--calibration", metavar="FILE", help="Calibration text. Default: a built-in text."
     )
     text.add_argument(
         "--num-sequences", metavar="N", type=int, default=default.num_sequences,
-        help=f"sequences that are read at most (default: {default.num_sequences})",
+        help=f"Maximum calibration sequences. Default: {default.num_sequences}.",
     )  # fmt: skip
     text.add_argument(
         "--sequence-length", metavar="N", type=int, default=default.sequence_length,
-        help=f"tokens of each (default: {default.sequence_length})",
+        help=f"Tokens per sequence. Default: {default.sequence_length}.",
     )  # fmt: skip
     text.add_argument(
         "--desc-act", action="store_true",
-        help="gptq: groups of columns in the order of their importance, not as they lie; a little "
-        "better, and slower to compute with",
+        help="For gptq: act-order; slightly better quality, slower inference.",
     )  # fmt: skip
     text.add_argument(
         "--seed", metavar="N", type=int, default=default.seed,
-        help="which parts of a long text are read (default: 0)",
+        help="Selects the passages of a long text. Default: 0.",
     )  # fmt: skip
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object at the end, and nothing else"
-    )
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -110,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
-    """Raises ConfigError for settings that do not fit each other."""
+    """Raises ConfigError for options that exclude each other."""
     return Recipe(
         method=args.method,
         bits=args.bits,
@@ -126,7 +124,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 
 class _Progress(StatusLine):
-    """One line: what is done to which layer, and the time left."""
+    """One line: stage, layer and remaining time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,21 +144,23 @@ class _Progress(StatusLine):
 
 
 def summary(result: QuantizeResult) -> str:
-    """What was made, in a few lines."""
+    """The result in a few lines."""
     share = result.bytes_after / result.bytes_before
     count = sum(len(layer.linears) for layer in result.layers)
     lines = [
         f"{result.output}",
         f"{format_bytes(result.bytes_before)} -> {format_bytes(result.bytes_after)} "
-        f"({share:.0%}), {count} matrices in {result.recipe.chosen_bits} bits, "
+        f"({share:.0%}), {count} linear layers in {result.recipe.chosen_bits} bits, "
         f"{_duration(result.seconds)}",
     ]
     if result.num_tokens:
-        lines.append(f"read {result.num_tokens:,} tokens in {result.num_sequences} sequences")
+        read = f"{result.num_tokens:,} tokens in {result.num_sequences} sequences"
+        lines.append(f"calibrated on {read}")
     lines += _errors(result.layers)
-    lines += [f"kept: {name} ({reason})" for name, reason in list(result.kept.items())[:_WORST]]
-    if len(result.kept) > _WORST:
-        lines.append(f"kept: {len(result.kept) - _WORST} more")
+    kept = list(result.kept.items())
+    lines += [f"unquantized: {name} ({reason})" for name, reason in kept[:_WORST]]
+    if len(kept) > _WORST:
+        lines.append(f"unquantized: {len(kept) - _WORST} more")
     return "\n".join([*lines, *result.notes])
 
 

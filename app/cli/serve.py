@@ -1,4 +1,4 @@
-"""`inferdeck serve`: the engine behind an OpenAI-compatible server, without a window."""
+"""`inferdeck serve`: an OpenAI-compatible server without a window."""
 
 from __future__ import annotations
 
@@ -28,32 +28,31 @@ if TYPE_CHECKING:
     from engine.messages import Event, Loaded
 
 NAME = "serve"
-HELP = "an OpenAI-compatible server"
-DESCRIPTION = "Serve a model to OpenAI's clients over HTTP, until Ctrl-C."
+HELP = "Run an OpenAI-compatible server."
+DESCRIPTION = "Serve a model over an OpenAI-compatible HTTP API until Ctrl-C."
 EPILOG = """\
 examples:
   inferdeck serve
-      the starter model on http://127.0.0.1:8000/v1
+      serve the demo model on http://127.0.0.1:8000/v1
   inferdeck serve --model ~/models/Qwen3-0.6B --port 9000 --max-num-seqs 32
   INFERDECK_API_KEY=... inferdeck serve --host 0.0.0.0 --model DIR
-      for other machines too; clients send the key
+      serve other machines too; clients send the key
   curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
       -d '{"messages": [{"role": "user", "content": "What is TTFT?"}], "stream": true}'
 
-A window elsewhere attaches with `inferdeck --attach http://host:8000`, sees every view of the
-engine, and opens the served model and those of --model-dir.
+Windows attach with `inferdeck --attach http://host:8000`. They show the engine and may open the
+served model and those in --model-dir.
 
 Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health,
-/version, /metrics (Prometheus, under vLLM's names) and /openapi.json."""
+/version, /metrics (Prometheus, vLLM's names) and /openapi.json."""
 
-STARTER_NAME = "starter"  # the name of its folder says nothing
+STARTER_NAME = "starter"  # in place of its folder's name
 SNAPSHOT_INTERVAL_S = 0.25
 SWITCH_S = 0.0002
-"""The engine's thread gives the interpreter to the server's so often: the usual 5 ms stand between
-a token and its client."""
+"""Interpreter switch interval: the default of 5 ms would delay every token."""
 
 STEADY_S = 60.0
-"""An engine that crashes again before it has served so long is not started another time."""
+"""An engine that crashes again within this time is not restarted."""
 
 _DEFAULTS = Limits()
 
@@ -62,61 +61,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("server")
     where.add_argument(
         "--host", metavar="H", default="127.0.0.1",
-        help="address to listen on (default: 127.0.0.1, this machine alone)",
+        help="Address to listen on. Default: 127.0.0.1, this machine only.",
     )  # fmt: skip
     where.add_argument(
-        "--port", metavar="N", type=int, default=8000, help="0 takes any free one (default: 8000)"
+        "--port", metavar="N", type=int, default=8000, help="0: any free port. Default: 8000."
     )
     where.add_argument(
         "--api-key", metavar="K",
-        help=f"wanted of every client; others can see it among the processes, so better set "
-        f"{KEY_VARIABLE}",
+        help=f"Key that clients must send. Prefer {KEY_VARIABLE}: others can read command lines.",
     )  # fmt: skip
     where.add_argument(
         "--allow-unauthenticated", action="store_true",
-        help="listen beyond this machine without an API key",
+        help="Listen beyond this machine without an API key.",
     )  # fmt: skip
     where.add_argument(
         "--served-model-name", metavar="NAME", default="",
-        help="what clients call the model (default: the name of its folder)",
+        help="Model name for clients. Default: the folder's name.",
     )  # fmt: skip
     where.add_argument(
         "--cors-origin", metavar="ORIGIN", action="append", default=[],
-        help="web pages of this origin may call, such as http://localhost:3000; may be repeated",
+        help="Allowed origin (CORS), such as http://localhost:3000. Repeat for more.",
     )  # fmt: skip
     where.add_argument(
         "--model-dir", metavar="DIR", action="append", default=[],
-        help="a window that attaches may open the models in this folder; may be repeated",
+        help="Folder of models that attached windows may open. Repeat for more.",
     )  # fmt: skip
     where.add_argument(
         "--no-control", action="store_true",
-        help="windows that attach may look and ask, not open models or change settings",
+        help="Attached windows may view and chat only.",
     )  # fmt: skip
     where.add_argument(
         "--shutdown-timeout", metavar="S", type=float, default=10.0,
-        help="how long running replies may go on after Ctrl-C, in seconds (default: 10)",
+        help="Seconds for running replies after Ctrl-C. Default: 10.",
     )  # fmt: skip
     where.add_argument(
         "--json", action="store_true",
-        help="print one JSON object when it listens, and nothing else",
+        help="Print one JSON object when listening, and nothing else.",
     )  # fmt: skip
     limits = parser.add_argument_group("limits")
     for flag, default, text in (
-        ("--max-queued-requests", _DEFAULTS.max_queued, "requests that may wait; more get 429"),
-        ("--max-connections", _DEFAULTS.max_connections, "open connections; more get 503"),
+        ("--max-queued-requests", _DEFAULTS.max_queued, "Maximum waiting requests; more get 429."),
+        ("--max-connections", _DEFAULTS.max_connections, "Maximum open connections; more get 503."),
     ):
         limits.add_argument(
-            flag, metavar="N", type=int, default=default, help=f"{text} (default: {default})"
+            flag, metavar="N", type=int, default=default, help=f"{text} Default: {default}."
         )
     limits.add_argument(
         "--max-body-bytes", metavar="SIZE", type=_size, default=_DEFAULTS.max_body_bytes,
-        help=f"of a request's body (default: {_DEFAULTS.max_body_bytes // MIB}MiB)",
+        help=f"Maximum request body. Default: {_DEFAULTS.max_body_bytes // MIB}MiB.",
     )  # fmt: skip
     limits.add_argument(
         "--max-output-tokens",
         metavar="N",
         type=int,
-        help="most tokens of one reply (default: as many as the context holds)",
+        help="Maximum tokens per reply. Default: the context length.",
     )
     add_engine_options(parser)
 
@@ -129,8 +127,8 @@ def _size(text: str) -> int:
 
 
 def server_options(args: argparse.Namespace, model_name: str = "") -> ServerOptions:
-    """`model_name`: where none was given. Raises ConfigError where the server would be open to
-    others, or a limit is impossible."""
+    """`model_name`: the default. Raises ConfigError for an open server without a key, or an invalid
+    limit."""
     return ServerOptions(
         host=args.host,
         port=args.port,
@@ -151,18 +149,18 @@ def server_options(args: argparse.Namespace, model_name: str = "") -> ServerOpti
 
 
 def offered_models(folders: Iterable[str]) -> tuple[str, ...]:
-    """The model folders in `folders`, or these themselves where they are models. Raises
-    ConfigError for one that holds none."""
+    """The model folders in `folders`, or these themselves if they are models. Raises ConfigError
+    for a folder without a model."""
     found: list[str] = []
     for name in folders:
         folder = Path(name).expanduser().resolve()
         if not folder.is_dir():
-            raise ConfigError(f"{folder} is no folder.", "Name one that holds model folders.")
+            raise ConfigError(f"{folder} is not a folder.", "Give a folder of model folders.")
         inside = [p for p in (folder, *sorted(folder.iterdir())) if (p / "config.json").is_file()]
         if not inside:
             raise ConfigError(
-                f"There is no model in {folder}.",
-                "A model is a folder with a config.json, as it is downloaded from a hub.",
+                f"{folder} contains no model.",
+                "A model is a folder with a config.json, as downloaded from a hub.",
             )
         found += map(str, inside)
     return tuple(dict.fromkeys(found))
@@ -178,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Serving:
-    """The engine's thread, the server, and what to do with the engine's news."""
+    """The engine's thread, the server, and the handling of load and crash events."""
 
     def __init__(self, config: EngineConfig, options: ServerOptions, *, as_json: bool) -> None:
         from app.server.gate import EngineGate
@@ -187,7 +185,7 @@ class _Serving:
 
         self._config = self._latest = config
         self._as_json = as_json
-        self._news: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._status = StatusLine()
         self._thread = EngineThread(self._on_event, snapshot_interval_s=SNAPSHOT_INTERVAL_S)
         self._gate = EngineGate(self._thread.submit, self._thread.cancel_load)
@@ -220,14 +218,14 @@ class _Serving:
         if isinstance(event, (Loaded, Reconfigured)):
             self._latest = event.config  # a window elsewhere may have changed it
         if isinstance(event, (EngineCrashed, Loaded, LoadFailed, LoadProgress)):
-            self._news.put(event)
+            self._events.put(event)
 
     def _until_loaded(self) -> Loaded:
-        """Raises InferdeckError where the model cannot be loaded."""
+        """Raises InferdeckError if the model fails to load."""
         from engine.messages import EngineCrashed, Loaded, LoadFailed, LoadProgress
 
         while True:
-            event = _next(self._news)
+            event = _next(self._events)
             match event:
                 case LoadProgress(stage, done, total):
                     self._status.loading(stage, done, total)
@@ -236,23 +234,24 @@ class _Serving:
                     for notice in event.model.notices:
                         print(f"note: {notice}", file=sys.stderr)
                     if event.without_draft is not None:
-                        print(f"note: no drafts: {event.without_draft.cause}", file=sys.stderr)
+                        cause = event.without_draft.cause
+                        print(f"note: speculative decoding is off: {cause}", file=sys.stderr)
                     return event
                 case LoadFailed() | EngineCrashed():
                     self._status.clear()
                     raise _as_error(event.error)
 
     def _watch(self) -> None:
-        """Serve. An engine that crashes is started anew, unless it does so again at once."""
+        """Serve. A crashed engine is restarted, unless it crashes again within STEADY_S."""
         from engine.messages import EngineCrashed, Load
 
         since = time.monotonic()
         while True:
-            event = _next(self._news)
+            event = _next(self._events)
             if isinstance(event, EngineCrashed):
                 if time.monotonic() - since < STEADY_S:
                     raise _as_error(event.error)
-                print(f"inferdeck: {event.error.cause} Starting it anew.", file=sys.stderr)
+                print(f"inferdeck: {event.error.cause} Restarting the engine.", file=sys.stderr)
                 self._thread.submit(Load(self._latest))
                 self._until_loaded()
                 since = time.monotonic()
@@ -263,13 +262,13 @@ class _Serving:
             ready = {"url": self._server.url, "model": name, "pid": os.getpid()}
             print(json.dumps(ready), flush=True)
         else:
-            print(f"Serving {name} on {self._server.url}/v1 (Ctrl-C ends it)", flush=True)
+            print(f"Serving {name} on {self._server.url}/v1 (stop with Ctrl-C)", flush=True)
 
     def _stop(self) -> int:
-        """0 where everything ended within its time. Ctrl-C again does not wait for replies."""
+        """0 if all replies ended in time. A second Ctrl-C does not wait for replies."""
         if not self._server.is_running:
             return 130  # it was not serving yet
-        print("inferdeck: stopping; Ctrl-C again aborts running replies", file=sys.stderr)
+        print("inferdeck: stopping; press Ctrl-C again to abort running replies", file=sys.stderr)
         try:
             return 0 if self._server.stop() else 1
         except KeyboardInterrupt:
@@ -277,17 +276,17 @@ class _Serving:
             return 130
 
 
-def _next(news: queue.SimpleQueue[Event]) -> Event:
+def _next(events: queue.SimpleQueue[Event]) -> Event:
     while True:
         try:
             # With a time limit: without one Windows would not see Ctrl-C.
-            return news.get(timeout=0.5)
+            return events.get(timeout=0.5)
         except queue.Empty:
             pass
 
 
 def _as_error(info: ErrorInfo) -> InferdeckError:
-    """The error that the engine's thread reported, with the exit code of its class."""
+    """The error of the engine's thread, as its class for the exit code."""
     import engine.errors
 
     kind = getattr(engine.errors, info.kind, InferdeckError)
@@ -298,7 +297,7 @@ def _as_error(info: ErrorInfo) -> InferdeckError:
 
 @contextmanager
 def _log_on_stderr() -> Iterator[None]:
-    """Warnings of the program's parts, while it serves."""
+    """Warnings on stderr while serving."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -314,7 +313,7 @@ def _log_on_stderr() -> Iterator[None]:
 
 @contextmanager
 def _terminated_as_by_ctrl_c() -> Iterator[None]:
-    """SIGTERM, as service managers send it, ends the server as Ctrl-C does."""
+    """SIGTERM (service managers) ends the server as Ctrl-C does."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt

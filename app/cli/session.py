@@ -1,4 +1,4 @@
-"""An engine for the length of one command, with its loading shown on a terminal."""
+"""The engine of one command, with its load progress on the terminal."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ REFRESH_S = 0.1
 
 @contextmanager
 def open_engine(config: EngineConfig) -> Iterator[LLMEngine]:
-    """The engine of `config`, shut down at the end whatever happens. Prints the engine's notices
-    to stderr. Raises what LLMEngine raises."""
+    """The engine of `config`, shut down at the end. Prints its notices to stderr. Raises what
+    LLMEngine raises."""
     prepare_libraries()
     status = StatusLine()
     status.show("Starting the engine")
@@ -43,13 +43,13 @@ def open_engine(config: EngineConfig) -> Iterator[LLMEngine]:
 
 
 def prepare_libraries() -> None:
-    """Before torch and transformers are imported: no output of theirs, no threads of tokenizers."""
+    """Call before torch and transformers are imported: silences them, no tokenizer threads."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 class StatusLine:
-    """One line on stderr that is written over and over, on a terminal only."""
+    """One status line on stderr, overwritten; on terminals only."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
@@ -60,7 +60,7 @@ class StatusLine:
             print(f"{CLEAR_LINE}{text}", end="", file=sys.stderr, flush=True)
 
     def show_at_times(self, text: str) -> None:
-        """Show `text` unless something was shown a moment ago."""
+        """Show `text`, at most every REFRESH_S."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + REFRESH_S

@@ -59,7 +59,7 @@ def test_a_summary_names_sizes_and_time(capsys: pytest.CaptureFixture[str], tmp_
     assert code == 0
     first, second, *rest = out.splitlines()
     assert first == str(output)
-    assert second.startswith("1.06 MiB -> ") and "matrices in 8 bits" in second
+    assert second.startswith("1.06 MiB -> ") and "8 bits" in second
     assert rest == []
     assert (output / "model.safetensors").stat().st_size < 1.06 * 2**20
 

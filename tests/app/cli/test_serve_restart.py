@@ -65,7 +65,7 @@ class Serving:
     def close(self) -> None:
         """As Ctrl-C would: what it waits for raises."""
         if self.thread.is_alive():
-            self.serving._news.put(KeyboardInterrupt)  # type: ignore[arg-type]
+            self.serving._events.put(KeyboardInterrupt)  # type: ignore[arg-type]
         self.serving._server.stop()
         self.serving._thread.stop()
         self.thread.join(60)
@@ -147,7 +147,7 @@ def test_a_crash_is_told_to_clients_and_the_engine_is_started_anew(
     wait_until(lambda: is_healthy(served.url), 60)
     status, text = ask(served.url, max_tokens=4)
     assert status == 200 and json.loads(text)["usage"]["completion_tokens"] == 4
-    assert "Starting it anew." in capsys.readouterr().err
+    assert "a kernel failed" in capsys.readouterr().err
 
 
 def test_a_crash_that_comes_at_once_ends_the_server(served: Serving) -> None:
