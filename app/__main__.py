@@ -1,4 +1,4 @@
-"""`inferdeck` and `python -m app`: the window, or one of the commands."""
+"""`inferdeck` and `python -m app`: open the window or run a command."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""The border between the window and the engine's thread.
+"""The bridge between the window and the engine's thread.
 
     GUI thread                                    engine thread
     bridge.add_request(...)  -- submit(command) -->  queue
-    Qt signals  <-- Deliveries <-- on_event(event)
+    Qt signals  <-- EventDispatcher <-- on_event(event)
 
-Nothing here waits for the engine, and the engine never waits for the window. `Deliveries` says
-when an event is handed on: what is urgent (the first token of a reply, its end, errors, answers to
-commands) at once, the rest together.
+Neither side blocks the other. The dispatcher delivers urgent events (the first token of a reply,
+its end, errors, answers to commands) at once, and batches the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 from PySide6.QtCore import QObject, Signal
 
 from app.clients.target import Event, LinkChanged, LinkState, Past, Remark
-from app.link.dispatcher import Deliveries, titled
+from app.link.dispatcher import EventDispatcher, titled
 from app.link.engine_handle import EngineHandle, EngineThreadLike, ThreadFactory, engine_thread
 from app.link.row_names import event_by_row
 from engine import messages
@@ -39,14 +38,13 @@ class EngineState(StrEnum):
 
 
 class EngineBridge(QObject):
-    """Commands in, Qt signals out. Lives in the GUI thread; `on_event` alone is called elsewhere.
+    """Commands in, Qt signals out. Lives in the GUI thread; only `on_event` is called elsewhere.
 
     state_changed fires after `state`, `model`, `config` or `plan` have changed and before the
     signal of the event that changed them.
 
-    The engine is the program's own until `attach` puts one in its place that runs elsewhere, and
-    again after `detach`. `link` tells how the line to that one stands; a state stays what it was
-    while the line is cut.
+    The engine is local until `attach` replaces it with a remote one, and again after `detach`.
+    `link` is the state of that connection; `state` is unchanged while the connection is lost.
     """
 
     outputs = Signal(object)  # list[OutputEvent], in order
@@ -58,14 +56,14 @@ class EngineBridge(QObject):
     reconfigured = Signal(object)  # Reconfigured
     made_room = Signal(object)  # MadeRoom
     reconfigure_failed = Signal(object)  # ReconfigureFailed
-    snapshot = Signal(object)  # EngineSnapshot with the steps and samples of all that it merges
+    snapshot = Signal(object)  # EngineSnapshot with the steps and samples of all merged ones
     block_inspected = Signal(object)  # BlockInspected
     peaks_measured = Signal(object)  # PeaksMeasured
     tokens_counted = Signal(object)  # TokensCounted
     crashed = Signal(object)  # EngineCrashed
     state_changed = Signal(object)  # EngineState
-    past = Signal(object)  # tuple[EngineSnapshot, ...]: figures of before an attachment
-    link_changed = Signal(object)  # LinkChanged | None: the engine is our own
+    past = Signal(object)  # tuple[EngineSnapshot, ...]: from before the attachment
+    link_changed = Signal(object)  # LinkChanged | None: the engine is local
     remarked = Signal(object)  # Remark
 
     def __init__(self, make_thread: ThreadFactory = engine_thread, parent: QObject | None = None):
@@ -74,7 +72,7 @@ class EngineBridge(QObject):
         self._closed = False
         self._listeners: tuple[Callable[[messages.Event], None], ...] = ()
         self._requests: set[str] = set()  # that have not ended
-        self._deliveries = Deliveries(self, self)
+        self._dispatcher = EventDispatcher(self, self)
         self.state = EngineState.EMPTY
         self.model: ModelInfo | None = None
         self.config: EngineConfig | None = None
@@ -82,36 +80,35 @@ class EngineBridge(QObject):
         self.link: LinkChanged | None = None
 
     def beside(self) -> EngineBridge:
-        """Another engine of our own, with nothing loaded. Whoever asks for it ends it by
-        `shutdown`."""
+        """A second local engine with nothing loaded. The caller calls its `shutdown`."""
         return EngineBridge(self._handle.make_own)
 
     # Which engine ----------------------------------------------------------------------------
 
     @property
     def is_remote(self) -> bool:
-        """Whether the engine runs elsewhere."""
+        """Whether the engine is remote."""
         return self._handle.is_remote
 
     @property
     def engine(self) -> EngineThreadLike | None:
-        """What stands for the engine now: a remote one tells more of itself."""
+        """The current engine; a remote one has more attributes."""
         return self._handle.engine
 
     @property
     def has_next(self) -> bool:
-        """Whether the next model is opened by an engine of our own of another kind."""
+        """Whether the next model opens in another kind of local engine."""
         return self._handle.make_next is not None
 
     def make_next(self, make_thread: ThreadFactory) -> None:
-        """Engines of our own are of this kind, from the next model on. What runs goes on; a
-        comparison beside it has an engine of the kind that runs."""
+        """Use this kind of local engine from the next model on. The current one keeps running; a
+        comparison beside it has an engine of the current kind."""
         self._handle.make_next = None if make_thread is self._handle.make_own else make_thread
         if self.engine is None:
             self.turn_to_next()
 
     def turn_to_next(self) -> None:
-        """The engine of `make_next` takes the place of the one before, if there is one to."""
+        """Replace the local engine by one of the kind given to `make_next`, if any."""
         if not self.has_next or self.is_remote:
             return
         self._handle.use_next()
@@ -120,14 +117,12 @@ class EngineBridge(QObject):
 
     @property
     def offers(self) -> tuple[str, ...] | None:
-        """Names of the models that an engine elsewhere opens; None where the engine reads the
-        folders of this machine."""
+        """Model names that a remote engine opens; None if the engine reads local folders."""
         return self._handle.offers
 
     @property
     def gives_back(self) -> Mapping[str, int]:
-        """Bytes by device that the model loaded now has, and gives back before another is loaded;
-        of an engine elsewhere nothing of this machine."""
+        """Bytes by device that the loaded model frees before another one loads; none if remote."""
         if self.plan is None or self.model is None or self.offers is not None:
             return {}
         # the plan is that of each rank; stages have about as much as the first, of which it is
@@ -136,36 +131,36 @@ class EngineBridge(QObject):
 
     @property
     def place(self) -> str:
-        """Where an engine elsewhere is, as people say it; "" for one of our own."""
+        """Name of a remote engine's host; "" if local."""
         return self._handle.place
 
     @property
     def look_only(self) -> str:
-        """Why this window may not open models or change settings there; "" where it may."""
+        """Why this window may not open models or change settings; "" if it may."""
         return self._handle.look_only
 
     def attach(self, make_thread: ThreadFactory) -> None:
-        """Leave the engine for another, whose events tell what it has loaded."""
+        """Switch to a remote engine; its events report what it has loaded."""
         self._turn_to(make_thread)
         self._handle.start()
         self.take_answer(LinkChanged(LinkState.CONNECTING, time.perf_counter()))
 
     def attach_again(self) -> None:
-        """The engine elsewhere on a new line, after the one before ended for good."""
+        """Connect to the remote engine again after the connection closed."""
         if self.is_remote:
             self.attach(self._handle.maker)
 
     def detach(self) -> None:
-        """Back to an engine of our own, with nothing loaded."""
+        """Back to a local engine with nothing loaded."""
         if self.is_remote:
             self._turn_to(self._handle.make_own)
             self.link_changed.emit(None)
 
     def _turn_to(self, make_thread: ThreadFactory) -> None:
         self._handle.leave(make_thread)
-        self._deliveries.keep_written()  # it stays; what else was said is not true any more
+        self._dispatcher.keep_written()  # text stays; the rest is outdated
         self.link = None
-        words = ErrorInfo("The window turned to another engine; the reply was stopped.")
+        words = ErrorInfo("The window switched to another engine. The reply stopped.")
         for request_id in sorted(self._requests):
             self.take_answer(messages.RequestFailed(request_id, words))
         self.take_answer(messages.Unloaded())
@@ -174,7 +169,7 @@ class EngineBridge(QObject):
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request that is added now would be served."""
+        """Whether a request added now would be served."""
         return self.state is EngineState.READY
 
     def load(self, config: EngineConfig) -> None:
@@ -190,13 +185,12 @@ class EngineBridge(QObject):
         self._submit(messages.Unload())
 
     def add_listener(self, listener: Callable[[messages.Event], None]) -> None:
-        """From now on `listener` gets every event of our own engine, on its thread: it must return
-        at once, and raise nothing."""
+        """Call `listener` with every event of the local engine, on its thread: it must return at
+        once and raise nothing."""
         self._listeners = (*self._listeners, listener)
 
     def pass_on(self, command: messages.Command) -> None:
-        """Give a command of somebody else to our own engine, from any thread. Nothing happens where
-        it does not run."""
+        """Forward a command to the local engine, from any thread; dropped if it does not run."""
         engine = self.engine
         if engine is not None and not self.is_remote:
             engine.submit(command)
@@ -216,16 +210,16 @@ class EngineBridge(QObject):
         self._submit(messages.Abort(request_id))
 
     def inspect_block(self, block: int) -> None:
-        """Ask what a KV block holds; `block_inspected` answers."""
+        """Request the content of a KV block; `block_inspected` answers."""
         self._submit(messages.InspectBlock(block))
 
     def measure_peaks(self) -> None:
-        """Measure what the machine can do at most; `peaks_measured` answers."""
+        """Measure the machine's peaks; `peaks_measured` answers."""
         self._submit(messages.MeasurePeaks())
 
     def count_tokens(self, key: str, text: str) -> None:
-        """Ask how many tokens a text has; `tokens_counted` answers under `key`. Nothing is asked
-        where no model is open."""
+        """Count the tokens of a text; `tokens_counted` answers under `key`. Does nothing without an
+        open model."""
         if self.is_ready:
             self._submit(messages.CountTokens(key, text))
 
@@ -233,11 +227,11 @@ class EngineBridge(QObject):
         self._submit(messages.Reconfigure(changes))
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        """End the engine's thread and hand on what it said last. The one call that waits."""
+        """End the engine's thread and deliver its last events. The only call that blocks."""
         self._closed = True
-        self._deliveries.stop_waking()
+        self._dispatcher.stop_waking()
         self._handle.end(timeout)
-        self._deliveries.close()
+        self._dispatcher.close()
 
     def _submit(self, command: messages.Command) -> None:
         if self._closed:
@@ -247,28 +241,28 @@ class EngineBridge(QObject):
     # The engine's thread ---------------------------------------------------------------------
 
     def on_event(self, event: Event) -> None:
-        """Called by the engine's thread: note the event, and wake the window once if need be."""
+        """Called by the engine's thread: queue the event, wake the window if needed."""
         if not self.is_remote and not isinstance(event, LinkChanged | Past | Remark):
             for listener in self._listeners:
                 listener(event)
-        self._deliveries.put(event)
+        self._dispatcher.put(event)
 
-    # The GUI thread: what `Deliveries` hands on ----------------------------------------------
+    # The GUI thread: called by the dispatcher ------------------------------------------------
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether everything that was said was handed on."""
-        return self._deliveries.is_at_rest
+        """Whether every event was delivered."""
+        return self._dispatcher.is_at_rest
 
     @property
     def num_waiting(self) -> int:
-        """Events that this thread did not look at yet."""
-        return self._deliveries.num_waiting
+        """Events not taken by this thread yet."""
+        return self._dispatcher.num_waiting
 
     @property
     def snapshot_at(self) -> float:
-        """When the last state was handed on."""
-        return self._deliveries.snapshot_at
+        """When the last snapshot was delivered."""
+        return self._dispatcher.snapshot_at
 
     def take_outputs(self, batch: list[messages.OutputEvent]) -> None:
         ended = {event.request_id for event in batch if event.finish_reason is not None}
@@ -276,7 +270,7 @@ class EngineBridge(QObject):
         self.outputs.emit([one if one.error is None else event_by_row(one) for one in batch])
 
     def take_progress(self, progress: messages.LoadProgress) -> None:
-        if self.state is EngineState.EMPTY:  # an engine elsewhere loads already
+        if self.state is EngineState.EMPTY:  # a remote engine is loading already
             self._set_state(EngineState.LOADING)
         self.load_progress.emit(progress)
 
@@ -340,7 +334,7 @@ class EngineBridge(QObject):
         plan: MemoryPlan | None = None,
     ) -> None:
         self.model, self.config, self.plan = model, config, plan
-        self._deliveries.drop_states()
+        self._dispatcher.drop_states()
         self._set_state(state)
 
     def _set_state(self, state: EngineState) -> None:

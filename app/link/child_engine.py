@@ -1,4 +1,4 @@
-"""How a child ended, in words."""
+"""The engine in its own process: starts it, attaches to it, explains why it ended."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from app.link.child_process import (
 from engine import messages
 from engine.errors import ErrorInfo
 
-RESTART = "What was written is kept: start the engine again."
+RESTART = "Restart the engine. Your chats are kept."
 _MEMORY = (
-    "Choose a smaller model, context length or cache, or close other programs; then start the "
-    "engine again."
+    "Choose a smaller model, context length or cache, or close other programs. Then restart the "
+    "engine."
 )
 _REPORT = f"{RESTART} If it happens again, report it with the log."
 _NATIVE = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 _WINDOWS = {
     0xC0000005: "an access violation in native code",
-    0xC0000409: "a fault that native code found in itself",
+    0xC0000409: "a fast-fail exception in native code",
     0xC00000FD: "a stack overflow",
     0xC0000017: "out of memory",
 }
@@ -41,19 +41,19 @@ _MEMORY_STATUS = 0xC0000017
 
 
 def crash_of(code: int, last_lines: Sequence[str], was_ready: bool) -> ErrorInfo:
-    """Why a child ended that nobody had asked to. `code`: as `subprocess` gives it, negative for a
-    signal; `last_lines`: what it printed last."""
+    """Why a child ended on its own. `code`: of `subprocess`, negative for a signal; `last_lines`:
+    its last output."""
     reason, remedy = _reason(code)
     if not was_ready:
-        begun = f"The engine's process did not start: {reason}."
+        begun = f"The engine process did not start: {reason}."
         return ErrorInfo(_with_last(begun, last_lines), _remedy_of_start(code), "ProcessNotStarted")
     if code > 0 and reason.startswith("exit code"):
         reason = _with_last(f"{reason}.", last_lines).rstrip(".")
-    return ErrorInfo(f"The engine's process ended: {reason}.", remedy, "ProcessEnded")
+    return ErrorInfo(f"The engine process ended: {reason}.", remedy, "ProcessEnded")
 
 
 def _reason(code: int) -> tuple[str, str]:
-    """What it was, and what to do."""
+    """Cause and remedy."""
     status = code & 0xFFFFFFFF
     if status in _WINDOWS:
         is_memory = status == _MEMORY_STATUS
@@ -78,15 +78,13 @@ def _signal_name(number: int) -> str:
 def _remedy_of_start(code: int) -> str:
     if code < 0:
         return _reason(code)[1]
-    return (
-        "The log has all that it said. The settings can let the engine run in this program instead."
-    )
+    return "See the log, or set Run engine in to This process in the settings."
 
 
 def _with_last(sentence: str, lines: Sequence[str]) -> str:
-    """With the last line that was printed: of a traceback that is the error."""
+    """Append the last output line: of a traceback it is the error."""
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"{sentence} It said last: {last[:300]}" if last else sentence
+    return f"{sentence} Last output: {last[:300]}" if last else sentence
 
 
 log = logging.getLogger(__name__)
@@ -97,7 +95,7 @@ START_S = 120.0
 END_S = 5.0
 _LAST_DATA_S = 0.5
 _OF_A_LOAD = (messages.LoadProgress, messages.Loaded, messages.LoadFailed)
-NOT_RUNNING = ErrorInfo("The engine's process does not run.", "Open a model first.", "NotRunning")
+NOT_RUNNING = ErrorInfo("The engine process is not running.", "Open a model first.", "NotRunning")
 
 
 class Line(Protocol):
@@ -204,7 +202,7 @@ class IsolatedEngine:
                 child.end(END_S)
 
     def _next_is_worth_a_process(self) -> bool:
-        """Wait for a Load, and answer everything else; False when all is over."""
+        """Wait for a Load, answer everything else; False at the end."""
         while True:
             with self._changed:
                 while not self._waiting and not self._is_stopping:
@@ -219,15 +217,15 @@ class IsolatedEngine:
                 self._on_event(answer)
 
     def _launched(self) -> ChildProcess | None:
-        """A process that can be asked; None where there is none, which has been said."""
-        self._on_event(messages.LoadProgress("starting the engine's process", 0, 0))
+        """A process that accepts commands; None after a reported failure."""
+        self._on_event(messages.LoadProgress("starting the engine process", 0, 0))
         key = secrets.token_urlsafe(32)
         try:
             self._fault = new_fault_file()
             given = {KEY_VARIABLE: key, FAULT_VARIABLE: str(self._fault)}
             child = ChildProcess(given, self._command)
         except OSError as error:
-            cause = f"The engine's process did not start: {error.strerror or error}."
+            cause = f"The engine process did not start: {error.strerror or error}."
             self._give_up(ErrorInfo(cause, "", "ProcessNotStarted"), "")
             return None
         with self._changed:
@@ -252,7 +250,7 @@ class IsolatedEngine:
             return
         error = crash_of(code, child.last_lines, was_ready=False)
         if is_late:
-            cause = f"The engine's process said nothing for {START_S:g} s."
+            cause = f"The engine process did not respond for {START_S:g} s."
             error = ErrorInfo(cause, error.remedy, error.kind)
         self._give_up(error, "\n".join(child.last_lines))
 
@@ -265,7 +263,7 @@ class IsolatedEngine:
         self._on_event(messages.LoadFailed(info, cancelled=True))
 
     def _give_up(self, error: ErrorInfo, printed: str) -> None:
-        """The load that wanted a process failed, and what waits behind it with it."""
+        """Fail the load that needed a process, and the commands queued behind it."""
         with self._changed:
             waiting, self._waiting = list(self._waiting), deque()
         log.error("%s", error.cause)
@@ -276,7 +274,7 @@ class IsolatedEngine:
                 self._on_event(answer)
 
     def _attach(self, ready: Ready, key: str) -> bool:
-        """From now on commands go to the process. False where it is not wanted any more."""
+        """Send commands to the process from now on. False if it is no longer needed."""
         self._line_is_gone.clear()
         self._given_up, self._has_spoken = "", False
         target = Target(f"http://127.0.0.1:{ready.port}", key, "the engine's process")
@@ -292,7 +290,7 @@ class IsolatedEngine:
         return True
 
     def _serve(self, child: ChildProcess) -> None:
-        """Wait for the end of the process, and say why it ended if nobody asked it to."""
+        """Wait for the end of the process; report why if it was not requested."""
         code = child.wait()
         self._line_is_gone.wait(_LAST_DATA_S)  # what it had said is still read
         with self._changed:
@@ -303,7 +301,7 @@ class IsolatedEngine:
         if not self._is_stopping:
             error = crash_of(code, child.last_lines, was_ready=True)
             if self._given_up:
-                cause = f"Nothing can be asked of the engine's process any more: {self._given_up}"
+                cause = f"Connection to the engine process lost: {self._given_up}"
                 error = ErrorInfo(cause, RESTART, "LineClosed")
             log.error("%s", error.cause)
             printed = "\n".join([*child.last_lines, trace]).strip()
@@ -312,7 +310,7 @@ class IsolatedEngine:
     # -- the line's thread ------------------------------------------------------------------
 
     def _hand_on(self, event: Event) -> None:
-        """The line within this machine is nobody's matter, unless it is gone for good."""
+        """Connection changes within this machine are hidden, unless it closed."""
         if not isinstance(event, LinkChanged):
             # it greets with Unloaded, which is no news to who asked it to load
             self._has_spoken |= isinstance(event, _OF_A_LOAD)
@@ -328,7 +326,7 @@ class IsolatedEngine:
 
 
 def answer_without_engine(command: messages.Command) -> messages.Event | None:
-    """What an engine's thread without a model says."""
+    """The answer of an engine without a model."""
     match command:
         case messages.AddRequest(request_id):
             return messages.RequestFailed(request_id, NOT_RUNNING)

@@ -1,4 +1,4 @@
-"""Where native code failed: a child writes the stacks of its threads to a file before it ends."""
+"""The child process: start, log lines and end of it; stacks of native faults in a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_FILES = 10
 
 
 def new_fault_file() -> Path:
-    """For a child that is about to be started; there are only the last few of those before."""
+    """A new file for the next child; older ones are removed but for the last few."""
     folder = data_dir()
     for old in sorted(folder.glob("engine-*.fault"))[: 1 - MOST_FILES]:
         with suppress(OSError):  # of a child that runs, on Windows
@@ -38,21 +38,21 @@ def new_fault_file() -> Path:
 
 
 def catch_faults() -> IO[str] | None:
-    """In the child: from now on a fault is written to the file that its environment names."""
+    """In the child: write faults to the file named by its environment."""
     path = os.environ.get(FAULT_VARIABLE)
     if not path:
         return None
     try:
         file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process runs
     except OSError as error:
-        log.warning("faults are not written: %s", error)
+        log.warning("fault file not opened: %s", error)
         return None
     faulthandler.enable(file)
     return file
 
 
 def fault_in(path: Path) -> str:
-    """What a child that has ended wrote; a file in which there is nothing is removed."""
+    """The stacks of a child that ended; an empty file is removed."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace").strip()
         if not text:
@@ -63,7 +63,7 @@ def fault_in(path: Path) -> str:
 
 
 MARK = "\x1e"
-"""Before a record of the log: what is printed begins with it by no accident."""
+"""Before a log record: printed text does not begin with it."""
 MAX_TEXT = 20_000
 
 
@@ -87,7 +87,7 @@ def parse_ready(line: str) -> Ready | None:
 
 
 class LogSender(logging.Handler):
-    """Writes records as lines that `parse_record` reads."""
+    """Writes records as lines for `parse_record`."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class ChildProcess:
         return list(self._printed)
 
     def wait_ready(self, timeout_s: float) -> Ready | None:
-        """Where it listens; None where it ended before, or says nothing in time."""
+        """Where it listens; None if it ended or timed out."""
         try:
             return self._ready.get(timeout=timeout_s)
         except queue.Empty:
@@ -181,12 +181,12 @@ class ChildProcess:
         return code
 
     def end(self, timeout_s: float) -> int:
-        """End it for sure: it is asked, then told, then killed."""
+        """End it: close its input, then terminate, then kill."""
         until = time.monotonic() + timeout_s
         with suppress(OSError):
             self._stdin.close()
         if not self._ends_by(until - timeout_s / 2):
-            log.warning("the engine's process %d does not end: it is terminated", self.pid)
+            log.warning("engine process %d does not end: terminating it", self.pid)
             self._process.terminate()
             if not self._ends_by(until):
                 self._process.kill()
@@ -205,7 +205,7 @@ class ChildProcess:
         return True
 
     def _read_rest(self) -> None:
-        """What was on its way when it ended. A grandchild may hold the pipes: not for ever."""
+        """Read the rest of its output, briefly: a grandchild may hold the pipes."""
         for reader in self._readers:
             reader.join(_LAST_WORDS_S)
         with suppress(OSError):
@@ -247,8 +247,7 @@ class ChildProcess:
 
 
 def child_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Ours, with the place of this very program in front: a folder named app where the user
-    happens to be is not it."""
+    """Ours, with this program first in PYTHONPATH: the working directory may have another `app`."""
     root = str(Path(app.__file__).resolve().parent.parent)
     known = os.environ.get("PYTHONPATH")
     return {
@@ -261,7 +260,7 @@ def child_environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _creation_flags() -> int:
-    """On Windows: no console of its own, and Ctrl-C in ours is not meant for it."""
+    """On Windows: no console, and Ctrl-C in ours does not reach it."""
     if sys.platform == "win32":
         return subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
     return 0

@@ -1,9 +1,9 @@
-"""What the engine's thread says, on its way into the window's.
+"""Delivers the engine's events to the GUI thread: urgent ones at once, the rest throttled.
 
     engine thread                                  GUI thread
     put(event) --> deque, one posted wake-up -->   answers, first tokens, ends: at once
-                                                   text: when a short timer fires (`Pace`)
-                                                   states: in turns of their own (`StatePace`)
+                                                   text: when a short timer fires (`TextThrottle`)
+                                                   snapshots: less often (`SnapshotThrottle`)
 
 `put` appends to a deque and posts at most one wake-up: the engine never waits for the window.
 """
@@ -28,20 +28,20 @@ from engine import messages
 from engine.snapshot import EngineSnapshot, ModelInfo
 
 SHORTEST_MS, LONGEST_MS = 66, 200
-"""Between two paintings of text that streams. 15 a second look fluent; below 5 it stutters."""
+"""Between two updates of streaming text. 15 a second look fluent; below 5 it stutters."""
 SHARE = 0.03
-"""Of a processor: what the window may take from the engine while replies are written."""
+"""Share of a CPU core that the window may use while replies stream."""
 _MEASURED_S = 0.5
 _IDLE_S = 1.5
 _STEEPEST = 1.4  # change of the interval from one measurement to the next
 
 
-class Pace:
-    """`interval_ms` between two paintings, from what the calling thread's work amounts to.
+class TextThrottle:
+    """`interval_ms` between two text updates, from the CPU time of the calling thread.
 
-    Call `mark` at every painting. Where the thread was busy for more than `SHARE` of the time
-    the interval grows, and it shrinks again where there was less; all that the thread does
-    counts, so that text yields to charts and to what the user does.
+    Call `mark` at every update. The interval grows while the thread is busy for more than `SHARE`
+    of the time, and shrinks again below it. All work of the thread counts, so text yields to charts
+    and to the user.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Pace:
         return round(self._interval)
 
     def mark(self) -> None:
-        """Text is about to be painted."""
+        """A text update begins."""
         now, work = self._clock(), self._work()
         was_idle = now - self._marked > _IDLE_S
         self._marked = now
@@ -73,16 +73,16 @@ class Pace:
         self._since, self._work_since = now, work
 
 
-class StatePace:
-    """`interval_ms` between two states of the engine that are shown, from what showing one costs.
+class SnapshotThrottle:
+    """`interval_ms` between two snapshots shown, from the CPU time of showing one.
 
-    Take `account` around the showing. Steps and samples of all states in between are shown with
-    the next, so that a longer interval loses none.
+    Use `account` around the showing. Skipped snapshots are merged into the next: no step or sample
+    is lost.
     """
 
     SHORTEST_MS, LONGEST_MS = 250, 1000
     SHARE = 0.006
-    """Of a processor. Drawing is not in it: charts have a budget of their own."""
+    """Share of a CPU core, without drawing: charts have their own budget."""
 
     def __init__(self, work: Callable[[], float] = time.thread_time) -> None:
         self._work = work
@@ -96,7 +96,7 @@ class StatePace:
 
     @contextmanager
     def account(self) -> Iterator[None]:
-        """Around the work of showing one."""
+        """Measure the showing of one."""
         began = self._work()
         try:
             yield
@@ -108,30 +108,30 @@ _WAKE = QEvent.Type(QEvent.registerEventType())
 
 
 class Receiver(Protocol):
-    """Who gets what was sent, in the GUI thread."""
+    """Receives the events in the GUI thread."""
 
     def take_outputs(self, batch: list[messages.OutputEvent]) -> None:
         """Text, in order."""
         ...
 
     def take_progress(self, progress: messages.LoadProgress) -> None:
-        """How far loading is, the latest."""
+        """Loading progress, the latest."""
         ...
 
     def take_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """A state, with the steps and samples of all that it merges."""
+        """A snapshot with the steps and samples of all merged ones."""
         ...
 
     def take_answer(self, event: Event) -> None:
-        """Everything else, after all text that came before it."""
+        """Everything else, after all earlier text."""
         ...
 
 
-class Deliveries(QObject):
-    """Hands on to `receiver`. Lives in the GUI thread; `put` alone is called elsewhere.
+class EventDispatcher(QObject):
+    """Delivers to `receiver`. Lives in the GUI thread; only `put` is called elsewhere.
 
-    Text and progress wait for a timer that runs only while something is pending; so do states,
-    which wait for `StatePace` too.
+    Text, progress and snapshots wait for a timer that runs only while something is pending;
+    snapshots wait for their throttle too.
     """
 
     def __init__(self, receiver: Receiver, parent: QObject) -> None:
@@ -147,8 +147,8 @@ class Deliveries(QObject):
         self._snapshots: list[EngineSnapshot] = []
         self._last_model: tuple[ModelInfo, ModelInfo] | None = None  # as told, and as shown
         self.snapshot_at = 0.0  # when the last state was handed on
-        self._pace = Pace()  # of text: that of all replies is handed on together
-        self._state_pace = StatePace()
+        self._text_throttle = TextThrottle()  # of text: that of all replies is handed on together
+        self._snapshot_throttle = SnapshotThrottle()
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
@@ -160,7 +160,7 @@ class Deliveries(QObject):
     # The engine's thread ---------------------------------------------------------------------
 
     def put(self, event: Event) -> None:
-        """Note the event, and wake the window once if need be."""
+        """Queue the event; wake the GUI thread if needed."""
         self._inbox.append(event)
         if self._closed:
             return
@@ -177,7 +177,7 @@ class Deliveries(QObject):
 
     @property
     def num_waiting(self) -> int:
-        """Events that were not looked at yet."""
+        """Events not taken yet."""
         return len(self._inbox)
 
     @property
@@ -196,7 +196,7 @@ class Deliveries(QObject):
         return True
 
     def deliver(self) -> None:
-        """Take what arrived, in order: hand on the urgent, keep the rest for the timer."""
+        """Take queued events in order: deliver urgent ones, keep the rest for the timer."""
         while self._inbox:
             event = self._inbox.popleft()
             if isinstance(event, messages.OutputEvent):
@@ -213,7 +213,7 @@ class Deliveries(QObject):
                 self._receiver.take_answer(event)
 
     def flush(self) -> None:
-        """Hand on what waits for the timer."""
+        """Deliver what waits for the timer."""
         with self._lock:
             self._timer_soon = False
         self.deliver()
@@ -224,7 +224,7 @@ class Deliveries(QObject):
         self._run_timer()
 
     def keep_written(self) -> None:
-        """Of what waits: hand on text, drop the rest, which is not true any more."""
+        """Deliver pending text and drop the rest, which is outdated."""
         written = [event for event in self._inbox if isinstance(event, messages.OutputEvent)]
         self._inbox.clear()
         self._outputs += written
@@ -232,11 +232,11 @@ class Deliveries(QObject):
         self._progress = None
 
     def drop_states(self) -> None:
-        """States that wait tell of a model before."""
+        """Drop pending snapshots, which are of the previous model."""
         self._snapshots.clear()
 
     def close(self) -> None:
-        """Hand on what was said last; nothing is heard from now on."""
+        """Deliver the last events; ignore later ones."""
         self.stop_waking()
         self.deliver()
         self.flush_outputs()
@@ -245,13 +245,13 @@ class Deliveries(QObject):
         self._snapshots.clear()
 
     def stop_waking(self) -> None:
-        """What comes from now on waits for `close`."""
+        """Later events wait for `close`."""
         self._closed = True
 
     def flush_outputs(self) -> None:
-        """Hand on the text that waits."""
+        """Deliver pending text."""
         if self._outputs:
-            self._pace.mark()
+            self._text_throttle.mark()
             batch, self._outputs = self._outputs, []
             self._receiver.take_outputs(batch)
 
@@ -265,7 +265,7 @@ class Deliveries(QObject):
             merged, self._snapshots = merge_snapshots(self._snapshots), []
             merged = dataclasses.replace(merged, model=self._titled(merged.model))
             self.snapshot_at = time.perf_counter()
-            with self._state_pace.account():
+            with self._snapshot_throttle.account():
                 self._receiver.take_snapshot(merged)
 
     def _titled(self, model: ModelInfo) -> ModelInfo:
@@ -281,23 +281,23 @@ class Deliveries(QObject):
         if self._closed:
             return
         if self._outputs or self._progress:
-            wait = self._pace.interval_ms
+            wait = self._text_throttle.interval_ms
         elif self._snapshots and not self._state_timer.isActive():
-            wait = max(self._pace.interval_ms, self._snapshot_due_ms())
+            wait = max(self._text_throttle.interval_ms, self._snapshot_due_ms())
         else:
             return
         if self._timer.isActive() and self._timer.remainingTime() <= wait:
             return
         with self._lock:
-            self._timer_soon = wait <= self._pace.interval_ms
+            self._timer_soon = wait <= self._text_throttle.interval_ms
         self._timer.start(wait)
 
     def _snapshot_due_ms(self) -> int:
-        """A state in which the engine rests does not wait for the pace: it is the last."""
+        """The last snapshot before the engine idles does not wait for the throttle."""
         if self._snapshots[-1].requests:
-            interval = self._state_pace.interval_ms
+            interval = self._snapshot_throttle.interval_ms
         else:
-            interval = StatePace.SHORTEST_MS
+            interval = SnapshotThrottle.SHORTEST_MS
         elapsed = (time.perf_counter() - self.snapshot_at) * 1000
         return max(0, int(interval - elapsed))
 
@@ -309,5 +309,5 @@ def _is_urgent(event: Event) -> bool:
 
 
 def titled(model: ModelInfo) -> ModelInfo:
-    """The model under the name that the window uses: the folder of the starter says nothing."""
+    """The model with its display name: the starter's folder name is not one."""
     return dataclasses.replace(model, name=STARTER_TITLE) if is_starter(model.path) else model

@@ -1,5 +1,5 @@
-"""Which engine the window talks to: one of its own, of a kind that may change with the next model,
-or one that runs elsewhere. No Qt."""
+"""The current engine: a local one, whose kind may change with the next model, or a remote one.
+No Qt."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from engine import messages
 log = logging.getLogger(__name__)
 
 SNAPSHOT_INTERVAL_MS = 250
-"""As often as an engine of ours tells its state at most. A snapshot has the steps and samples since
-the one before, so nothing is lost between two."""
+"""Minimum interval of a local engine's snapshots. Each has the steps and samples since the previous
+one."""
 
 
 class EngineThreadLike(Protocol):
@@ -33,16 +33,16 @@ ThreadFactory = Callable[[OnEvent], EngineThreadLike]
 
 
 def engine_thread(on_event: OnEvent) -> EngineThreadLike:
-    """The real engine's thread. Imported late: what it needs is loaded after the window shows."""
+    """The engine's thread. Imports torch only after the window shows."""
     from engine.engine_thread import EngineThread
 
     return EngineThread(on_event, snapshot_interval_s=SNAPSHOT_INTERVAL_MS / 1000)
 
 
 class EngineHandle:
-    """Holds the engine of now, from when something is asked of it until it is left.
+    """Starts the engine with its first command, and replaces it on request.
 
-    `make_own` makes engines of our own; `make_next` takes its place with the next model.
+    `make_own` makes local engines; `make_next` replaces it with the next model.
     """
 
     def __init__(self, make_own: ThreadFactory, on_event: OnEvent) -> None:
@@ -51,8 +51,8 @@ class EngineHandle:
         self.engine: EngineThreadLike | None = None
         self._make = make_own
         self._on_event = on_event
-        self._number = 0  # what an engine says that was left is not heard
-        self._leaving: list[Thread] = []  # these end engines that were left
+        self._number = 0  # events of replaced engines are ignored
+        self._leaving: list[Thread] = []  # these end replaced engines
 
     @property
     def is_remote(self) -> bool:
@@ -70,38 +70,38 @@ class EngineHandle:
     def look_only(self) -> str:
         if not self.is_remote or getattr(self.engine, "may_control", True):
             return ""
-        return f"{self.place} lets windows look and ask, not change it (--no-control)."
+        return f"{self.place} is view and chat only (--no-control)."
 
     @property
     def maker(self) -> ThreadFactory:
-        """Of the engine of now, and of one that is started in its place."""
+        """Makes the current engine, and restarts it."""
         return self._make
 
     def start(self) -> EngineThreadLike:
-        """The engine, which runs."""
+        """The running engine."""
         if self.engine is None or not self.engine.is_alive():
-            self.engine = self._make(self._ear())
+            self.engine = self._make(self._handler())
             self.engine.start()
         return self.engine
 
-    def _ear(self) -> OnEvent:
-        """For the engine of now."""
+    def _handler(self) -> OnEvent:
+        """The event handler of the current engine."""
         number = self._number
 
-        def hear(event: Event) -> None:
+        def handle(event: Event) -> None:
             if number == self._number:
                 self._on_event(event)
 
-        return hear
+        return handle
 
     def use_next(self) -> None:
-        """Engines of our own are of the kind of `make_next`; one that runs is left to run."""
+        """Apply `make_next`; a running engine keeps running."""
         if self.make_next is not None:
             self.make_own = self._make = self.make_next
             self.make_next = None
 
     def leave(self, make: ThreadFactory) -> None:
-        """What the engine says is not heard any more; `make` makes the next."""
+        """Drop the current engine and its events; `make` makes the next."""
         before, self.engine = self.engine, None
         self._number += 1
         self._make = make
@@ -109,14 +109,14 @@ class EngineHandle:
             self._end_aside(before)
 
     def _end_aside(self, engine: EngineThreadLike) -> None:
-        """An engine may be in the midst of a step, or of a load."""
+        """In a thread: the engine may be in a step or a load."""
         engine.cancel_load()
         self._leaving = [thread for thread in self._leaving if thread.is_alive()]
         self._leaving.append(Thread(target=engine.stop, name="leaving engine", daemon=True))
         self._leaving[-1].start()
 
     def end(self, timeout_s: float) -> None:
-        """Ends the engine, and waits for it and for those that were left."""
+        """End the engine; wait for it and for replaced ones."""
         engine, self.engine = self.engine, None
         if engine is not None and engine.is_alive():
             engine.cancel_load()

@@ -75,40 +75,39 @@ log = logging.getLogger(__name__)
 
 
 class PeaksStore:
-    """A small file in the user's folder: one entry for a machine, number format and threads."""
+    """Measured peaks in a file: one entry per machine, dtype and thread count."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or data_dir() / "peaks.json"
 
     def find(self, config: EngineConfig, device_name: str) -> Peaks | None:
-        """What was measured on the device of that name for such a configuration; None if nothing
-        was."""
+        """The peaks of this device for such a configuration; None if not measured."""
         wanted = (device_name, config.dtype, config.num_threads)
         return next((p for p in self._read() if _conditions(p) == wanted), None)
 
     def keep(self, peaks: Peaks) -> None:
-        """In place of what was measured before under the same conditions."""
+        """Replace the peaks of the same conditions."""
         others = [p for p in self._read() if _conditions(p) != _conditions(peaks)]
         entries = [dataclasses.asdict(p) for p in [*others, peaks]]
         try:
             self.path.write_text(json.dumps(entries, indent=1), encoding="utf-8")
         except OSError as error:
-            log.warning("the machine's peaks were not kept: %s", error)
+            log.warning("peaks not saved: %s", error)
 
     def _read(self) -> list[Peaks]:
         try:
             entries: list[dict[str, Any]] = json.loads(self.path.read_text(encoding="utf-8"))
             return [Peaks(**entry) for entry in entries]
         except (OSError, ValueError, TypeError):
-            return []  # none yet, or damaged: they are measured again
+            return []  # missing or damaged: measured again
 
 
 def _conditions(peaks: Peaks) -> tuple[str, str, int]:
     return peaks.machine, peaks.dtype, peaks.num_threads
 
 
-class PeaksKeeper(QObject):
-    """Hands known peaks on with every model, and keeps what is measured."""
+class PeaksRecorder(QObject):
+    """Announces known peaks with every model, and saves measured ones."""
 
     def __init__(self, bridge: EngineBridge, store: PeaksStore, parent: QObject) -> None:
         super().__init__(parent)
@@ -122,7 +121,7 @@ class PeaksKeeper(QObject):
         if model is not None:
             self._device_name = model.device_name
         if self._bridge.is_remote:
-            return  # another machine: what is known of it comes over the line
+            return  # another machine reports its own
         known = self._store.find(config, self._device_name)
         if known is not None:
             self._bridge.peaks_measured.emit(messages.PeaksMeasured(known))

@@ -1,7 +1,7 @@
-"""What the engine says of settings, with the names that their rows have in the window. No Qt.
+"""Engine messages with the window's labels in place of setting names. No Qt.
 
-The engine calls a setting as the command line and the server do: "raise max_model_len". In the
-window that row is called “Context length”.
+The engine names a setting as the command line does: "raise max_model_len". In the window its label
+is “Context length”.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _LABELS = {name: setting.label for name, setting in SETTINGS.items()} | {
     name: parameter.label for name, parameter in PARAMETERS.items()
 }
 _NAMES = re.compile(rf"\b({'|'.join(name for name in _LABELS if '_' in name)})\b")
-"""Those that are no words of a language: "device" and "seed" may stand for the thing itself."""
-_NOT_OURS = messages.EngineCrashed  # what Python said, word for word
+"""Names with an underscore: "device" and "seed" may be plain words."""
+_NOT_OURS = messages.EngineCrashed  # a traceback stays verbatim
 
 
 def by_row(text: str) -> str:
@@ -35,7 +35,7 @@ def error_by_row(error: ErrorInfo) -> ErrorInfo:
 
 
 def event_by_row(event: Event) -> Event:
-    """An event with its error in these words."""
+    """An event with the labels in its error."""
     if isinstance(event, _NOT_OURS):
         return event
     changed: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Work that would hold up the window: run in a thread, its result handled in the GUI thread.
+"""Background tasks: run in a thread, deliver the result in the GUI thread.
 
 run_task(owner, lambda: describe_model(path), self._show_report, self._show_error)
 """
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Task(QObject):
-    """One piece of work. `cancel` drops its result; what already runs is not interrupted."""
+    """One task. `cancel` drops its result; a running task is not interrupted."""
 
     _finished = Signal(object, object)  # result, ErrorInfo | None
 
@@ -35,7 +35,7 @@ class Task(QObject):
         self._work, self._done, self._failed = work, done, failed
         self._cancelled = False
         self._finished.connect(self._deliver, Qt.ConnectionType.QueuedConnection)
-        # A daemon: leaving the program does not wait for somebody else's import or scan.
+        # A daemon: exit does not wait for an import or a scan.
         self._thread = threading.Thread(target=self._run, name="task", daemon=True)
 
     def start(self) -> Task:
@@ -51,7 +51,7 @@ class Task(QObject):
         error: ErrorInfo | None = None
         try:
             result = self._work()
-        except Exception as problem:  # any failure of the work is the user's to read
+        except Exception as problem:  # the user reads any failure
             error = describe(problem)
         if shiboken6.isValid(self):
             self._finished.emit(result, error)

@@ -1,1 +1,8 @@
-"""The composition root: makes the parts of the program and puts the window together."""
+"""The main window and its composition root: no other room makes these parts.
+
+    application    which parts there are, and which part gets which
+    wiring         their signals; pages, commands, dialogs: what the window offers
+    main_window    arranges pages and panels
+    startup        the first model; start: the process
+    engine_status, engine_process, finished_work    engine and jobs, shown in the window
+"""

@@ -46,7 +46,7 @@ from app.features.tune.engine_settings import EngineSettingsPanel
 from app.features.tune.page import TunePage
 from app.link.bridge import EngineBridge
 from app.link.engine_handle import ThreadFactory
-from app.link.hardware_monitor import GpuFeed, GpuMonitor, PeaksKeeper, PeaksStore
+from app.link.hardware_monitor import GpuFeed, GpuMonitor, PeaksRecorder, PeaksStore
 from app.link.tasks import wait_for_tasks
 from app.log import LogKeeper, set_log_level, set_log_size
 from app.main.commands import file_commands, help_commands, tune_commands, view_commands
@@ -248,7 +248,7 @@ class Application(QObject):
         )  # fmt: skip
         restorable = lambda: (session.latest, pages.chat.current.id)
         self.crash = CrashWatch(bridge, self.recorder, restorable, self)
-        self.peaks = PeaksKeeper(bridge, PeaksStore(), self)  # after the views: they listen
+        self.peaks = PeaksRecorder(bridge, PeaksStore(), self)  # after the views: they listen
         self.gpu = GpuMonitor(self)
         self.gpu_feed = GpuFeed(self.gpu, bridge, self)
         self.startup = Startup(

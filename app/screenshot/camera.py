@@ -24,11 +24,11 @@ MAX_TOKENS = 160
 
 
 class ScreenshotError(InferdeckError):
-    """The window did not come to what was to be shown."""
+    """The window did not reach the state to photograph."""
 
 
 class Camera:
-    """Drives one window, and saves what is to be seen to the folder `output`."""
+    """Drives one window and saves pictures of it to the folder `output`."""
 
     def __init__(self, application: Application, output: Path, size: QSize) -> None:
         self.application = application
@@ -81,7 +81,7 @@ class Camera:
             if time.monotonic() > deadline:
                 raise ScreenshotError(
                     f"{what[0].upper()}{what[1:]} within {timeout_s:.0f} s.",
-                    "Close other programs, or give a smaller model.",
+                    "Close other programs, or use a smaller model.",
                 )
             pause(20)
 
@@ -96,7 +96,7 @@ class Camera:
             pause(300)  # one redraw of the charts
             file = self.output / f"{name}-{mode}.png"
             if not widget.grab().save(str(file)):
-                raise ScreenshotError(f"{file} cannot be written.", "Check folder and disk.")
+                raise ScreenshotError(f"{file} was not written.", "Check folder and disk.")
             yield file
 
 

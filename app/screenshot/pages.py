@@ -1,4 +1,4 @@
-"""The window on engines elsewhere: attached with all its knobs, and where it may only look."""
+"""Screenshots of the other pages: remote engines, broadcast, quantize, server, settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.features.quantize.page import EVALUATE, QUANTIZE, REPORTS
 from app.features.quantize.texts import STARTER, TextChoice, builtin_text
 from app.features.serve.addresses import next_free_port
 from app.features.serve.page import OTHERS, SERVE
-from app.link.dispatcher import StatePace
+from app.link.dispatcher import SnapshotThrottle
 from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
 from app.paths import starter_model
 from app.screenshot.camera import (
@@ -57,7 +57,7 @@ def _visit(camera: Camera, name: str, url: str) -> Iterator[Path]:
     camera.wait(arrived, LOAD_TIMEOUT_S, "the window did not attach")
     story = camera.ask("Tell me a story about a fox and a lamp.", 200)
     camera.wait(lambda: len(story().split()) > 20, REPLY_TIMEOUT_S, "no reply began")
-    pause(StatePace.LONGEST_MS)
+    pause(SnapshotThrottle.LONGEST_MS)
     window.show_page(0)
     window.resize(LAPTOP)
     yield from camera.in_both_modes(name, window)
@@ -72,14 +72,14 @@ def _visit(camera: Camera, name: str, url: str) -> Iterator[Path]:
 
 @contextmanager
 def _server(model: str, *flags: str) -> Iterator[str]:
-    """A headless engine in a process of its own; its address."""
+    """A headless server in its own process; its address."""
     command = [sys.executable, "-m", "app", "serve", "--model", model, "--port", "0", "--json"]
     process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise ScreenshotError("The server did not start.", "What it said stands above.")
+            raise ScreenshotError("The server did not start.", "Its output is above.")
         told: dict[str, Any] = json.loads(line)
         yield told["url"]
     finally:
@@ -87,16 +87,16 @@ def _server(model: str, *flags: str) -> Iterator[str]:
         process.communicate()
 
 
-COUNT, PLACES = 9, 4
+COUNT, SLOTS = 9, 4
 PROMPT = "Tell me a story about a fox and a lamp."
 
 
 def take_broadcast(camera: Camera) -> Iterator[Path]:
-    """Nine replies in four places: the batch waits for its longest reply."""
+    """Nine replies in four batch slots: a static batch waits for its longest reply."""
     bridge, views = camera.application.bridge, camera.application.views
     before = bridge.config
     assert before is not None
-    bridge.reconfigure(batching="static", max_num_seqs=PLACES)
+    bridge.reconfigure(batching="static", max_num_seqs=SLOTS)
     camera.wait(lambda: _is_static(camera), LOAD_TIMEOUT_S, "the policy was not changed")
     manager = camera.application.broadcast
     manager.show()
@@ -107,7 +107,7 @@ def take_broadcast(camera: Camera) -> Iterator[Path]:
     window.count.setValue(COUNT)
     window.max_tokens.setValue(96)
     window.start.click()
-    some = lambda: sum(bool(cell.reply.text) for cell in window.cells) > PLACES
+    some = lambda: sum(bool(cell.reply.text) for cell in window.cells) > SLOTS
     camera.wait(some, REPLY_TIMEOUT_S, "no reply began")
     yield from camera.in_both_modes("broadcast", window)
     running = lambda: window.broadcast.is_running
@@ -252,8 +252,8 @@ def _call(camera: Camera, url: str) -> None:
 
 
 SECTIONS = (
-    ("Look", "look"),
-    ("Process", "process"),
+    ("Appearance", "look"),
+    ("Engine process", "process"),
     ("KV cache", "engine"),
     ("Keyboard", "keyboard"),
 )

@@ -1,4 +1,4 @@
-"""What is photographed, in turn: several conversations at once, every page, view and dialog."""
+"""Screenshots in order: parallel chats, every page, panel and dialog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from app.features.chat.suggestions import long_prompts, suggestions_for
 from app.features.tune.server_dialog import ServerDialog
 from app.link.bridge import EngineBridge
-from app.link.dispatcher import StatePace
+from app.link.dispatcher import SnapshotThrottle
 from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
 from app.paths import resources_dir, starter_draft, starter_model
 from app.screenshot.camera import (
@@ -172,7 +172,7 @@ def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
     camera.start_chats(model)
     began = lambda: bool(camera.chat.current.path()[-1].text)
     camera.wait(began, REPLY_TIMEOUT_S, "no reply began")
-    pause(StatePace.LONGEST_MS)
+    pause(SnapshotThrottle.LONGEST_MS)
     for name, dock in (("blocks", views.blocks_dock), ("memory", views.memory_dock)):
         dock.raise_()
         yield from camera.in_both_modes(f"kv-precision-{name}", camera.window)
@@ -183,7 +183,7 @@ def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
 
 
 def _speculation(camera: Camera, model: str) -> Iterator[Path]:
-    """The starter pair: what was drafted, what stood, and what it gained."""
+    """The starter pair: drafted and accepted tokens, and the speed-up."""
     if not is_starter(model):
         return
     bridge, page = camera.application.bridge, camera.application.pages.chat_page

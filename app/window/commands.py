@@ -1,5 +1,4 @@
-"""One registry of what the window can do; menus, shortcuts, their overview and the palette are made
-from it."""
+"""The command registry: menus, shortcuts, their overview and the palette are made from it."""
 
 from __future__ import annotations
 
@@ -19,20 +18,18 @@ from widgets.theme.icons import set_icon
 PORTABLE = QKeySequence.SequenceFormat.PortableText
 MENUS = ("File", "View", "Chat", "Tune", "Help")
 LAST_SECTIONS = ("quit",)
-"""Of a menu: people look for these at its end, whoever adds commands after them."""
+"""These stay at the end of their menu."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One thing the user can do.
+    """One action of the user.
 
-    id: "area.verb", unique. where: the menu. shortcut: what the program gives it; what it has by
-    now the registry knows. section: commands of one section stand together,
-    with a line between sections. submenu: stands in that one, which is where its first command
-    would be. shows_page: of a page, which comes to the front first. is_checked makes it checkable;
-    choice names a group of which one is checked. is_enabled and is_checked are asked whenever the
-    menu opens, and why_not: why it is not possible though it otherwise would be, in words; "" where
-    it is.
+    id: "area.verb", unique. where: the menu. shortcut: the default one; the key map may have
+    another. section: commands between two separators. submenu: its name, at the place of its first
+    command. shows_page: the command's page comes to the front first. is_checked makes it checkable;
+    choice names a group of which one is checked. is_enabled, is_checked and why_not (the reason why
+    it is disabled; "" if it is not) are called when the menu opens.
     """
 
     id: str
@@ -51,8 +48,7 @@ class Command:
 
 
 class CommandRegistry:
-    """Commands in the order in which they were added, and their actions on one window. `keymap`
-    says which keys run them."""
+    """Commands in order of addition, and their actions on one window. `keymap` has their keys."""
 
     def __init__(self, window: QWidget, keymap: KeyMap | None = None) -> None:
         self._window = window
@@ -70,14 +66,14 @@ class CommandRegistry:
         self.take_keys()
 
     def remove(self, command_id: str) -> None:
-        """Take a command away, with its keys and its action; menus forget it by themselves."""
+        """Remove a command with its keys and its action; Qt removes it from menus."""
         del self._commands[command_id]
         self._actions.pop(command_id).deleteLater()
         self.keymap.withdraw(command_id)
         self.take_keys()
 
     def take_keys(self) -> None:
-        """Give every command the keys that the map has for it now."""
+        """Apply the key map to every action."""
         for command_id, action in self._actions.items():
             keys = self.keymap.keys(command_id)
             if action.shortcut().toString(PORTABLE) != keys:
@@ -85,7 +81,7 @@ class CommandRegistry:
         key_words().tell({command_id: self.words(command_id) for command_id in self._actions})
 
     def words(self, command_id: str) -> str:
-        """The keys of a command in this platform's words."""
+        """The keys of a command in the platform's notation."""
         return native(self.keymap.keys(command_id))
 
     def __contains__(self, command_id: object) -> bool:
@@ -101,12 +97,12 @@ class CommandRegistry:
         return self._actions[command_id]
 
     def run(self, command_id: str) -> None:
-        """Do it as if the user had chosen it (nothing happens while it is disabled)."""
+        """Run it as the user would; a disabled command does nothing."""
         self.refresh()
         self._actions[command_id].trigger()
 
     def refresh(self) -> None:
-        """Ask every command whether it is enabled and checked now."""
+        """Update enabled and checked states."""
         for command in self:
             action = self._actions[command.id]
             why_not = command.why_not() if command.why_not is not None else ""
@@ -119,7 +115,7 @@ class CommandRegistry:
                 action.setChecked(command.is_checked())
 
     def fill(self, bar: QMenuBar, submenus: dict[str, Iterable[QMenu]] | None = None) -> None:
-        """Make the menus; `submenus` stand in the menu of their key after its first section."""
+        """Make the menus; `submenus` come after the first section of the menu of their key."""
         for name in dict.fromkeys([*MENUS, *(c.where for c in self)]):
             commands = [c for c in self if c.where == name]
             if not commands:
@@ -130,7 +126,7 @@ class CommandRegistry:
             self._fill_menu(menu, commands, (submenus or {}).get(name, ()))
 
     def entries(self) -> list[Entry]:
-        """Every command as the palette shows it, with what is possible now."""
+        """Every command as the palette shows it, with its current state."""
         self.refresh()
         return [
             Entry(
@@ -143,7 +139,7 @@ class CommandRegistry:
         ]  # fmt: skip
 
     def shortcuts(self) -> dict[str, list[tuple[str, str]]]:
-        """Menu -> (text, shortcut in this platform's words) of the commands that have one."""
+        """Menu -> (text, shortcut in the platform's notation) of the commands that have one."""
         table: dict[str, list[tuple[str, str]]] = {}
         places = {name: place for place, name in enumerate(MENUS)}
         for command in sorted(self, key=lambda c: places.get(c.where, len(places))):
@@ -167,7 +163,7 @@ class CommandRegistry:
                     menu.addMenu(submenu)
 
     def _add_submenu(self, menu: QMenu, name: str) -> None:
-        """Made anew whenever it opens: its commands may come and go."""
+        """Rebuilt when it opens: its commands come and go."""
         submenu = menu.addMenu(name)
         submenu.setToolTipsVisible(True)
         fill = partial(self._refill, submenu, name)
@@ -204,14 +200,14 @@ class CommandRegistry:
 
     def _check(self, command: Command) -> None:
         if command.id in self._commands:
-            raise ValueError(f"There are two commands {command.id!r}.")
+            raise ValueError(f"Duplicate command {command.id!r}.")
         taken = {c.shortcut: c.id for c in self if c.shortcut}
         if command.shortcut in taken:
             raise ValueError(
-                f"{command.id!r} and {taken[command.shortcut]!r} both want {command.shortcut}."
+                f"{command.id!r} and {taken[command.shortcut]!r} share {command.shortcut}."
             )
 
 
 def native(shortcut: str) -> str:
-    """A shortcut in this platform's words."""
+    """A shortcut in the platform's notation."""
     return QKeySequence(shortcut).toString(QKeySequence.SequenceFormat.NativeText)

@@ -1,7 +1,7 @@
-"""A file that is there while the program runs: one that is left tells of a crash. No Qt.
+"""Crash reports, and the marker file that reveals a crash at the next start. No Qt.
 
-running-<pid>.json lies in the user's folder, and beside it running-<pid>.fault, into which Python
-writes where the process was when a signal ended it.
+The data folder has running-<pid>.json while the program runs, and running-<pid>.fault, into which
+Python writes the stacks if a signal ends the process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLOCK_SLACK_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What a process left that did not end properly. `fault`: where it was, if that was written."""
+    """Files of a process that crashed. `fault`: its stacks, if written."""
 
     data: dict[str, Any]
     fault: str
@@ -54,8 +54,7 @@ class RunMarker:
         self._is_over = False  # nothing is written any more
 
     def write(self, data: dict[str, Any]) -> None:
-        """Put `data` in place of what was written before; from any thread. What the disk refuses
-        is logged only."""
+        """Replace the marker's data; from any thread. A disk error is only logged."""
         with self._lock:
             if not self._is_over:
                 self._write(data)
@@ -68,7 +67,7 @@ class RunMarker:
             part.write_text(json.dumps({**data, **known}), encoding="utf-8")
             os.replace(part, self.path)
         except OSError as error:
-            log.warning("what is kept for a crash was not written: %s", error)
+            log.warning("crash marker not written: %s", error)
 
     def catch_faults(self) -> None:
         """Write the stacks of all threads when the process is ended by a signal."""
@@ -76,10 +75,10 @@ class RunMarker:
             self._fault_file = self.fault_path.open("w", encoding="utf-8")
             faulthandler.enable(self._fault_file)
         except OSError as error:
-            log.warning("faults are not written: %s", error)
+            log.warning("fault file not opened: %s", error)
 
     def remove(self) -> None:
-        """The program ends as it should."""
+        """The program ends normally."""
         with self._lock:
             self._is_over = True
             if self._fault_file is not None:
@@ -90,8 +89,7 @@ class RunMarker:
                 file.unlink(missing_ok=True)
 
     def remains(self) -> list[Remains]:
-        """What processes left that are gone, the newest first. Markers that cannot be read are
-        removed."""
+        """Markers of processes that are gone, newest first. Unreadable ones are removed."""
         found = []
         for path in self._folder.glob("running-*.json"):
             files = (path, path.with_suffix(".fault"))
@@ -112,7 +110,7 @@ def _text(file: Path) -> str:
 
 
 def _is_alive(pid: int, started: float) -> bool:
-    """Whether that very process runs: numbers are given again."""
+    """Whether that process still runs: PIDs are reused."""
     try:
         return abs(psutil.Process(pid).create_time() - started) < _CLOCK_SLACK_S
     except psutil.Error:
@@ -138,16 +136,16 @@ def step_line(step: StepRecord) -> str:
         f"model {step.model_s * 1e3:.1f} ms, sampling {step.sample_s * 1e3:.1f} ms",
     ]
     if step.exchange_s > 0:
-        parts.append(f"exchange between ranks {step.exchange_s * 1e3:.1f} ms")
+        parts.append(f"rank exchange {step.exchange_s * 1e3:.1f} ms")
     if step.preempted:
         parts.append(f"{len(step.preempted)} preempted")
     return ", ".join(parts)
 
 
 def report_text(what: str, data: Mapping[str, Any], trace: str, log: Iterable[str] = ()) -> str:
-    """`data`: what `black_box` made, as far as it is there."""
+    """`data`: of `CrashWatch.black_box`; parts may be missing."""
     at = data.get("at")
-    when = datetime.fromtimestamp(at).isoformat(" ", "seconds") if at else "not known"
+    when = datetime.fromtimestamp(at).isoformat(" ", "seconds") if at else "unknown"
     machine = dict(data.get("machine") or {})
     if isinstance(machine.get("memory"), int):
         machine["memory"] = format_bytes(machine["memory"])
@@ -158,15 +156,15 @@ def report_text(what: str, data: Mapping[str, Any], trace: str, log: Iterable[st
         "Settings": _table(data.get("config")),
         "Memory": _table(data.get("memory")),
         "Last steps": "\n".join(data.get("steps") or ["none"]),
-        "Where it was": trace.strip() or "not known",
+        "Stack": trace.strip() or "unknown",
         "Log": "\n".join(log) or "empty",
     }
     parts = [f"{title}\n{'-' * len(title)}\n{text}" for title, text in sections.items()]
-    return "\n\n".join([f"Inferdeck: {what}\nLast heard of: {when}", *parts]) + "\n"
+    return "\n\n".join([f"Inferdeck: {what}\nLast update: {when}", *parts]) + "\n"
 
 
 def write_report(text: str, at: float) -> Path:
-    """Write it beside the last few; its path. Raises OSError."""
+    """Write a report, keep the last few; its path. Raises OSError."""
     folder = reports_dir()
     path = folder / f"crash-{datetime.fromtimestamp(at):%Y-%m-%d-%H%M%S}.txt"
     path.write_text(text, encoding="utf-8")
@@ -185,7 +183,7 @@ def log_tail(file: Path) -> list[str]:
 
 def _table(values: Mapping[str, Any] | None) -> str:
     if not values:
-        return "not known"
+        return "unknown"
     width = max(len(name) for name in values)
     return "\n".join(f"{name.ljust(width)}  {_word(value)}" for name, value in values.items())
 

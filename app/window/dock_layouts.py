@@ -1,8 +1,7 @@
-"""Where the docks are on every page: as in this run or the one before, else as planned.
+"""Dock positions per page: of this run, of the last one, else the page's plan.
 
-In a low window Qt takes height from the docks below the page, once the page has no more to give,
-and keeps it from them when there is room again: here they get it back, up to the height that the
-user, or the plan, gave them.
+In a low window Qt shrinks the docks below the page and does not grow them again: here they get
+their height back, up to what the user or the plan chose.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ SETTINGS_WIDTH = 320
 
 
 class DockLayouts(QObject):
-    """`pages`: their names; the first is shown at first. `plan(page)`: where docks are at the first
-    visit of a page. `unreadable(page)`: a state was of another version."""
+    """`pages`: names, the first one shown first. `plan(page)`: docks at the first visit of a page.
+    `unreadable(page)`: its stored state is of another version."""
 
     unreadable = Signal(str)
 
@@ -46,18 +45,18 @@ class DockLayouts(QObject):
         area.dragged.connect(self._dragged)
 
     def show_page(self, page: str) -> None:
-        """Another page is shown: its docks come, those of the page before are kept in mind."""
+        """Store the docks of the current page and restore those of another."""
         self._states[self._page] = self._area.save()
         self._page = page
         self.restore()
 
     def reset(self) -> None:
-        """The docks where they are at the first visit of this page."""
+        """Arrange this page as at its first visit."""
         self._area.arrange(self._plan(self._page), self._settings, self._others)
         self._size()
 
     def restore(self) -> None:
-        """As they were on this page; where nothing is known, as at first."""
+        """Restore this page; without a stored state, as at its first visit."""
         state = self._state(self._page)
         if self._area.restore(state):
             self._later.start()
@@ -69,21 +68,20 @@ class DockLayouts(QObject):
         QTimer.singleShot(0, self, self._size)
 
     def states(self) -> dict[str, bytes]:
-        """Where the docks are on every page that has been seen in this layout."""
+        """The states of every page visited in this layout."""
         self._states[self._page] = self._area.save()
         found = {page: self._state(page) for page in self._pages}
         return {page: bytes(state.data()) for page, state in found.items() if not state.isEmpty()}
 
     def adopt(self, states: Mapping[str, bytes]) -> None:
-        """Put the docks of every page where `states` have them; pages that are not in it are as
-        at a first visit."""
+        """Replace the states of all pages; pages not in `states` are as at a first visit."""
         self._states = {page: QByteArray(states.get(page, b"")) for page in self._pages}
         self._heights = dict.fromkeys(self._pages)  # as these states have them
         self.write()
         self.restore()
 
     def keep(self) -> None:
-        """The window closes: remember all for the next run."""
+        """Store all states for the next run."""
         self._states[self._page] = self._area.save()
         self.write()
 

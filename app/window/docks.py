@@ -1,4 +1,4 @@
-"""What a page of the window is made of."""
+"""Docks around the page: plans, title bars, and the area that arranges them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from widgets.theme.icons import set_icon
 from widgets.theme.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
 LAYOUT_VERSION = 3
-"""Raised when docks are added or removed in a way that a stored layout cannot describe."""
+"""Raise it when docks are added or removed so that a stored state no longer fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ CLOSED_DOCKS = DockPlan("closed", ())
 
 
 class PanelDock(QDockWidget):
-    """A dock whose content brings panels of its own: a title on the window's ground."""
+    """A dock whose content has its own panels: a title on the window's background."""
 
     def __init__(self, title: str, name: str, content: QWidget) -> None:
         super().__init__(title)
@@ -71,7 +71,7 @@ class PanelDock(QDockWidget):
 
 
 class CardDock(PanelDock):
-    """A dock that looks like the panels of the page: one rounded card, its title inside."""
+    """A dock that looks like a panel: a rounded card with the title inside."""
 
     def __init__(self, title: str, name: str, content: QWidget) -> None:
         super().__init__(title, name, content)
@@ -86,7 +86,7 @@ class CardDock(PanelDock):
 
 
 class _TitleBar(QWidget):
-    """Title and close button; the rest of it drags the dock (QDockWidget sees to that)."""
+    """Title and close button; QDockWidget drags by the rest."""
 
     def __init__(self, dock: QDockWidget) -> None:
         super().__init__(dock)
@@ -94,7 +94,7 @@ class _TitleBar(QWidget):
         label.setProperty("role", "title")
         close = QToolButton()
         set_icon(close, "close")
-        close.setToolTip("Close (View menu opens it again)")
+        close.setToolTip("Close (reopen from the View menu)")
         close.setAccessibleName(f"Close {dock.windowTitle()}")
         close.clicked.connect(dock.close)
         layout = QHBoxLayout(self)
@@ -106,8 +106,8 @@ class _TitleBar(QWidget):
 
 
 class DockArea(QMainWindow):
-    """The page in the middle and docks around it. `dragged(height)`: the user gave those below the
-    page another height."""
+    """The page in the middle and docks around it. `dragged(height)`: the user resized the docks
+    below the page."""
 
     resized = Signal()
     dragged = Signal(int)
@@ -131,7 +131,7 @@ class DockArea(QMainWindow):
     # The height of the docks below ---------------------------------------------------------------
 
     def below(self) -> list[QDockWidget]:
-        """What is seen of the docks below the page, where they stand in one row."""
+        """The visible docks below the page, if they form one row."""
         place = Qt.DockWidgetArea.BottomDockWidgetArea
         seen = [
             dock for dock in self.docks
@@ -142,7 +142,7 @@ class DockArea(QMainWindow):
 
     @property
     def height_below(self) -> int:
-        """0: there are none, or not in one row."""
+        """0: none, or not in one row."""
         return next((dock.height() for dock in self.below()), 0)
 
     def set_height_below(self, height: int) -> None:
@@ -150,7 +150,7 @@ class DockArea(QMainWindow):
         self.resizeDocks(docks, [height] * len(docks), Qt.Orientation.Vertical)
 
     def event(self, event: QEvent) -> bool:
-        """Presses between docks are ours: elsewhere something lies above."""
+        """Only presses on the separators arrive here."""
         if event.type() is QEvent.Type.MouseButtonPress:
             self._pressed_at = self.height_below
         taken = super().event(event)
@@ -181,7 +181,7 @@ class DockArea(QMainWindow):
             dock.hide()
 
     def arrange(self, plan: DockPlan, settings: QDockWidget, others: Sequence[QDockWidget]) -> None:
-        """Put the docks where `plan` has them."""
+        """Arrange the docks after `plan`."""
         areas = Qt.DockWidgetArea
         is_left = plan.settings == "left"
         side = areas.LeftDockWidgetArea if is_left else areas.RightDockWidgetArea
@@ -215,7 +215,7 @@ class DockArea(QMainWindow):
         return self.saveState(LAYOUT_VERSION)
 
     def restore(self, state: QByteArray) -> bool:
-        """Put the docks where they were; those that floated on a screen that is gone come home."""
+        """Restore the docks; those that float on a missing screen dock again."""
         restored = not state.isEmpty() and self.restoreState(state, LAYOUT_VERSION)
         QTimer.singleShot(0, self, self.bring_home)
         return restored
@@ -227,7 +227,7 @@ class DockArea(QMainWindow):
 
 
 def is_on_a_screen(window: QWidget) -> bool:
-    """Whether enough of a window can be seen to take hold of it."""
+    """Whether enough of a window is visible to drag it."""
     frame = window.frameGeometry()
     for screen in QGuiApplication.screens():
         seen = frame.intersected(screen.availableGeometry())
@@ -238,10 +238,9 @@ def is_on_a_screen(window: QWidget) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of the rail. `commands`: what it adds to the menus; `changed` fire when one of
-    them may have become possible or impossible. `docks`: where they are at first; every page keeps
-    its own arrangement. `may_close(window)` is asked before the window closes; a page that says no
-    asks the user, and closes the window itself where that is wanted."""
+    """One page of the rail. `commands`: for the menus; `changed`: their state may have changed.
+    `docks`: at the first visit. `may_close(window)` is called before the window closes; a page that
+    returns False asks the user and closes the window itself."""
 
     name: str
     icon: str

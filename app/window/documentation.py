@@ -1,4 +1,4 @@
-"""Help > Documentation: the documents at the left, the one that is read at the right."""
+"""Help > Documentation: the list of documents and the open one."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class DocumentationDialog(QDialog):
 
 
 def show_documentation(window: QWidget) -> None:
-    """Beside `window`, to be read while it is used: one dialog, however often it is asked for."""
+    """Open the one dialog beside `window`."""
     dialog = window.findChild(DocumentationDialog) or DocumentationDialog(window)
     dialog.show()
     dialog.raise_()

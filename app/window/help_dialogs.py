@@ -1,4 +1,4 @@
-"""Help: the shortcuts, made from the registry of commands, and what this program is."""
+"""Help dialogs: keyboard shortcuts and About."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _TableDialog(QDialog):
         return "\n".join(lines)
 
     def _make_tables(self) -> QScrollArea:
-        """Side by side where one would be high; what the screen has no room for is scrolled to."""
+        """In columns; scrolls if the screen is too small."""
         content = QWidget()
         content.setProperty("bare", True)
         row = QHBoxLayout(content)
@@ -121,7 +121,7 @@ class _TableDialog(QDialog):
 
 
 def in_columns(sections: Mapping[str, Rows]) -> list[dict[str, Rows]]:
-    """The sections in as many columns as they need, in order."""
+    """The sections in order, in as many columns as needed."""
     columns: list[dict[str, Rows]] = [{}]
     height = 0
     for title, rows in sections.items():
@@ -138,7 +138,7 @@ class ShortcutsDialog(_TableDialog):
         super().__init__("Keyboard shortcuts", "", commands.shortcuts())
         if CHANGE_KEYS in commands:
             change = QPushButton("Change…")
-            change.setToolTip("Give other keys to any command")
+            change.setToolTip("Change the keys of any command")
             change.setAutoDefault(False)
             change.clicked.connect(self.accept)
             change.clicked.connect(commands.action(CHANGE_KEYS).trigger)
@@ -168,7 +168,7 @@ class AboutDialog(_TableDialog):
 
 
 def versions() -> list[tuple[str, str]]:
-    """Of the program and what it stands on; none of it is imported for that."""
+    """Of the program and its libraries, without importing them."""
     rows = [
         ("Inferdeck", program_version()),
         ("Python", sys.version.split()[0]),

@@ -1,8 +1,7 @@
-"""Which keys run which command: what the program says, and what the user says instead. No Qt.
+"""The key map: default keys of the commands and the user's changes. No Qt.
 
-Keys are text as Qt writes it everywhere: "Ctrl+Shift+P"; "" is none. No two commands ever have the
-same keys: what the user chose goes before what the program says, and what he chose first before
-what he chose later.
+Keys are Qt's portable text: "Ctrl+Shift+P"; "" is none. No two commands have the same keys: the
+user's choice precedes a default, and an earlier choice a later one.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ VERSION = 1
 EDITING = ("C", "V", "X", "A", "Z", "Y")
 """With Ctrl these edit text wherever text is."""
 ALONE = ("Esc", *(f"F{number}" for number in range(1, 13)))
-"""Keys that write nothing, and so need no Ctrl or Alt."""
+"""Keys that type nothing and so need no Ctrl or Alt."""
 
 
 class KeyMap:
-    """The commands are declared by the registry; `file` is where the user's choice is kept."""
+    """The registry declares the commands; `file` stores the user's changes."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = KeptFile(file, VERSION, "The shortcuts") if file is not None else None
@@ -31,18 +30,18 @@ class KeyMap:
 
     @property
     def problem(self) -> str:
-        """What happened to a file that could not be read; empty where all is well."""
+        """Why the file could not be read; "" if it could."""
         return self._file.problem if self._file is not None else ""
 
     # What there is -----------------------------------------------------------------------------
 
     def declare(self, defaults: Mapping[str, str]) -> None:
-        """Commands with the keys that the program gives them."""
+        """Add commands with their default keys."""
         self._defaults.update(defaults)
         self._resolve()
 
     def withdraw(self, command: str) -> None:
-        """The command is gone for good, and so are its keys."""
+        """Remove a command and its keys."""
         self._defaults.pop(command, None)
         if self._chosen.pop(command, None) is not None:
             self._write()
@@ -52,7 +51,7 @@ class KeyMap:
         return iter(self._defaults)
 
     def keys(self, command: str) -> str:
-        """What runs it now."""
+        """Its current keys."""
         return self._keys.get(command, "")
 
     def default(self, command: str) -> str:
@@ -66,14 +65,14 @@ class KeyMap:
         return sum(map(self.is_changed, self._defaults))
 
     def owner(self, keys: str) -> str:
-        """The command that these keys run; "" where they are free."""
+        """The command with these keys; "" if they are free."""
         return next((c for c, owned in self._keys.items() if owned and owned == keys), "")
 
     # What the user does ------------------------------------------------------------------------
 
     def bind(self, command: str, keys: str) -> None:
-        """Give `keys` to `command`; who had them has none. Raises NotWrittenError: then it holds
-        for this run only."""
+        """Give `keys` to `command`; their previous owner has none. Raises NotWrittenError: the
+        change then lasts for this session."""
         owner = self.owner(keys)
         if owner and owner != command:
             self._choose(owner, "")
@@ -82,7 +81,7 @@ class KeyMap:
         self._write()
 
     def reset(self, command: str) -> None:
-        """As the program says. Who has these keys by now gets his own back, or none."""
+        """Back to its default. The current owner of these keys gets its own default, or none."""
         default = self._defaults[command]
         owner = self.owner(default)
         self._chosen.pop(command, None)
@@ -92,7 +91,7 @@ class KeyMap:
         self._write()
 
     def reset_all(self) -> None:
-        """Everything as the program says; what is not declared in this run keeps its keys."""
+        """All declared commands back to their defaults."""
         self._chosen = {c: keys for c, keys in self._chosen.items() if c not in self._defaults}
         self._resolve()
         self._write()
@@ -100,7 +99,7 @@ class KeyMap:
     # -------------------------------------------------------------------------------------------
 
     def _free(self, command: str) -> str:
-        """The default of a command if nobody else has it, else nothing."""
+        """The default of a command if it is free, else ""."""
         default = self._defaults[command]
         return default if self.owner(default) in ("", command) else ""
 
@@ -128,15 +127,15 @@ class KeyMap:
 
 
 def objection(keys: str) -> str:
-    """Why keys cannot be given to a command; "" where they can."""
+    """Why keys cannot be assigned; "" if they can."""
     *held, key = keys.replace("++", "+Plus").split("+")
     held = [modifier for modifier in held if modifier]
     if not held and key not in ALONE:
-        return f"{keys} alone is needed for writing and moving: hold Ctrl or Alt with it."
+        return f"{keys} alone types or moves the cursor. Add Ctrl or Alt."
     if held == ["Shift"] and key not in ALONE:
-        return f"{keys} is needed for writing: hold Ctrl or Alt with it."
+        return f"{keys} types text. Add Ctrl or Alt."
     if held == ["Ctrl"] and key in EDITING:
-        return f"{keys} edits text wherever text is: choose other keys."
+        return f"{keys} edits text. Choose other keys."
     return ""
 
 

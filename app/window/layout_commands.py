@@ -1,4 +1,4 @@
-"""Choosing, keeping and changing layouts."""
+"""Layouts: choose, save, rename and delete them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.window.settings_store import SettingsStore
 
 NOTICE = "layout"
 OWN_TEXT = "layout-text"
-"""Flag: the size of the text is that of the layout, and not that of the settings."""
+"""Flag: the layout's text size applies, not the preferences'."""
 
 
 class LayoutController(QObject):
@@ -54,11 +54,11 @@ class LayoutController(QObject):
 
     @property
     def text_size(self) -> int | None:
-        """In percent, where the layout in force has its own."""
+        """In percent; None if the preferences' applies."""
         return self.current.text_size if self._settings.flag(OWN_TEXT, False) else None
 
     def leave_text_size(self) -> None:
-        """The user chose a size: the layout's is not in force any more."""
+        """Use the preferences' size from now on."""
         self._settings.set_flag(OWN_TEXT, False)
 
     def _commands(self) -> list[Command]:
@@ -81,7 +81,7 @@ class LayoutController(QObject):
             command("update", "Update layout", self.update),
             command("rename", "Rename layout…", self.ask_to_rename),
             command("delete", "Delete layout", self.delete),
-            command("reset", "Layout as it was saved", self.reset, "Ctrl+Alt+0"),
+            command("reset", "Reset layout", self.reset, "Ctrl+Alt+0"),
         ]
 
     def _choice(self, layout: Layout, shortcut: str = "") -> Command:
@@ -95,7 +95,7 @@ class LayoutController(QObject):
     # What the user does ------------------------------------------------------------------------
 
     def choose(self, name: str) -> None:
-        """Put page, panels and text as the layout has them."""
+        """Apply a layout: page, panels and text size."""
         layout = self.store.find(name)
         if layout is None:
             return
@@ -108,11 +108,11 @@ class LayoutController(QObject):
         self._refresh()
 
     def reset(self) -> None:
-        """Everything as the layout in force has it, whatever was moved since."""
+        """Apply the current layout again."""
         self.choose(self.current.name)
 
     def save_as(self, name: str) -> None:
-        """Keep what is seen now under `name`."""
+        """Save the current arrangement under `name`."""
         base = self.current.base
         layout = Layout(name, base, self._page(), self.text_size, self._docks.states())
         known = self.store.find(name)
@@ -130,12 +130,12 @@ class LayoutController(QObject):
         self._refresh()
 
     def update(self) -> None:
-        """Keep what is seen now in the layout in force."""
+        """Save the current arrangement in the current layout."""
         self.save_as(self.current.name)
-        self.notice.emit(Notice(NOTICE, f"The layout “{self.current.name}” is as you see it now."))
+        self.notice.emit(Notice(NOTICE, f"Layout “{self.current.name}” updated."))
 
     def rename(self, name: str) -> None:
-        """Another name for the layout in force."""
+        """Rename the current layout."""
         before = self.current
         try:
             after = self.store.rename(before.name, name)
@@ -147,7 +147,7 @@ class LayoutController(QObject):
         self._refresh()
 
     def delete(self) -> None:
-        """Forget the layout in force; what is seen stays as it is."""
+        """Delete the current layout; the arrangement stays."""
         gone, base = self.current, self.current.base
         try:
             self.store.delete(gone.name)
@@ -158,7 +158,7 @@ class LayoutController(QObject):
         self._settings.layout = base
         self._refresh()
         undo = ("Undo", partial(self._bring_back, gone))
-        self.notice.emit(Notice(NOTICE, f"The layout “{gone.name}” was deleted.", actions=(undo,)))
+        self.notice.emit(Notice(NOTICE, f"Layout “{gone.name}” deleted.", actions=(undo,)))
 
     def _bring_back(self, layout: Layout) -> None:
         try:
@@ -173,7 +173,7 @@ class LayoutController(QObject):
 
     def ask_to_save(self) -> None:
         own = self.current.name if not self.current.is_built_in else ""
-        self._ask("Save layout as", "Name (a layout of yours of the same name is replaced):",
+        self._ask("Save layout as", "Name (replaces your layout of the same name):",
                   own, "Save", self.save_as)  # fmt: skip
 
     def ask_to_rename(self) -> None:
@@ -194,7 +194,7 @@ class LayoutController(QObject):
     # -------------------------------------------------------------------------------------------
 
     def _take_name(self, before: Layout, after: Layout) -> None:
-        """The command under its new name, with the keys that it had."""
+        """Rename its command; keep the keys."""
         keys = self._registry.keymap.keys(_id(before))
         self._registry.remove(_id(before))
         self._registry.add(self._choice(after))
@@ -213,9 +213,9 @@ class LayoutController(QObject):
         self.notice.emit(
             Notice(
                 NOTICE,
-                f"Where the panels of the {page} page were cannot be read by this version.",
-                f"They stand as in “{base}”. What is stored of the layout “{name}” is untouched "
-                "until you update it.",
+                f"The panel layout of the {page} page is of another version.",
+                f"The page uses “{base}”. The saved layout “{name}” stays as it is until you "
+                "update it.",
                 "warning",
             )
         )

@@ -1,4 +1,4 @@
-"""What a layout is, and the ones that come with the program. Imports no Qt widget."""
+"""Layouts: the built-in ones and the user's. No Qt widgets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CHAT, TUNING, PRESENTATION = "Chat", "Tuning", "Presentation"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`base`: the built-in layout whose plans hold for pages without a state; `page`: what is shown
-    when it is chosen, "" for the page that is shown already; `text_size`: in percent, None for
-    what the settings say; `states`: of the docks, by page."""
+    """`base`: the built-in layout for pages without a state; `page`: shown when chosen, ""
+    for the current one; `text_size`: in percent, None for the preferences'; `states`: of the
+    docks, by page."""
 
     name: str
     base: str = CHAT
@@ -51,7 +51,7 @@ _PLANS: dict[str, dict[str, DockPlan]] = {
 
 
 def plan_of(base: str, page: str, first: DockPlan) -> DockPlan:
-    """Where a built-in layout has the docks of a page; `first`: what the page says of itself."""
+    """The docks of a page in a built-in layout; `first`: the page's own plan."""
     return _PLANS[base].get(page, first)
 
 
@@ -59,12 +59,12 @@ VERSION = 1
 
 
 class LayoutError(InferdeckError):
-    """A layout cannot be kept."""
+    """A layout was not saved."""
 
 
 class LayoutStore:
-    """Those of the program, then the user's in the order of their names. Every change is written at
-    once; one that cannot be raises LayoutError and changes nothing."""
+    """Built-in layouts, then the user's by name. Every change is written at once; a failed write
+    raises LayoutError and changes nothing."""
 
     def __init__(self, path: Path) -> None:
         self._file = KeptFile(path, VERSION, "The layouts")
@@ -72,7 +72,7 @@ class LayoutStore:
 
     @property
     def problem(self) -> str:
-        """What happened to a file that could not be read; empty where all is well."""
+        """Why the file could not be read; "" if it could."""
         return self._file.problem
 
     @property
@@ -88,7 +88,7 @@ class LayoutStore:
         return self.find(name) or BUILT_IN[0]
 
     def save(self, layout: Layout) -> Layout:
-        """Keep it, in place of one of the user's of the same name; as it is kept."""
+        """Save it, replacing the user's layout of that name; returns it as saved."""
         named = replace(layout, name=_checked(layout.name))
         others = [x for x in self._own if x.name.casefold() != named.name.casefold()]
         self._write([*others, named])
@@ -99,7 +99,7 @@ class LayoutStore:
         layout, taken = self.find(name), self.find(_checked(new))
         assert layout is not None and not layout.is_built_in
         if taken is not None and taken != layout:
-            raise LayoutError(f"There is a layout “{taken.name}” already.", "Give another name.")
+            raise LayoutError(f"A layout “{taken.name}” exists.", "Choose another name.")
         named = replace(layout, name=clean_name(new))
         self._write([named if x == layout else x for x in self._own])
         return named
@@ -119,9 +119,9 @@ class LayoutStore:
 def _checked(name: str) -> str:
     cleaned = clean_name(name)
     if not cleaned:
-        raise LayoutError("A layout needs a name.", "Give it one.")
+        raise LayoutError("The layout has no name.", "Enter a name.")
     if any(cleaned.casefold() == layout.name.casefold() for layout in BUILT_IN):
-        raise LayoutError(f"“{cleaned}” is a layout of the program.", "Give another name.")
+        raise LayoutError(f"“{cleaned}” is a built-in layout.", "Choose another name.")
     return cleaned
 
 

@@ -1,4 +1,4 @@
-"""The rail of pages at the left: one button a page, the chosen one marked."""
+"""The navigation rail: a button for each page, actions at the bottom."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ICON = QSize(20, 20)
 
 
 class NavRail(QFrame):
-    """`page_chosen` carries the index of the page. Actions stand at the bottom."""
+    """`page_chosen`: the index of the page."""
 
     page_chosen = Signal(int)
 
@@ -61,7 +61,7 @@ class NavRail(QFrame):
         return button
 
     def choose(self, index: int) -> None:
-        """Mark page `index`, without a signal."""
+        """Mark page `index`; emits nothing."""
         self._group.button(index).setChecked(True)
 
 

@@ -1,7 +1,6 @@
-"""Notices at the top of the page: what happened, why, and what to do. Never a modal box.
+"""Notices at the top of the page: what happened, why, and what to do. Never modal.
 
-A notice with the key of an earlier one takes its place, so that ten failures of one kind are one
-line and not ten.
+A notice replaces the earlier one of its key: ten failures of one kind are one line.
 """
 
 from __future__ import annotations
@@ -39,14 +38,13 @@ ICONS: dict[Kind, tuple[str, str]] = {
 COPIED_MS = 1500
 STAYS = 0
 MOST_OF_WINDOW, LEAST_HEIGHT = 0.22, 90
-"""Of the window's height, and in pixels, what notices may take from the page below them."""
+"""Maximum height: share of the window, and at least so many pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """cause: one sentence; remedy: what to do; details: more, for "Copy details"; actions: buttons
-    that do it, each of which also closes the notice; is_sequel: it says all that the one of its key
-    before it said, and more."""
+    """cause: one sentence; remedy: what to do; details: for "Copy details"; actions: buttons, each
+    also closes the notice; is_sequel: it includes the previous notice of its key."""
 
     key: str
     cause: str
@@ -71,8 +69,8 @@ def error_notice(
 
 
 class NoticeArea(QScrollArea):
-    """The notices in force, the newest on top. Takes no room while there is none, and never more
-    than a share of the window: what does not fit is scrolled to. `shown(Notice)` tells of each."""
+    """The open notices, newest on top. Hidden while empty; at most a share of the window, then it
+    scrolls. `shown(Notice)`: a new one."""
 
     shown = Signal(object)
 
@@ -114,7 +112,7 @@ class NoticeArea(QScrollArea):
         return super().eventFilter(watched, event)
 
     def _fit(self) -> None:
-        """As high as the notices, which are higher where they are narrow."""
+        """As high as the notices at this width."""
         wanted = self._layout.heightForWidth(self.width())
         if wanted < 0:
             wanted = self._layout.sizeHint().height()
@@ -135,11 +133,11 @@ class NoticeArea(QScrollArea):
         self.shown.emit(notice)
 
     def set_info_seconds(self, seconds: int) -> None:
-        """How long a notice that is neither warning nor error stays; 0: until it is closed."""
+        """How long an info notice stays; 0: until it is closed."""
         self._info_ms = seconds * 1000
 
     def dismiss(self, key: str) -> None:
-        """Take a notice away; nothing happens where there is none of that key."""
+        """Close the notice of this key, if there is one."""
         frame = self._frames.pop(key, None)
         if frame is not None:
             frame.hide()
@@ -219,7 +217,7 @@ class NoticeFrame(QFrame):
         button = QToolButton()
         set_icon(button, "close")
         button.setToolTip("Close")
-        button.setAccessibleName("Close this notice")
+        button.setAccessibleName("Close notice")
         button.clicked.connect(self._close)
         return button
 

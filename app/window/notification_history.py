@@ -1,4 +1,4 @@
-"""The notices of this run, newest first, and how many of them nobody has seen yet."""
+"""Notification history of this session, newest first, with a count of unread ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ LIMIT = 200
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`time`: seconds since 1970. `is_over`: what it speaks of is past, so that its actions are not
-    offered any more."""
+    """`time`: seconds since 1970. `is_over`: resolved, its actions no longer apply."""
 
     time: float
     notice: Notice
@@ -36,7 +35,7 @@ class Record:
 
     @property
     def text(self) -> str:
-        """All of it, to be copied."""
+        """All of it, for the clipboard."""
         notice = self.notice
         head = f"{datetime.fromtimestamp(self.time):%Y-%m-%d %H:%M:%S} {notice.kind}"
         parts = (head, f"{notice.cause} {notice.remedy}".strip(), notice.details)
@@ -44,7 +43,7 @@ class Record:
 
 
 class NoticeHistory(QObject):
-    """Keeps the newest `limit`. `changed`: records, or how many are unread."""
+    """The newest `limit` notices. `changed`: records or unread count."""
 
     changed = Signal()
 
@@ -81,7 +80,7 @@ class NoticeHistory(QObject):
             self._num_unread -= place < self._num_unread
 
     def end(self, key: str) -> None:
-        """What notices of this key speak of is past."""
+        """Notices of this key are resolved."""
         over = [replace(r, is_over=True) if r.notice.key == key else r for r in self._records]
         if over != self._records:
             self._records = over
@@ -97,7 +96,7 @@ class NoticeHistory(QObject):
         self.changed.emit()
 
     def set_limit(self, limit: int) -> None:
-        """How many are kept, at least one."""
+        """Maximum number of records, at least one."""
         self._limit = limit
         self._records = self._records[:limit]
         self._num_unread = min(self._num_unread, limit)
@@ -108,9 +107,9 @@ TIME, WHAT = range(2)
 
 
 class NoticeTable(RowTable[Record]):
-    """Follows the history. Rows are rebuilt from the newest on: there are a few hundred at most."""
+    """Follows the history; a few hundred rows at most."""
 
-    HEADINGS = ("Time", "What happened")
+    HEADINGS = ("Time", "Notification")
 
     def __init__(self, history: NoticeHistory, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -124,7 +123,7 @@ class NoticeTable(RowTable[Record]):
             self.set_rows(list(now))
 
     def row_of(self, record: Record) -> int:
-        """-1 where it is gone."""
+        """-1 if it is gone."""
         places = (i for i, r in enumerate(self._rows) if r.notice is record.notice)
         return next(places, -1)
 

@@ -1,4 +1,4 @@
-"""The panel in which the notices of this run are read again, acted on and copied."""
+"""The Notifications panel: notices of this session, their actions, copy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from widgets.controls.tables import dress_table
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme_notifier
 
-EMPTY = "Errors and finished work appear here, and stay until the program ends."
+EMPTY = "Errors and finished jobs of this session appear here."
 LEAST_HEIGHT = 104
 
 
 class NoticePanel(QWidget):
-    """While it is seen nothing is unread."""
+    """Marks notices as read while it is visible."""
 
     def __init__(self, history: NoticeHistory, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -40,9 +40,9 @@ class NoticePanel(QWidget):
         self.text.setTextFormat(Qt.TextFormat.PlainText)
         self.text.setWordWrap(True)
         self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self.copy = _button("Copy", "Copy the chosen notification with its details")
+        self.copy = _button("Copy", "Copy the selected notification with its details")
         self.copy.clicked.connect(self._copy)
-        self.clear = _button("Clear", "Empty the list; the log keeps what it has")
+        self.clear = _button("Clear", "Clear the list; the log is kept")
         self.clear.clicked.connect(history.clear)
         self._empty = QLabel(EMPTY)
         self._empty.setProperty("role", "small")
@@ -80,7 +80,7 @@ class NoticePanel(QWidget):
         self.view.selectRow(row)
 
     def look(self, is_seen: bool) -> None:
-        """Its dock came to the front, or went behind another."""
+        """Its dock came to the front or was covered."""
         if is_seen:
             self._read()
 
@@ -89,7 +89,7 @@ class NoticePanel(QWidget):
         self._read()
 
     def _read(self) -> None:
-        """Whoever comes for what is new sees the newest, not what was chosen last time."""
+        """Select the newest if there is anything new."""
         if self._history.num_unread:
             self.choose(0)
         self._history.mark_read()
@@ -99,7 +99,7 @@ class NoticePanel(QWidget):
             self._history.mark_read()
 
     def _on_reset(self) -> None:
-        """What was chosen stays so; else the newest is."""
+        """Keep the selection; else select the newest."""
         row = self.model.row_of(self._chosen) if self._chosen is not None else 0
         self._stack.setCurrentIndex(int(self.model.rowCount() > 0))
         self.view.selectRow(max(row, 0))
@@ -132,7 +132,7 @@ class NoticePanel(QWidget):
 def _make_view(model: NoticeTable) -> QTableView:
     view = QTableView()
     view.setModel(model)
-    dress_table(view, "Notifications of this run")
+    dress_table(view, "Notifications of this session")
     header = view.horizontalHeader()
     header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
     header.setStretchLastSection(True)
@@ -150,7 +150,7 @@ MOST = 99
 
 
 class Bell(QObject):
-    """Keeps a button up to date. It rings in the colour of errors where one is among them."""
+    """Shows the unread count on a button; red if an error is among them."""
 
     def __init__(self, button: QToolButton, history: NoticeHistory) -> None:
         super().__init__(button)

@@ -1,7 +1,6 @@
-"""What of the program itself can be set: one declaration for storage, checks, editors and search.
+"""Preferences: one declaration for storage, checks, editors and search.
 
-Imports no Qt. The engine has a registry of its own, `engine.config.SETTINGS`; the dialog shows
-both.
+Engine settings have their own registry, `engine.config.SETTINGS`; the dialog shows both.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ SYSTEM, LIGHT, DARK = "system", "light", "dark"
 
 
 class PreferenceError(InferdeckError):
-    """A value that a setting cannot have."""
+    """The value is not allowed."""
 
 
 class Applies(StrEnum):
-    """When a change is seen."""
+    """When a change takes effect."""
 
     LIVE = "live"
     NEXT_MODEL = "next model"
@@ -35,8 +34,8 @@ class Applies(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """One setting of the program. `choices`: (value, text); `minimum` and `maximum` are inclusive;
-    `steps`: usual values, ascending; `words`: what else it may be searched by."""
+    """One preference. `choices`: (value, text); `minimum` and `maximum` are inclusive; `steps`:
+    usual values, ascending; `words`: more search terms."""
 
     name: str
     section: str
@@ -54,12 +53,12 @@ class Preference:
 
     @property
     def place(self) -> str:
-        """Where it stands in the file."""
+        """Its key in the file."""
         return self.key or f"preferences/{self.name}"
 
     @property
     def range(self) -> str:
-        """What is allowed, in words; "" for a switch or a list."""
+        """The allowed values as text; "" for a switch or a list."""
         if self.choices:
             return ", ".join(text for _, text in self.choices)
         if self.minimum is None or self.maximum is None:
@@ -70,7 +69,7 @@ class Preference:
         return f"{value:,g} {self.unit}".rstrip()
 
     def text(self, value: Any) -> str:
-        """A value as the dialog writes it."""
+        """A value as the dialog shows it."""
         if self.choices:
             return next((text for known, text in self.choices if known == value), f"{value}")
         if isinstance(value, bool):
@@ -103,88 +102,85 @@ class Preference:
 _KINDS = {bool: "on or off", int: "a whole number", tuple: "folders"}
 _ALL = (
     Preference(
-        "theme", "Look", "Theme", "Light, dark, or as the system says.", SYSTEM,
-        ((LIGHT, "Light"), (DARK, "Dark"), (SYSTEM, "As the system")),
-        words="colour color appearance mode", key="look/theme",
+        "theme", "Appearance", "Theme", "Light, dark, or the system's.", SYSTEM,
+        ((LIGHT, "Light"), (DARK, "Dark"), (SYSTEM, "System")),
+        words="look colour color mode", key="look/theme",
     ),
     Preference(
-        "text_size", "Look", "Text size",
-        "Size of all text and figures, against that of the system. A layout may have its own: it "
-        "holds until a size is chosen here.", 100,
+        "text_size", "Appearance", "Text size",
+        "Relative to the system's. A layout with its own size applies until you set one here.", 100,
         minimum=80, maximum=160, unit="%", steps=(80, 90, 100, 110, 120, 130, 140, 150, 160),
-        words="font zoom scale large small accessibility",
+        words="look font zoom scale large small accessibility",
     ),
     Preference(
-        "chart_span", "Look", "Time in live charts",
-        "How far back the live charts show, below the pages and on the Tune page.", 120,
+        "chart_span", "Appearance", "Live chart range",
+        "Time range of the live charts, below the pages and on the Tune page.", 120,
         ((30, "30 s"), (60, "1 min"), (120, "2 min"), (300, "5 min"), (600, "10 min"),
          (1200, "20 min")),
-        words="window length history seconds minutes graph",
+        words="look window length history seconds minutes graph time",
     ),
     Preference(
-        "open_at_start", "Start", "Open at the start",
-        "What is loaded when the program starts and the command line names no model.", LAST,
-        ((LAST, "The model of last time"), (STARTER, "The starter model"), (NO_MODEL, "Nothing")),
-        applies=Applies.NEXT_START, words="launch startup load",
+        "open_at_start", "Startup", "Initial model",
+        "Model to load at startup. The command line's model takes precedence.", LAST,
+        ((LAST, "Last model"), (STARTER, "Starter model"), (NO_MODEL, "None")),
+        applies=Applies.NEXT_START, words="launch start open load",
     ),
     Preference(
-        "single_instance", "Start", "One window only",
-        "A second start hands what it was asked to the window that is open. Where this is off it "
-        "opens a window of its own, whose chats are not kept.", True,
-        applies=Applies.NEXT_START, words="single instance process twice",
+        "single_instance", "Startup", "Single window",
+        "Starting Inferdeck again focuses the open window. Off: it opens another window, which "
+        "does not save chats.", True,
+        applies=Applies.NEXT_START, words="one single instance process twice",
     ),
     Preference(
-        "engine_place", "Process", "The engine runs in",
-        "In a process of its own the engine and the window do not wait for each other's Python, "
-        "and a fault in native code ends the engine alone: no chat goes with it. It takes a moment "
-        "more to start. A change is for the next model that is opened.", THREAD,
-        ((THREAD, "This program (a thread)"), (PROCESS, "A process of its own")),
+        "engine_place", "Engine process", "Run engine in",
+        "A separate process keeps the window responsive, and a native crash ends the engine only. "
+        "It starts a little slower. Applies to the next model.", THREAD,
+        ((THREAD, "This process (thread)"), (PROCESS, "Separate process")),
         applies=Applies.NEXT_MODEL,
-        words="isolated isolation crash child separate interpreter gil worker",
+        words="isolated isolation crash child interpreter gil worker",
     ),
     Preference(
-        "serve_at_start", "Start", "Start the server with the program",
-        "Serve the engine to other programs from the start on, as chosen on the Server page.",
-        False, applies=Applies.NEXT_START, words="api openai http serve port launch",
+        "serve_at_start", "Startup", "Start server",
+        "Start the API server at startup, with the settings of the Server page.",
+        False, applies=Applies.NEXT_START, words="api openai http serve port launch program",
     ),
     Preference(
-        "confirm_links", "Questions", "Ask before a link is opened",
-        "Links in replies go to the browser: a model may write any address.", True,
-        words="confirm confirmation browser web address safety",
+        "confirm_links", "Confirmations", "Confirm links",
+        "Ask before a link of a reply opens in the browser: a model may write any address.", True,
+        words="questions confirmation browser web address safety",
     ),
     Preference(
-        "confirm_leave", "Questions", "Ask before a run is stopped",
-        "When the window is closed while a model is quantized or measured.", True,
-        words="confirm confirmation quit close quantize evaluate",
+        "confirm_leave", "Confirmations", "Confirm exit during a job",
+        "Ask before closing the window stops a running quantization or evaluation.", True,
+        words="questions confirmation quit close run quantize evaluate leave",
     ),
     Preference(
-        "model_folders", "Folders", "Folders of models",
-        "Where models of your own are looked for, one or two levels deep. Taking a folder off the "
-        "list deletes nothing.", (),
+        "model_folders", "Folders", "Model folders",
+        "Searched for models, one or two levels deep. Removing a folder here deletes no files.", (),
         words="path directory library checkpoint local", key="models/folders",
     ),
     Preference(
-        "notice_seconds", "Notifications", "Good news stays on the page",
-        "How long a notice that is neither a warning nor an error stays at the top of the page. In "
-        "the list of notifications it remains.", 0,
-        ((0, "Until it is closed"), (10, "10 s"), (30, "30 s"), (120, "2 min")),
-        words="notice banner hide transient finished",
+        "notice_seconds", "Notifications", "Hide info messages after",
+        "Messages at the top of the page. Warnings and errors stay until closed; all remain in the "
+        "notification list.", 0,
+        ((0, "Never"), (10, "10 s"), (30, "30 s"), (120, "2 min")),
+        words="notice banner transient finished good news",
     ),
     Preference(
-        "notices_kept", "Notifications", "Notifications kept",
-        "Older ones leave the list. The list ends with the program; the log stays.", 200,
+        "notices_kept", "Notifications", "Notification limit",
+        "Older ones leave the list. The list is cleared at exit; the log is kept.", 200,
         minimum=10, maximum=2000, steps=(10, 20, 50, 100, 200, 500, 1000, 2000),
-        words="history notices number",
+        words="history notices number kept",
     ),
     Preference(
-        "log_level", "Log", "Level of the log",
-        "What is written to the log, and shown in the Log panel.", "info",
-        (("info", "All of it"), ("warning", "Warnings and errors"), ("error", "Errors alone")),
-        words="logging verbose report",
+        "log_level", "Log", "Log level",
+        "Messages written to the log file and shown in the Log panel.", "info",
+        (("info", "Info"), ("warning", "Warning"), ("error", "Error")),
+        words="logging verbose report all",
     ),
     Preference(
-        "log_size", "Log", "Size of the log file",
-        "When it is reached, the log of before becomes the one kept beside it.", 1,
+        "log_size", "Log", "Log file size",
+        "At this size the log file rotates; one previous file is kept.", 1,
         minimum=1, maximum=100, unit="MB", steps=(1, 2, 5, 10, 20, 50, 100),
         words="logging disk megabytes rotate",
     ),
@@ -193,8 +189,8 @@ PREFERENCES = {preference.name: preference for preference in _ALL}
 
 
 class Preferences(QObject):
-    """A value that cannot be read, or that this version refuses, is its default. Only what differs
-    from its default stands in the file."""
+    """Values in the ini file. An unreadable or disallowed one is replaced by its default; defaults
+    are not written."""
 
     changed = Signal(str)  # name
 
@@ -215,7 +211,7 @@ class Preferences(QObject):
         return value
 
     def set(self, name: str, value: Any) -> None:
-        """Keep it. Raises PreferenceError for a value that is not allowed."""
+        """Store it. Raises PreferenceError for a disallowed value."""
         preference = PREFERENCES[name]
         preference.check(value)
         if value == self.get(name):
@@ -244,7 +240,7 @@ def _decode(text: str, like: Any) -> Any:
 
 
 class Effects(QObject):
-    """Setting -> what is to be done with its value."""
+    """Preference -> functions that apply its value."""
 
     def __init__(self, preferences: Preferences, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -253,12 +249,12 @@ class Effects(QObject):
         preferences.changed.connect(self._on_changed)
 
     def bind(self, name: str, do: Callable[[Any], object]) -> None:
-        """Do it with the value that `name` has now, and with every later one."""
+        """Call `do` with the current value of `name`, and with every later one."""
         do(self._preferences.get(name))
         self.follow(name, do)
 
     def follow(self, name: str, do: Callable[[Any], object]) -> None:
-        """Do it with every later value."""
+        """Call `do` with every later value."""
         self._by_name.setdefault(name, []).append(do)
 
     def _on_changed(self, name: str) -> None:

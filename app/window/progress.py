@@ -1,4 +1,4 @@
-"""What loading does, how far it is, and the way out. Stands above the page while it lasts."""
+"""Progress of loading and of jobs, above the page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LoadStrip(QFrame):
         self._figures.setFont(figure_font())
         self._bar = QProgressBar()
         self._bar.setTextVisible(False)
-        self._bar.setAccessibleName("Progress of loading")
+        self._bar.setAccessibleName("Loading progress")
         self._cancel = QPushButton("Cancel")
         self._cancel.clicked.connect(self._on_cancel)
         words = QHBoxLayout()
@@ -58,7 +58,7 @@ class LoadStrip(QFrame):
         self.hide()
 
     def begin(self, title: str) -> None:
-        """Loading began: nothing is known of its size yet."""
+        """Loading began; its size is unknown yet."""
         self._title.set_text(title)
         self._stage.set_text("starting the engine")
         self._figures.setText("")
@@ -95,8 +95,8 @@ Tone = Literal["muted", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """title: what it is about; stage: what is being done; figures: how far, with units; fraction:
-    0 to 1, or None where nobody knows; moving: whether time passes; actions: (text, callback)."""
+    """A job. title: its subject; stage: its current step; figures: progress with units; fraction: 0
+    to 1, None if unknown; moving: whether it runs; actions: (text, callback)."""
 
     key: str
     title: str
@@ -114,7 +114,7 @@ class Work:
 
 
 class WorkArea(QWidget):
-    """Takes no room while there is no work."""
+    """Rows of jobs; hidden while there is none."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -128,7 +128,7 @@ class WorkArea(QWidget):
         self._arrange()
 
     def show_work(self, work: Work) -> None:
-        """Show it, or how far it is now."""
+        """Add or update a row."""
         if work.key not in self._rows:
             self._rows[work.key] = WorkRow()
             self._layout.insertWidget(self._layout.count() - 1, self._rows[work.key])
@@ -136,7 +136,7 @@ class WorkArea(QWidget):
         self._arrange()
 
     def end(self, key: str) -> None:
-        """Take a row away; nothing happens where there is none of that key."""
+        """Remove the row of this key, if there is one."""
         row = self._rows.pop(key, None)
         if row is not None:
             row.rest()
@@ -146,7 +146,7 @@ class WorkArea(QWidget):
 
     @property
     def works(self) -> list[Work]:
-        """What is shown and counted, in order."""
+        """All jobs in order, shown or counted."""
         return [row.work for row in self._rows.values() if row.work is not None]
 
     def row(self, key: str) -> WorkRow:
@@ -156,13 +156,13 @@ class WorkArea(QWidget):
         for place, row in enumerate(self._rows.values()):
             row.setVisible(place < MAX_ROWS)
         left = len(self._rows) - MAX_ROWS
-        self._more.setText(f"and {left} more, on the Models page")
+        self._more.setText(f"{left} more on the Models page")
         self._more.setVisible(left > 0)
         self.setVisible(bool(self._rows))
 
 
 class WorkRow(QFrame):
-    """One piece of work."""
+    """One job."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,7 @@
-"""What the window remembers between two runs: layout, look, recent models and their settings.
+"""The settings store: layout, appearance, recent models and their settings, in an ini file.
 
-An ini file in the user's configuration folder. Every value is read through a typed property, and
-a value that cannot be read falls back to its default: a damaged file costs the layout, never the
-start.
+Every value has a typed property; an unreadable value is replaced by its default, so a damaged file
+never prevents a start.
 """
 
 from __future__ import annotations
@@ -30,16 +29,13 @@ VERSION = 1
 MAX_RECENT = 10
 ThemeMode = Literal["light", "dark", "system"]
 NOT_REMEMBERED = ("model", "load_format")
-"""These make the entry itself, they are not among its settings."""
+"""Part of the entry itself, not of its settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecentModel:
-    """A model that was opened, with the engine settings the user chose for it.
-
-    `settings` holds what differs from the defaults because the user said so; values that the
-    engine resolved by itself (dtype auto) are not in it.
-    """
+    """A model that was opened. `settings`: the user's engine settings that differ from the
+    defaults, without values that the engine resolved (dtype auto)."""
 
     path: str
     load_format: str = "auto"
@@ -51,7 +47,7 @@ class RecentModel:
         return self.name or Path(self.path).name
 
     def config(self) -> EngineConfig:
-        """The configuration to load it with; settings that this version refuses are left out."""
+        """Its load configuration, without settings that this version refuses."""
         config = EngineConfig(model=self.path, load_format=self.load_format)
         for name, value in self.settings.items():
             try:
@@ -66,7 +62,7 @@ class RecentModel:
 
 @dataclass(frozen=True, slots=True)
 class LoadChoice:
-    """The background load that was chosen last. `is_open`: at a rate, not at a concurrency."""
+    """The last background load. `is_open`: at a request rate, not at a concurrency."""
 
     workload: str = "mixed-lengths"
     variant: str = "unique"
@@ -76,7 +72,7 @@ class LoadChoice:
 
 
 def chosen_settings(config: EngineConfig) -> dict[str, Any]:
-    """What of `config` (as it was asked for) differs from the defaults."""
+    """The settings of `config` (as requested) that differ from the defaults."""
     return {
         name: getattr(config, name)
         for name, setting in SETTINGS.items()
@@ -85,31 +81,30 @@ def chosen_settings(config: EngineConfig) -> dict[str, Any]:
 
 
 class SettingsStore:
-    """Typed access to the ini file, and to what has a file of its own beside it. Values are written
-    when they are set."""
+    """Typed access to the ini file and to profiles and key map beside it. Writes at once."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or settings_file()
         self._ini = QSettings(str(self.path), QSettings.Format.IniFormat)
         self.problem = self._keep_newer()
-        """What happened to a file of a newer program; empty where all is well."""
+        """What happened to a file of a newer version; "" if nothing."""
         self._ini.setValue("version", VERSION)
         self.preferences = Preferences(self._ini)
         self.profiles = ProfileStore(self.path.with_name("profiles.json"))
         self.keymap = KeyMap(self.path.with_name("shortcuts.json"))
 
     def _keep_newer(self) -> str:
-        """A newer program's file is copied aside: what it knew may be read differently here."""
+        """Back up the file of a newer version: this one may read it differently."""
         stored = self._text("version", "")
         if not stored.isdigit() or int(stored) <= VERSION:
             return ""
         aside = self.path.with_suffix(f".version-{stored}.ini")
-        what = f"The settings are of version {stored}, this program reads {VERSION}."
+        what = f"The settings file has version {stored}; this program reads {VERSION}."
         try:
             shutil.copyfile(self.path, aside)
         except OSError as error:
-            return f"{what} They could not be copied to {aside} ({error.strerror or error})."
-        return f"{what} What it understands is used; the file as it was is kept as {aside}."
+            return f"{what} Backup to {aside} failed ({error.strerror or error})."
+        return f"{what} Known settings apply; a backup is in {aside}."
 
     def sync(self) -> None:
         """Write to the disk now."""
@@ -134,14 +129,14 @@ class SettingsStore:
         self._ini.setValue("window/geometry", value)
 
     def docks_of(self, page: str) -> QByteArray:
-        """Where the docks were on a page."""
+        """The dock state of a page."""
         return self._bytes(f"docks/{page.lower()}")
 
     def set_docks_of(self, page: str, value: QByteArray) -> None:
         self._ini.setValue(f"docks/{page.lower()}", value)
 
     def dock_height_of(self, page: str) -> int | None:
-        """The height that the docks below a page had where there was room. 0: as planned."""
+        """Height of the docks below a page, given room. 0: as planned."""
         stored = self._text(f"docks/{page.lower()}-height", "")
         return int(stored) if stored.isdigit() else None
 
@@ -150,7 +145,7 @@ class SettingsStore:
 
     @property
     def layout(self) -> str:
-        """The name of the layout that is in force."""
+        """The name of the current layout."""
         return self._text("window/layout", "")
 
     @layout.setter
@@ -175,7 +170,7 @@ class SettingsStore:
 
     @property
     def serving(self) -> ServingChoice:
-        """What the server was started with last; its key is in the keyring."""
+        """The server's last settings; its key is in the keyring."""
         return ServingChoice.from_text(self._text("server/choice", ""))
 
     @serving.setter
@@ -184,7 +179,7 @@ class SettingsStore:
 
     @property
     def connections(self) -> list[Connection]:
-        """Engines elsewhere that the user named; their keys are in the keyring."""
+        """Remote engines of the user; their keys are in the keyring."""
         return from_text(self._text("connections/list", "[]"))
 
     @connections.setter
@@ -193,7 +188,7 @@ class SettingsStore:
 
     @property
     def switch_times(self) -> Mapping[str, float]:
-        """Seconds that loading a model took, by model and precision."""
+        """Load time in seconds, by model and precision."""
         try:
             stored = json.loads(self._text("models/switch-times", "{}"))
             return {name: float(seconds) for name, seconds in stored.items()}
@@ -206,7 +201,7 @@ class SettingsStore:
 
     @property
     def quantize_rates(self) -> dict[str, float]:
-        """Work a second that quantizing did on this machine, by method."""
+        """Quantization rate on this machine, by method."""
         try:
             stored = json.loads(self._text("quantize/rates", "{}"))
             return {str(k): float(v) for k, v in stored.items() if float(v) > 0}
@@ -217,7 +212,7 @@ class SettingsStore:
         self._ini.setValue("quantize/rates", json.dumps({**self.quantize_rates, method: rate}))
 
     def flag(self, name: str, default: bool) -> bool:
-        """A remembered yes or no, such as whether the list of chats is shown."""
+        """A stored boolean, such as whether the chat list is open."""
         return self._text(f"flags/{name}", "true" if default else "false") == "true"
 
     def set_flag(self, name: str, value: bool) -> None:
@@ -227,7 +222,7 @@ class SettingsStore:
 
     @property
     def recent(self) -> list[RecentModel]:
-        """The models opened last, newest first."""
+        """Recent models, newest first."""
         try:
             entries = json.loads(self._text("models/recent", "[]"))
             return [RecentModel(**entry) for entry in entries][:MAX_RECENT]
@@ -235,7 +230,7 @@ class SettingsStore:
             return []
 
     def remember_model(self, model: RecentModel) -> None:
-        """Put `model` first in the recent list, in place of an entry for the same one."""
+        """Put `model` first in the recent list."""
         others = [known for known in self.recent if not known.is_same(model)]
         self._write_recent([model, *others])
 
@@ -243,13 +238,13 @@ class SettingsStore:
         self._write_recent([known for known in self.recent if not known.is_same(model)])
 
     def settings_of(self, path: str, load_format: str) -> Mapping[str, Any]:
-        """The engine settings that the user chose for this model."""
+        """The user's engine settings for this model."""
         wanted = RecentModel(path, load_format)
         return next((known.settings for known in self.recent if known.is_same(wanted)), {})
 
     @property
     def folders(self) -> list[str]:
-        """Folders in which the user keeps models."""
+        """The user's model folders."""
         return list(self.preferences.get("model_folders"))
 
     @folders.setter

@@ -1,8 +1,7 @@
-"""One window per user: a second start hands what it was asked to the first one, and ends.
+"""One window per user: a second start forwards its arguments to the first one, and ends.
 
-A lock file in the user's data folder says who is first (it knows the process, so that a crash
-leaves nothing locked); a local socket, open to this user alone, takes the messages: one line of
-JSON, answered with one line.
+A lock file in the data folder names the first process, so a crash leaves nothing locked. A local
+socket of this user takes the messages: one line of JSON, answered with one line.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ MAX_LINE = 64 * 1024
 
 
 class NotAnsweringError(InferdeckError):
-    """Another process holds the place and says nothing."""
+    """The first instance does not respond."""
 
 
 class SingleInstance(QObject):
-    """`asked(values)`: another start gave these engine settings (maybe none) and has ended."""
+    """`asked(values)`: the engine settings of a second start, possibly none."""
 
     asked = Signal(object)
 
@@ -44,9 +43,9 @@ class SingleInstance(QObject):
         self._server.newConnection.connect(self._on_connection)
 
     def claim(self, values: Mapping[str, Any]) -> bool:
-        """Whether this process is the first. If not, the first one has taken `values`.
+        """Whether this process is the first. If not, the first one has received `values`.
 
-        Raises NotAnsweringError where there is a first one that does not react.
+        Raises NotAnsweringError if the first one does not respond.
         """
         if not self._lock.tryLock(0):
             if self._lock.error() is not QLockFile.LockError.LockFailedError:
@@ -66,9 +65,9 @@ class SingleInstance(QObject):
         found: Any = self._lock.getLockInfo()
         process = f" (process {found[0]})" if isinstance(found, tuple) and found[0] else ""
         return NotAnsweringError(
-            f"Inferdeck is open already{process}, and does not answer within "
+            f"Inferdeck is already open{process} and did not respond within "
             f"{TIMEOUT_MS / 1000:.0f} s.",
-            "Wait until it reacts, or end that process; then start again.",
+            "Wait until it responds, or end that process. Then start again.",
         )
 
     def _on_connection(self) -> None:
@@ -95,7 +94,7 @@ class SingleInstance(QObject):
 
 
 def hand_over(name: str, values: Mapping[str, Any], timeout_ms: int = TIMEOUT_MS) -> bool:
-    """Send `values` to the first instance; whether it took them. Waits; needs no event loop."""
+    """Send `values` to the first instance; whether it accepted. Blocks; needs no event loop."""
     socket = QLocalSocket()
     socket.connectToServer(name)
     if not socket.waitForConnected(timeout_ms):
@@ -116,7 +115,7 @@ def socket_name(folder: Path) -> str:
 
 
 def _portable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` for a process that was started in another folder."""
+    """`values` for a process with another working directory."""
     found = dict(values)
     if isinstance(found.get("model"), str):
         found["model"] = str(Path(found["model"]).expanduser().absolute())

@@ -1,4 +1,4 @@
-"""`SingleWindow`: keeps a window of which there is one, beside the main window."""
+"""A secondary window with one instance, opened by a command."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ Window = TypeVar("Window", bound=QDialog)
 
 
 class SingleWindow(QObject, Generic[Window]):
-    """`window` is None until it is opened, and again when it was closed. `make` makes it and
-    connects its `closed` to `forget`."""
+    """`window` is None while closed. `make` creates it and connects its `closed` to `forget`."""
 
     def __init__(
         self, bridge: EngineBridge, parent: QWidget, make: Callable[[], Window]
@@ -29,7 +28,7 @@ class SingleWindow(QObject, Generic[Window]):
         self._to_front(self._opened())
 
     def close(self) -> None:
-        """With the main window this one goes."""
+        """The main window closes."""
         if self.window is not None:
             self.window.close()
 
@@ -49,7 +48,7 @@ class SingleWindow(QObject, Generic[Window]):
         window.activateWindow()
 
     def _command(self, name: str, text: str, keys: str, icon: str) -> Command:
-        """The command that opens it: there is something to ask once a model is open."""
+        """The command that opens it, enabled while a model is open."""
         return Command(
             name, text, self.show, "Chat", keys, icon, section="reply",
             is_enabled=lambda: self._bridge.is_ready,

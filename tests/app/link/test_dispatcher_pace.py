@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.link.dispatcher import LONGEST_MS, SHARE, SHORTEST_MS, Pace, StatePace
+from app.link.dispatcher import LONGEST_MS, SHARE, SHORTEST_MS, SnapshotThrottle, TextThrottle
 
 
 class Thread:
@@ -12,7 +12,7 @@ class Thread:
     def __init__(self, cost_s: float, other: float = 0.0) -> None:
         self.cost_s, self.other = cost_s, other
         self.now = self.work = 0.0
-        self.pace = Pace(lambda: self.work, lambda: self.now)
+        self.pace = TextThrottle(lambda: self.work, lambda: self.now)
 
     def paint_for(self, seconds: float) -> float:
         """The share of the thread's time that was spent."""
@@ -61,7 +61,7 @@ def test_work_in_a_pause_does_not_count() -> None:
     assert thread.pace.interval_ms == SHORTEST_MS
 
 
-def cost_states(pace: StatePace, work: list[float], *costs: float) -> None:
+def cost_states(pace: SnapshotThrottle, work: list[float], *costs: float) -> None:
     for cost in costs:
         with pace.account():
             work[0] += cost
@@ -69,18 +69,18 @@ def cost_states(pace: StatePace, work: list[float], *costs: float) -> None:
 
 def test_states_that_cost_nothing_are_shown_as_often_as_they_come() -> None:
     work = [0.0]
-    pace = StatePace(lambda: work[0])
-    assert pace.interval_ms == StatePace.SHORTEST_MS
+    pace = SnapshotThrottle(lambda: work[0])
+    assert pace.interval_ms == SnapshotThrottle.SHORTEST_MS
     cost_states(pace, work, *[0.0005] * 5)
-    assert pace.interval_ms == StatePace.SHORTEST_MS
+    assert pace.interval_ms == SnapshotThrottle.SHORTEST_MS
 
 
 def test_states_that_cost_are_shown_as_often_as_their_share_allows() -> None:
     work = [0.0]
-    pace = StatePace(lambda: work[0])
+    pace = SnapshotThrottle(lambda: work[0])
     cost_states(pace, work, *[0.003] * 5)
-    assert pace.interval_ms == round(3 / StatePace.SHARE)
+    assert pace.interval_ms == round(3 / SnapshotThrottle.SHARE)
     cost_states(pace, work, 0.2)  # something done once in a while
-    assert pace.interval_ms == round(3 / StatePace.SHARE)
+    assert pace.interval_ms == round(3 / SnapshotThrottle.SHARE)
     cost_states(pace, work, *[0.2] * 5)
-    assert pace.interval_ms == StatePace.LONGEST_MS
+    assert pace.interval_ms == SnapshotThrottle.LONGEST_MS

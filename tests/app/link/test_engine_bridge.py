@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject
 from pytestqt.qtbot import QtBot
 
 from app.link.bridge import EngineBridge, EngineState
-from app.link.dispatcher import Pace
+from app.link.dispatcher import TextThrottle
 from app.wire.snapshots import merge_snapshots
 from engine import messages as m
 from engine.config import EngineConfig
@@ -106,7 +106,7 @@ def test_text_is_coalesced(qtbot: QtBot, bridge: EngineBridge, script: Script) -
 def test_first_token_and_end_do_not_wait_for_the_timer(
     qtbot: QtBot, bridge: EngineBridge, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Pace, "interval_ms", 120_000)
+    monkeypatch.setattr(TextThrottle, "interval_ms", 120_000)
     script.replies = 30
     _load(qtbot, bridge)
     heard = Listener(bridge)
@@ -225,10 +225,10 @@ def test_a_state_is_shown_in_another_turn_than_text(qtbot: QtBot, bridge: Engine
     bridge.outputs.connect(lambda batch: order.append("text"))
     bridge.snapshot.connect(lambda snapshot: order.append("state"))
     event = m.OutputEvent("r", "word", (1,), time.perf_counter(), 1, 4, 0)
-    deliveries = bridge._deliveries
-    deliveries._inbox.extend([event, m.SnapshotEvent(heard.snapshots[-1][1])])
-    deliveries.snapshot_at = 0.0
-    deliveries.flush()
+    dispatcher = bridge._dispatcher
+    dispatcher._inbox.extend([event, m.SnapshotEvent(heard.snapshots[-1][1])])
+    dispatcher.snapshot_at = 0.0
+    dispatcher.flush()
     assert order == ["text"]  # a first token may come now: the state waits, and not for long
     qtbot.waitUntil(lambda: order == ["text", "state"], timeout=1000)
 

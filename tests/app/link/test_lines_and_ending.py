@@ -58,19 +58,19 @@ def test_a_child_says_where_it_listens() -> None:
         (-99, "ended by a signal (signal 99)"),
         (0xC0000005, "an access violation in native code (0xC0000005)"),
         (0xC0000005 - 2**32, "an access violation in native code (0xC0000005)"),
-        (3, "exit code 3. It said last: ValueError: seven"),
+        (3, "exit code 3. Last output: ValueError: seven"),
         (0, "exit code 0"),
     ],
 )
 def test_the_end_of_a_child_is_put_in_words(code: int, said: str) -> None:
     error = crash_of(code, ["Traceback:", "ValueError: seven", ""], was_ready=True)
-    assert error.cause == f"The engine's process ended: {said}."
+    assert error.kind == "ProcessEnded" and said in error.cause
     assert "start the engine again" in error.remedy
 
 
 def test_a_child_that_did_not_start_says_its_last_line() -> None:
     error = crash_of(1, ["ImportError: no module named torch"], was_ready=False)
-    assert error.cause.startswith("The engine's process did not start: exit code 1.")
+    assert error.kind == "ProcessNotStarted" and "exit code 1." in error.cause
     assert error.cause.endswith("ImportError: no module named torch")
     assert "settings" in error.remedy
     assert "smaller model" in crash_of(-9, [], was_ready=False).remedy

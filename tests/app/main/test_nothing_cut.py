@@ -85,7 +85,8 @@ def test_settings_in_a_wide_window(qtbot: QtBot, application: Application, perce
     dialog = preferences.dialog
     assert dialog is not None
     dialog.resize(1600, 900)
-    for section in ("Look", "Batching", "Precision", "KV cache", "Speculative decoding", "Model"):
+    sections = ("Appearance", "Batching", "Precision", "KV cache", "Speculative decoding", "Model")
+    for section in sections:
         dialog.show_section(section)
         expect_whole(qtbot, dialog)
 

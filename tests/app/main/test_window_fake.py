@@ -15,7 +15,7 @@ from pytestqt.qtbot import QtBot
 from app.features.chat.conversation import State
 from app.features.models.model_card import DUMMY_NOTE, STARTER_NOTE
 from app.link.bridge import EngineState
-from app.link.dispatcher import Pace
+from app.link.dispatcher import TextThrottle
 from app.main.application import Application
 from app.main.main_window import first_size
 from app.paths import starter_model
@@ -221,7 +221,7 @@ class FirstPaint(QObject):
 def test_the_first_token_is_painted_without_waiting_for_a_timer(
     qtbot: QtBot, application: Application, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Pace, "interval_ms", 120_000)
+    monkeypatch.setattr(TextThrottle, "interval_ms", 120_000)
     script.replies, script.step_s = 12, 0.004
     open_model(qtbot, application)
     paints = FirstPaint(application)

@@ -47,7 +47,7 @@ def pick(row: SettingRow, value: object) -> None:
 def test_what_is_chosen_is_seen_marked_and_taken_back(
     qtbot: QtBot, application: Application
 ) -> None:
-    dialog = opened(application, "Look")
+    dialog = opened(application, "Appearance")
     preferences, body = application.settings.preferences, point_size("body")
     assert dialog.shown_names == ["theme", "text_size", "chart_span"]
     theme_row, size = row(dialog, "theme"), row(dialog, "text_size")

@@ -67,9 +67,9 @@ def test_what_is_not_allowed_is_refused_and_never_read(
 
 
 def test_a_refusal_names_the_range() -> None:
-    with pytest.raises(PreferenceError, match=r"Text size: 300 % is out of range\. Give 80 to 160"):
+    with pytest.raises(PreferenceError, match=r"300 %.*80 to 160"):
         PREFERENCES["text_size"].check(300)
-    with pytest.raises(PreferenceError, match="Choose one of Light, Dark, As the system"):
+    with pytest.raises(PreferenceError, match="Light, Dark"):
         PREFERENCES["theme"].check("purple")
 
 
