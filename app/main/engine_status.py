@@ -60,7 +60,7 @@ class EngineStatus(QObject):
         else:
             self._load_strip.end()
         if state is EngineState.CRASHED:
-            self._strip.set_state("The engine stopped", "error")
+            self._strip.set_state("Engine crashed", "error")
         elif state is EngineState.EMPTY:
             self._strip.clear()
             if self._bridge.is_remote:

@@ -1,4 +1,4 @@
-"""Sections of settings as the dialog lists them, and how the search finds an entry. No widget."""
+"""Sections and entries of the settings dialog, and their search. No widgets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRAM, ENGINE = "Program", "Engine"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One setting. `about`: what it does, for all to read; `text`: what the search looks at."""
+    """One setting. `about`: its description; `text`: for the search."""
 
     spec: RowSpec
     about: str
@@ -24,20 +24,20 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`group`: whose settings these are."""
+    """`group`: program or engine."""
 
     title: str
     group: str
     entries: tuple[Entry, ...]
 
     def found(self, words: str) -> tuple[Entry, ...]:
-        """The entries in which every word occurs, in whatever order; all for no words."""
+        """The entries with every word, in any order; all for no words."""
         wanted = words.lower().split()
         return tuple(e for e in self.entries if all(word in e.text for word in wanted))
 
 
 def all_sections(machine: Machine) -> list[Section]:
-    """Those of the program, then those of the engine."""
+    """The program's, then the engine's."""
     return [*program_sections(), *engine_sections(machine)]
 
 

@@ -18,7 +18,7 @@ from widgets.palette.items import Entry
 
 OPEN = "app.settings"
 SETTING = "setting:"
-"""What the id of a setting in the palette begins with; its name follows."""
+"""Prefix of a setting's id in the palette."""
 
 
 class SettingsController(QObject):
@@ -45,12 +45,12 @@ class SettingsController(QObject):
 
     @property
     def dialog(self) -> SettingsDialog | None:
-        """The one that is open."""
+        """The open one."""
         is_there = self._dialog is not None and shiboken6.isValid(self._dialog)
         return self._dialog if is_there else None
 
     def entries(self) -> list[Entry]:
-        """Every setting, of the program and of the engine, as the palette shows it."""
+        """Every setting as the palette shows it."""
         return [
             Entry(
                 f"{SETTING}{entry.spec.name}", entry.spec.label,
@@ -61,13 +61,13 @@ class SettingsController(QObject):
         ]  # fmt: skip
 
     def show_setting(self, name: str) -> None:
-        """The dialog in front, at the row of one setting."""
+        """Open the dialog at a setting."""
         self.show()
         if self.dialog is not None:
             self.dialog.show_setting(name)
 
     def show(self, section: str = "") -> None:
-        """The dialog in front, at a section if one is named."""
+        """Open the dialog, at a section if given."""
         dialog = self.dialog
         if dialog is None:
             dialog = self._dialog = SettingsDialog(
@@ -80,7 +80,7 @@ class SettingsController(QObject):
         dialog.activateWindow()
 
     def close(self) -> None:
-        """With the main window it goes."""
+        """The main window closes."""
         dialog = self.dialog
         if dialog is not None:
             dialog.close()

@@ -1,10 +1,10 @@
-"""The settings: sections at the left, their rows at the right, and a search over all of them.
+"""The settings dialog: sections at the left, rows at the right, a search over all.
 
 [ search                                       ]
-PROGRAM     |  Look
-Look        |  Theme                     (live)
-Start       |  [Dark                         v]
-...         |  Light, dark, or as the system says.
+PROGRAM     |  Appearance
+Appearance  |  Theme                     (live)
+Startup     |  [Dark                         v]
+...         |  Light, dark, or the system's.
 ENGINE      |
 Batching    |
 Keyboard    |
@@ -38,14 +38,13 @@ from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, SPACE_6, restyle, the
 
 SIZE, LEAST = (880, 640), (640, 420)
 WIDEST = 620
-"""Pixels of a row, at the usual size of text: lines that are longer are hard to read."""
+"""Maximum width of a row at the default text size."""
 RESETTABLE = [name for name, known in PREFERENCES.items() if known.default != ()]
-NOTHING_FOUND = "No setting has these words. Titles, descriptions, ranges and flags are searched."
+NOTHING_FOUND = "No matching setting."
 
 
 class SettingsDialog(QDialog):
-    """Beside the window, not in its way: what is chosen is seen at once. `keys_changed`: some
-    command has other keys."""
+    """Not modal: changes apply at once. `keys_changed`: the keys of a command changed."""
 
     keys_changed = Signal()
 
@@ -84,19 +83,19 @@ class SettingsDialog(QDialog):
         self._message = QLabel()
         self._message.setWordWrap(True)
         self._message.setProperty("role", "small")
-        self.apply = _button("Apply", "Apply the changes that cost a cache rebuild or a reload")
+        self.apply = _button("Apply", "Apply changes that rebuild the KV cache or reload the model")
         restyle(self.apply, kind="primary")
         self.apply.clicked.connect(panel.commands.apply)
         self.reset_all = _button(
-            "Program defaults", "Every setting of the program to its default; the folders stay"
+            "Reset program settings", "Reset every program setting; model folders stay"
         )
         self.reset_all.clicked.connect(self._reset_all)
-        self.close_button = _button("Close", "Everything is kept already (Esc)")
+        self.close_button = _button("Close", "Close (Esc). Changes are already saved.")
         self.close_button.clicked.connect(self.close)
         self._arrange()
         panel.actions_changed.connect(self._show_foot)
         preferences.changed.connect(self._show_foot)
-        self._at_top_of = ""  # the section that was last shown from its top
+        self._at_top_of = ""  # the section last scrolled to its top
         self.list.choose(self.views[0].section.title)
         self.resize(*map(scaled, SIZE))
         self.search.setFocus()
@@ -104,7 +103,7 @@ class SettingsDialog(QDialog):
     def _arrange(self) -> None:
         content = QWidget()
         content.setProperty("bare", True)
-        inner = QWidget()  # what is in a column is laid out as high as at the column's whole width
+        inner = QWidget()  # a column lays out its content at full width
         inner.setProperty("bare", True)
         self._inner = inner
         self._fit()
@@ -154,12 +153,12 @@ class SettingsDialog(QDialog):
     # What the user does ------------------------------------------------------------------------
 
     def show_section(self, title: str) -> None:
-        """Bring a section to the front, by its title."""
+        """Show a section."""
         self.search.clear()
         self.list.choose(title)
 
     def show_setting(self, name: str) -> None:
-        """Bring the row of a setting to the front, and the keyboard to it."""
+        """Show and focus the row of a setting."""
         view = next(v for v in self.views if name in (e.spec.name for e in v.section.entries))
         self.show_section(view.section.title)
         row = view.rows[name]
@@ -176,7 +175,7 @@ class SettingsDialog(QDialog):
 
     @property
     def shown_names(self) -> list[str]:
-        """The settings whose rows are shown, in order."""
+        """The settings with visible rows, in order."""
         views = (view for view in self.views if not view.isHidden())
         return [name for view in views for name in view.shown_names]
 
@@ -191,7 +190,7 @@ class SettingsDialog(QDialog):
             self._preferences.reset(name)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """From the search Down goes to the sections."""
+        """Down moves from the search to the sections."""
         is_down = isinstance(event, QKeyEvent) and event.key() == Qt.Key.Key_Down
         if is_down and event.type() == QEvent.Type.KeyPress:
             self.list.setFocus()
@@ -201,13 +200,12 @@ class SettingsDialog(QDialog):
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
         if event.type() == QEvent.Type.ActivationChange and self.isActiveWindow():
-            self._show()  # elsewhere something may have been changed
+            self._show()  # the panel may have changed values
 
     # Showing -----------------------------------------------------------------------------------
 
     def _show(self) -> None:
-        """The rows of the section that is chosen; while something is searched, all that was found
-        from there on."""
+        """The rows of the selected section; during a search, all that match."""
         chosen, words = self.list.chosen, self.search.text()
         self.pages.setCurrentIndex(int(chosen == KEYBOARD))
         found = 0
@@ -235,7 +233,7 @@ class SettingsDialog(QDialog):
         self.apply.setText(self._panel.apply_text)
         is_open = self._panel.model.applied is not None
         self._message.setText(
-            self._panel.message or ("Settings of the model that is open." if is_open else "")
+            self._panel.message or ("Settings of the open model." if is_open else "")
             if is_engine else ""
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The rows of one section, made when they are first shown."""
+"""Rows of a section, and the list of sections."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_4, theme, theme_notifier, ui_font
 
 DELAY_MS = 250
-"""A slider that is dragged sends its last value, not every one that it passes."""
+"""Debounces sliders."""
 
 
 class SectionView(QWidget):
-    """A heading and the rows of the entries that were found."""
+    """A heading and the rows of the matching entries, made when first shown."""
 
     def __init__(self, section: Section, source: ProgramSource | EngineSource) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class SectionView(QWidget):
         source.changed.connect(self.renew)
 
     def show_entries(self, entries: Iterable[Entry]) -> None:
-        """Show the rows of these entries alone; the section goes where there are none."""
+        """Show the rows of these entries only; hide the section if there are none."""
         wanted = {entry.spec.name for entry in entries}
         self.setVisible(bool(wanted))
         for place, entry in enumerate(self.section.entries):
@@ -64,12 +64,12 @@ class SectionView(QWidget):
 
     @property
     def shown_names(self) -> list[str]:
-        """The settings whose rows are shown, in order."""
+        """The settings with visible rows, in order."""
         names = (entry.spec.name for entry in self.section.entries)
         return [n for n in names if n in self.rows and not self.rows[n].isHidden()]
 
     def renew(self) -> None:
-        """Values, marks and remarks as they are now."""
+        """Update values, defaults and hints."""
         if self.isHidden():
             return
         for name, row in self.rows.items():
@@ -101,7 +101,7 @@ class SectionView(QWidget):
             self._source.choose(name, value)
 
     def _on_refused(self, name: str, why: str) -> None:
-        """What took the place of what was written is chosen first; then it is said why."""
+        """Apply the replacement value first, then show why."""
         self._delay.stop()
         self._send()
         self._source.refuse(name, why)
@@ -112,7 +112,7 @@ class SectionView(QWidget):
             self._source.choose(name, value)
 
     def hideEvent(self, event: object) -> None:
-        """What was chosen last is not lost with the dialog."""
+        """Send a pending value before the dialog closes."""
         self._delay.stop()
         self._send()
 
@@ -123,8 +123,7 @@ SECTION = Qt.ItemDataRole.UserRole
 
 
 class SectionList(QListWidget):
-    """The sections under the headings of their groups; while something is searched, how much each
-    has of it."""
+    """Sections under the headings of their groups; during a search with the number of matches."""
 
     def __init__(self, sections: Sequence[Section]) -> None:
         super().__init__()
@@ -140,7 +139,7 @@ class SectionList(QListWidget):
                 self._add(section.title)
         self._add_heading("Commands")
         self._add(KEYBOARD)
-        self._items[-1].setToolTip("The keys of every command")
+        self._items[-1].setToolTip("Keyboard shortcuts of all commands")
         self._take_look()
         theme_notifier().changed.connect(self._take_look)
 
@@ -153,7 +152,7 @@ class SectionList(QListWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self.scheduleDelayedItemsLayout()  # rows were measured before they had their style
+        self.scheduleDelayedItemsLayout()  # rows are measured before their style applies
 
     def _add_heading(self, text: str) -> None:
         heading = QListWidgetItem(text, self)
@@ -172,7 +171,7 @@ class SectionList(QListWidget):
 
     @property
     def group(self) -> str:
-        """Whose settings the chosen section has; "" for the keyboard."""
+        """The group of the selected section; "" for the keyboard."""
         return self._groups.get(self.chosen, "")
 
     def choose(self, title: str) -> None:
@@ -181,7 +180,7 @@ class SectionList(QListWidget):
                 self.setCurrentItem(item)
 
     def show_counts(self, counts: list[int], searching: bool) -> None:
-        """How many entries of each section were found; go where there are some."""
+        """Show the number of matches per section; select one that has some."""
         for item, count in zip(self._items, counts, strict=True):
             title = item.data(SECTION)
             item.setText(f"{title}  {count}" if searching and count else title)

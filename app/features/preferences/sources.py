@@ -1,6 +1,4 @@
-"""Where the values of the dialog's rows come from and go to: the program's store, or the engine's
-settings as the panel beside the page keeps them. Both kinds of source are driven alike.
-"""
+"""Sources of the dialog's rows: preferences, or the engine settings panel."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ from widgets.controls.setting_row import ChoiceControl, HintTone, SettingRow
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """`default`: the default in words, where the value differs from it; `remark`: what stands in
-    place of what the setting is about."""
+    """`default`: text of the default if the value differs; `remark`: replaces the description."""
 
     value: Any
     default: str = ""
@@ -30,9 +27,9 @@ class RowState:
 
 
 class ProgramSource(QObject):
-    """The program's own settings: in force when they are chosen, or at the next start."""
+    """Preferences: they apply at once or at the next start."""
 
-    changed = Signal()  # some value or remark may be another
+    changed = Signal()  # a value or remark may have changed
 
     def __init__(self, preferences: Preferences, parent: QObject) -> None:
         super().__init__(parent)
@@ -55,7 +52,7 @@ class ProgramSource(QObject):
             self.refuse(name, f"{error}")
 
     def refuse(self, name: str, why: str) -> None:
-        """Say why what was written is not taken."""
+        """Show why a value is refused."""
         self._errors[name] = why
         self.changed.emit()
 
@@ -65,7 +62,7 @@ class ProgramSource(QObject):
         self.changed.emit()
 
     def dress(self, row: SettingRow) -> None:
-        """Nothing more is known of the choices than what was declared."""
+        """Preferences add nothing to the declared choices."""
 
     def _forget(self, name: str) -> None:
         self._errors.pop(name, None)
@@ -73,8 +70,7 @@ class ProgramSource(QObject):
 
 
 class EngineSource(QObject):
-    """The settings of the model that is open: the panel beside the page decides what becomes of a
-    choice, and both show the same."""
+    """Settings of the open model. The panel applies them, and both show the same."""
 
     changed = Signal()
 
@@ -88,7 +84,7 @@ class EngineSource(QObject):
         setting = SETTINGS[name]
         is_changed = model.applied is not None and model.wanted(name) != setting.default
         default = _words(shown, setting.default) if is_changed else ""
-        # a setting that does nothing now, one that waits, one that was refused
+        # without effect now, pending, or refused
         remark = shown.hint if shown.hint_tone != "small" or not shown.isEnabled() else ""
         value = shown.value()
         return RowState(value, default, shown.isEnabled(), remark, shown.hint_tone)
@@ -97,7 +93,7 @@ class EngineSource(QObject):
         self._panel.choose(name, value)
 
     def refuse(self, name: str, why: str) -> None:
-        """Say why what was written is not taken."""
+        """Show why a value is refused."""
         self._panel.rows[name].refused.emit(name, why)
         self.changed.emit()
 
@@ -105,7 +101,7 @@ class EngineSource(QObject):
         self._panel.choose(name, SETTINGS[name].default)
 
     def dress(self, row: SettingRow) -> None:
-        """What the panel knows of choices: why some cannot be made, which folders there are."""
+        """Copy from the panel: refused choices, known folders, limits."""
         known = self._panel.rows[row.spec.name].control
         if isinstance(row.control, PathControl) and isinstance(known, PathControl):
             row.control.set_known(known.known)
@@ -116,14 +112,14 @@ class EngineSource(QObject):
             row.describe_choices(known.descriptions())
 
     def browse(self, name: str) -> None:
-        """Ask for a folder, as the panel does."""
+        """Open the panel's folder dialog."""
         control = self._panel.rows[name].control
         if isinstance(control, PathControl):
             control.browse_wanted.emit()
 
 
 def _words(row: SettingRow, value: Any) -> str:
-    """A value as the row writes it."""
+    """A value as the row shows it."""
     spec = row.spec
     if value is None:
         return spec.auto or "none"

@@ -1,4 +1,4 @@
-"""What a recording says of itself: settings that were in force, the machine, the versions."""
+"""Settings, machine and versions of a recording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from widgets.theme.theme import SPACE_2, figure_font, theme_notifier
 
 
 class AboutTable(QTableWidget):
-    """Settings that were in force, the machine and the versions."""
+    """Settings, machine and versions of a recording."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(0, 2)
@@ -45,7 +45,7 @@ class AboutTable(QTableWidget):
             self._fill()
 
     def changes(self, config: Any) -> str:
-        """What another configuration changes, in words."""
+        """The differences of another configuration, as text."""
         if self._config is None:
             return ""
         pairs = (
@@ -68,13 +68,13 @@ class AboutTable(QTableWidget):
 
 
 def _rows_of(about: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The line of JSON as rows, whatever is in it."""
-    rows = [("Recorded", str(about.get("created", "not known")))]
+    """The JSON header as rows; fields may be missing."""
+    rows = [("Recorded", str(about.get("created", "unknown")))]
     machine, versions = about.get("machine"), about.get("versions")
     if isinstance(machine, dict):
         memory = machine.get("memory")
-        rows.append(("Processor", str(machine.get("cpu", "not known"))))
-        rows.append(("Memory", format_bytes(memory) if isinstance(memory, int) else "not known"))
+        rows.append(("Processor", str(machine.get("cpu", "unknown"))))
+        rows.append(("Memory", format_bytes(memory) if isinstance(memory, int) else "unknown"))
     if isinstance(versions, dict):
         rows += [(str(name), str(value)) for name, value in versions.items()]
     return rows

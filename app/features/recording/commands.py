@@ -24,7 +24,7 @@ _NOTICE = "recording"
 
 
 class RecordingController(QObject):
-    """The commands of the flight recorder, and the windows of the recordings that are open."""
+    """Commands of recordings, and the windows of open ones."""
 
     notice = Signal(object)  # Notice
 
@@ -48,7 +48,7 @@ class RecordingController(QObject):
     # Saving ------------------------------------------------------------------------------------
 
     def ask_and_save(self) -> None:
-        """The last steps of the engine, with settings and machine, into a file of the user's."""
+        """Choose a file for the recorded steps, settings and machine."""
         name = f"{datetime.now():%Y-%m-%d-%H%M}{file.SUFFIX}"
         dialog = QFileDialog(self._window, "Save recording", str(Path.home() / name), _FILTER)
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
@@ -58,21 +58,22 @@ class RecordingController(QObject):
         dialog.open()
 
     def save(self, path: Path) -> None:
-        frames, seconds = self._recorder.num_frames, self._recorder.seconds
-        self._recorder.save(path, partial(self._saved, path, frames, seconds), self._not_saved)
+        saved = partial(self._saved, path, self._recorder.seconds)
+        self._recorder.save(path, saved, self._not_saved)
 
-    def _saved(self, path: Path, frames: int, seconds: float, size: int) -> None:
+    def _saved(self, path: Path, seconds: float, size: int) -> None:
+        minutes, rest = divmod(round(seconds), 60)
         self.notice.emit(
             Notice(
                 _NOTICE,
-                f"{frames:,} snapshots of {seconds:,.0f} s are saved: {format_bytes(size)}.",
-                f"{path}. It has steps, settings and the machine, and no text of any chat.",
-                actions=(("Open it", lambda: self.open(path)),),
+                f"Recording saved ({int(minutes)} min {rest:.0f} s, {format_bytes(size)}).",
+                f"{path}: steps, settings and machine, no chat text.",
+                actions=(("Open", lambda: self.open(path)),),
             )
         )
 
     def _not_saved(self, error: ErrorInfo) -> None:
-        self.notice.emit(error_notice(_NOTICE, "The recording was not saved.", error))
+        self.notice.emit(error_notice(_NOTICE, "Recording not saved.", error))
 
     # Opening -----------------------------------------------------------------------------------
 
@@ -84,7 +85,7 @@ class RecordingController(QObject):
         dialog.open()
 
     def open(self, path: Path) -> None:
-        """Read a recording in a thread, and show it in a window of its own."""
+        """Read a recording in a thread, then show it in its own window."""
         run_task(self, lambda: file.read(path), self._show, self._not_opened)
 
     def _show(self, recording: file.Recording) -> None:
@@ -94,7 +95,7 @@ class RecordingController(QObject):
         window.show()
 
     def _not_opened(self, error: ErrorInfo) -> None:
-        self.notice.emit(error_notice(_NOTICE, "The recording was not opened.", error))
+        self.notice.emit(error_notice(_NOTICE, "Recording not opened.", error))
 
     def _forget(self, window: ReplayWindow) -> None:
         if window in self.windows:
@@ -102,7 +103,7 @@ class RecordingController(QObject):
             window.deleteLater()
 
     def close(self) -> None:
-        """With the main window, those of its recordings go."""
+        """The main window closes."""
         for window in list(self.windows):
             if shiboken6.isValid(window):
                 window.close()

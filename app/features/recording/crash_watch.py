@@ -1,4 +1,4 @@
-"""Keeps what a report needs while the program runs, and offers to go on after a crash."""
+"""Crash watch: keeps data for a report, and offers to restore the session after a crash."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ log = logging.getLogger(__name__)
 
 INTERVAL_MS = 5000
 CRASHED = "crashed"
-"""Key of the notice about the run before."""
+"""Key of the notice about the previous run."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Session:
-    """What can be restored: the model with its settings, the chat that was open."""
+    """What can be restored: the model with its settings, the open chat."""
 
     path: str
     load_format: str
@@ -50,10 +50,10 @@ class Session:
 
 
 class CrashWatch(QObject):
-    """`start` writes the marker and looks for those of runs that crashed."""
+    """`start` writes the marker and finds those of crashed runs."""
 
     notice = Signal(object)  # Notice
-    report_written = Signal(object)  # Path: the engine of this run stopped
+    report_written = Signal(object)  # Path: the engine of this run crashed
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class CrashWatch(QObject):
     # Keeping -----------------------------------------------------------------------------------
 
     def start(self) -> Remains | None:
-        """From now on a crash leaves something. What the run before left, if it crashed."""
+        """Write the marker; returns what a crashed run left."""
         found = self.marker.remains()
         self._about = about_machine()
         self.marker.write(self.black_box())
@@ -93,7 +93,7 @@ class CrashWatch(QObject):
         self.marker.remove()
 
     def black_box(self) -> dict[str, Any]:
-        """What a report is made from: plain data, without a word of any chat."""
+        """Plain data for a report, without chat text."""
         known, chat = self._session()
         snapshot, config, model = self._snapshot, self._bridge.config, self._bridge.model
         memory = {} if snapshot is None else {
@@ -121,7 +121,7 @@ class CrashWatch(QObject):
         self._is_stale = True
 
     def _on_change(self, event: object) -> None:
-        """Loading is where memory runs out: it is written at once."""
+        """Write at once: memory runs out while loading."""
         self._is_stale = True
         if self._timer.isActive():
             self._keep()
@@ -137,21 +137,21 @@ class CrashWatch(QObject):
     def _on_engine_crash(self, event: messages.EngineCrashed) -> None:
         data = {**(self._about or about_machine()), **self._last_known()}
         text = report_text(
-            f"the engine stopped: {event.error.cause}", data, event.traceback, log_tail(log_file())
+            f"engine crashed: {event.error.cause}", data, event.traceback, log_tail(log_file())
         )
         run_task(
             self,
             lambda: write_report(text, time.time()),
             self._report_written,
-            lambda error: log.warning("the crash report was not written: %s", error.cause),
+            lambda error: log.warning("crash report not written: %s", error.cause),
         )
 
     def _report_written(self, path: Path) -> None:
-        log.info("a report of the crash is in %s", path)
+        log.info("crash report in %s", path)
         self.report_written.emit(path)
 
     def _last_known(self) -> dict[str, Any]:
-        """The bridge has forgotten model and settings: the last snapshot has them."""
+        """The bridge cleared model and settings: the last snapshot has them."""
         data = self.black_box()
         if self._snapshot is not None:
             data["model"] = dataclasses.asdict(self._snapshot.model)
@@ -161,32 +161,32 @@ class CrashWatch(QObject):
     # The run before ----------------------------------------------------------------------------
 
     def offer(self, remains: Remains, *actions: tuple[str, Callable[[], object]]) -> None:
-        """Say that the run before crashed, with its report and ways on."""
+        """Show a notice of the previous run's crash, with its report and actions."""
         at = remains.data.get("at")
         when = f" at {datetime.fromtimestamp(at):%H:%M}" if isinstance(at, float) else ""
         session = session_of(remains)
         model = f" while {model_title(session.path)} was open" if session is not None else ""
         text = report_text(
-            "the program ended without being closed", remains.data, remains.fault,
+            "the program ended unexpectedly", remains.data, remains.fault,
             log_tail(log_file()),
         )  # fmt: skip
         remains.remove()
-        what = f"Inferdeck was not closed properly last time{when}{model}. Your chats are kept."
+        what = f"Inferdeck crashed{when}{model}. Your chats are saved."
 
         def done(path: Path) -> None:
-            remedy = f"{path.name}: versions, machine, settings and last steps, no text of chats."
+            remedy = f"{path.name}: versions, machine, settings and last steps, no chat text."
             look = ("Open report", lambda: open_file(path))
             self.notice.emit(Notice(CRASHED, what, remedy, "warning", text, (*actions, look)))
 
         def failed(error: ErrorInfo) -> None:
-            remedy = f"The report could not be written: {error.cause} It can be copied."
+            remedy = f"Report not written: {error.cause} Use Copy details."
             self.notice.emit(Notice(CRASHED, what, remedy, "warning", text, actions))
 
         run_task(self, lambda: write_report(text, time.time()), done, failed)
 
 
 def session_of(remains: Remains) -> Session | None:
-    """What the run before had open; None where nothing was, or it cannot be read."""
+    """The previous run's session; None if there was none or it is unreadable."""
     try:
         found = Session(**remains.data["session"])
     except (KeyError, TypeError):
@@ -195,5 +195,5 @@ def session_of(remains: Remains) -> Session | None:
 
 
 def open_file(path: Path) -> None:
-    """With the program that the desktop has for it."""
+    """Open with the desktop's default program."""
     QDesktopServices.openUrl(QUrl.fromLocalFile(str(path)))

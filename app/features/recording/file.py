@@ -1,12 +1,11 @@
-"""The file of a recording. No Qt.
+"""The file format of recordings. No Qt.
 
-    INFERDECK-FLIGHT 1\\n        what it is, and the version of the format
-    {"created": ...}\\n          one line of JSON: when, machine, versions
-    segment ...                 size and checksum of what follows (8 bytes, little end first),
+    INFERDECK-FLIGHT 1\\n        magic and format version
+    {"created": ...}\\n          JSON: date, machine, versions
+    segment ...                 size and checksum (8 bytes, little-endian),
     segment ...                 then lines of frames, compressed (zlib)
 
-Each segment can be read alone. A file that ends in the middle of one is read to its last whole
-line.
+Segments are independent. A truncated file is read up to its last whole line.
 """
 
 from __future__ import annotations
@@ -29,18 +28,16 @@ _MAGIC = b"INFERDECK-FLIGHT "
 _HEAD = struct.Struct("<II")
 _LONGEST_LINE = 2**20
 _LARGEST_SEGMENT = 2**28
-"""Bytes of a segment when it is unpacked: ours are far smaller, a damaged file must not fill the
-memory."""
+"""Maximum unpacked bytes of a segment: a damaged file must not fill the memory."""
 
 
 class RecordingError(InferdeckError):
-    """A file that cannot be read as a recording, with the reason."""
+    """The file is not a readable recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A file that was read. `notice` says what is missing of it, "" where nothing is. `about` is
-    its line of JSON."""
+    """A recording that was read. `about`: its JSON header; `notice`: what is missing, or ""."""
 
     path: Path
     about: dict[str, Any]
@@ -55,7 +52,7 @@ def pack(frames: Iterable[Frame]) -> bytes:
 
 
 def write(path: Path, about: dict[str, Any], segments: Iterable[bytes]) -> int:
-    """Write a recording in place of what is at `path`; its size. Raises OSError."""
+    """Write a recording to `path`; its size. Raises OSError."""
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
@@ -75,7 +72,7 @@ def read(path: Path) -> Recording:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise RecordingError(f"{path.name} cannot be read: {error.strerror}.") from error
+        raise RecordingError(f"{path.name} was not read: {error.strerror}.") from error
     about, rest = _head(path, data)
     frames: list[Frame] = []
     notice = ""
@@ -83,10 +80,10 @@ def read(path: Path) -> Recording:
         for frame in _frames(rest):
             frames.append(frame)  # noqa: PERF402 - what was read before an error is kept
     except (ValueError, zlib.error) as error:
-        notice = f"The recording is damaged or cut short ({error}): it is shown as far as it goes."
+        notice = f"The recording is damaged or truncated ({error}). Showing the readable part."
     if not frames:
         raise RecordingError(
-            f"{path.name} has no frame that can be read.", "Save the recording again."
+            f"{path.name} has no readable frames.", "Save the recording again."
         )
     return Recording(path, about, tuple(frames), notice)
 
@@ -95,13 +92,13 @@ def _head(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
     first, _, rest = data[:_LONGEST_LINE].partition(b"\n")
     if not first.startswith(_MAGIC) or not first[len(_MAGIC) :].isdigit():
         raise RecordingError(
-            f"{path.name} is not a recording of Inferdeck.", f"Choose a file *{SUFFIX}."
+            f"{path.name} is not an Inferdeck recording.", f"Choose a *{SUFFIX} file."
         )
     version = int(first[len(_MAGIC) :])
     if version > VERSION:
         raise RecordingError(
-            f"{path.name} has format {version}, and this program reads up to format {VERSION}.",
-            "Open it with the version of Inferdeck that made it, or a newer one.",
+            f"{path.name} has format {version}; this program reads up to format {VERSION}.",
+            "Open it with the Inferdeck version that saved it, or a newer one.",
         )
     line, end, _ = rest.partition(b"\n")
     try:
@@ -110,17 +107,17 @@ def _head(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
             raise ValueError
     except ValueError as error:
         raise RecordingError(
-            f"{path.name} ends in its first lines, or they are damaged.", "Save it again."
+            f"The header of {path.name} is damaged.", "Save the recording again."
         ) from error
     return about, memoryview(data)[len(first) + len(line) + 2 :]
 
 
 def _frames(data: memoryview) -> Iterator[Frame]:
-    """Raises ValueError or zlib.error where the data ends early or is damaged."""
+    """Raises ValueError or zlib.error if the data is truncated or damaged."""
     place = 0
     while place < len(data):
         if len(data) - place < _HEAD.size:
-            raise ValueError("its last segment is cut off")
+            raise ValueError("truncated last segment")
         size, checksum = _HEAD.unpack_from(data, place)
         packed = data[place + _HEAD.size : place + _HEAD.size + size]
         is_whole = len(packed) == size
@@ -129,8 +126,8 @@ def _frames(data: memoryview) -> Iterator[Frame]:
         unpacker = zlib.decompressobj()
         lines = unpacker.decompress(packed, _LARGEST_SEGMENT)
         if unpacker.unconsumed_tail:
-            raise ValueError(f"the segment at byte {place:,} is too large")
+            raise ValueError(f"oversized segment at byte {place:,}")
         yield from decode(lines)
         if not is_whole:
-            raise ValueError("its last segment is cut off")
+            raise ValueError("truncated last segment")
         place += _HEAD.size + size

@@ -1,4 +1,4 @@
-"""Replays a recording: the signals of the engine's bridge, at the pace of then or another."""
+"""Replays a recording: the bridge's signals, at the recorded speed or another."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from widgets.theme.theme import SPACE_2, SPACE_3, figure_font
 
 TICK_MS = 100
 LONGEST_PAUSE_S = 2.0
-"""An engine that rests sends nothing: longer pauses are shortened to this."""
+"""Longer pauses of an idle engine are shortened to this."""
 MOST_MERGED = 600
-"""Snapshots that are handed on after a jump; more than these are merged, so that a jump over an
-hour takes as long as one over minutes."""
+"""Snapshots delivered after a jump; more are merged: long jumps are as fast as short ones."""
 _SLICE_S = 0.02  # of work at a time: the window stays alive during a jump
 
 
 class Player(QObject):
-    """Has the signals that the engine's views listen to. Times are seconds of playing, from 0 to
+    """Emits the signals of the engine's views. Times are seconds of playback, from 0 to
     `duration`, with long pauses shortened."""
 
     outputs = Signal(object)
@@ -41,7 +40,7 @@ class Player(QObject):
     crashed = Signal(object)
     state_changed = Signal(object)
 
-    restarted = Signal()  # what was shown is void: frames come from the first on again
+    restarted = Signal()  # playback starts over: clear the views
     moved = Signal(float)  # the position
     playing_changed = Signal(bool)
     pace_changed = Signal(float)
@@ -64,16 +63,16 @@ class Player(QObject):
         self._jump.timeout.connect(self._jump_on)
         self._group = 1
 
-    # Commands of the bridge that views send: a recording answers none -----------------------------
+    # Commands of the views: a recording answers none ---------------------------------------------
 
     def inspect_block(self, block: int) -> None:
-        """What a block held is not recorded."""
+        """Block contents are not recorded."""
 
     def abort(self, request_id: str) -> None:
-        """What was done is done."""
+        """Nothing to abort."""
 
     def measure_peaks(self) -> None:
-        """The recording has those of its machine."""
+        """The recording has them."""
 
     # Playing ------------------------------------------------------------------------------------
 
@@ -96,7 +95,7 @@ class Player(QObject):
 
     @property
     def pace(self) -> float:
-        """Seconds of the recording that pass in one of ours: 0 while it stands still."""
+        """Recorded seconds per second: 0 while paused."""
         return self._speed if self.is_playing else 0.0
 
     @property
@@ -108,7 +107,7 @@ class Player(QObject):
         return self._jump.isActive()
 
     def play(self) -> None:
-        """Go on; from the beginning where the end was reached."""
+        """Continue; from the beginning if at the end."""
         if self._position >= self.duration:
             self.seek(0.0)
         if not self.is_playing:
@@ -124,7 +123,7 @@ class Player(QObject):
             self.playing_changed.emit(False)
 
     def seek(self, position: float) -> None:
-        """Show the state at a position: forward from where it is, backward from the beginning."""
+        """Show a position: forward from the current one, backward from the beginning."""
         self._position = min(max(position, 0.0), self.duration)
         self._target = bisect_right(self._times, self._position)
         if self._target < self._next:
@@ -135,7 +134,7 @@ class Player(QObject):
         self.moved.emit(self._position)
 
     def step(self, frames: int) -> None:
-        """To the frame so many after (or before) the last one shown."""
+        """Move by a number of frames."""
         if self._times:
             index = min(max(self._next - 1 + frames, 0), len(self._times) - 1)
             self.seek(self._times[index])
@@ -164,7 +163,7 @@ class Player(QObject):
             self.moved.emit(self._position)
 
     def _hand_on(self, first: int, end: int) -> None:
-        """Frames first to end - 1: snapshots that follow each other as one."""
+        """Deliver frames first to end - 1; merge consecutive snapshots."""
         snapshots: list[EngineSnapshot] = []
         for frame in self._frames[first:end]:
             if isinstance(frame.event, messages.SnapshotEvent):
@@ -200,7 +199,7 @@ class Player(QObject):
 
 
 def playing_times(frames: Sequence[Frame]) -> list[float]:
-    """When each frame is played: the times of the recording with long pauses shortened."""
+    """Playback time of each frame, with long pauses shortened."""
     times: list[float] = []
     for before, frame in zip([*frames[:1], *frames], frames, strict=False):
         gap = min(max(0.0, frame.time - before.time), LONGEST_PAUSE_S)
@@ -209,7 +208,7 @@ def playing_times(frames: Sequence[Frame]) -> list[float]:
 
 
 def request_names(frames: Sequence[Frame]) -> dict[str, str]:
-    """A name for each request, by the order in which they appear: titles are not recorded."""
+    """Request names by order of appearance: titles are not recorded."""
     names: dict[str, str] = {}
     for frame in frames:
         if isinstance(frame.event, messages.SnapshotEvent):
@@ -231,15 +230,15 @@ _KEYS = ("Ctrl+Left", "Ctrl+P", "Ctrl+Right")
 
 
 class PlayBar(QFrame):
-    """Works by keyboard from anywhere in the window; the slider has the arrow keys."""
+    """Playback controls, with shortcuts for the whole window."""
 
     def __init__(self, player: Player, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._player = player
         self.setProperty("panel", True)
-        self.setAccessibleName("Playing the recording")
+        self.setAccessibleName("Playback")
         self.play = IconButton("play", "Play (Ctrl+P)", self.toggle)
-        back, on = "One snapshot back (Ctrl+Left)", "One snapshot on (Ctrl+Right)"
+        back, on = "Previous snapshot (Ctrl+Left)", "Next snapshot (Ctrl+Right)"
         self.back = IconButton("chevron-left", back, lambda: player.step(-1))
         self.on = IconButton("chevron-right", on, lambda: player.step(1))
         for button, keys in zip((self.back, self.play, self.on), _KEYS, strict=True):
@@ -247,9 +246,9 @@ class PlayBar(QFrame):
         self.slider = QSlider(Qt.Orientation.Horizontal)
         self.slider.setRange(0, max(1, round(player.duration * _TICKS_PER_S)))
         self.slider.setPageStep(10 * _TICKS_PER_S)
-        self.slider.setAccessibleName("Place in the recording")
+        self.slider.setAccessibleName("Position")
         self.slider.setToolTip(
-            f"Place in the recording. Pauses of the engine are shortened to {LONGEST_PAUSE_S:g} s."
+            f"Position. Idle times are shortened to {LONGEST_PAUSE_S:g} s."
         )
         self.slider.valueChanged.connect(self._on_slider)
         self.time = QLabel()
@@ -258,7 +257,7 @@ class PlayBar(QFrame):
         self.speed.addItems([f"{speed:g}×" for speed in SPEEDS])
         self.speed.setCurrentIndex(SPEEDS.index(1.0))
         self.speed.setAccessibleName("Speed")
-        self.speed.setToolTip("Speed of playing")
+        self.speed.setToolTip("Playback speed")
         self.speed.currentIndexChanged.connect(self._on_speed)
         row = QHBoxLayout(self)
         row.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)

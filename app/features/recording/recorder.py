@@ -1,7 +1,7 @@
-"""The flight recorder: keeps the last of what the engine did, and writes it to a file when asked.
+"""The flight recorder: keeps the engine's last minutes in memory, and saves them to a file.
 
-Frames are gathered as they come (that costs nothing) and packed by the segment in a thread. What
-is too much is forgotten from the oldest segment on.
+Frames are collected as they arrive and packed by the segment in a thread. The oldest segments are
+dropped first.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ from engine.hardware.machine import free_memory, machine_name
 from engine.snapshot import BlockSnapshot, EngineSnapshot, StepRecord
 
 SEGMENT_FRAMES, SEGMENT_BYTES = 64, 2**23
-"""16 s of a busy engine, less of a large batch: Python's collector looks at every sample and every
-token of frames that are not packed yet."""
+"""16 s of a busy engine, less of a large batch: garbage collection visits all unpacked frames."""
 MOST_PACKED_BYTES = 2**26
 MOST_FRAME_BYTES = 2**28
-"""Of all frames when they are unpacked: a recording must also fit where it is replayed."""
+"""Of all unpacked frames: a recording must also fit where it is replayed."""
 MANY_BLOCKS, BLOCKS_INTERVAL_S = 4096, 1.0
-"""The map of a large cache is most of a frame and changes little: it is kept once a second, and
-whenever the engine comes to rest."""
+"""A large cache's block map is most of a frame: it is kept once a second, and when the engine
+becomes idle."""
 NUM_LAST_STEPS = 50
 _ENTRY_BYTES, _REQUEST_BYTES = 250, 600
 
 
 @dataclass(slots=True)
 class _Segment:
-    """`before`: what was in force when it began. `packed` is empty until its thread is done; then
-    `frames` are the first and the last alone."""
+    """`before`: configuration frames of its start. `packed` is empty until its thread is done; then
+    `frames` has only the first and the last."""
 
     num_frames: int
     frames: tuple[Frame, ...]
@@ -55,7 +54,7 @@ class _Segment:
 
 
 class FlightRecorder(QObject):
-    """Always on; `save` writes what it keeps."""
+    """Always on; `save` writes what it has."""
 
     def __init__(self, bridge: EngineBridge, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -86,7 +85,7 @@ class FlightRecorder(QObject):
 
     @property
     def seconds(self) -> float:
-        """From the first frame that is kept to the last."""
+        """From the first frame to the last."""
         frames = [*(s.frames[0] for s in self._segments), *self._open[:1]]
         last = self._open[-1] if self._open else self._segments[-1].frames[-1] if frames else None
         return last.time - frames[0].time if last is not None else 0.0
@@ -157,7 +156,7 @@ class FlightRecorder(QObject):
     def save(
         self, path: Path, done: Callable[[int], None], failed: Callable[[ErrorInfo], None]
     ) -> None:
-        """Write everything that is kept, in a thread; then `done(size in bytes)` or `failed`."""
+        """Write everything in a thread; then `done(size in bytes)` or `failed`."""
         first = self._segments[0].before if self._segments else self._before_open
         parts: list[bytes | tuple[Frame, ...]] = [first]
         parts += [segment.packed or segment.frames for segment in self._segments]
@@ -171,12 +170,12 @@ class FlightRecorder(QObject):
 
 
 def about_machine() -> dict[str, Any]:
-    """When, where and with what: of a recording and of a crash report."""
+    """Date, machine and versions, for recordings and crash reports."""
     _, total = free_memory()
     now = time.time()
     return {
         "created": datetime.fromtimestamp(now).isoformat(timespec="seconds"),
-        "clock": now - time.perf_counter(),  # what makes dates of the times of frames
+        "clock": now - time.perf_counter(),  # turns frame times into dates
         "machine": {"cpu": machine_name(), "memory": total, "threads": os.cpu_count() or 1},
         "versions": dict(versions()),
     }

@@ -1,4 +1,4 @@
-"""The window of a recording: the views of the engine, fed from a file. No model is loaded.
+"""The replay window: the engine's views, fed from a recording. No model is loaded.
 
 +---------------------------------------------------+
 | recording: file, date, machine                    |
@@ -46,7 +46,7 @@ _ABOUT_WIDTH, _VIEWS_HEIGHT = 300, 330
 
 
 class ReplayWindow(QMainWindow):
-    """`closed`: nobody needs it any more."""
+    """`closed`: it can be deleted."""
 
     closed = Signal()
 
@@ -102,7 +102,7 @@ class ReplayWindow(QMainWindow):
         self.setCentralWidget(whole)
 
     def _make_sign(self) -> QFrame:
-        """What tells that nothing here happens now."""
+        """A banner: this is a recording."""
         sign = QFrame()
         sign.setProperty("notice", "warning")
         badge, words = QLabel("Recording"), QLabel(_origin(self.recording))
@@ -114,7 +114,7 @@ class ReplayWindow(QMainWindow):
         row.setSpacing(SPACE_3)
         row.addWidget(badge)
         row.addWidget(words, 1)
-        sign.setAccessibleName(f"This is a recording: {words.text()}")
+        sign.setAccessibleName(f"Recording: {words.text()}")
         self.sign = sign
         return sign
 
@@ -132,7 +132,7 @@ class ReplayWindow(QMainWindow):
         close.activated.connect(self.close)
 
     def _begin(self) -> None:
-        """All of it is shown at first: the end is where people save a recording."""
+        """Start at the end, where recordings are usually saved."""
         sizes = Qt.Orientation
         self.area.resizeDocks([self.about_dock], [_ABOUT_WIDTH], sizes.Horizontal)
         views = self.views.docks[0][0]
@@ -162,18 +162,18 @@ class ReplayWindow(QMainWindow):
 
     def _on_state(self, state: EngineState) -> None:
         if state is EngineState.CRASHED:
-            self.strip.set_state("The engine stopped", "error")
+            self.strip.set_state("Engine crashed", "error")
         elif state is EngineState.EMPTY:
             self.strip.clear()
 
     def _forget(self) -> None:
-        """The player goes back to the beginning."""
+        """Playback starts over."""
         self.strip.clear()
         self.charts.clear()
         self.views.clear()
 
     def _hold(self) -> None:
-        """Where nothing moves, nothing is drawn again."""
+        """Redraw only during playback or a jump."""
         self.charts.set_paused(False)
         if not self.player.is_playing and not self.player.is_jumping:
             self.charts.set_paused(True)

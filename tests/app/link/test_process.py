@@ -177,7 +177,7 @@ def test_without_a_process_commands_are_answered(drive: Callable[[str], Driven])
         driven.engine.submit(command_given)
     until(lambda: len(driven.events) == 3)
     failed, counted, unloaded = driven.events
-    assert isinstance(failed, m.RequestFailed) and "does not run" in failed.error.cause
+    assert isinstance(failed, m.RequestFailed) and failed.error.kind == "NotRunning"
     assert counted == m.TokensCounted("k", None) and unloaded == m.Unloaded()
     assert driven.engine.pid is None
 
@@ -218,7 +218,7 @@ def test_a_child_that_cannot_start_says_why(drive: Callable[[str], Driven]) -> N
     until(lambda: driven.of(m.RequestFailed))
     [crash] = driven.of(m.EngineCrashed)
     assert isinstance(crash, m.EngineCrashed)
-    assert "did not start" in crash.error.cause
+    assert crash.error.kind == "ProcessNotStarted"
     assert "nothing_of_that_name" in crash.error.cause and "Traceback" in crash.traceback
     assert not driven.lines
 

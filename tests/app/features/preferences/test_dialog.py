@@ -138,7 +138,7 @@ def test_the_search_shows_what_was_found_and_how_much_where(
     qtbot: QtBot, application: Application
 ) -> None:
     dialog = opened(application)
-    qtbot.keyClicks(dialog.search, "size of")
+    qtbot.keyClicks(dialog.search, "size")
     assert {"text_size", "log_size"} <= set(dialog.shown_names)
     dialog.search.setText("tokens of the last reply")
     assert dialog.list.chosen == "Keyboard" and dialog.keyboard.table.rowCount() == 1

@@ -94,7 +94,7 @@ def test_the_search_looks_at_titles_descriptions_keywords_and_flags() -> None:
     assert found("colour") == ["theme"]
     assert found("FONT size") == ["text_size"]
     assert found("--max-num-seqs") == ["max_num_seqs"]
-    assert "model_folders" in found("directory") and "log_level" in found("errors alone")
+    assert "model_folders" in found("directory") and "log_level" in found("verbose")
     assert not found("no such thing")
     names = [entry.spec.name for section in sections for entry in section.entries]
     assert found("") == names and len(names) == len(set(names)) and set(PREFERENCES) <= set(names)
