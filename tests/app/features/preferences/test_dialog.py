@@ -140,7 +140,7 @@ def test_the_search_shows_what_was_found_and_how_much_where(
     dialog = opened(application)
     qtbot.keyClicks(dialog.search, "size")
     assert {"text_size", "log_size"} <= set(dialog.shown_names)
-    dialog.search.setText("tokens of the last reply")
+    dialog.search.setText("chat.tokens")
     assert dialog.list.chosen == "Keyboard" and dialog.keyboard.table.rowCount() == 1
     dialog.search.setText("no such thing")
     assert not dialog.shown_names
