@@ -113,13 +113,13 @@ def command_line(words: Sequence[object]) -> str:
     return " \\\n  ".join(lines)
 
 
-SETTING = "kv_cache_dtype"
+KV_SETTING = "kv_cache_dtype"
 KV_VLLM = {"fp8": "fp8_per_token_head", "int8": "int8_per_token_head"}
 KV_SGLANG = {"fp8": "fp8_e4m3"}
 KV_TENSORRT_LLM = {"fp8": "fp8"}
 
 
-def word(config: EngineConfig, names: Mapping[str, str]) -> str | None:
+def kv_option(config: EngineConfig, names: Mapping[str, str]) -> str | None:
     """The server's name of the KV dtype; None for the model's dtype or an unsupported one."""
     keys, values = config.kv_dtype
     return names.get(keys) if keys == values else None
@@ -127,21 +127,21 @@ def word(config: EngineConfig, names: Mapping[str, str]) -> str | None:
 
 def known_kv(config: EngineConfig, names: Mapping[str, str]) -> tuple[str, ...]:
     """The setting, where it is carried over or unquantized."""
-    is_said = word(config, names) is not None or not config.kv_dtype.is_quantized
-    return (SETTING,) if is_said else ()
+    is_said = kv_option(config, names) is not None or not config.kv_dtype.is_quantized
+    return (KV_SETTING,) if is_said else ()
 
 
-def vllm_notes(config: EngineConfig) -> list[str]:
-    name = word(config, KV_VLLM)
+def vllm_kv_notes(config: EngineConfig) -> list[str]:
+    name = kv_option(config, KV_VLLM)
     if name is None:
         return []
     older = " (older versions: fp8_e4m3, one scale per layer)" if name == KV_VLLM["fp8"] else ""
     return [f"--kv-cache-dtype {name} needs a recent vLLM{older}."]
 
 
-def scale_notes(config: EngineConfig, names: Mapping[str, str]) -> list[str]:
+def kv_scale_notes(config: EngineConfig, names: Mapping[str, str]) -> list[str]:
     """For servers with one KV scale per layer."""
-    if word(config, names) is None:
+    if kv_option(config, names) is None:
         return []
     return [
         "KV dtype: one scale per layer there (1.0 unless in the checkpoint), one per token and "
@@ -166,7 +166,7 @@ _TORCHAO_GROUPS = (32, 64, 128, 256)
 _MAKE = "Save a quantized checkpoint (inferdeck quantize) and serve that folder."
 
 
-def words(config: EngineConfig, own: Mapping[str, tuple[str, ...]]) -> list[object]:
+def weight_options(config: EngineConfig, own: Mapping[str, tuple[str, ...]]) -> list[object]:
     """Options that quantize the weights on load; none where not supported."""
     method, size = config.quantization, config.quantization_group_size
     if method == "int4" and own is WEIGHTS_SGLANG and size in _TORCHAO_GROUPS:
@@ -176,7 +176,7 @@ def words(config: EngineConfig, own: Mapping[str, tuple[str, ...]]) -> list[obje
 
 def known_weights(config: EngineConfig, own: Mapping[str, tuple[str, ...]]) -> Collection[str]:
     """Weight settings that are carried over."""
-    if config.quantization in STORED or words(config, own):
+    if config.quantization in STORED or weight_options(config, own):
         return WEIGHT_SETTINGS
     # only the method is listed as missing
     return ("quantization_group_size",)
@@ -187,7 +187,7 @@ def weight_notes(config: EngineConfig, own: Mapping[str, tuple[str, ...]]) -> li
     method = config.quantization
     if method in STORED:
         return []
-    if not words(config, own):
+    if not weight_options(config, own):
         return [f"Quantizing to {method} on load is not supported there. {_MAKE}"]
     found = [f"{method}: the server quantizes differently. Measure the quality there."]
     if own is WEIGHTS_VLLM and method == "fp8":
@@ -210,7 +210,7 @@ DRAFTS_SGLANG = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle3": "EAGLE
 DRAFTS_TENSORRT_LLM = {"draft_model": "DraftTarget", "ngram": "NGram"}
 
 
-def is_on(config: EngineConfig) -> bool:
+def drafts(config: EngineConfig) -> bool:
     return config.speculative_method != "off" and config.num_speculative_tokens > 0
 
 
@@ -218,14 +218,14 @@ def known_drafts(
     config: EngineConfig, methods: Mapping[str, str] | tuple[str, ...]
 ) -> tuple[str, ...]:
     """Speculation settings that are carried over or off; an unsupported method is missing."""
-    if not is_on(config) or config.speculative_method in methods:
+    if not drafts(config) or config.speculative_method in methods:
         return DRAFT_SETTINGS
     return tuple(name for name in DRAFT_SETTINGS if name != "speculative_method")
 
 
 def draft_notes(config: EngineConfig, methods: Mapping[str, str] | tuple[str, ...]) -> list[str]:
     """Differences."""
-    if not is_on(config) or config.speculative_method not in methods:
+    if not drafts(config) or config.speculative_method not in methods:
         return []
     found = []
     if config.speculative_adaptive:
@@ -236,8 +236,8 @@ def draft_notes(config: EngineConfig, methods: Mapping[str, str] | tuple[str, ..
     return found
 
 
-def vllm_words(config: EngineConfig) -> list[object]:
-    if not is_on(config) or config.speculative_method not in DRAFTS_VLLM:
+def vllm_drafts(config: EngineConfig) -> list[object]:
+    if not drafts(config) or config.speculative_method not in DRAFTS_VLLM:
         return []
     values: dict[str, object] = {
         "method": config.speculative_method,
@@ -251,9 +251,9 @@ def vllm_words(config: EngineConfig) -> list[object]:
     return ["--speculative-config", json.dumps(values)]
 
 
-def sglang_words(config: EngineConfig) -> list[object]:
+def sglang_drafts(config: EngineConfig) -> list[object]:
     algorithm = DRAFTS_SGLANG.get(config.speculative_method)
-    if not is_on(config) or algorithm is None:
+    if not drafts(config) or algorithm is None:
         return []
     drafted = config.num_speculative_tokens
     words: list[object] = ["--speculative-algorithm", algorithm]
@@ -264,10 +264,10 @@ def sglang_words(config: EngineConfig) -> list[object]:
     return [*words, "--speculative-num-draft-tokens", drafted + 1]
 
 
-def tensorrt_llm_lines(config: EngineConfig) -> list[str]:
+def tensorrt_llm_drafts(config: EngineConfig) -> list[str]:
     """Lines of its YAML file."""
     decoding = DRAFTS_TENSORRT_LLM.get(config.speculative_method)
-    if not is_on(config) or decoding is None:
+    if not drafts(config) or decoding is None:
         return []
     lines = [
         "disable_overlap_scheduler: true",

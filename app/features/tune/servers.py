@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
-from app.features.tune import server_commands as kv_precision
-from app.features.tune import server_commands as quantization
-from app.features.tune import server_commands as speculation
 from app.features.tune.server_commands import (
+    DRAFTS_SGLANG,
+    DRAFTS_TENSORRT_LLM,
+    DRAFTS_VLLM,
+    KV_SETTING,
+    KV_SGLANG,
+    KV_TENSORRT_LLM,
+    KV_VLLM,
     NO_FACTS,
+    WEIGHTS_SGLANG,
+    WEIGHTS_TENSORRT_LLM,
+    WEIGHTS_VLLM,
     Facts,
     ServerCommand,
     command_line,
     division_note,
+    draft_notes,
+    drafts,
     is_changed,
+    known_drafts,
+    known_kv,
+    known_weights,
+    kv_option,
+    kv_scale_notes,
     precision_note,
     ranks_note,
+    sglang_drafts,
+    tensorrt_llm_drafts,
+    vllm_drafts,
+    vllm_kv_notes,
+    weight_notes,
+    weight_options,
     without_equivalent,
 )
 from engine.config import SETTINGS, EngineConfig
 
-SGLANG_KNOWN = (
-    "dtype",
-    "load_format",
-    "max_model_len",
-    "seed",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "block_size",
-    "gpu_memory_utilization",
-    "enforce_eager",
-    "tensor_parallel_size",
+COMMON = (
+    "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "enable_prefix_caching", "enable_chunked_prefill", "block_size", "tensor_parallel_size",
     "pipeline_parallel_size",
-)
+)  # fmt: skip
+"""Settings with an equivalent in every server."""
+
+SGLANG_KNOWN = (*COMMON, "seed", "gpu_memory_utilization", "enforce_eager")
 
 
 def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:
@@ -59,24 +72,24 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     if is_staged:
         words += ["--pp-size", config.pipeline_parallel_size]
     words += ["--page-size", config.block_size]
-    kv_name = kv_precision.word(config, kv_precision.KV_SGLANG)
+    kv_name = kv_option(config, KV_SGLANG)
     if kv_name is not None:
         words += ["--kv-cache-dtype", kv_name]
-    words += quantization.words(config, quantization.WEIGHTS_SGLANG)
-    algorithms = {} if is_staged else speculation.DRAFTS_SGLANG
-    words += speculation.sglang_words(config) if algorithms else []
+    words += weight_options(config, WEIGHTS_SGLANG)
+    algorithms = {} if is_staged else DRAFTS_SGLANG
+    words += sglang_drafts(config) if algorithms else []
     known = [
         *SGLANG_KNOWN,
-        *quantization.known_weights(config, quantization.WEIGHTS_SGLANG),
-        *kv_precision.known_kv(config, kv_precision.KV_SGLANG),
-        *speculation.known_drafts(config, algorithms),
+        *known_weights(config, WEIGHTS_SGLANG),
+        *known_kv(config, KV_SGLANG),
+        *known_drafts(config, algorithms),
     ]
     notes = precision_note(config, facts)
-    notes += quantization.weight_notes(config, quantization.WEIGHTS_SGLANG)
-    notes += speculation.draft_notes(config, algorithms)
+    notes += weight_notes(config, WEIGHTS_SGLANG)
+    notes += draft_notes(config, algorithms)
     notes += division_note(facts, "SGLang") + ranks_note(config, "SGLang")
-    notes += kv_precision.scale_notes(config, kv_precision.KV_SGLANG)
-    if algorithms and config.speculative_method == "ngram" and speculation.is_on(config):
+    notes += kv_scale_notes(config, KV_SGLANG)
+    if algorithms and config.speculative_method == "ngram" and drafts(config):
         notes.append("NGRAM searches differently: n-gram lengths are not carried over.")
     if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
         known.append("kv_cache_memory_bytes")
@@ -85,7 +98,7 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     if is_changed(config, "gpu_memory_utilization"):
         words += ["--mem-fraction-static", config.gpu_memory_utilization]
         notes.append("--mem-fraction-static covers weights and KV cache, not activations.")
-    if is_staged and speculation.is_on(config):
+    if is_staged and drafts(config):
         notes.append("--pp-size disables speculation.")
     if is_chunked and is_staged:
         notes.append("--pp-size disables mixed prefill and decode steps.")
@@ -98,18 +111,6 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
 
 
 FILE = "trtllm-options.yaml"
-TENSORRT_LLM_KNOWN = (
-    "dtype",
-    "load_format",
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "block_size",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-)
 
 
 def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:
@@ -124,21 +125,21 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
         words += ["--pp_size", config.pipeline_parallel_size]
     words += ["--extra_llm_api_options", FILE]
     known = [
-        *TENSORRT_LLM_KNOWN,
-        *quantization.known_weights(config, quantization.WEIGHTS_TENSORRT_LLM),
-        *kv_precision.known_kv(config, kv_precision.KV_TENSORRT_LLM),
-        *speculation.known_drafts(config, speculation.DRAFTS_TENSORRT_LLM),
+        *COMMON,
+        *known_weights(config, WEIGHTS_TENSORRT_LLM),
+        *known_kv(config, KV_TENSORRT_LLM),
+        *known_drafts(config, DRAFTS_TENSORRT_LLM),
     ]
     notes = precision_note(config, facts)
-    notes += quantization.weight_notes(config, quantization.WEIGHTS_TENSORRT_LLM)
-    notes += speculation.draft_notes(config, speculation.DRAFTS_TENSORRT_LLM)
+    notes += weight_notes(config, WEIGHTS_TENSORRT_LLM)
+    notes += draft_notes(config, DRAFTS_TENSORRT_LLM)
     notes += division_note(facts, "TensorRT-LLM") + ranks_note(config, "TensorRT-LLM")
-    notes += kv_precision.scale_notes(config, kv_precision.KV_TENSORRT_LLM)
+    notes += kv_scale_notes(config, KV_TENSORRT_LLM)
     cache = {
         "enable_block_reuse": _yaml(config.enable_prefix_caching),
         "tokens_per_block": str(config.block_size),
     }
-    kv_name = kv_precision.word(config, kv_precision.KV_TENSORRT_LLM)
+    kv_name = kv_option(config, KV_TENSORRT_LLM)
     if kv_name is not None:
         cache["dtype"] = kv_name
     if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
@@ -154,7 +155,7 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
     if is_changed(config, "load_format"):
         options.append(f"load_format: {config.load_format}")
     options.append(f"enable_chunked_prefill: {_yaml(config.enable_chunked_prefill)}")
-    options += speculation.tensorrt_llm_lines(config)
+    options += tensorrt_llm_drafts(config)
     options += ["kv_cache_config:", *(f"  {key}: {value}" for key, value in cache.items())]
     file = "\n".join((f"cat > {FILE} <<'EOF'", *options, "EOF"))
     text = f"{file}\n{command_line(words)}"
@@ -167,21 +168,10 @@ def _yaml(value: bool) -> str:
 
 
 FLAGS = (
-    "dtype",
-    "load_format",
-    "max_model_len",
-    "seed",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "block_size",
-    "kv_cache_memory_bytes",
-    "gpu_memory_utilization",
-    "enforce_eager",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-)
+    "dtype", "load_format", "max_model_len", "seed", "max_num_seqs", "max_num_batched_tokens",
+    "enable_prefix_caching", "enable_chunked_prefill", "block_size", "kv_cache_memory_bytes",
+    "gpu_memory_utilization", "enforce_eager", "tensor_parallel_size", "pipeline_parallel_size",
+)  # fmt: skip
 """Settings with the same meaning in vLLM."""
 
 ALWAYS = ("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
@@ -199,21 +189,21 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
             words += [flag, value]
-    kv_name = kv_precision.word(config, kv_precision.KV_VLLM)
+    kv_name = kv_option(config, KV_VLLM)
     if kv_name is not None:
-        words += [SETTINGS[kv_precision.SETTING].flag, kv_name]
-    words += quantization.words(config, quantization.WEIGHTS_VLLM)
-    words += speculation.vllm_words(config)
+        words += [SETTINGS[KV_SETTING].flag, kv_name]
+    words += weight_options(config, WEIGHTS_VLLM)
+    words += vllm_drafts(config)
     notes = precision_note(config, facts)
-    notes += quantization.weight_notes(config, quantization.WEIGHTS_VLLM)
-    notes += speculation.draft_notes(config, speculation.DRAFTS_VLLM)
-    notes += kv_precision.vllm_notes(config) + ranks_note(config, "vLLM")
+    notes += weight_notes(config, WEIGHTS_VLLM)
+    notes += draft_notes(config, DRAFTS_VLLM)
+    notes += vllm_kv_notes(config) + ranks_note(config, "vLLM")
     if divided := division_note(facts, "vLLM"):
         notes += divided
         notes.append(
             "--cpu-offload-gb differs: the GPU reads offloaded weights from RAM in every step."
         )
-    if is_changed(config, "pipeline_parallel_size") and speculation.is_on(config):
+    if is_changed(config, "pipeline_parallel_size") and drafts(config):
         notes.append("Speculation with --pipeline-parallel-size needs a recent vLLM.")
     if config.block_size % 16:
         notes.append(
@@ -221,9 +211,9 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
         )
     known = (
         *FLAGS,
-        *quantization.known_weights(config, quantization.WEIGHTS_VLLM),
-        *kv_precision.known_kv(config, kv_precision.KV_VLLM),
-        *speculation.known_drafts(config, speculation.DRAFTS_VLLM),
+        *known_weights(config, WEIGHTS_VLLM),
+        *known_kv(config, KV_VLLM),
+        *known_drafts(config, DRAFTS_VLLM),
     )
     missing = without_equivalent(config, known)
     return ServerCommand("vLLM", command_line(words), missing, tuple(notes))

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.features.tune import server_commands as speculation
 from app.features.tune.server_commands import DRAFT_SETTINGS as SETTINGS_OF_IT
-from app.features.tune.server_commands import ELSEWHERE, VERIFY
+from app.features.tune.server_commands import (
+    DRAFTS_SGLANG,
+    DRAFTS_VLLM,
+    ELSEWHERE,
+    VERIFY,
+    known_drafts,
+)
 from app.features.tune.servers import (
     SERVERS,
     Facts,
@@ -240,9 +245,9 @@ def test_drafting_that_adapts_is_a_remark_and_drafting_that_is_off_is_none(make:
     assert make(DRAFTING.replace(num_speculative_tokens=0)) == make(BASE)
 
 
-@pytest.mark.parametrize("methods", [speculation.DRAFTS_VLLM, speculation.DRAFTS_SGLANG, {}])
+@pytest.mark.parametrize("methods", [DRAFTS_VLLM, DRAFTS_SGLANG, {}])
 def test_a_method_that_a_server_lacks_is_named(methods: Any) -> None:
-    is_missing = "speculative_method" not in speculation.known_drafts(DRAFTING, methods)
+    is_missing = "speculative_method" not in known_drafts(DRAFTING, methods)
     assert is_missing == (not methods)
 
 
