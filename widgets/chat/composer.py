@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QMimeData, Qt, Signal
-from PySide6.QtGui import QFontMetricsF, QKeyEvent, QResizeEvent
+from PySide6.QtGui import QFontMetricsF, QKeyEvent, QResizeEvent, QTextCursor
 from PySide6.QtWidgets import (
     QHBoxLayout,
     QPlainTextEdit,
@@ -118,7 +118,7 @@ class Composer(QWidget):
 
     def set_text(self, text: str) -> None:
         self.input.setPlainText(text)
-        self.input.moveCursor(self.input.textCursor().MoveOperation.End)
+        self.input.moveCursor(QTextCursor.MoveOperation.End)
 
     def clear(self) -> None:
         self.input.clear()
@@ -219,6 +219,8 @@ class Composer(QWidget):
 
 
 class ComposerInput(QPlainTextEdit):
+    """Grows with its text. Enter sends, Ctrl+Enter regenerates, Escape stops, Up edits the last."""
+
     send = Signal()
     stop = Signal()
     regenerate = Signal()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt, Signal, SignalInstance
-from PySide6.QtGui import QEnterEvent, QKeyEvent, QResizeEvent
+from PySide6.QtGui import QEnterEvent, QResizeEvent, QTextCursor
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QLabel,
-    QPlainTextEdit,
     QPushButton,
     QSizePolicy,
     QToolButton,
@@ -19,6 +18,7 @@ from PySide6.QtWidgets import (
 )
 
 from widgets.chat.attachments import SentFiles
+from widgets.chat.composer import ComposerInput
 from widgets.chat.marks import with_marks
 from widgets.chat.message_text import MessageText
 from widgets.chat.meters import FiguresLine
@@ -314,13 +314,13 @@ class MessageEditor(QWidget):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.input = QPlainTextEdit(text)
+        self.input = ComposerInput()
         self.input.setAccessibleName("Edit message")
-        self.input.installEventFilter(self)
-        self.input.setTabChangesFocus(True)
-        lines = min(10, max(2, text.count("\n") + 1 + len(text) // 90))
-        self.input.setFixedHeight(lines * self.input.fontMetrics().lineSpacing() + SPACE_3 * 2)
-        self.input.moveCursor(self.input.textCursor().MoveOperation.End)
+        self.input.setPlainText(text)
+        self.input.moveCursor(QTextCursor.MoveOperation.End)
+        self.input.send.connect(self._accept)
+        self.input.regenerate.connect(self._accept)
+        self.input.stop.connect(self.cancelled)
         self.setFocusProxy(self.input)
         hint = QLabel("A new reply is generated; this version is kept.")
         hint.setProperty("role", "small")
@@ -338,25 +338,7 @@ class MessageEditor(QWidget):
         column.addWidget(self.input)
         column.addLayout(foot)
 
-    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.ShortcutOverride and isinstance(event, QKeyEvent):
-            if event.key() == Qt.Key.Key_Escape or _is_return(event):
-                event.accept()  # before the shortcuts of the window
-                return True
-        elif event.type() == QEvent.Type.KeyPress and isinstance(event, QKeyEvent):
-            if event.key() == Qt.Key.Key_Escape:
-                self.cancelled.emit()
-                return True
-            if _is_return(event) and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
-                self._accept()
-                return True
-        return super().eventFilter(watched, event)
-
     def _accept(self) -> None:
         text = self.input.toPlainText().strip()
         if text:
             self.accepted.emit(text)
-
-
-def _is_return(event: QKeyEvent) -> bool:
-    return event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)

@@ -29,7 +29,7 @@ def tokens(count: int) -> str:
     return f"{count:,} token" if count == 1 else f"{count:,} tokens"
 
 
-def first_token_words(latency: ReplyLatency) -> str:
+def first_token_text(latency: ReplyLatency) -> str:
     """ "First token after 412 ms: 12.0 ms in the queue, 400 ms prefill of 600 tokens"."""
     if not latency.stretches:
         return "No tokens."
@@ -51,7 +51,7 @@ def first_token_words(latency: ReplyLatency) -> str:
     return f"First token after {duration(latency.ttft_s)}: {', '.join(parts)}."
 
 
-def gaps_words(latency: ReplyLatency) -> str:
+def gaps_text(latency: ReplyLatency) -> str:
     """ "63 gaps: usually 18.2 ms, the longest 95.0 ms; 4 slow."."""
     if not latency.gaps:
         return "One token: no gaps."
@@ -70,7 +70,7 @@ def gaps_words(latency: ReplyLatency) -> str:
     return text
 
 
-def gap_words(latency: ReplyLatency, index: int, name: Name) -> str:
+def gap_text(latency: ReplyLatency, index: int, name: Name) -> str:
     """One gap: its length, and the cause of a slow one."""
     gap = latency.gaps[index]
     text = f"Token {first_token_of(latency, index):,} after {duration(gap.seconds)}"

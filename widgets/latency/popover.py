@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
 
 from widgets.controls.popover import Popover
 from widgets.controls.swatches import Swatch, Swatches, of
-from widgets.latency.chart import NONE, LatencyChart, Name, first_token_words, gap_words, gaps_words
+from widgets.latency.chart import NONE, LatencyChart, Name, first_token_text, gap_text, gaps_text
 from widgets.latency.reply import ReplyLatency
 from widgets.theme.theme import SPACE_1, SPACE_2
 
@@ -65,8 +65,8 @@ class LatencyPopover(Popover):
     def show_latency(self, latency: ReplyLatency, of: str = "this reply") -> None:
         self._latency = latency
         self.title.setText(f"Latency of {of}")
-        self.first_token.setText(first_token_words(latency))
-        self.gaps.setText(gaps_words(latency))
+        self.first_token.setText(first_token_text(latency))
+        self.gaps.setText(gaps_text(latency))
         self.chart.show_latency(latency)
         self._show_gap()
 
@@ -81,7 +81,7 @@ class LatencyPopover(Popover):
             self.line.setText(HINT if latency.gaps else "")
             self.show_step.setEnabled(False)
         else:
-            self.line.setText(gap_words(latency, index, self.name))
+            self.line.setText(gap_text(latency, index, self.name))
             self.show_step.setEnabled(bool(latency.gaps[index].steps))
         self.chart.setAccessibleDescription(
             " ".join(label.text() for label in (self.first_token, self.gaps, self.line))

@@ -21,7 +21,7 @@ from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_2, SPACE_4
 from widgets.tokens.choices import TokenChoices
 from widgets.tokens.paint import PAINTS
-from widgets.tokens.record import TokenRecord, quoted, summary_words, token_words
+from widgets.tokens.record import TokenRecord, quoted, summary_text, token_text
 from widgets.tokens.strip import NONE, TokenStrip
 
 WIDTH, LARGEST_STRIP, LARGEST_CHOICES = 640, 200, 148
@@ -90,7 +90,7 @@ class TokensPopover(Popover):
     def show_tokens(self, records: Sequence[TokenRecord], refusal: str = "") -> None:
         """Show a reply. `refusal`: why no branch can start from it now, or ""."""
         self._refusal = refusal
-        self.summary.setText(summary_words(records))
+        self.summary.setText(summary_text(records))
         self.choices.set_num_rows(max((record.num_choices for record in records), default=1))
         self._rows.setFixedHeight(min(self.choices.sizeHint().height(), LARGEST_CHOICES))
         self.strip.resize(WIDTH, self.strip.height())
@@ -117,7 +117,7 @@ class TokensPopover(Popover):
 
     def _show_token(self, index: int) -> None:
         records = self.strip.records
-        self.line.setText(token_words(records, index) if index != NONE else "")
+        self.line.setText(token_text(records, index) if index != NONE else "")
         self.choices.show_token(records[index] if index != NONE else None)
         has_others = index != NONE and bool(records[index].alternatives)
         self.note.setText(self._refusal or (HINT if has_others else NO_ALTERNATIVES))

@@ -101,7 +101,7 @@ def percent(probability: float) -> str:
     return f"{value:.2f} %" if value < 1 else f"{value:.1f} %"
 
 
-def token_words(records: Sequence[TokenRecord], index: int) -> str:
+def token_text(records: Sequence[TokenRecord], index: int) -> str:
     """All about one token but its alternatives."""
     record = records[index]
     parts = [
@@ -122,7 +122,7 @@ def token_words(records: Sequence[TokenRecord], index: int) -> str:
     return " · ".join(parts)
 
 
-def summary_words(records: Sequence[TokenRecord]) -> str:
+def summary_text(records: Sequence[TokenRecord]) -> str:
     """The whole reply in a line."""
     if not records:
         return ""

@@ -27,7 +27,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from widgets.plot.text import TextPen
 from widgets.theme.theme import SPACE_1, mono_font, theme, theme_notifier
 from widgets.tokens.paint import PAINTS, PaintBy
-from widgets.tokens.record import Origin, TokenRecord, shown, token_words
+from widgets.tokens.record import Origin, TokenRecord, shown, token_text
 
 
 class Place(NamedTuple):
@@ -114,7 +114,7 @@ class TokenStrip(QWidget):
             self._update_token(self.pointed_token)
             self._update_token(index)
             self.pointed_token = index
-            words = token_words(self._records, index) if index != NONE else ""
+            words = token_text(self._records, index) if index != NONE else ""
             self.setAccessibleDescription(words)
             self.pointed.emit(index)
 

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.compare.export import figures, latency_words, pair_words
+from app.features.compare.export import figures, latency_text, pair_text
 from app.features.compare.record import LEFT, RIGHT, SIDE_NAMES, SIDES, Comparison, Pair
 from app.features.compare.replies import Reply
 from app.features.compare.reply_view import ReplyView
@@ -98,7 +98,7 @@ class Columns(QWidget):
 
     def show_pair(self, pair: Pair | None) -> None:
         """The replies to a prompt; none before one is chosen."""
-        texts = (pair_words(pair), latency_words(pair)) if pair is not None else ()
+        texts = (pair_text(pair), latency_text(pair)) if pair is not None else ()
         self.line.set_text(" ".join(filter(None, texts)))
         for side in self.sides:
             side.show_pair(pair)

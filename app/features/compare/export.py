@@ -77,7 +77,7 @@ def as_markdown(comparison: Comparison) -> str:
         ),
     ]
     for number, pair in enumerate(comparison.pairs, 1):
-        parts += [f"## {number}. {pair.prompt.shown}", pair_words(pair)]
+        parts += [f"## {number}. {pair.prompt.shown}", pair_text(pair)]
         for side, reply in zip(comparison.sides, pair.replies, strict=True):
             text = "not answered" if reply is None else reply.text or reply.problem
             fence = fence_for(text)
@@ -97,14 +97,14 @@ def verdict(comparison: Comparison) -> str:
         return ""
     count, same = len(comparison.done), sum(pair.is_identical for pair in comparison.done)
     if count == 1:
-        return pair_words(comparison.done[0])
+        return pair_text(comparison.done[0])
     return (
         f"{same:,} of {count:,} answers are identical ({100 * share:.0f} %); on average "
         f"{100 * mean:.0f} % of an answer comes before the first difference."
     )
 
 
-def pair_words(pair: Pair) -> str:
+def pair_text(pair: Pair) -> str:
     """The first difference of two replies, in a sentence."""
     if pair.both is None:
         return ""
@@ -117,7 +117,7 @@ def pair_words(pair: Pair) -> str:
     return f"Identical up to token {at:,} of {count:,} ({100 * at / max(1, count):.0f} %)."
 
 
-def latency_words(pair: Pair) -> str:
+def latency_text(pair: Pair) -> str:
     """ "TTFT 81.0 ms and 44.2 ms, 18.2 and 30.4 tok/s."; "" until both are complete."""
     if pair.both is None:
         return ""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.snapshot import RequestTimes, StepEntry, StepRecord, TokenEvent
-from widgets.latency.chart import first_token_words, gap_words, gaps_words
+from widgets.latency.chart import first_token_text, gap_text, gaps_text
 from widgets.latency.reply import Cause, ReplyLatency, Stage, reply_latency
 
 NAMES = {"me": "My chat", "b": "Planning", "c": "Notes", "d": "More"}
@@ -64,7 +64,7 @@ def started() -> Run:
 def last_gap(run: Run) -> tuple[Cause, str]:
     latency = run.latency()
     index = len(latency.gaps) - 1
-    return latency.cause(latency.gaps[index]), gap_words(latency, index, NAMES.__getitem__)
+    return latency.cause(latency.gaps[index]), gap_text(latency, index, NAMES.__getitem__)
 
 
 def test_the_first_token_is_queue_chunks_and_waits() -> None:
@@ -78,9 +78,9 @@ def test_the_first_token_is_queue_chunks_and_waits() -> None:
     assert latency.seconds_of(Stage.QUEUE) == pytest.approx(0.05)
     assert latency.seconds_of(Stage.WAIT) == pytest.approx(0.1)
     told = ("390 ms", "50.0 ms", "240 ms", "600 tokens", "2 chunks", "128 tokens", "100 ms")
-    places = [first_token_words(latency).find(figure) for figure in told]
+    places = [first_token_text(latency).find(figure) for figure in told]
     assert -1 not in places and places == sorted(places)
-    assert gaps_words(latency).startswith("3 gaps") and gaps_words(latency).count("10.0 ms") == 2
+    assert gaps_text(latency).startswith("3 gaps") and gaps_text(latency).count("10.0 ms") == 2
 
 
 def test_a_gap_with_another_s_prefill_names_it() -> None:
@@ -142,17 +142,17 @@ def test_without_its_steps_the_request_s_own_times_remain() -> None:
     assert not latency.is_complete
     assert [s.stage for s in latency.stretches] == ["queue", "prefill"]
     assert latency.stretches[0].seconds == pytest.approx(0.004)
-    assert gaps_words(latency) != gaps_words(run.latency())
+    assert gaps_text(latency) != gaps_text(run.latency())
     assert all(latency.cause(gap) in (Cause.NONE, Cause.UNKNOWN) for gap in latency.gaps)
     run.decode(seconds=0.2)
-    expired = gap_words(run.latency(steps=[]), 9, NAMES.__getitem__)
-    assert expired != gap_words(run.latency(), 9, NAMES.__getitem__) and "200 ms" in expired
+    expired = gap_text(run.latency(steps=[]), 9, NAMES.__getitem__)
+    assert expired != gap_text(run.latency(), 9, NAMES.__getitem__) and "200 ms" in expired
 
 
 def test_a_reply_of_one_token_has_no_gaps() -> None:
     run = Run()
     run.step(prefill("me", 5))
-    assert run.latency().gaps == () and gaps_words(run.latency())
+    assert run.latency().gaps == () and gaps_text(run.latency())
     assert run.latency().ttft_s == pytest.approx(0.0139)
 
 

@@ -24,8 +24,8 @@ from widgets.tokens.record import (
     percent,
     quoted,
     shown,
-    summary_words,
-    token_words,
+    summary_text,
+    token_text,
 )
 from widgets.tokens.strip import NONE, flow
 
@@ -99,7 +99,7 @@ def test_nothing_is_said_of_entropy_where_no_alternatives_are_known() -> None:
     record = TokenRecord(1, "a", -0.1, 1)
     assert record.entropy_bits is None and entropy_level(record) is None
     assert [choice.token_id for choice in record.choices] == [1]
-    assert "entropy" not in token_words([record], 0)
+    assert "entropy" not in token_text([record], 0)
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
@@ -121,15 +121,15 @@ def test_words() -> None:
     assert [percent(p) for p in (1, 0.4321, 0.0042, 1e-5)] == [
         "100.0 %", "43.2 %", "0.42 %", "< 0.01 %",
     ]  # fmt: skip
-    assert token_words(REPLY, 2).startswith("Token 3 of 5: “␣holds” · 2.0 % · rank 40 · entropy")
+    assert token_text(REPLY, 2).startswith("Token 3 of 5: “␣holds” · 2.0 % · rank 40 · entropy")
     chosen = (REPLY[1]._replace(origin=Origin.CHOSEN),)
-    assert token_words(chosen, 0).endswith("chosen by you")
-    assert summary_words(REPLY).startswith("5 tokens · 40.0 %")
+    assert token_text(chosen, 0).endswith("chosen by you")
+    assert summary_text(REPLY).startswith("5 tokens · 40.0 %")
 
 
 def test_it_opens_at_the_least_probable_token(popover: TokensPopover) -> None:
     assert popover.isVisible() and popover.strip.pointed_token == 2
-    assert popover.line.text() == token_words(REPLY, 2)
+    assert popover.line.text() == token_text(REPLY, 2)
     assert popover.strip.accessibleDescription() == popover.line.text()
     assert popover.choices.choice is not None and popover.choices.choice.text == "keeps"
     assert "“keeps”" in popover.branch.text() and popover.note.text() == HINT

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.features.compare.export import as_json, as_markdown, pair_words, verdict
+from app.features.compare.export import as_json, as_markdown, pair_text, verdict
 from app.features.compare.record import LEFT, RIGHT, Comparison, Pair, Side
 from app.features.compare.replies import Reply, Stage
 from engine.errors import ErrorInfo
@@ -52,8 +52,8 @@ def test_shares_count_what_both_answered() -> None:
     made = compared(pair(["a "], ["a "]), pair(["a ", "b "], ["a ", "c "], 2), half, failed)
     assert made.identical_share == 0.5 and made.mean_equal_share == 0.75
     assert "1 of 2" in verdict(made) and "50 %" in verdict(made) and "75 %" in verdict(made)
-    assert "1 of 2 (50 %)" in pair_words(made.pairs[1])
-    assert half.equal_share is None and pair_words(failed) == ""
+    assert "1 of 2 (50 %)" in pair_text(made.pairs[1])
+    assert half.equal_share is None and pair_text(failed) == ""
     assert verdict(compared(half)) == ""
 
 
