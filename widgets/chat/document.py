@@ -50,7 +50,7 @@ class _Place(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Lines that stand on one panel: kind "code", "quote", "rule" or "mark"; items first to
+    """Lines on one panel: kind "code", "quote", "rule" or "mark"; items first to
     last."""
 
     kind: str
@@ -106,7 +106,7 @@ class MarkdownDocument:
 
     @property
     def groups(self) -> list[Group]:
-        """What stands on panels, from top to bottom; quotes may contain code."""
+        """Groups from top to bottom; quotes may contain code."""
         return self._groups
 
     def rect(self, group: Group) -> QRectF:

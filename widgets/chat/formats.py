@@ -86,7 +86,7 @@ def _code_header(item: Item) -> int:
 
 
 def gap_format() -> QTextBlockFormat:
-    """Of the empty paragraph that Qt wants after (and before) a table."""
+    """Of the empty paragraph that Qt requires before and after a table."""
     made = QTextBlockFormat()
     made.setLineHeight(1, QTextBlockFormat.LineHeightTypes.FixedHeight.value)
     return made

@@ -42,7 +42,7 @@ class Line(NamedTuple):
     kind: "text", "heading", "item" (a list item's first line, its marker in `marker`), "code",
     "rule" or "mark" (see `widgets.chat.marks`). level: of the heading. indent, quote: depth in
     lists and quotes. first: begins its block, so there is space above it. block: for code, the
-    number of its block, with `label`. `notes` stand after the line and are no part of its text.
+    number of its block, with `label`. `notes` follow the line and are not part of its text.
     """
 
     kind: str
@@ -278,7 +278,7 @@ def _between_marks(spans: tuple[Span, ...]) -> Iterator[tuple[tuple[Span, ...], 
 
 
 def _with_notes(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Where there is no room for a line of its own, a mark stands between the words."""
+    """A mark between the words, where it cannot have a line."""
     found: list[Span] = []
     for span in spans:
         for text, mark in marks.split(span.text):

@@ -1,7 +1,7 @@
 """Places in a reply where the precision changed, carried through markdown in its text. No Qt.
 
 A mark is written into the source between characters that Unicode reserves for a program's own use,
-so that it comes out of the parser where it went in, whatever list or quote it stands in:
+so that it leaves the parser where it entered, inside any list or quote:
 
     OPEN label BETWEEN explanation CLOSE
 
@@ -32,7 +32,7 @@ class Mark(NamedTuple):
 
 
 def with_marks(text: str, marks: Sequence[tuple[int, str, str]]) -> str:
-    """`text` with its marks in it; one after which nothing stands yet is left out."""
+    """`text` with its marks in it, but those at its end."""
     for start, label, tip in sorted(marks, reverse=True):
         place = _place(text, start)
         if place is not None:
@@ -41,7 +41,7 @@ def with_marks(text: str, marks: Sequence[tuple[int, str, str]]) -> str:
 
 
 def split(text: str) -> Iterator[tuple[str, Mark | None]]:
-    """The pieces of a text, each with the mark that stands after it."""
+    """The pieces of a text, each with the mark after it."""
     position = 0
     for match in _MARK.finditer(text):
         yield text[position : match.start()], Mark(match.start(), match[1], match[2])
@@ -50,7 +50,7 @@ def split(text: str) -> Iterator[tuple[str, Mark | None]]:
 
 
 def without(text: str) -> tuple[str, list[Mark]]:
-    """A text without its marks, which `start` where they stood in it."""
+    """A text without its marks, and the marks with their place in it."""
     kept, marks = "", []
     for piece, mark in split(text):
         kept += piece

@@ -182,7 +182,7 @@ class MessageText(QTextBrowser):
             self.setFixedHeight(height)
             self.height_changed.emit()
             self.viewport().update()
-        else:  # what changed is painted by itself, but for the panels and the caret at the end
+        else:  # Qt repaints the text, but not the panels and the caret at the end
             top = max(0, height - 4 * self._line_height())
             self.viewport().update(0, top, width, height - top)
         self._place_headers(width, num_same)
@@ -232,8 +232,8 @@ class MessageText(QTextBrowser):
             painter.end()
 
     def _groups_down_to(self, top: float) -> list[Group]:
-        """The groups that do not end above `top`, first to last: they stand in the order of their
-        ends, and of a long reply the end is what is painted."""
+        """The groups that do not end above `top`, first to last. They are sorted by their ends, and
+        of a long reply the end is painted."""
         found: list[Group] = []
         for group in reversed(self._written.groups):
             if self._written.rect(group).bottom() + CODE_PADDING < top:

@@ -73,7 +73,7 @@ class MessageView(QWidget):
         return lambda: request.emit(self.record.id)
 
     def mark(self, words: Sequence[str]) -> QRect | None:
-        """Mark `words`; where the first one stands, in this view's coordinates, or None."""
+        """Mark `words`; the rectangle of the first, in this view's coordinates, or None."""
         place = self.text.mark(words)
         return None if place is None else place.translated(self.text.mapTo(self, QPoint()))
 

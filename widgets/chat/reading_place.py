@@ -38,7 +38,7 @@ class ReadingPlace(QObject):
         super().__init__(transcript)
         self._transcript = transcript
         self._place: _Place | None = None
-        self._is_changing = False  # sizes, while windows stand still
+        self._is_changing = False  # sizes, while windows keep theirs
         bar = transcript.verticalScrollBar()
         bar.rangeChanged.connect(self._go_back)
         bar.valueChanged.connect(self._value_changed)

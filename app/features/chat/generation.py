@@ -101,7 +101,7 @@ class Generation(QObject):
         self._tokens = tokens
         self._kept_times = times
         self._open: dict[str, OpenReply] = {}
-        # by reply, for those who name requests; a deleted conversation goes by itself
+        # by reply, to name requests; weak: a deleted conversation drops out
         self._conversations = WeakValueDictionary[str, Conversation]()
         self._times: dict[str, RequestTimes] = {}  # of the last replies, oldest first
         self._shown_at = 0.0

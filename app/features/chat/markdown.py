@@ -1,6 +1,6 @@
 """The current branch of a chat as markdown, and back. No Qt.
 
-# Title                           A comment, which no renderer shows, tells the kind of each part,
+# Title                           A comment, which no renderer shows, names the kind of each part,
                                   so that headings inside a message are never taken for the next
 <!-- inferdeck: user -->          message.
 ## You

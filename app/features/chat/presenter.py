@@ -131,14 +131,13 @@ class Presenter(QObject):
             self._page.actions_changed.emit()
         self._page.composer.set_busy(self._controller.is_busy)
         self._page.draft.show_context()
-        model = self._controller.engine.model
+        if self._controller.current.messages:
+            return
+        model, state = self._controller.engine.model, str(self._controller.engine.state)
+        title = _EMPTY.get(state, ("New chat", ""))
         if model is not None:
-            limit = self._controller.context[1]
-            self._page.empty.set_title(model.name, model_text(model, limit))
-        else:
-            self._page.empty.set_title(
-                *_EMPTY.get(str(self._controller.engine.state), ("New chat", ""))
-            )
+            title = (model.name, model_text(model, self._controller.context[1]))
+        self._page.empty.set_title(*title)
 
     def _show_settings(self) -> None:
         current = self._controller.current

@@ -1,4 +1,4 @@
-"""`BroadcastWindow`: one prompt as many concurrent requests, each reply in a cell of its own."""
+"""`BroadcastWindow`: one prompt as many concurrent requests, a cell per reply."""
 
 from __future__ import annotations
 

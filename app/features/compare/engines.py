@@ -19,7 +19,7 @@ _END_S = 5.0
 
 
 class SecondEngine(QObject):
-    """Ends by itself once `bridge` has unloaded its model."""
+    """Ends once `bridge` has unloaded its model."""
 
     def __init__(self, bridge: EngineBridge, parent: QObject) -> None:
         super().__init__(parent)

@@ -34,7 +34,7 @@ _LINE_HEIGHT = 125  # percent of the font's own
 _EMPTY = "The reply appears here."
 
 Parts = Callable[[Reply], list[tuple[str, str, str]]]
-"""(text, colour of the theme, tooltip): an "accent" text stands on that colour."""
+"""(text, colour of the theme, tooltip). "accent" is a background."""
 
 
 def plain_parts(reply: Reply) -> list[tuple[str, str, str]]:

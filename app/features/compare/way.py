@@ -127,7 +127,7 @@ def other_side(side: str) -> str:
 
 
 def without_auto(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what the engine resolves by itself."""
+    """Without values that the engine resolves."""
     return {n: v for n, v in settings.items() if not (n == "dtype" and v == "auto")}
 
 
