@@ -175,7 +175,7 @@ class Line:
             raise LineError(str(error), for_good=True) from None
 
     async def _greet(self, talk: Talk) -> Welcome:
-        hello = Hello(VERSION, program_version(), talk.session, talk.ledger.heard)
+        hello = Hello(VERSION, program_version(), talk.session, talk.sequencer.received)
         await self._socket.send(encode(hello))
         answer = read_answer(await self._receive())
         if isinstance(answer, Refused):
@@ -191,7 +191,7 @@ class Line:
             await self._ping(talk)
             for kind, body in talk.hear(read_frame(await self._receive())):
                 self._on_note(talk, kind, body)
-        await self._socket.send(talk.ledger.note([("ready", encode(Ping(0.0)))]))
+        await self._socket.send(talk.sequencer.unnumbered([("ready", encode(Ping(0.0)))]))
         for data in again:
             await self._socket.send(data)
         return answer
@@ -253,7 +253,7 @@ class Line:
             for data in talk.frames():
                 await self._socket.send(data)
             await talk.changed()
-        await self._socket.send(talk.ledger.note([("bye", encode(Ping(0.0)))]))
+        await self._socket.send(talk.sequencer.unnumbered([("bye", encode(Ping(0.0)))]))
 
     async def _beat(self, talk: Talk, on_silence: Callable[[float | None], None]) -> None:
         ping_at = time.perf_counter() + BEAT_S
@@ -276,7 +276,7 @@ class Line:
 
     async def _note(self, talk: Talk, *messages: tuple[str, bytes]) -> None:
         self._num_unacknowledged = self._bytes_unacknowledged = 0
-        await self._socket.send(talk.ledger.note(messages))
+        await self._socket.send(talk.sequencer.unnumbered(messages))
 
     async def _receive(self) -> bytes:
         data = await self._socket.recv()

@@ -21,8 +21,8 @@ from typing import NamedTuple
 from app.clients.target import Event, Past
 from app.server.attach_permissions import refused
 from app.wire.codec import EventReader, History, WireCommand, write_command
-from app.wire.ledger import Ledger
 from app.wire.protocol import Frame, Welcome
+from app.wire.sequencer import Sequencer
 from engine import messages as m
 from engine.errors import ErrorInfo
 
@@ -111,7 +111,7 @@ class Talk:
         self._emit = emit
         self.clock = Clock()
         self.session = ""
-        self.ledger = Ledger()
+        self.sequencer = Sequencer()
         self._reader = EventReader(self.clock.here)
         self._waiting: deque[WireCommand] = deque()
         self._requests: set[str] = set()
@@ -123,7 +123,7 @@ class Talk:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting) + len(self.ledger.unheard)
+        return len(self._waiting) + len(self.sequencer.unacknowledged)
 
     def give(self, command: WireCommand) -> None:
         if isinstance(command, m.AddRequest):
@@ -141,9 +141,9 @@ class Talk:
     def frames(self) -> list[bytes]:
         """Those of the commands that wait, as far as there is room for them on the line."""
         made = []
-        while self._waiting and self.ledger.has_room:
+        while self._waiting and self.sequencer.has_room:
             command = self._waiting.popleft()
-            made.append(self.ledger.seal([write_command(command)], about=command))
+            made.append(self.sequencer.number([write_command(command)], about=command))
         if made and self._waiting:
             self.wake()
         return made
@@ -159,7 +159,7 @@ class Talk:
     def welcomed(self, welcome: Welcome) -> list[bytes]:
         """The frames to send again; none in a new session. Raises ProtocolError."""
         if welcome.resumed:
-            return self.ledger.missing(welcome.received)
+            return self.sequencer.resend_after(welcome.received)
         if self.session:
             cut = (
                 f"The connection was lost for {welcome.after_s:.0f} s"
@@ -171,7 +171,7 @@ class Talk:
             )
             self._begin_anew(f"{cut}. The reply stopped.")
         self.session = welcome.session
-        self.ledger = Ledger()
+        self.sequencer = Sequencer()
         self._reader = EventReader(self.clock.here)
         self._history = History()
         return []
@@ -181,7 +181,7 @@ class Talk:
         if self.session:
             self._begin_anew(f"The connection was lost for {seconds:.0f} s. The reply stopped.")
             self.session = ""
-            self.ledger = Ledger()
+            self.sequencer = Sequencer()
 
     def close(self, words: str) -> None:
         """There will be no line any more."""
@@ -192,7 +192,7 @@ class Talk:
     def _begin_anew(self, words: str) -> None:
         """What was under way has no answer any more."""
         error = ErrorInfo(words, "Send it again.")
-        sent = [s.about for s in self.ledger.unheard]
+        sent = [s.about for s in self.sequencer.unacknowledged]
         waiting = {c.request_id for c in self._waiting if isinstance(c, m.AddRequest)}
         for command in sent:
             if not isinstance(command, m.AddRequest):  # these are among the requests
@@ -205,7 +205,7 @@ class Talk:
 
     def hear(self, frame: Frame) -> tuple[tuple[str, bytes], ...]:
         """Take a frame; returns the messages that are not of the engine. Raises ProtocolError."""
-        messages = self.ledger.take(frame)
+        messages = self.sequencer.receive(frame)
         if frame.number == 0:
             return tuple((kind, bytes(body)) for kind, body in messages)
         for kind, body in messages:

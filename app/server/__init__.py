@@ -1,15 +1,16 @@
-"""An OpenAI-compatible server on the engine's thread. Imports no Qt.
+"""An OpenAI-compatible server on the engine's thread, and the attach endpoint. No Qt.
 
-    client  -- HTTP -->  loop of the server's thread  -- AddRequest, Abort -->  EngineThread
-    client  <-- SSE --   Flight (merges what waits)   <-- EngineGate  <-- on_event --'
+    client  -- HTTP -->  the server's event loop       -- AddRequest, Abort -->  EngineThread
+    client  <-- SSE --   OutputCollector (merges)  <-- EngineGate  <-- on_event --'
 
-Neither side waits for the other: the engine's events go to a deque and wake the loop; text that a
-slow reader has not taken is merged until it does, and is never longer than the reply.
+Neither side waits for the other: events go to a deque and wake the loop; text for a slow reader is
+merged until it reads, and is never longer than the reply.
 
-    options      what the server is started with; what is not safe is refused
-    server       ApiServer: start and stop, on a thread of its own
-    gate, flight the border to the engine; the requests of one call
-    api          the routes; chat, completions, tokens: what is behind them
-    fields       every field of a request body, declared once
-    guard, protocol, body: who may call, how much, how slowly
+    options, errors          options and limits; error objects
+    server, connection       ApiServer on its own thread; access control and connection limits
+    gate                     commands to the engine, events from it
+    api, body_reader, bodies, openapi     routes; reading, declaring and describing request bodies
+    call, reply              requests of one call and their output; its JSON, complete or streamed
+    metrics, call_log        /metrics and the tokenizer; the latest calls
+    attach_hub, attach_permissions, attach_session, attach_state, attach_stream    attached windows
 """

@@ -34,7 +34,7 @@ from app.server.call_log import CallLog, Logged, arrival_of
 from app.server.connection import Guard
 from app.server.errors import SERVER_ERROR, ApiError
 from app.server.gate import EngineGate
-from app.server.metrics import TokenDesk, check_token_ids, decode_all, exposition
+from app.server.metrics import TokenizerWorker, check_token_ids, decode_all, exposition
 from app.server.openapi import openapi
 from app.server.options import ServerOptions
 from app.server.reply import (
@@ -65,7 +65,7 @@ class Api:
     def __init__(
         self,
         gate: EngineGate,
-        tokens: TokenDesk,
+        tokens: TokenizerWorker,
         options: ServerOptions,
         started: int,
         hub: Hub,
@@ -133,11 +133,11 @@ class Api:
         params, prompts = body.sampling(self._options.limits), body.prompts(self._options.limits)
         encoded, tokenizer = await self._tokens.encode(model, prompts, params)
         call = Call(prefix, self._name_of(model), encoded, body, arrival=arrival)
-        flight = self._gate.send(call.requests(), self._options.limits.max_queued)
+        outputs = self._gate.send(call.requests(), self._options.limits.max_queued)
         made = shape(call, tokenizer.token_bytes)
         if body.stream:
-            return StreamedReply(flight, made, usage_at_end=body.usage_at_end)
-        return Reply(flight, made)
+            return StreamedReply(outputs, made, usage_at_end=body.usage_at_end)
+        return Reply(outputs, made)
 
     # -- what serves ------------------------------------------------------------------------
 

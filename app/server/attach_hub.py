@@ -46,7 +46,7 @@ class Hub:
 
     @property
     def offers(self) -> Offers:
-        loaded = self._gate.standing.loaded
+        loaded = self._gate.attach_state.loaded
         if loaded is not None:
             self._offers.add(loaded.config.model)
         return self._offers
@@ -68,13 +68,13 @@ class Hub:
             )
         session = self._sessions.get(hello.session)
         if session is not None:
-            session.ledger.missing(hello.received)  # raises where it cannot go on
+            session.sequencer.resend_after(hello.received)  # raises where it cannot go on
             return session, self._welcome(session, resumed=True)
         if len(self._sessions) >= MAX_WINDOWS:
             raise ProtocolError(f"{MAX_WINDOWS} windows are attached, the maximum.")
         session = Session()
         self._sessions[session.id] = session
-        for event in self._gate.standing.told():
+        for event in self._gate.attach_state.told():
             if isinstance(event, History):
                 session.tell(self._offers.told_history(event))
             else:
@@ -83,7 +83,7 @@ class Hub:
 
     def _welcome(self, session: Session, *, resumed: bool) -> Welcome:
         return Welcome(
-            VERSION, program_version(), session.id, resumed, session.ledger.heard,
+            VERSION, program_version(), session.id, resumed, session.sequencer.received,
             session.cut_for_s, self._offers.all(), self._options.allows_control,
             self._options.trusts_paths,
         )  # fmt: skip
@@ -211,7 +211,7 @@ class Hub:
                 asked_changes = self._offers.asked_changes(dict(changes))
                 if len(self._changes) >= MAX_ASKED:
                     raise ConfigError("Too many setting changes are pending.", "Try again shortly.")
-                if self._gate.standing.loaded is not None:
+                if self._gate.attach_state.loaded is not None:
                     self._changes.append(session)
                 submit(m.Reconfigure(asked_changes))
             case CancelLoad():
@@ -258,6 +258,6 @@ class Hub:
         session.num_asked += 1
 
     def _refuse(self, session: Session, command: WireCommand, error: ErrorInfo) -> None:
-        loaded = self._gate.standing.loaded
+        loaded = self._gate.attach_state.loaded
         for event in permissions.refused(command, error, loaded):
             session.tell(self._offers.told(event))

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from app.server.attach_state import MAX_STEPS
 from app.wire.codec import EventWriter, Message, WireEvent
-from app.wire.ledger import Ledger
+from app.wire.sequencer import Sequencer
 from app.wire.snapshots import merge_snapshots
 from engine.messages import (
     EngineCrashed,
@@ -35,7 +35,7 @@ MAX_WEIGHT = 16_000_000
 """Characters, tokens and log probabilities that wait: all that a window may cost of memory."""
 
 
-class Outbox:
+class EventQueue:
     def __init__(self) -> None:
         self._events: deque[WireEvent] = deque()
         self._snapshot: EngineSnapshot | None = None
@@ -143,7 +143,7 @@ class Session:
 
     def __init__(self) -> None:
         self.id = secrets.token_urlsafe(18)
-        self.ledger = Ledger()
+        self.sequencer = Sequencer()
         self.requests: set[str] = set()
         """Those of the window that have not ended."""
         self.num_asked = 0
@@ -151,7 +151,7 @@ class Session:
         self.line: object | None = None
         self.cut_at: float | None = None
         self.is_ended = False
-        self._outbox = Outbox()
+        self._queue = EventQueue()
         self._writer = EventWriter()
         self._changed = asyncio.Event()
 
@@ -162,18 +162,18 @@ class Session:
     @property
     def is_full(self) -> bool:
         """Whether more waits for the window than it may cost."""
-        return self._outbox.is_full
+        return self._queue.is_full
 
     @property
     def may_send(self) -> bool:
-        return bool(self._outbox) and self.ledger.has_room
+        return bool(self._queue) and self.sequencer.has_room
 
     @property
     def is_urgent(self) -> bool:
-        return self._outbox.is_urgent and self.ledger.has_room
+        return self._queue.is_urgent and self.sequencer.has_room
 
     def tell(self, event: WireEvent) -> None:
-        self._outbox.put(event)
+        self._queue.put(event)
         self._changed.set()
 
     def heard(self) -> None:
@@ -192,8 +192,8 @@ class Session:
         """The next that waits, numbered."""
         messages: list[Message] = []
         size = 0
-        while size < PIECE_BYTES and (event := self._outbox.next()) is not None:
+        while size < PIECE_BYTES and (event := self._queue.next()) is not None:
             message = self._writer.write(event)
             messages.append(message)
             size += len(message[1])
-        return self.ledger.seal(messages)
+        return self.sequencer.number(messages)

@@ -28,7 +28,7 @@ PAST_S, MAX_PAST = 1.0, 600
 _PIECE = 1000
 
 
-class Standing:
+class AttachState:
     """Follows the engine's events, all of them in order."""
 
     def __init__(self) -> None:

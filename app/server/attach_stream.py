@@ -107,7 +107,7 @@ class Stream:
     async def _hear(self, session: Session) -> None:
         while session.line is self and not session.is_ended:
             frame = read_frame(await self._receive(SILENT_S))
-            messages = session.ledger.take(frame)
+            messages = session.sequencer.receive(frame)
             session.heard()
             for kind, body in messages:
                 if kind == "ping":
@@ -135,12 +135,12 @@ class Stream:
         await self._note(session, [("pong", encode(Pong(sent, time.perf_counter())))])
 
     async def _note(self, session: Session, messages: Sequence[Message] = ()) -> None:
-        await self._socket.send_bytes(session.ledger.note(messages))
+        await self._socket.send_bytes(session.sequencer.unnumbered(messages))
 
     # What the window hears -----------------------------------------------------------------------
 
     async def _send(self, session: Session) -> None:
-        for data in [sent.data for sent in session.ledger.unheard]:
+        for data in [sent.data for sent in session.sequencer.unacknowledged]:
             await self._socket.send_bytes(data)
         next_at = beat_at = time.monotonic()
         while session.line is self and not session.is_ended:

@@ -1,17 +1,21 @@
-"""A call to the server and its requests: their ids, which tell them from chats."""
+"""One API call: the ids of its requests, and their output until the client reads it."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.server.bodies import ReplyBody
-from engine.messages import AddRequest
+from app.server.errors import ApiError, failed
+from engine.errors import ErrorInfo
+from engine.messages import AddRequest, OutputEvent, TokenLogprob
 from engine.sampling_params import SamplingParams
+from engine.snapshot import FinishReason, RequestTimes
 from engine.text.prompts import EncodedPrompt
 
 _PREFIXES = {"chatcmpl": "API chat", "cmpl": "API text"}
@@ -80,3 +84,126 @@ def _seeded(params: SamplingParams, number: int) -> SamplingParams:
         return params
     seed = (params.seed + number + 2**63) % 2**64 - 2**63
     return dataclasses.replace(params, seed=seed)
+
+
+UNEXPLAINED = ErrorInfo("The engine could not finish the request.")
+
+
+@dataclass(slots=True)
+class Piece:
+    """Output of one request since the last read."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0
+    first: RequestTimes | None = None  # with the first token
+
+    def extend(self, event: OutputEvent) -> None:
+        self.first = event.times if event.is_first else self.first
+        self.text += event.text
+        self.token_ids += event.token_ids
+        self.logprobs += event.logprobs
+        self.finish_reason = event.finish_reason
+        self.num_cached_tokens = event.num_cached_tokens
+
+
+class OutputCollector:
+    """Pieces of all requests of a call, merged per request until `take` fetches them: a reader
+    that is slow makes them longer, not more. All methods belong to the server's loop."""
+
+    def __init__(
+        self,
+        request_ids: Sequence[str],
+        abort: Callable[[str], None],
+        observe_first_token: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self._index = {request_id: index for index, request_id in enumerate(request_ids)}
+        self._open = set(request_ids)
+        self._abort = abort
+        self._observe = observe_first_token
+        self._pieces: dict[int, Piece] = {}
+        self._error: ApiError | None = None
+        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._is_closed = False
+        self.num_tokens = 0
+        self.ttft_s: float | None = None
+        """Of the first of its requests."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every request has ended and all that they wrote was taken."""
+        return not self._open and not self._pieces
+
+    def on_output(self, event: OutputEvent) -> None:
+        self.num_tokens += len(event.token_ids)
+        if event.finish_reason is not None:
+            self._open.discard(event.request_id)
+        if self._is_closed:
+            return
+        if event.finish_reason is FinishReason.ERROR:
+            self._error = self._error or failed(event.error or UNEXPLAINED)
+        else:
+            index = self._index[event.request_id]
+            self._pieces.setdefault(index, Piece(index)).extend(event)
+        self._tell()
+
+    def on_failed(self, request_id: str, error: ApiError) -> None:
+        self._open.discard(request_id)
+        self._error = self._error or error
+        self._tell()
+
+    def check(self) -> None:
+        """Raise ApiError where one of the requests has failed."""
+        if self._error is not None:
+            raise self._error
+
+    async def wait(self) -> None:
+        """Until there is something to take."""
+        await self._changed.wait()
+
+    async def take(self) -> list[Piece]:
+        """What was written since the last call, in the order of the requests; waits for something.
+        Raises ApiError where one of them failed."""
+        await self._changed.wait()
+        self._changed.clear()
+        self.check()
+        pieces = [self._pieces[index] for index in sorted(self._pieces)]
+        self._pieces.clear()
+        return pieces
+
+    async def take_whole(self) -> list[Piece]:
+        """One piece for each request, when all have ended. Raises ApiError where one failed."""
+        await self._ended.wait()
+        pieces = await self.take()
+        for piece in pieces:
+            if piece.first is not None and piece.first.first_token is not None:
+                self._first_token(piece.first, piece.first.first_token)
+        return pieces
+
+    def handed_over(self, pieces: Sequence[Piece]) -> None:
+        """They are on their way to a client who reads them as they come, just now."""
+        now = time.perf_counter()
+        for piece in pieces:
+            if piece.first is not None:
+                self._first_token(piece.first, now)
+
+    def close(self) -> None:
+        """Nobody reads any more: what still runs is aborted."""
+        self._is_closed = True
+        self._pieces.clear()
+        for request_id in list(self._open):
+            self._abort(request_id)
+
+    def _first_token(self, times: RequestTimes, at: float) -> None:
+        seconds = max(at - times.arrival, 0.0)
+        self.ttft_s = seconds if self.ttft_s is None else min(seconds, self.ttft_s)
+        self._observe(seconds)
+
+    def _tell(self) -> None:
+        self._changed.set()
+        if not self._open or self._error is not None:
+            self._ended.set()

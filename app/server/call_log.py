@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 if TYPE_CHECKING:
-    from app.server.in_flight import Flight
+    from app.server.call import OutputCollector
 
 KEPT = 1000
 RATE_S = 10.0
@@ -50,7 +50,7 @@ class CallRecord:
 class CallNote:
     """Facts of a running call, for the log."""
 
-    flight: Flight | None = None
+    outputs: OutputCollector | None = None
     error: str = ""
 
 
@@ -141,8 +141,8 @@ class Logged:
 
 
 def _record(scope: Scope, note: CallNote, status: int, at: float, began: float) -> CallRecord:
-    client, flight, error = scope.get("client"), note.flight, note.error
-    if not error and (status == 0 or (flight is not None and not flight.is_finished)):
+    client, outputs, error = scope.get("client"), note.outputs, note.error
+    if not error and (status == 0 or (outputs is not None and not outputs.is_finished)):
         error = HUNG_UP
     return CallRecord(
         number=0,
@@ -152,8 +152,8 @@ def _record(scope: Scope, note: CallNote, status: int, at: float, began: float) 
         path=scope["path"][:MAX_PATH],
         status=status,
         duration_s=time.perf_counter() - began,
-        num_tokens=flight.num_tokens if flight is not None else None,
-        ttft_s=flight.ttft_s if flight is not None else None,
+        num_tokens=outputs.num_tokens if outputs is not None else None,
+        ttft_s=outputs.ttft_s if outputs is not None else None,
         error=error[:MAX_ERROR],
     )
 

@@ -4,7 +4,7 @@
     server's loop   wake-up -> flights and metrics
 
 What the engine says while no loop is attached is kept as far as a window that attaches later
-needs it (`Standing`).
+needs it (`AttachState`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from app.server.attach_state import Standing
+from app.server.attach_state import AttachState
+from app.server.call import OutputCollector
 from app.server.errors import ApiError, failed, too_busy, unavailable
-from app.server.in_flight import Flight
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
 from engine.messages import (
@@ -60,7 +60,7 @@ class EngineGate:
         self._pace_s = pace_s
         self.submit = submit
         self.cancel_load = cancel_load
-        self.standing = Standing()
+        self.attach_state = AttachState()
         self.listener: Callable[[Event], None] | None = None
         self.foreign: set[str] = set()
         self._events: deque[Event] = deque()
@@ -68,7 +68,7 @@ class EngineGate:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_woken = False  # it comes at once
         self._is_resting = False  # it comes when the pace says so
-        self._flights: dict[str, Flight] = {}  # by request id
+        self._collectors: dict[str, OutputCollector] = {}  # by request id
         self.metrics = EngineMetrics()
         self.model: ModelInfo | None = None
         self.config: EngineConfig | None = None
@@ -90,7 +90,7 @@ class EngineGate:
                 self.model = self.config = None
         with self._lock:
             if self._loop is None:
-                self.standing.note(event)
+                self.attach_state.note(event)
                 return
             self._events.append(event)
             may_rest = self._pace_s > 0 and _may_rest(event)
@@ -122,27 +122,27 @@ class EngineGate:
         self.is_closing = False
 
     def detach(self) -> None:
-        """No more events. What is still in flight is aborted."""
+        """No more events. What is still in outputs is aborted."""
         self.abort_all()
         with self._lock:
             self._loop = None
             for event in self._events:
-                self.standing.note(event)
+                self.attach_state.note(event)
             self._events.clear()
-        self._flights.clear()
+        self._collectors.clear()
 
     def room(self, max_queued: int) -> int:
         """How many more requests may come where so many may wait."""
         runs = 0 if self.config is None else self.config.max_num_seqs
-        return runs + max_queued - len(self._flights) - len(self.foreign)
+        return runs + max_queued - len(self._collectors) - len(self.foreign)
 
     def knows(self, request_id: str) -> bool:
         """Whether a call has a request of this name in the engine."""
-        return request_id in self._flights
+        return request_id in self._collectors
 
     @property
     def num_in_flight(self) -> int:
-        return len(self._flights)
+        return len(self._collectors)
 
     def serving(self) -> tuple[ModelInfo, EngineConfig]:
         """The model that serves; ApiError 503 while there is none."""
@@ -153,13 +153,13 @@ class EngineGate:
             raise unavailable("No model is loaded. Try again shortly.")
         return model, config
 
-    def send(self, requests: Sequence[AddRequest], max_queued: int) -> Flight:
+    def send(self, requests: Sequence[AddRequest], max_queued: int) -> OutputCollector:
         """Give the requests of one call to the engine, together.
 
         Raises ApiError 429 where more than `max_queued` would wait, 503 without a model.
         """
         self.serving()
-        room, running = self.room(max_queued), len(self._flights) + len(self.foreign)
+        room, running = self.room(max_queued), len(self._collectors) + len(self.foreign)
         if len(requests) > room:
             raise too_busy(
                 f"The queue has {max(room, 0)} free slots for {len(requests)} requests; "
@@ -168,20 +168,20 @@ class EngineGate:
                 else f"The queue is full: {running} requests are running or waiting."
             )
         names = [request.request_id for request in requests]
-        flight = Flight(names, self._abort, self.metrics.observe_first_token)
+        outputs = OutputCollector(names, self._abort, self.metrics.observe_first_token)
         for request in requests:
-            self._flights[request.request_id] = flight
+            self._collectors[request.request_id] = outputs
             self.submit(request)
-        return flight
+        return outputs
 
     def abort_all(self) -> None:
-        for request_id in list(self._flights):
+        for request_id in list(self._collectors):
             self.submit(Abort(request_id))
 
     def _abort(self, request_id: str) -> None:
         # It stays in the books until the engine says that it is gone: whoever sends and hangs up
         # in a loop meets the queue's limit all the same.
-        if request_id in self._flights:
+        if request_id in self._collectors:
             self.submit(Abort(request_id))
 
     def _hand_on(self) -> None:
@@ -190,7 +190,7 @@ class EngineGate:
             events = list(self._events)
             self._events.clear()
         for event in events:
-            self.standing.note(event)
+            self.attach_state.note(event)
             if self.listener is not None:
                 self.listener(event)
             match event:
@@ -202,21 +202,21 @@ class EngineGate:
                     self.metrics.observe_snapshot(event.snapshot)
                 case EngineCrashed():
                     log.error("the engine crashed: %s\n%s", event.error.cause, event.traceback)
-                    for request_id in list(self._flights):
+                    for request_id in list(self._collectors):
                         self._fail(request_id, failed(event.error))
                 case Unloaded() | LoadFailed() | Loaded():
                     pass  # the engine has ended its requests by itself: their events came before
 
     def _on_output(self, event: OutputEvent) -> None:
         if event.finish_reason is None:
-            flight = self._flights.get(event.request_id)
+            outputs = self._collectors.get(event.request_id)
         else:
-            flight = self._flights.pop(event.request_id, None)
+            outputs = self._collectors.pop(event.request_id, None)
             if event.times is not None:
                 self.metrics.observe_finished(event.times, event.finish_reason)
                 self.metrics.observe_lengths(event.num_prompt_tokens, event.times.num_output_tokens)
-        if flight is not None:
-            flight.on_output(event)
+        if outputs is not None:
+            outputs.on_output(event)
         elif event.is_first and event.times is not None and event.times.ttft_s is not None:
             self.metrics.observe_first_token(event.times.ttft_s)  # of a window
 
@@ -226,13 +226,13 @@ class EngineGate:
 
     def _fail_all(self) -> None:
         error = unavailable("The window switched to another engine. Try again shortly.")
-        for request_id in list(self._flights):
+        for request_id in list(self._collectors):
             self._fail(request_id, error)
 
     def _fail(self, request_id: str, error: ApiError) -> None:
-        flight = self._flights.pop(request_id, None)
-        if flight is not None:
-            flight.on_failed(request_id, error)
+        outputs = self._collectors.pop(request_id, None)
+        if outputs is not None:
+            outputs.on_failed(request_id, error)
 
 
 def _may_rest(event: Event) -> bool:

@@ -80,7 +80,7 @@ def exposition(now: MetricsSnapshot, model_name: str, accept: str) -> tuple[byte
 T = TypeVar("T")
 
 
-class TokenDesk:
+class TokenizerWorker:
     """Encodes and decodes for the loaded model; loads its tokenizer on first use."""
 
     def __init__(self) -> None:

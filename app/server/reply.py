@@ -13,10 +13,9 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.server.call import Call
+from app.server.call import Call, OutputCollector, Piece
 from app.server.call_log import note_of
 from app.server.errors import ApiError
-from app.server.in_flight import Flight, Piece
 from engine.messages import TokenLogprob
 
 Json = dict[str, Any]
@@ -212,14 +211,14 @@ def error_response(error: ApiError) -> Response:
 
 
 class Reply:
-    """Answers a call from its flight."""
+    """Answers a call from its outputs."""
 
-    def __init__(self, flight: Flight, shape: Shape) -> None:
-        self._flight = flight
+    def __init__(self, outputs: OutputCollector, shape: Shape) -> None:
+        self._outputs = outputs
         self._shape = shape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        note_of(scope).flight = self._flight
+        note_of(scope).outputs = self._outputs
         watch = asyncio.create_task(_until_hang_up(receive))
         work = asyncio.create_task(self._answer(scope, receive, send))
         try:
@@ -227,7 +226,7 @@ class Reply:
             if work.done():
                 work.result()
         finally:
-            self._flight.close()
+            self._outputs.close()
             await _cancel(watch, work)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -238,33 +237,33 @@ class Reply:
         await response(scope, receive, send)
 
     async def _response(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-        return json_response(self._shape.whole(await self._flight.take_whole()))
+        return json_response(self._shape.whole(await self._outputs.take_whole()))
 
 
 class StreamedReply(Reply):
     """`usage_at_end`: the last chunk has the usage and no choices."""
 
-    def __init__(self, flight: Flight, shape: Shape, *, usage_at_end: bool) -> None:
-        super().__init__(flight, shape)
+    def __init__(self, outputs: OutputCollector, shape: Shape, *, usage_at_end: bool) -> None:
+        super().__init__(outputs, shape)
         self._usage_at_end = usage_at_end
 
     async def _response(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_NEWS_S):
-                await self._flight.wait()
-        self._flight.check()
+                await self._outputs.wait()
+        self._outputs.check()
         return self._stream
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
         try:
-            while not self._flight.is_finished:
+            while not self._outputs.is_finished:
                 pieces = await self._next()
                 chunks = [_event(self._shape.chunk(piece)) for piece in pieces] or [
                     b": waiting\n\n"
                 ]
                 await _body(send, b"".join(chunks))
-                self._flight.handed_over(pieces)
+                self._outputs.handed_over(pieces)
             end = _event(self._shape.last_chunk()) if self._usage_at_end else b""
         except ApiError as error:
             note_of(scope).error = error.message
@@ -274,10 +273,10 @@ class StreamedReply(Reply):
     async def _next(self) -> list[Piece]:
         try:
             async with asyncio.timeout(COMMENT_S):
-                await self._flight.wait()
+                await self._outputs.wait()
         except TimeoutError:
             return []
-        return await self._flight.take()
+        return await self._outputs.take()
 
 
 def _event(value: Any) -> bytes:

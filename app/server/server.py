@@ -18,7 +18,7 @@ from app.server.attach_hub import Hub
 from app.server.call_log import CallLog
 from app.server.connection import protocol_with, socket_protocol_with
 from app.server.gate import EngineGate
-from app.server.metrics import TokenDesk
+from app.server.metrics import TokenizerWorker
 from app.server.options import ServerOptions
 from engine.errors import InferdeckError
 
@@ -157,7 +157,7 @@ class ApiServer:
     async def _serve(self) -> None:
         assert self._socket is not None
         self._loop = asyncio.get_running_loop()
-        tokens = TokenDesk()
+        tokens = TokenizerWorker()
         self._gate.attach(self._loop)
         hub = self._hub = Hub(self._gate, self.options)
         server = self._server = uvicorn.Server(self._config(tokens, hub))
@@ -175,7 +175,7 @@ class ApiServer:
             await asyncio.sleep(0.005)
         self._listens.set()
 
-    def _config(self, tokens: TokenDesk, hub: Hub) -> uvicorn.Config:
+    def _config(self, tokens: TokenizerWorker, hub: Hub) -> uvicorn.Config:
         options = self.options
         return uvicorn.Config(
             Api(self._gate, tokens, options, int(time.time()), hub, self._calls).app(),

@@ -65,7 +65,7 @@ def figures(report: EvaluationReport) -> str:
         rows.append(cells)
     ratio = report.weights_ratio
     if ratio is not None and ratio != 1.0:
-        rows.append(["Weights vs. reference", "", text_of(Form.SHARE, ratio)])
+        rows.append(["Size vs. reference", "", text_of(Form.SHARE, ratio)])
     return aligned(rows)
 
 
@@ -228,7 +228,7 @@ def _what_was_read(reports: Sequence[EvaluationReport]) -> list[str]:
         for report in reports
         if (t := report.text) is not None
     )
-    return [f"- {text}" for text in texts] or ["- no text"]
+    return [f"- {text}" for text in texts] or ["- no text was read"]
 
 
 def _worst(worst: Sequence[WorstToken]) -> list[str]:
@@ -247,7 +247,7 @@ def _worst(worst: Sequence[WorstToken]) -> list[str]:
 
 def _answers(pairs: Sequence[AnswerPair]) -> list[str]:
     same = sum(pair.is_identical for pair in pairs)
-    lines = ["", "## Answers", "", f"{same} of {len(pairs)} identical.", ""]
+    lines = ["", "## Answers", "", f"{same} of {len(pairs)} are identical.", ""]
     lines += _row(["Line", "Prompt", "Reference", "Model", "First difference"]), _row(["---"] * 5)
     for pair in pairs:
         place = NOTHING if pair.difference is None else f"token {pair.difference.token_index}"

@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 MAX_SERVER_FRAME = 64 * MIB
 """Of a frame to a window: a full snapshot of two million blocks."""
 MAX_WINDOWS = 16
-MAX_UNHEARD_BYTES, MAX_UNHEARD_FRAMES = 8 * MIB, 512
+MAX_UNACKNOWLEDGED_BYTES, MAX_UNACKNOWLEDGED_FRAMES = 8 * MIB, 512
 """Sent and not acknowledged. Later events wait, merged."""
 MAX_ID = 200
 """Characters of a request id."""

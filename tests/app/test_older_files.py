@@ -53,7 +53,6 @@ from app.window.keymap import KeyMap
 from app.window.layouts import LayoutStore
 from app.window.settings_store import LoadChoice, SettingsStore
 from app.wire.codec import EventReader, EventWriter, read_command, write_command
-from app.wire.ledger import Ledger
 from app.wire.protocol import (
     VERSION,
     Ping,
@@ -64,6 +63,7 @@ from app.wire.protocol import (
     read_frame,
     read_hello,
 )
+from app.wire.sequencer import Sequencer
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
 from engine.evaluate.report import from_json
@@ -624,7 +624,7 @@ def test_every_command_and_event_is_read_and_sent_as_before() -> None:
     """Frames of both sides, in order: snapshots among them as what changed."""
     reader, writer = EventReader(), EventWriter()
     decoded = msgspec.msgpack.decode
-    ledgers = {"window": Ledger(), "server": Ledger()}
+    sequencers = {"window": Sequencer(), "server": Sequencer()}
     kinds: dict[str, set[str]] = {"window": set(), "server": set()}
     for one in transcript()["said"]:
         if one["what"] != "frame":
@@ -632,7 +632,7 @@ def test_every_command_and_event_is_read_and_sent_as_before() -> None:
         data, side = bytes.fromhex(one["bytes"]), one["from"]
         frame = read_frame(data)
         assert (frame.number, frame.ack) == (one["number"], one["ack"])
-        taken = ledgers["server" if side == "window" else "window"].take(frame)
+        taken = sequencers["server" if side == "window" else "window"].receive(frame)
         again = []
         for (kind, body), told in zip(taken, one["messages"], strict=True):
             assert kind == told["kind"]
@@ -650,8 +650,8 @@ def test_every_command_and_event_is_read_and_sent_as_before() -> None:
                 means = reader.read(kind, body)
                 again.append(writer.write(means))
             assert_holds(plain(means), told["means"], kind)
-        ledger = ledgers[side]
-        sent = ledger.seal(again) if frame.number else ledger.note(again)
+        sequencer = sequencers[side]
+        sent = sequencer.number(again) if frame.number else sequencer.unnumbered(again)
         assert_goes_on(decoded(sent), decoded(data), side)
     assert kinds["window"] == {
         "load", "unload", "add", "abort", "reconfigure", "inspect", "peaks", "count", "cancel",

@@ -249,7 +249,7 @@ def test_a_model_of_this_machine_leaves_the_engine_elsewhere(
     with qtbot.waitSignal(bridge.loaded, timeout=WAIT_MS):
         session.open("/models/tiny")
     assert not bridge.is_remote and bridge.link is None
-    assert "left" in application.notices.notice(LINK).cause  # type: ignore[union-attr]
+    assert "127.0.0.1" in application.notices.notice(LINK).cause  # type: ignore[union-attr]
     assert [known.path for known in application.settings.recent] == ["/models/tiny"]
     assert "127.0.0.1" not in application.strip.title
 

@@ -76,7 +76,7 @@ def test_a_reader_that_stops_costs_a_bounded_amount_and_slows_nobody(
     lab = bench.lab(Script(step_s=0.001, replies=1_000_000), limits=Limits(stall_s=3.0))
     lab.load()
     other = bench.window(lab.server.url)
-    monkeypatch.setattr("app.wire.ledger.MAX_UNHEARD_FRAMES", 4)
+    monkeypatch.setattr("app.wire.sequencer.MAX_UNACKNOWLEDGED_FRAMES", 4)
     with raw(lab) as socket:
         socket.send(encode(Hello(protocol.VERSION)))
         socket.recv(60)
@@ -87,7 +87,7 @@ def test_a_reader_that_stops_costs_a_bounded_amount_and_slows_nobody(
         with suppress(WebSocketException):
             for _ in range(1000):
                 socket.recv(1)
-    monkeypatch.setattr("app.wire.ledger.MAX_UNHEARD_FRAMES", 512)
+    monkeypatch.setattr("app.wire.sequencer.MAX_UNACKNOWLEDGED_FRAMES", 512)
     other.ask("a", max_tokens=5)
     assert len(other.reply("a")) == 5
 

@@ -78,7 +78,7 @@ def test_a_name_without_room_ends_in_an_ellipsis_and_has_it_all_again_with_room(
     window.resize(1200, 200)
     grid = FigureGrid("Figures", 60)
     grid.setParent(window)
-    name = "Decode, 1 request, tokens/s"
+    name = "Decode, one request, tokens per second"
     grid.show_rows(["", "Reference", "Model"], [[Cell(name), Cell("12,611.2"), Cell("1.25")]])
     grid.resize(260, 200)
     window.show()

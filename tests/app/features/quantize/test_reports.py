@@ -69,7 +69,7 @@ def test_the_table_of_a_report() -> None:
     assert text.startswith(
         "small, bfloat16 against small, float32\nstory.txt: 4,000 of 4,001 tokens"
     )
-    (ratio,) = [line for line in text.splitlines() if line.startswith("Weights vs. reference")]
+    (ratio,) = [line for line in text.splitlines() if line.startswith("Size vs. reference")]
     assert ratio.split()[-1] == "50.00%"
     assert "…the | small⏎[ cat]" in text
     assert "1 of 2" in text

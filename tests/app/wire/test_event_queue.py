@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.server import attach_session as module
-from app.server.attach_session import Outbox
+from app.server.attach_session import EventQueue
 from app.wire.codec import WireEvent
 from engine import messages as m
 from engine.errors import ErrorInfo
@@ -32,14 +32,14 @@ def output(request: str, text: str, number: int, *, ends: bool = False) -> m.Out
     )  # fmt: skip
 
 
-def drained(box: Outbox) -> Iterator[WireEvent]:
+def drained(box: EventQueue) -> Iterator[WireEvent]:
     while (event := box.next()) is not None:
         yield event
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=80))
 def test_a_reply_stays_whole_however_much_is_merged(given_: list[tuple[str, bool]]) -> None:
-    box = Outbox()
+    box = EventQueue()
     box._merge_at = 5
     told = []
     for number, (request, fails) in enumerate(given_):
@@ -58,7 +58,7 @@ def test_a_reply_stays_whole_however_much_is_merged(given_: list[tuple[str, bool
 
 def test_many_pieces_become_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MERGE_AT", 100)
-    box = Outbox()
+    box = EventQueue()
     box._merge_at = 100
     for number in range(10_000):
         box.put(output("ab"[number % 2], "x", number))
@@ -72,7 +72,7 @@ def test_many_pieces_become_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_snapshots_become_the_latest_with_the_samples_of_all(snapshot: EngineSnapshot) -> None:
-    box = Outbox()
+    box = EventQueue()
     for number in range(30):
         sample = (Sample(float(number), 0.1),)
         box.put(m.SnapshotEvent(dataclasses.replace(snapshot, time=float(number), itl=sample)))
@@ -83,7 +83,7 @@ def test_snapshots_become_the_latest_with_the_samples_of_all(snapshot: EngineSna
 
 
 def test_samples_that_nobody_takes_are_bounded(snapshot: EngineSnapshot) -> None:
-    box = Outbox()
+    box = EventQueue()
     samples = tuple(Sample(float(i), 0.1) for i in range(15_000))
     for _ in range(3):
         box.put(m.SnapshotEvent(dataclasses.replace(snapshot, itl=samples)))
@@ -93,7 +93,7 @@ def test_samples_that_nobody_takes_are_bounded(snapshot: EngineSnapshot) -> None
 
 
 def test_progress_is_the_latest_and_comes_before_what_ends_it(snapshot: EngineSnapshot) -> None:
-    box = Outbox()
+    box = EventQueue()
     box.put(m.SnapshotEvent(snapshot))
     for done in range(5):
         box.put(m.LoadProgress("reading", done, 5))
@@ -102,7 +102,7 @@ def test_progress_is_the_latest_and_comes_before_what_ends_it(snapshot: EngineSn
 
 
 def test_a_window_that_takes_nothing_fills_its_box() -> None:
-    box = Outbox()
+    box = EventQueue()
     text = "x" * 100_000
     for number in range(1000):
         assert not box.is_full or number > 100
