@@ -59,7 +59,7 @@ def test_what_is_not_acknowledged_is_bounded() -> None:
     here.receive(read_frame(there.unnumbered()))
     assert here.has_room
     large = Sequencer()
-    large.seal([("x", b"\xc6\x00\x90\x00\x00" + bytes(0x900000))])
+    large.number([("x", b"\xc6\x00\x90\x00\x00" + bytes(0x900000))])
     assert not large.has_room
 
 
