@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -70,10 +69,8 @@ from app.window.notification_history import NoticeHistory
 from app.window.notification_panel import NoticePanel
 from app.window.program_settings import PROCESS, Effects
 from app.window.progress import LoadStrip, WorkArea
-from app.window.setting_specs import Machine
+from app.window.setting_specs import this_machine
 from app.window.settings_store import SettingsStore
-from engine.hardware.cpu_threads.idle_cores import nodes
-from engine.hardware.machine import free_memory
 from widgets.controls.kept_focus import KeptFocus
 from widgets.live.charts import LiveCharts
 from widgets.live.strip import StatStrip
@@ -100,7 +97,6 @@ class Application(QObject):
         """`make_thread`: replaces the engine that the settings choose. `is_isolated`: run the
         engine in its own process until the settings change."""
         super().__init__()
-        self._app = app
         self.settings = settings or SettingsStore()
         self.effects = Effects(self.settings.preferences, self)
         self.effects.bind("text_size", lambda percent: apply_text_size(app, percent))
@@ -137,7 +133,7 @@ class Application(QObject):
         self.engine_settings = EngineSettingsPanel(
             bridge,
             settings.profiles,
-            _machine(),
+            this_machine(),
             recent=lambda: [(m.path, m.load_format, m.title) for m in settings.recent],
             times=settings,
         )
@@ -306,8 +302,3 @@ class Application(QObject):
         self.settings.sync()
         self.log.stop()
         self.window.deleteLater()
-
-
-def _machine() -> Machine:
-    _, total = free_memory()
-    return Machine(memory_bytes=total, num_cpus=os.cpu_count() or 1, num_nodes=len(nodes()))

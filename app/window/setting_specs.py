@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from engine.config import SETTINGS, Setting
+from engine.hardware.cpu_threads.idle_cores import nodes
 from engine.hardware.device_map import ALL, AUTO
+from engine.hardware.machine import free_memory
 from engine.numerics.kv_dtype import NAMES as KV_DTYPES
 from widgets.controls.number_control import RowSpec
 
@@ -123,6 +125,11 @@ class Machine:
         """(value, text) of every GPU."""
         named = enumerate(self.gpus)
         return tuple((f"cuda:{n}", f"cuda:{n} · {name}") for n, name in named)
+
+
+def this_machine() -> Machine:
+    _, total = free_memory()
+    return Machine(memory_bytes=total, num_nodes=len(nodes()))
 
 
 def _powers(first: float, limit: float) -> tuple[float, ...]:
