@@ -130,12 +130,9 @@ class Application(QObject):
         self.notices = NoticeArea()
         self.history = NoticeHistory(self)
         self.charts = LiveCharts(self._clock, self._marks)
+        recent = lambda: [(m.path, m.load_format, m.title) for m in settings.recent]
         self.engine_settings = EngineSettingsPanel(
-            bridge,
-            settings.profiles,
-            this_machine(),
-            recent=lambda: [(m.path, m.load_format, m.title) for m in settings.recent],
-            times=settings,
+            bridge, settings.profiles, this_machine(), recent=recent, times=settings
         )
         refuse = self.engine_settings.commands.refusal_of
         self.views = EngineViews(bridge, self._clock, self, self.name_of, refuse)
@@ -222,9 +219,8 @@ class Application(QObject):
         )  # fmt: skip
         self.recent_menu = RecentMenu(settings, session, window)
         self.compare_in_chat = CompareInChat(self.pages.quantize, self.compare, session, bridge)
-        self.connection_commands = ConnectionCommands(
-            self.pages.server.switch, window.commands, self
-        )
+        switch = self.pages.server.switch
+        self.connection_commands = ConnectionCommands(switch, window.commands, self)
 
     def _make_presenters(self) -> None:
         """What follows the engine and jobs, and shows them in the window."""
