@@ -4,8 +4,8 @@ batch.
 
 Requests that compute one token (decode) are taken together in buckets of similar length; longer
 queries (prefill, chunks) go sequence by sequence in blocks of rows, each of which reads only the
-keys that it can see. Where `FewTokens` has code for this machine it takes the requests with few
-tokens, or all; what it leaves, or cannot take, is attended here.
+keys that it can see. Where there is compiled code, `CompiledAttention` takes the requests with few
+tokens, or all; torch does the rest.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from engine.kernels.cpu.check import library
 from engine.numerics.kv_dtype import PLAIN, KVDtype
 
 
-class FewTokens:
-    """What of a step is attended so, in the layers where it can be: requests that compute fewer
-    tokens than `limit`."""
+class CompiledAttention:
+    """The compiled kernels over the caches that they read, for requests that compute fewer tokens
+    than `limit` in a step."""
 
     def __init__(self, caches: Mapping[int, PagedCache], limit: int) -> None:
         self._limit = limit
@@ -68,7 +68,7 @@ class FewTokens:
         return layer in self._caches
 
     def takes(self, layer: int, query_len: int) -> bool:
-        """Whether a request of so many tokens is attended here."""
+        """Whether it attends for a request of so many tokens."""
         return query_len < self._limit and layer in self._caches
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
@@ -141,8 +141,8 @@ class CPUAttention:
     compute_dtype: what products run in; float32 where the machine has no fast 16-bit arithmetic.
     prompt_dtype: the same for requests with many tokens in a step (None: no other).
     kv_dtype: what keys and values are stored in.
-    few_tokens: requests that compute fewer than this in a step are attended by compiled code, where
-    there is some (`engine.attention.choices`).
+    few_tokens: compiled code attends for requests that compute fewer tokens than this in a step
+    (`engine.attention.choices`).
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class CPUAttention:
             # sums of codes leave float16's range
             self.compute_dtype = self.prompt_dtype = torch.float32
         self.caches = make_caches(layers, num_blocks, block_size, dtype, kv_dtype, device)
-        self._few = FewTokens(self.caches, few_tokens)
+        self._compiled = CompiledAttention(self.caches, few_tokens)
         self._batch: Batch | None = None
         self._layouts: dict[tuple[int | None, bool], Layout] = {}  # by window; without few tokens
         self._new_rows: dict[int, Tensor] = {}  # where this step's tokens go, by number of heads
@@ -181,13 +181,13 @@ class CPUAttention:
     def begin_step(self, batch: Batch) -> None:
         self._batch = batch
         self._layouts, self._new_rows = {}, {}
-        self._few.begin_step(batch)
+        self._compiled.begin_step(batch)
 
     def _layout(self, batch: Batch, window: int | None, layer: int) -> Layout:
-        key = window, layer in self._few
+        key = window, layer in self._compiled
         if key not in self._layouts:
             count = batch.num_requests - batch.num_padding
-            mine = [i for i in range(count) if not self._few.takes(layer, batch.query_len(i))]
+            mine = [i for i in range(count) if not self._compiled.takes(layer, batch.query_len(i))]
             spans = {i: self._visible(batch, i, window) for i in mine}
             decodes = [i for i in mine if batch.query_len(i) == 1]
             prefills = [
@@ -254,8 +254,8 @@ class CPUAttention:
         batch, num_kv_heads, slots = self._step, k.shape[1], self._step.slot_mapping
         if padding := batch.num_padding:  # one token each, at the end
             k, v, slots = k[:-padding], v[:-padding], slots[:-padding]
-        if layer in self._few:
-            self._few.write(layer, slots, k, v)
+        if layer in self._compiled:
+            self._compiled.write(layer, slots, k, v)
             return
         if num_kv_heads not in self._new_rows:
             self._new_rows[num_kv_heads] = token_rows(slots, self.block_size, num_kv_heads)
@@ -272,8 +272,8 @@ class CPUAttention:
         output = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
         if batch.num_padding:
             output[-batch.num_padding :] = 0
-        if layer in self._few:
-            self._few.attend(layer, q, options, output)
+        if layer in self._compiled:
+            self._compiled.attend(layer, q, options, output)
         layout = self._layout(batch, options.window, layer)
         for prefill in layout.prefills:
             dtype = self._dtype_for(prefill.rows)

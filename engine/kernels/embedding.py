@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.kernels.cpu.weights import NativeWeights
+from engine.kernels.cpu.integer import IntegerWeights
 from engine.kernels.per_channel import Int8PerChannel
 from engine.kernels.tiled import GroupedWeights
 
 CHUNK_ROWS = 4096
 """Rows of a head that are read and rounded at a time."""
 
-Int8Rows = Int8PerChannel | NativeWeights | GroupedWeights
+Int8Rows = Int8PerChannel | IntegerWeights | GroupedWeights
 """int8 per output: an output head, embeddings, or both."""
 
 

@@ -49,7 +49,7 @@ class PlainWeights(Weights):
     def nbytes(self) -> int:
         return self._weight.nbytes
 
-    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         return linear(x, self._weight, bias)
 
     def dense(self) -> Tensor:
@@ -71,8 +71,8 @@ class BlockedWeights(Weights):
     def nbytes(self) -> int:
         return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
-    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        name = choose_blocked(self.dtype, x.numel() // x.shape[-1])
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        name = choose_blocked(self.dtype, len(x))
         return blocked.IMPLEMENTATIONS[name](x, self._blocked, bias)
 
     def dense(self) -> Tensor:

@@ -12,10 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.kernels import torch_ops as cpu_norm
 from engine.kernels.cpu import elementwise
 from engine.kernels.cpu.check import library
-from engine.kernels.torch_ops import rotate
 from engine.kernels.triton.support import is_usable
 
 _everywhere = False  # tests: Triton's kernels take the CPU's tensors too, in the interpreter
@@ -32,8 +30,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tens
         return F.rms_norm(x.float() if offset else x, weight.shape, wide, eps).to(x.dtype)
     if elementwise.fits(x, weight) and (native := library()):
         return elementwise.rms_norm(native, x, weight, eps, offset)
-    factors = cpu_norm.factors(weight, offset)
-    return cpu_norm.normed(x, eps).mul_(factors).to(x.dtype)
+    factors = elementwise.factors(weight, offset)
+    return elementwise.normed(x, eps).mul_(factors).to(x.dtype)
 
 
 def add_rms_norm(
@@ -76,12 +74,12 @@ def rotate_heads(heads: Tensor, cos: Tensor, sin: Tensor, norms: HeadNorms | Non
         pair = queries, keys
         return elementwise.rotate_heads(native, heads, cos, sin, pair, count, eps, offset)
     if norms is not None:
-        wide = cpu_norm.normed(heads, norms.eps)
+        wide = elementwise.normed(heads, norms.eps)
         count = norms.num_queries
-        wide[:, :count].mul_(cpu_norm.factors(norms.queries, norms.offset))
-        wide[:, count:].mul_(cpu_norm.factors(norms.keys, norms.offset))
+        wide[:, :count].mul_(elementwise.factors(norms.queries, norms.offset))
+        wide[:, count:].mul_(elementwise.factors(norms.keys, norms.offset))
         heads = wide.to(heads.dtype)
-    return rotate(heads, cos.unsqueeze(1), sin.unsqueeze(1))
+    return elementwise.rotate(heads, cos.unsqueeze(1), sin.unsqueeze(1))
 
 
 def silu_and_mul(gate_up: Tensor) -> Tensor:

@@ -110,10 +110,13 @@ class PackedWeights(Weights):
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         flat = x.reshape(-1, self.shape[1])
-        if flat.stride(-1) != 1:
+        if flat.stride(-1) != 1:  # rows may lie apart
             flat = flat.contiguous()
-        result = self.by_name(self.choose(len(flat)), flat, bias)
+        result = self.multiply(flat, bias)
         return result.view(*x.shape[:-1], self.shape[0])
+
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        return self.by_name(self.choose(len(x)), x, bias)
 
     def choose(self, rows: int) -> str:
         """Name of the implementation for `rows` rows."""

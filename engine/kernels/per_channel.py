@@ -43,12 +43,8 @@ class _PerChannel(Weights):
     def nbytes(self) -> int:
         return self.values.nbytes + self.scales.nbytes
 
-    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        flat = x.reshape(-1, self.shape[1])
-        if flat.stride(-1) != 1 or flat.stride(0) != flat.shape[1]:
-            flat = flat.contiguous()
-        result = self.by_name(self.choose(len(flat)), flat, bias)
-        return result.view(*x.shape[:-1], self.shape[0])
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        return self.by_name(self.choose(len(x)), x, bias)
 
     def choose(self, rows: int) -> str:
         """Name of the implementation for `rows` rows."""

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from engine.kernels.cpu.check import library
-from engine.kernels.cpu.decoded import DecodedWeights
-from engine.kernels.cpu.decoded import fits as decoded_fits
-from engine.kernels.cpu.weights import NativeWeights
-from engine.kernels.cpu.weights import fits as native_fits
+from engine.kernels.cpu.dequantized import DequantizedWeights
+from engine.kernels.cpu.dequantized import fits as dequantized_fits
+from engine.kernels.cpu.integer import IntegerWeights
+from engine.kernels.cpu.integer import fits as native_fits
 from engine.kernels.linear import PlainWeights
 from engine.kernels.packed import PackedWeights, measure_tile_rows
 from engine.kernels.packed_codes import fits as packed_fits
@@ -91,8 +91,8 @@ def _compiled(codes: Codes, dtype: torch.dtype) -> Weights | None:
     if native is None:
         return None
     if isinstance(codes, IntCodes) and native_fits(codes, dtype):
-        return NativeWeights.of(codes, dtype, native)
-    return DecodedWeights(codes, dtype, native) if decoded_fits(codes, dtype) else None
+        return IntegerWeights.of(codes, dtype, native)
+    return DequantizedWeights(codes, dtype, native) if dequantized_fits(codes, dtype) else None
 
 
 def _tiled(codes: Codes, dtype: torch.dtype) -> Weights:

@@ -130,11 +130,10 @@ class TiledWeights(Weights):
     def fill(self, tile: Tensor, start: int) -> None:
         """Rows start, start + 1, ... into tile float32 [rows, in]."""
 
-    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        rows = x.numel() // x.shape[-1]
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         if x.device.type != "cpu":
             return in_stripes(x, self.fill, self.shape[0], bias)
-        compute = few_rows if rows < _MANY else many_rows
+        compute = few_rows if len(x) < _MANY else many_rows
         return compute(x, self.fill, self.shape[0], bias)
 
     def dense(self) -> Tensor:

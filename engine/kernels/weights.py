@@ -26,9 +26,14 @@ class Weights(ABC):
     def nbytes(self) -> int:
         """Bytes of memory."""
 
-    @abstractmethod
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., in] @ weight^T + bias [out]; result [..., out] in x's dtype."""
+        result = self.multiply(x.reshape(-1, self.shape[1]).contiguous(), bias)
+        return result.view(*x.shape[:-1], self.shape[0])
+
+    @abstractmethod
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """`product` of contiguous rows x [T, in]: [T, out], contiguous."""
 
     @abstractmethod
     def dense(self) -> Tensor:
@@ -52,9 +57,9 @@ class StackedWeights(Weights):
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self._parts)
 
-    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         biases = [None] * len(self._parts) if bias is None else bias.split(self._sizes)
-        found = [part.product(x, b) for part, b in zip(self._parts, biases, strict=True)]
+        found = [part.multiply(x, b) for part, b in zip(self._parts, biases, strict=True)]
         return torch.cat(found, dim=-1)
 
     def dense(self) -> Tensor:
@@ -76,8 +81,8 @@ class ReorderedWeights(Weights):
     def nbytes(self) -> int:
         return self._weights.nbytes + self._order.nbytes
 
-    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        return self._weights.product(x.index_select(-1, self._order), bias)
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        return self._weights.multiply(x.index_select(-1, self._order), bias)
 
     def dense(self) -> Tensor:
         plain = self._weights.dense()

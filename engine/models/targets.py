@@ -24,7 +24,7 @@ from engine.hardware.device_map import DeviceMap
 from engine.hardware.devices import make_current
 from engine.kernels import blocked
 from engine.kernels.cpu.check import library
-from engine.kernels.cpu.weights import NativeWeights
+from engine.kernels.cpu.integer import IntegerWeights
 from engine.kernels.embedding import Int8Rows, QuantizedEmbedding, is_plain_embedding
 from engine.kernels.linear import Linear
 from engine.kernels.per_channel import Int8PerChannel
@@ -184,7 +184,7 @@ def _held(
         return Int8PerChannel.from_chunks(chunks, dtype, device)
     native, shape = library(), (head.out_features, head.in_features)
     if native is not None and shape[1] % 4 == 0:
-        return NativeWeights.int8_rows(shape, chunks, dtype, native)
+        return IntegerWeights.int8_rows(shape, chunks, dtype, native)
     return GroupedWeights.from_chunks(chunks, dtype)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from engine.kernels import ops
-from engine.kernels.torch_ops import rotate
+from engine.kernels.cpu.elementwise import rotate
 from tests.gpu.conftest import HAS_GPU
 from tests.gpu.references import poison, random_rows, relative_error
 

@@ -2,8 +2,8 @@
 
     build.py        compiles every .c file here with the machine's own compiler
     library.py      the compiled functions
-    weights.py      4- and 8-bit weights (product.c)
-    decoded.py      float8, NF4, and 4 and 8 bits in groups for float32 models (decoded.c)
+    integer.py      4- and 8-bit weights, multiplied as integers (integer.c)
+    dequantized.py  float8, NF4, and 4 and 8 bits in groups for float32 models (dequantized.c)
     elementwise.py  norms, rotary embedding, gated activation (elementwise.c)
     attention.py    attention over KV pages, and writing to them (attention.c)
     check.py        checks all of them once; `library()` for everyone else

@@ -10,20 +10,18 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from engine.kernels import torch_ops as norm
 from engine.kernels.cpu import elementwise
 from engine.kernels.cpu.attention import NativeCache, NativeStep
 from engine.kernels.cpu.build import UnavailableError, machine_problem
-from engine.kernels.cpu.decoded import DecodedWeights
+from engine.kernels.cpu.dequantized import DequantizedWeights
+from engine.kernels.cpu.integer import IntegerWeights
 from engine.kernels.cpu.library import FORMATS, Library, load
-from engine.kernels.cpu.weights import NativeWeights
 from engine.kernels.paged_kv import PageTensors
-from engine.kernels.torch_ops import rotate
 from engine.kernels.weights import Weights
 from engine.numerics.codes import Codes, IntCodes
 from engine.numerics.rounding import round_fp8, round_nf4
 
-_ROWS = (1, 2, 7, 35)  # through every tile of product.c, decoded.c and plain.c
+_ROWS = (1, 2, 7, 35)  # through every tile of integer.c, dequantized.c and plain.c
 _OUTPUTS, _INPUTS = 83, 128  # no whole number of panels
 _WIDTH = 139  # nor of steps
 _CLOSE = 1e-2  # of the largest result, as bfloat16 and 8 bits are; what is wrong is off by far more
@@ -115,10 +113,10 @@ def _elementwise_difference(library: Library, generator: torch.Generator) -> str
         weight, other = (torch.rand(96, generator=generator).to(dtype) for _ in range(2))
         cos, sin = torch.randn(2, 5, 64, generator=generator).to(dtype)
         cos[:, 32:], sin[:, 32:] = cos[:, :32], sin[:, :32]
-        normed = norm.normed(x, 1e-6)
+        normed = elementwise.normed(x, 1e-6)
         gate, up = x.float().chunk(2, dim=-1)
         wide = torch.cat((normed[:, :2] * weight.float(), normed[:, 2:] * other.float()), dim=1)
-        turned = rotate(wide, cos.float().unsqueeze(1), sin.float().unsqueeze(1))
+        turned = elementwise.rotate(wide, cos.float().unsqueeze(1), sin.float().unsqueeze(1))
         pairs = (
             (elementwise.rms_norm(library, x, weight, 1e-6, 1.0), normed * (1 + weight.float())),
             (elementwise.silu_and_mul(library, x), F.silu(gate) * up),
@@ -166,14 +164,14 @@ def _cases(library: Library, generator: torch.Generator) -> Iterator[tuple[str, 
     """Of every kind: what it is called, and how it is held."""
     for bits, group in ((4, 32), (8, 64), (8, _INPUTS)):
         codes = _random(bits, group, generator)
-        yield f"{bits} bits", codes, NativeWeights.of(codes, torch.bfloat16, library)
+        yield f"{bits} bits", codes, IntegerWeights.of(codes, torch.bfloat16, library)
     for bits, group in ((4, 32), (8, 64), (4, _INPUTS), (8, _INPUTS)):
         codes = _random(bits, group, generator)
-        yield f"{bits} bits in float32", codes, DecodedWeights(codes, torch.float32, library)
+        yield f"{bits} bits in float32", codes, DequantizedWeights(codes, torch.float32, library)
     weight = torch.randn(_OUTPUTS, _INPUTS, generator=generator)
     others: dict[str, Codes] = {"float8": round_fp8(weight), "NF4": round_nf4(weight)}
     for title, numbers in others.items():
-        yield title, numbers, DecodedWeights(numbers, torch.bfloat16, library)
+        yield title, numbers, DequantizedWeights(numbers, torch.bfloat16, library)
 
 
 def _random(bits: int, group: int, generator: torch.Generator) -> IntCodes:

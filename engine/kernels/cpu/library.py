@@ -22,7 +22,7 @@ _scratch = threading.local()
 LANES = 16
 """Outputs of a panel."""
 
-APART = 64  # rows.h
+APART = 64  # integer.c
 _BLOCK = 256  # rows: plain.c
 
 
@@ -37,7 +37,7 @@ class Arguments(ctypes.Structure):
 
 
 class Packed(Arguments):
-    """`weights` of product.c."""
+    """`weights` of integer.c."""
 
     _fields_ = (
         ("outputs", ctypes.c_int64),
@@ -53,7 +53,7 @@ class Packed(Arguments):
 
 
 class Coded(Arguments):
-    """`codes` of decoded.c."""
+    """`codes` of dequantized.c."""
 
     _fields_ = (
         ("outputs", ctypes.c_int64),
@@ -79,9 +79,9 @@ class Library:
         loaded.native_instructions.restype = ctypes.c_char_p
         self.instructions: str = loaded.native_instructions().decode()
         address, number, kind = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        self._product, self._decoded = loaded.native_product, loaded.native_decoded_product
-        self._plain = loaded.native_plain_product
-        for function in (self._product, self._decoded):
+        self._product, self._plain = loaded.native_integer_product, loaded.native_plain_product
+        self._dequantized = loaded.native_dequantized_product
+        for function in (self._product, self._dequantized):
             function.argtypes = (address, address, address, number, kind, address, kind)
         self._plain.argtypes = (
             address, number, number, number, address, address, address, number, kind, address, kind
@@ -106,7 +106,7 @@ class Library:
             address, address, number, address, number, number, address, number, number, kind, kind,
         )  # fmt: skip
         for function in (
-            self._product, self._decoded, self._plain, self.rms_norm, self.rotate_heads,
+            self._product, self._dequantized, self._plain, self.rms_norm, self.rotate_heads,
             self.silu_and_mul, self.attention, self.cache_write,
         ):  # fmt: skip
             function.restype = None
@@ -118,9 +118,9 @@ class Library:
         """x [T, inputs], contiguous, by packed weights: [T, outputs] in x's dtype."""
         return self._called(self._product, weights, x)
 
-    def decoded(self, codes: Coded, x: Tensor) -> Tensor:
+    def dequantized(self, codes: Coded, x: Tensor) -> Tensor:
         """The same by codes of numbers."""
-        return self._called(self._decoded, codes, x)
+        return self._called(self._dequantized, codes, x)
 
     def plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x [T, inputs], contiguous, by weight [outputs, inputs], whose rows are, plus bias

@@ -18,10 +18,10 @@ from engine.kernels.cpu import build
 from engine.kernels.cpu import check as native
 from engine.kernels.cpu.build import UnavailableError
 from engine.kernels.cpu.check import difference, library
-from engine.kernels.cpu.decoded import DecodedWeights
-from engine.kernels.cpu.decoded import fits as decoded_fits
+from engine.kernels.cpu.dequantized import DequantizedWeights
+from engine.kernels.cpu.dequantized import fits as dequantized_fits
+from engine.kernels.cpu.integer import IntegerWeights, fits
 from engine.kernels.cpu.library import FORMATS, Library, Packed
-from engine.kernels.cpu.weights import NativeWeights, fits
 from engine.kernels.quantized import make_weights
 from engine.kernels.registry import quantized_choices
 from engine.kernels.tiled import GroupedWeights
@@ -47,10 +47,10 @@ def activations(rows: int, inputs: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(rows, inputs, generator=generator).to(dtype)
 
 
-def held(codes: IntCodes, dtype: torch.dtype, by: Library | None = None) -> NativeWeights:
+def held(codes: IntCodes, dtype: torch.dtype, by: Library | None = None) -> IntegerWeights:
     by = by or library()
     assert by is not None
-    return NativeWeights.of(codes, dtype, by)
+    return IntegerWeights.of(codes, dtype, by)
 
 
 @pytest.mark.slow
@@ -148,10 +148,10 @@ def test_codes_of_numbers_are_multiplied_as_they_are(
 ) -> None:
     generator = torch.Generator().manual_seed(outputs)
     codes = CODED[kind](torch.randn(outputs, 64 * groups, generator=generator))
-    assert decoded_fits(codes, dtype)
+    assert dequantized_fits(codes, dtype)
     by = library()
     assert by is not None
-    weights, plain = DecodedWeights(codes, dtype, by), codes.dequantize()
+    weights, plain = DequantizedWeights(codes, dtype, by), codes.dequantize()
     assert torch.equal(weights.dense(), codes.dequantize(dtype))
     x = activations(rows, 64 * groups, dtype)
     found = weights.product(x, None)
@@ -174,7 +174,7 @@ def test_many_rows_are_the_same_rows(
     codes = CODED[kind](torch.randn(outputs, width, generator=generator))
     by, x, plain = library(), activations(rows, width, dtype), codes.dequantize()
     assert by is not None
-    weights = DecodedWeights(codes, dtype, by)
+    weights = DequantizedWeights(codes, dtype, by)
     found = weights.product(x, None)
     assert found.shape == (rows, outputs) and found.is_contiguous()
     size = float(F.linear(x.float().abs(), plain.abs()).max())
@@ -195,7 +195,7 @@ def test_groups_in_a_float32_model_take_no_more_memory_than_in_tiles(
     assert by is not None
     tiled = GroupedWeights(codes, torch.float32)
     weights = make_weights([codes], torch.float32)
-    assert isinstance(weights, DecodedWeights)
+    assert isinstance(weights, DequantizedWeights)
     panels = -(-outputs // 16) * 16 / outputs  # the last one is filled
     assert weights.nbytes <= tiled.nbytes * panels
     assert weights.title == tiled.title
@@ -212,7 +212,7 @@ def test_nothing_cancels_where_zero_points_lie_far_from_the_codes() -> None:
     codes = IntCodes(8, part.to(torch.uint8), torch.ones(16, 1), zeros, inputs)
     x = 1 + activations(3, inputs, torch.float32).abs()
     exact = x.double() @ codes.dequantize().double().t()
-    found = DecodedWeights(codes, x.dtype, by).product(x, None)
+    found = DequantizedWeights(codes, x.dtype, by).product(x, None)
     assert float(((found.double() - exact) / exact).abs().max()) < 1e-5
 
 
@@ -221,7 +221,7 @@ def test_nothing_cancels_where_zero_points_lie_far_from_the_codes() -> None:
 def test_what_is_not_finite_stays_so_in_a_float32_model(value: float) -> None:
     by, x = library(), activations(11, 128, torch.float32)
     assert by is not None
-    weights = DecodedWeights(random_codes(4, 40, 128, 64, True), x.dtype, by)
+    weights = DequantizedWeights(random_codes(4, 40, 128, 64, True), x.dtype, by)
     finite = weights.product(x, None)
     x[1, 5] = value
     found = weights.product(x, None)
@@ -240,7 +240,7 @@ def test_what_is_not_finite_stays_so_in_a_float32_model(value: float) -> None:
     ],
 )
 def test_integers_that_it_does_not_read_are_left_to_torch(codes: IntCodes) -> None:
-    assert not decoded_fits(codes, torch.float32)
+    assert not dequantized_fits(codes, torch.float32)
     if codes.bits != 2:
         x = activations(3, codes.shape[1], torch.float32)
         expected = F.linear(x, codes.dequantize())
@@ -254,7 +254,7 @@ def test_every_code_of_float8_is_read_as_its_number() -> None:
     codes = FloatCodes(values.view(torch.float8_e4m3fn), torch.ones(1, 1), (1, values.shape[1]))
     by = library()
     assert by is not None
-    weights, few = DecodedWeights(codes, torch.float32, by), 8
+    weights, few = DequantizedWeights(codes, torch.float32, by), 8
     plain, unit = codes.dequantize().t(), torch.eye(254)
     assert torch.equal(weights.product(unit, None), plain)
     for start in range(0, 254, few):
@@ -262,7 +262,7 @@ def test_every_code_of_float8_is_read_as_its_number() -> None:
         assert torch.equal(weights.product(unit[rows], None), plain[rows])
     damaged = FloatCodes(torch.full((4, 64), 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn),
                          torch.ones(4, 1), (1, 64))  # fmt: skip
-    assert not decoded_fits(damaged, torch.bfloat16)
+    assert not dequantized_fits(damaged, torch.bfloat16)
 
 
 @needs_compiler
@@ -270,10 +270,10 @@ def test_a_prompt_is_multiplied_as_its_tokens_one_by_one_on_any_number_of_thread
     by = library()
     assert by is not None
     x = activations(530, 256, torch.bfloat16)  # more rows than go through at once
-    floats = DecodedWeights(round_fp8(random_codes(4, 200, 256, 64, True).dequantize()),
+    floats = DequantizedWeights(round_fp8(random_codes(4, 200, 256, 64, True).dequantize()),
                             x.dtype, by)  # fmt: skip
     threads = torch.get_num_threads()
-    integers = DecodedWeights(random_codes(4, 200, 256, 64, True), torch.float32, by)
+    integers = DequantizedWeights(random_codes(4, 200, 256, 64, True), torch.float32, by)
     for weights in (held(random_codes(4, 200, 256, 64, True), x.dtype), floats, integers):
         x = x.to(weights.dtype)
         found = weights.product(x, None)
@@ -307,8 +307,8 @@ def test_every_processor_computes_the_same(processor: str) -> None:
     x = activations(41, 256, torch.bfloat16)
     for kind in sorted(CODED):
         numbers = CODED[kind](activations(83, 256, torch.float32))
-        expected = DecodedWeights(numbers, x.dtype, ours).product(x, None)
-        assert torch.equal(DecodedWeights(numbers, x.dtype, made).product(x, None), expected)
+        expected = DequantizedWeights(numbers, x.dtype, ours).product(x, None)
+        assert torch.equal(DequantizedWeights(numbers, x.dtype, made).product(x, None), expected)
     for dtype in FORMATS:
         x, weight = activations(41, 1111, dtype), activations(83, 1111, dtype)
         assert torch.equal(made.plain(x, weight, None), dense.native(x, weight, None))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.kernels import tiled
-from engine.kernels.cpu.weights import NativeWeights
+from engine.kernels.cpu.integer import IntegerWeights
 from engine.kernels.quantized import make_weights
 from engine.kernels.weights import ReorderedWeights, StackedWeights
 from engine.numerics.codes import NF4_TABLE, Codes, IntCodes, TableCodes, stack
@@ -80,7 +80,7 @@ def test_values_and_products_are_those_of_the_codes(
         assert torch.equal(held.dense(), codes.dequantize(dtype))  # bit by bit
     assert found.shape == (1, rows, outputs) and found.dtype == dtype
     seen = x.float()
-    if isinstance(held, NativeWeights) and held.rounds_activations:
+    if isinstance(held, IntegerWeights) and held.rounds_activations:
         steps, scales = quantize_rows(x)
         seen = steps * scales
     weight, offset = codes.dequantize(), None if bias is None else bias.float()

@@ -281,7 +281,7 @@ static some_rows *const of_kind[] = {
 /* y [rows, outputs] = x [rows, inputs] @ w^T, both of number format `type`; scratch float32 [rows
  * or BLOCK, inputs + LANES]: rows a power of two apart would all lie in the same few lines of a
  * cache. */
-void native_decoded_product(const codes *w, const void *x, void *y, int64_t rows, int32_t type,
+void native_dequantized_product(const codes *w, const void *x, void *y, int64_t rows, int32_t type,
                             float *scratch, int32_t threads) {
     const int64_t count = (w->outputs + LANES - 1) / LANES, stride = w->inputs + LANES;
 #pragma omp parallel num_threads(threads)

@@ -1,4 +1,4 @@
-"""Codes that stand for numbers, float8, places in a table and integers, as decoded.c reads them."""
+"""float8, NF4 and integer codes that dequantized.c multiplies in float32 by their values."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from engine.kernels.cpu.integer import in_panels
 from engine.kernels.cpu.library import LANES, TYPES, Coded, Library
-from engine.kernels.cpu.weights import in_panels
 from engine.kernels.weights import Weights
 from engine.numerics import rounding as e4m3
 from engine.numerics.codes import Codes, FloatCodes, IntCodes, TableCodes
 from engine.numerics.scheme import grouped_title
 
-_BLOCK = 512  # rows: decoded.c
+_BLOCK = 512  # rows: dequantized.c
 _E4M3, _TABLE, _INT, _ZEROS = 0, 1, 2, 4
 
 
@@ -44,7 +44,7 @@ class _Panels(NamedTuple):
         return _INT if self.zeros is None else _INT | _ZEROS
 
 
-class DecodedWeights(Weights):
+class DequantizedWeights(Weights):
     """Multiplied in float32 by the values that the codes stand for, which is lossless."""
 
     def __init__(self, codes: Codes, dtype: torch.dtype, library: Library):
@@ -72,12 +72,9 @@ class DecodedWeights(Weights):
             + (0 if zeros is None else zeros.nbytes)
         )
 
-    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        outputs, inputs = self.shape
-        result = self._library.decoded(self._arguments, x.reshape(-1, inputs).contiguous())
-        if bias is not None:
-            result += bias
-        return result.view(*x.shape[:-1], outputs)
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        result = self._library.dequantized(self._arguments, x)
+        return result if bias is None else result.add_(bias)
 
     def dense(self) -> Tensor:
         outputs, inputs = self.shape
@@ -105,9 +102,9 @@ class DecodedWeights(Weights):
 
 
 def fits(codes: Codes, dtype: torch.dtype) -> bool:
-    """Whether decoded.c multiplies `codes` by activations in `dtype`. Left to torch are groups of
-    which a row has no whole number, or that end within a byte, columns in no order of their groups,
-    and damaged float8, where NaN stands for a number: torch keeps it as it is."""
+    """Whether dequantized.c multiplies `codes` by activations in `dtype`. Not: rows that are no
+    multiple of the group, groups that end within a byte, columns that are not in the order of their
+    groups, and damaged float8 with NaN among its numbers."""
     outputs, inputs = codes.shape
     if dtype not in TYPES:
         return False

@@ -1,4 +1,4 @@
-"""Weights of 4 and 8 bits as product.c reads them."""
+"""4- and 8-bit weights that integer.c multiplies with activations as integers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _WIDEST = 65_536  # the same for 8 bits by 8
 _AT_ONCE = 4096  # outputs that are packed or made plain at a time
 
 
-class NativeWeights(Weights):
+class IntegerWeights(Weights):
     """Codes in panels of 16 outputs: uint8 [panels, steps, 16, 4], a step being 4 inputs of 8 bits
-    or 8 of 4 (product.c); scales and zero points [panels, groups, 16].
+    or 8 of 4 (integer.c); scales and zero points [panels, groups, 16].
 
     Groups are multiplied with activations in 16 bits, which adds nothing to the error of bfloat16
     or float16. Symmetric int8 per output rounds activations to 8 bits per row, as
@@ -53,7 +53,7 @@ class NativeWeights(Weights):
         self._arguments.prepare(shape[0], parts * (shape[1] + APART) + 8 * (shape[1] // group))
 
     @classmethod
-    def of(cls, codes: IntCodes, dtype: torch.dtype, library: Library) -> NativeWeights:
+    def of(cls, codes: IntCodes, dtype: torch.dtype, library: Library) -> IntegerWeights:
         assert fits(codes, dtype)
         count, width = codes.shape
         by_output = codes.is_int8_per_output
@@ -72,7 +72,7 @@ class NativeWeights(Weights):
         chunks: Iterable[Tensor],
         dtype: torch.dtype,
         library: Library,
-    ) -> NativeWeights:
+    ) -> IntegerWeights:
         """Plain rows [n, in] rounded to int8 per output chunk by chunk; all chunks but the last
         are of a whole number of panels."""
         packed = _empty(*shape, 8)
@@ -100,12 +100,9 @@ class NativeWeights(Weights):
         """Whether activations are rounded to 8 bits, which is not lossless."""
         return self._is_by_output
 
-    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        outputs, inputs = self.shape
-        result = self._library.product(self._arguments, x.reshape(-1, inputs).contiguous())
-        if bias is not None:
-            result += bias
-        return result.view(*x.shape[:-1], outputs)
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        result = self._library.product(self._arguments, x)
+        return result if bias is None else result.add_(bias)
 
     def dense(self) -> Tensor:
         result = torch.empty(self.shape, dtype=self.dtype)
@@ -128,10 +125,9 @@ class NativeWeights(Weights):
 
 
 def fits(codes: IntCodes, dtype: torch.dtype) -> bool:
-    """Whether product.c multiplies `codes` as they are by activations in `dtype`.
+    """Whether integer.c multiplies `codes` as they are by activations in `dtype`.
 
-    Not by groups in float32: activations in 16 bits are for those that have fewer. Decoded.c reads
-    those.
+    Not groups by float32, which have more bits than the 16 of its activations: see dequantized.c.
     """
     width = codes.shape[1]
     if codes.groups is not None or dtype not in TYPES:
@@ -157,7 +153,7 @@ def _pack_into(packed: Tensor, start: int, codes: Tensor, bits: int) -> None:
 
 
 def _readable(scales: Tensor, is_by_output: bool) -> Tensor:
-    """In a number format that product.c knows: 16 bits stay, but for the sake of int8's results
+    """In a number format that integer.c knows: 16 bits stay, but for the sake of int8's results
     being those of the GPU kernels."""
     if scales.dtype in (torch.bfloat16, torch.float16) and not is_by_output:
         return scales
