@@ -1,4 +1,4 @@
-"""Which attention backend a model gets: one place, by device."""
+"""Chooses the attention backend by device."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def register() -> None:
 
 
 class KVProbe:
-    """Finds what each layer stores by watching one forward pass (on the meta device too)."""
+    """Finds what each layer stores by observing one forward pass (on the meta device too)."""
 
     def __init__(self) -> None:
         self.layers: dict[int, LayerSpec] = {}
@@ -151,7 +151,7 @@ class KVProbe:
     ) -> Tensor:
         if layer in self.layers:
             raise UnsupportedModelError(
-                f"Two attention modules of the model call themselves layer {layer}.",
+                f"Two attention modules of the model have layer index {layer}.",
                 "Use a decoder-only model with one attention per layer.",
             )
         self.layers[layer] = LayerSpec(k.shape[1], k.shape[2], v.shape[2], q.shape[1])

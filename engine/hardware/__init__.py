@@ -1,1 +1,10 @@
-"""The machine: devices, memory, NVIDIA's driver, peaks, CPU threads."""
+"""The machine: devices, memory, dtypes and peak rates. Knows nothing of models.
+
+    devices.py       the CPU and NVIDIA GPUs, and why a GPU cannot be used
+    device_map.py    which device computes which layers
+    machine.py       cores, memory, default dtype
+    nvml.py          GPU figures from NVIDIA's driver
+    malloc.py        memory that the process keeps between steps
+    peaks.py         measured memory bandwidth and FLOP/s
+    cpu_threads/     the thread count of each step
+"""

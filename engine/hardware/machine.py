@@ -1,4 +1,4 @@
-"""The machine as the engine sees it: cores, memory, number formats, GPUs.
+"""The machine: cores, memory, dtypes, GPUs.
 
 Limits of a container (cgroup version 1 and 2) and of the process' CPU affinity count as the
 machine's own.
@@ -71,7 +71,7 @@ def default_dtype(checkpoint_dtype: str, num_parameters: int, device: str = CPU)
 
 
 def machine_name(device: str = CPU) -> str:
-    """What computes, to know it again: processor and cores, which imports no torch, or the GPU."""
+    """Name of the device: processor and cores (imports no torch), or the GPU."""
     if is_cuda(device):
         return gpu_of(device).name
     return f"{_cpu_name()}, {_logical_cores()} logical cores"
@@ -84,8 +84,7 @@ def default_threads() -> int:
 
 
 def free_memory(device: str = CPU) -> tuple[int, int]:
-    """(bytes that can still be had, bytes in all) of the device's memory; of RAM within the
-    cgroup's limit."""
+    """(free, total) bytes of the device's memory; of RAM within the cgroup's limit."""
     if is_cuda(device):
         return _free_gpu_memory(device)
     memory = psutil.virtual_memory()

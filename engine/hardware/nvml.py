@@ -1,4 +1,4 @@
-"""What NVIDIA's driver tells of the GPUs (NVML): memory, who holds it, load, power, heat, clocks.
+"""GPU figures from NVIDIA's driver (NVML): memory by process, utilization, power, temperature.
 
 It is asked of the driver and never of torch: no CUDA context is made for it, and a computation
 that runs is not disturbed. A call takes up to some milliseconds: none belongs on the engine's
@@ -276,7 +276,7 @@ class GpuWatch:
         try:
             driver = Driver()
         except Exception as error:  # no package, no library, no driver
-            log.debug("no GPU is watched: %s", error)
+            log.debug("GPU monitoring is off: %s", error)
             return
         try:
             while len(driver) and not self._stopping.is_set():
@@ -284,7 +284,7 @@ class GpuWatch:
                 self._tell(time.perf_counter(), self.latest)
                 self._stopping.wait(self._interval)
         except driver.lost as error:  # unloaded, reset, or the GPU fell off the bus
-            log.warning("the GPUs are not watched any more: %s", error)
+            log.warning("GPU monitoring stopped: %s", error)
             self.latest = ()
         finally:
             driver.close()

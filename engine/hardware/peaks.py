@@ -1,4 +1,4 @@
-"""What a device can do at most: bytes read per second, operations per second.
+"""Measured peak rates of a device: bytes read per second, FLOP/s.
 
 The yardstick of `engine.telemetry.step_cost`. Imports no torch until it measures.
 """

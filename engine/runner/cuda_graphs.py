@@ -1,4 +1,4 @@
-"""Steps in which everybody decodes, captured once as CUDA graphs and replayed.
+"""Decode steps, captured once as CUDA graphs and replayed.
 
 A decoding step is hundreds of small kernels, and launching them one by one takes the host longer
 than the device needs to run them. A graph is launched at once. What it computes is fixed when it is
@@ -12,7 +12,7 @@ of requests, and a step is filled up to the next of them:
 All graphs share one pool of memory, for only one of them runs at a time: the largest is captured
 first, and the others find their memory there. The logits lie outside the pool.
 
-Steps that verify drafts are replayed too where that is faster: see engine/unrolled.py.
+Steps that verify drafts are replayed too where that is faster: see `verify_as_decode`.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class DecodeGraphs:
         most = getattr(self._backend, "most_captured", max(sizes))
         sizes = [size for size in sizes if size <= most]
         if not sizes:
-            self.problem = "its attention, by torch's own operations, cannot be captured"
+            self.problem = "torch's attention cannot be captured"
             return
         self._staging = Staging(self._device, capacity_for(max(sizes)))
         missing = []
@@ -178,7 +178,7 @@ class DecodeGraphs:
                     missing.append(size)
                     continue
                 self.release()
-                self.problem = f"its step cannot be captured: {describe(first).cause}"
+                self.problem = f"capture failed: {describe(first).cause}"
                 return
         self.graph_bytes = capture.graph_bytes
         untimed: list[int] = []
@@ -186,7 +186,7 @@ class DecodeGraphs:
             self.worth = self._measured(capture, num_blocks)
             untimed = [size for size in self.sizes if size not in self.worth.saved_s]
         self.problem = "; ".join(
-            f"the memory did not suffice {what} {', '.join(map(str, which))} tokens"
+            f"not enough memory {what} {', '.join(map(str, which))} tokens"
             for what, which in (("for", missing), ("to time steps with drafts of", untimed))
             if which
         )

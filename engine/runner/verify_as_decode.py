@@ -1,4 +1,4 @@
-"""A step that verifies drafts, as a step in which everybody decodes.
+"""Verifies drafts as decode rows, so that captured graphs apply.
 
     three requests, two with drafts          rows of a decoding step
     t7 d8 d9 | t4 | t2 d3            ->      t7 | d8 | d9 | t4 | t2 | d3

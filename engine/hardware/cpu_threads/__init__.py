@@ -1,10 +1,8 @@
-"""How many threads compute a step on the CPU.
+"""The thread count of each step on the CPU.
 
-    crowding.py       cores that other programs keep busy: threads beyond the rest wait for them
-    free_cores.py     how many of the threads find a core; the number for loading a model
+    idle_cores.py     cores that other programs use; NUMA nodes
     search.py         tries fewer and more threads while steps of one kind run, and keeps the best
-    step_threads.py   the number for the next step, from both
-    numa.py           which cores are near to which part of the memory
+    step_threads.py   the count for the next step, from both
 
 Threads that share out a product wait for the last of them. Where another program has its core for a
 slice of the scheduler's (some ms to 100), all of them stand still, and they wait by turning round,
