@@ -220,7 +220,7 @@ class Restyling(QObject):
     # What is shown meanwhile -------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Be told when one of the hidden branches of the tree is shown."""
+        """Watch for hidden branches that become visible."""
         self._stop_watching()
         for widget in _all_widgets():
             above = widget.parentWidget()

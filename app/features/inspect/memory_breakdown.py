@@ -6,7 +6,7 @@
 
 A page of the KV cache is the process' own only once something was written to it; so what was never
 touched is planned and allocated, but not resident. A GPU gives the whole cache at once. Of a model
-that is divided all of this is of the GPU; its part in RAM is told beside it.
+that is divided all of this is of the GPU; its part in RAM is separate.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ def is_poll(record: CallRecord) -> bool:
 
 def _whole(record: CallRecord) -> str:
     """The full text of a call."""
-    told = ((column.title, column.text(record)) for column in COLUMNS)
-    return "\n".join(f"{title}: {text}" for title, text in told if text not in ("", NOTHING))
+    cells = ((column.title, column.text(record)) for column in COLUMNS)
+    return "\n".join(f"{title}: {text}" for title, text in cells if text not in ("", NOTHING))
 
 
 def _status(record: CallRecord) -> str:

@@ -28,7 +28,7 @@ class Facts:
 
 NO_FACTS = Facts()
 
-ELSEWHERE = ("model", "device", "num_threads", "adaptive_threads")
+UNTRANSLATED = ("model", "device", "num_threads", "adaptive_threads")
 """Not translated: the model is an argument, device and threads belong to the machine."""
 
 VERIFY = "Tuned with Inferdeck: measure again on the target server and machine."
@@ -63,7 +63,7 @@ def without_equivalent(config: EngineConfig, known: Collection[str]) -> tuple[st
     return tuple(
         f"{setting.label} ({as_words(getattr(config, name))})"
         for name, setting in SETTINGS.items()
-        if name not in known and name not in ELSEWHERE and is_changed(config, name)
+        if name not in known and name not in UNTRANSLATED and is_changed(config, name)
         and (name, getattr(config, name)) != ("gpu_layers", ALL)  # as it is in every server
     )  # fmt: skip
 

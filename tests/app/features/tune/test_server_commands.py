@@ -14,7 +14,7 @@ from app.features.tune.server_commands import DRAFT_SETTINGS as SETTINGS_OF_IT
 from app.features.tune.server_commands import (
     DRAFTS_SGLANG,
     DRAFTS_VLLM,
-    ELSEWHERE,
+    UNTRANSLATED,
     VERIFY,
     known_drafts,
 )
@@ -42,7 +42,7 @@ OTHER: dict[str, Any] = {
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
-WITH_OTHERS = (*ELSEWHERE, *SETTINGS_OF_IT, "quantization_group_size")
+WITH_OTHERS = (*UNTRANSLATED, *SETTINGS_OF_IT, "quantization_group_size")
 CHECKED = [name for name in SETTINGS if name not in WITH_OTHERS]
 """What says something by itself."""
 
