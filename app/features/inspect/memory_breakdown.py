@@ -102,8 +102,8 @@ class MemoryAccount:
 
     Activations are the growth of the process while steps were computed, less the growth of the
     touched cache; the largest counts. What the process grows by between them is the program's: a
-    text of a megabyte that is pasted, counted, or refused as a prompt takes some 200 MiB. (What
-    it needs more during a step is told apart by nobody.)
+    text of a megabyte that is pasted, counted, or refused as a prompt takes some 200 MiB. (Its
+    extra use during a step is not separable.)
     """
 
     def __init__(self) -> None:
