@@ -1,12 +1,10 @@
 """Clients of other servers: identify them, chat, read metrics, attach. No Qt.
 
-address   a base URL in its many spellings
-errors    what can go wrong on the way there: cause and remedy
-fetch     one small request, bounded in time and size
-probe     who answers at an address
-tables/   the names of metrics, one small table a dialect
-metrics   what a dialect's metrics say, under our names; histogram: the arithmetic
-sampling  SamplingParams as the fields that a dialect takes
-sse, chunks, stream   a reply as it is written
-engine    ForeignEngine: all of it behind the commands and events of an engine of ours
+target, address, errors, fetch     what and where a server is; one small request; what goes wrong
+probe, connection                  identify the server at an address; saved connections
+calls, chunks, tokens              SamplingParams as each API's fields; chunks of replies; counting
+socket_clock, stream               arrival times at the socket; replies over server-sent events
+metric_names, metrics_page, metrics, look, watch     metrics of each server under our names
+replies, session, engine           ForeignEngine: another server with EngineThread's interface
+attached_line, attached_session, attached     RemoteEngine: an attached Inferdeck engine
 """
