@@ -34,8 +34,7 @@ from app.features.models.page import ModelsPage, ModelsPages
 from app.features.models.session import ModelSession, RecentMenu
 from app.features.models.welcome import WelcomePage
 from app.features.preferences.controller import SettingsController
-from app.features.quantize.in_chat import CompareInChat
-from app.features.quantize.place import QuantizeWork, make_quantize_page
+from app.features.quantize.place import CompareInChat, QuantizeWork, make_quantize_page
 from app.features.recording.commands import RecordingController
 from app.features.recording.crash_watch import CrashWatch
 from app.features.recording.recorder import FlightRecorder

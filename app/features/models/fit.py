@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.features.models.device_words import plural
 from app.features.models.estimate import SHORTEST_CONTEXT, Estimate, Held, Need
 from app.features.models.precision import ROUNDED
 from app.features.models.torch_build import Advice, advice, torch_build
@@ -107,7 +108,7 @@ def machine_facts() -> MachineFacts:
     return MachineFacts(
         (
             ("CPU", info.cpu),
-            ("Cores", f"{cores}; {info.default_threads} compute threads"),
+            ("Cores", f"{cores}; {plural(info.default_threads, 'compute thread')}"),
             ("Memory", f"{free} free of {total}"),
             ("GPU", ", ".join(_gpus()) or "none"),
             ("Precision", precision),

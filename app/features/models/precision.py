@@ -104,7 +104,7 @@ class Checkpoint:
     def _weights_choice(self, value: str, head: str, dtype: str) -> Choice:
         name = precision_name(dtype if value == "none" else value)
         if value == "auto":
-            name = f"as in checkpoint: {self.stored}" if self.stored else "as in checkpoint"
+            name = f"auto: {self.stored}" if self.stored else "auto"
         text = self._sized(name, self.bytes_of(value, head))
         refusal = self._refusal(value, precision_name(dtype))
         return Choice(value, text, refusal)

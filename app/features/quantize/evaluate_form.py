@@ -41,7 +41,7 @@ from widgets.theme.theme import SPACE_3, figure_font
 _IN_A_ROW = 3
 _TITLES = {"quantization_group_size": "Group size", "quantization_head": "Output head"}
 _LABELS = {
-    "quantization": {"auto": "as in checkpoint", "none": "unquantized"},
+    "quantization": {"none": "unquantized"},
     "quantization_head": {"none": "unquantized"},
 }
 _QUANTIZATIONS = ("auto", "none", *ROUNDED)

@@ -87,7 +87,7 @@ class Made:
         return rows_of(self.quantization["layers"]) if self.quantization is not None else []
 
 
-class Keeper:
+class ReportManager:
     """Stores reports with their `Made`, and deletes them through the trash."""
 
     def __init__(self, store: ReportStore, trash: Trash) -> None:

@@ -26,7 +26,7 @@ from app.features.quantize.evaluation import (
     evaluate_command,
     quantize_command,
 )
-from app.features.quantize.kept_reports import Keeper
+from app.features.quantize.kept_reports import ReportManager
 from app.features.quantize.leave import LeaveGuard
 from app.features.quantize.plan import QuantizePlan, work_of
 from app.features.quantize.recipe_form import RecipeForm
@@ -98,7 +98,7 @@ class QuantizePage(QWidget):
 
     def __init__(
         self,
-        keeper: Keeper,
+        manager: ReportManager,
         known: Callable[[], Sequence[tuple[str, str]]],
         folder: Callable[[], Path],
         rates: Callable[[], Mapping[str, float]] = dict,
@@ -125,7 +125,7 @@ class QuantizePage(QWidget):
         self.report, self.comparison = self._right.report, self._right.comparison
         self._build()
         self.toast = Toast(self)
-        self.controller = ReportsController(keeper, self.reports, self.toast, self)
+        self.controller = ReportsController(manager, self.reports, self.toast, self)
         self._connect()
         self._offer()
         self._show_right()

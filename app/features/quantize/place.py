@@ -1,23 +1,26 @@
-"""Connects the Quantize page to models, folders, engine and work area."""
+"""Connects the Quantize page to models, folders, engine, work area and chat."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from PySide6.QtCore import QObject
 
+from app.features.compare.commands import CompareManager
 from app.features.models.page import ModelsPage
 from app.features.models.session import ModelSession
-from app.features.quantize.kept_reports import Keeper
+from app.features.quantize.kept_reports import ReportManager, facts_name
 from app.features.quantize.page import QuantizePage
 from app.link.bridge import EngineBridge
 from app.paths import evaluations_dir, models_dir
 from app.storage.model_sources import SourceKind
-from app.storage.report_store import ReportStore
+from app.storage.report_store import ReportStore, StoredReport
 from app.storage.trash import Trash
 from app.window.progress import Work, WorkArea
-from app.window.settings_store import SettingsStore
+from app.window.settings_store import RecentModel, SettingsStore
+from engine.evaluate.report import ModelFacts
 
 _LOCAL = (SourceKind.STARTER, SourceKind.LOCAL, SourceKind.CACHE, SourceKind.RECENT)
 
@@ -67,10 +70,10 @@ def make_quantize_page(
         opened = session.current
         return opened.path if opened is not None and opened.load_format == "auto" else ""
 
-    keeper = Keeper(ReportStore(evaluations_dir()), trash)
+    manager = ReportManager(ReportStore(evaluations_dir()), trash)
     rates = lambda: settings.quantize_rates
     asks_to_leave = lambda: settings.preferences.get("confirm_leave")
-    page = QuantizePage(keeper, known, folder, rates, threads, current, asks_to_leave)
+    page = QuantizePage(manager, known, folder, rates, threads, current, asks_to_leave)
     page.model_chosen.connect(session.open)
     page.model_made.connect(list_made)
     page.rate_measured.connect(settings.set_quantize_rate)
@@ -114,3 +117,56 @@ class QuantizeWork(QObject):
     def _close(self) -> None:
         self._page.ending = None
         self._area.end(KEY)
+
+
+Side = tuple[RecentModel, Mapping[str, Any]]
+
+
+class CompareInChat(QObject):
+    """Shows the comparison with the reference on the left and the model on the right; loads the
+    model first where neither is open."""
+
+    def __init__(
+        self,
+        page: QuantizePage,
+        comparison: CompareManager,
+        session: ModelSession,
+        bridge: EngineBridge,
+    ) -> None:
+        super().__init__()
+        self._comparison, self._session, self._bridge = comparison, session, bridge
+        self._awaited: StoredReport | None = None  # its model is loading
+        page.report.can_compare = True
+        page.compare_in_chat.connect(self.compare)
+        bridge.loaded.connect(lambda event: self._on_loaded(event.config.model))
+        bridge.load_failed.connect(lambda event: self._forget())
+
+    def compare(self, stored: StoredReport) -> None:
+        current = self._session.current
+        loaded = current.path if self._bridge.is_ready and current is not None else ""
+        paths = {model.path for model, _ in sides_of(stored)}
+        if loaded in paths or (loaded and len(paths) > 1):
+            self._comparison.show_sides(sides_of(stored))
+        else:
+            self._awaited = stored
+            self._session.open(stored.report.candidate.path)
+
+    def _on_loaded(self, path: str) -> None:
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None and awaited.report.candidate.path == path:
+            self._comparison.show_sides(sides_of(awaited))
+
+    def _forget(self) -> None:
+        self._awaited = None
+
+
+def sides_of(stored: StoredReport) -> list[Side]:
+    """Reference and candidate of a report."""
+    report = stored.report
+    assert report.reference is not None
+    return [_side(report.reference), _side(report.candidate)]
+
+
+def _side(facts: ModelFacts) -> Side:
+    load_format = str(facts.config.get("load_format") or "auto")
+    return RecentModel(facts.path, load_format, facts_name(facts)), facts.config

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.quantize.kept_reports import Keeper, Made, list_line, subtitle
+from app.features.quantize.kept_reports import Made, ReportManager, list_line, subtitle
 from app.link.tasks import Task, run_task
 from app.storage.report_export import SUFFIXES, export
 from app.storage.report_store import Shelf, StoredReport
@@ -130,10 +130,14 @@ class ReportsController(QObject):
     """Reads and changes stored reports; errors appear in the toast."""
 
     def __init__(
-        self, keeper: Keeper, reports: ReportList, toast: Toast, parent: QObject | None = None
+        self,
+        manager: ReportManager,
+        reports: ReportList,
+        toast: Toast,
+        parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)
-        self._keeper, self._list, self._toast = keeper, reports, toast
+        self._manager, self._list, self._toast = manager, reports, toast
         self._task: Task | None = None
         reports.renamed.connect(self.rename)
         reports.delete_wanted.connect(self.delete)
@@ -142,7 +146,7 @@ class ReportsController(QObject):
         """Read the reports in a thread: the command line writes them too."""
         if self._task is not None:
             self._task.cancel()
-        self._task = run_task(self, self._keeper.list, self._on_shelf, self._say)
+        self._task = run_task(self, self._manager.list, self._on_shelf, self._say)
 
     def _on_shelf(self, shelf: Shelf) -> None:
         self._task = None
@@ -153,12 +157,12 @@ class ReportsController(QObject):
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        self._list.show_reports(*self._keeper.list())
+        self._list.show_reports(*self._manager.list())
 
     def keep(self, report: EvaluationReport, commands: tuple[str, ...]) -> StoredReport | None:
         """Store a new report; None where that failed, with an error in the toast."""
         try:
-            stored = self._keeper.keep(report, commands)
+            stored = self._manager.keep(report, commands)
         except ReportError as error:
             self._say(error.info())
             return None
@@ -166,11 +170,11 @@ class ReportsController(QObject):
         return stored
 
     def made(self, stored: StoredReport) -> Made:
-        return self._keeper.made(stored)
+        return self._manager.made(stored)
 
     def rename(self, stored: StoredReport, name: str) -> None:
         try:
-            self._keeper.rename(stored, name)
+            self._manager.rename(stored, name)
         except ReportError as error:
             self._say(error.info())
         self._reload_now()
@@ -179,7 +183,7 @@ class ReportsController(QObject):
         """Move them to the trash and offer Undo for some seconds."""
         entries: list[Trashed] = []
         try:
-            entries.extend(self._keeper.delete(stored) for stored in reports)
+            entries.extend(self._manager.delete(stored) for stored in reports)
         except TrashError as error:
             self._say(error.info())
         self._reload_now()
@@ -189,13 +193,13 @@ class ReportsController(QObject):
                 f"Deleted {what}.",
                 "Undo",
                 lambda: self._restore(entries),
-                lambda: self._keeper.purge(entries),
+                lambda: self._manager.purge(entries),
             )
 
     def _restore(self, entries: Sequence[Trashed]) -> None:
         try:
             for entry in entries:
-                self._keeper.restore(entry)
+                self._manager.restore(entry)
         except TrashError as error:
             self._say(error.info())
         self._reload_now()
