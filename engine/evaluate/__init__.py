@@ -1,4 +1,4 @@
-"""Measures what a precision costs: a model against a reference, on a text and on prompts.
+"""Measures the quality of a precision: a model against a reference, on a text and on prompts.
 
     from engine.config import EngineConfig
     from engine.evaluate import EvaluationTask, plain, run, to_json
@@ -9,10 +9,12 @@
     report.candidate_loss.perplexity, report.divergence.kl.p99, report.worst[0].token
     to_json(report)                          and `from_json` back; equal to the report
 
-`run` loads both models itself, one after the other, in whatever thread it is called; all else here
-is plain data that imports no torch. A smaller max_num_batched_tokens makes it heed `cancelled`
-sooner, and costs speed. See `report` for what is measured, `windows` for how a text is
-cut, `stages` for progress and stopping, `texts` for reading files.
+`run` loads both models, one after the other; all else here is plain data without torch. A smaller
+max_num_batched_tokens reacts to `cancelled` sooner, and is slower.
+
+task, windows, report      what is measured, how the text is cut, and the result
+side, head, reading        one model, its output head, and its pass over the text
+scoring, answers, evaluate     figures, generated replies, and the run
 """
 
 from __future__ import annotations

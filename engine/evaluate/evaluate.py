@@ -289,7 +289,7 @@ def _check_comparable(reference: Side, candidate: Side, text: str) -> None:
     """The same text has to be the same tokens for both, and a token the same logit."""
     if reference.checkpoint.path == candidate.checkpoint.path:
         return
-    remedy = "Compare a model with another precision of itself; perplexity needs no reference."
+    remedy = "Compare precisions of one model. Perplexity needs no reference."
     names = f"the reference {reference.checkpoint.name}", f"{candidate.checkpoint.name}"
     known, found = reference.tokenizer.tokens(), candidate.tokenizer.tokens()
     if len(known) != len(found):

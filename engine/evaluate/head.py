@@ -148,6 +148,6 @@ def _find_body(model: nn.Module) -> tuple[nn.Module, str, nn.Module]:
 
 def _unsupported(model: nn.Module) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"The output head of {type(model).__name__} cannot be told from its layers.",
-        "Its quality cannot be measured here; it runs all the same.",
+        f"The output head of {type(model).__name__} is not recognised.",
+        "Evaluation does not support this model; inference does.",
     )

@@ -239,7 +239,7 @@ def from_json(stored: Any) -> EvaluationReport:
     version, or damaged; keys that are not known are left out."""
     if not isinstance(stored, Mapping) or stored.get("kind") != KIND:
         raise ReportError(
-            "This is no evaluation report.", "Choose a file that `inferdeck evaluate` wrote."
+            "This is not an evaluation report.", "Choose a file that `inferdeck evaluate` wrote."
         )
     version = stored.get("version")
     if version != VERSION:

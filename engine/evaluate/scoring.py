@@ -64,8 +64,8 @@ def log_probabilities(logits: Tensor) -> Tensor:
     logits = logits.float()
     if not bool(torch.isfinite(logits).all()):
         raise NumericalError(
-            "The model produced NaN or infinite logits while the text was read.",
-            "Try float32 in place of a 16-bit precision; if it stays, the checkpoint is damaged.",
+            "The model computed NaN or infinite logits.",
+            "Try float32. If it stays, the checkpoint is damaged.",
         )
     return torch.log_softmax(logits, dim=-1)
 

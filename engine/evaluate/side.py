@@ -141,6 +141,6 @@ def out_of_memory(error: MemoryError | RuntimeError) -> OutOfMemoryError | None:
     if not isinstance(error, MemoryError) and not is_torch:
         return None
     return OutOfMemoryError(
-        f"The memory ran out while measuring{': ' + text if text else ''}.",
+        f"Out of memory while measuring{': ' + text if text else ''}.",
         "Choose a smaller context length or max_num_batched_tokens, or close other programs.",
     )

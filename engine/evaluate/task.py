@@ -41,7 +41,7 @@ def unit_of(stage: str) -> str:
 def check(cancelled: Cancelled) -> None:
     """Raise EvaluationCancelled where the user wants to stop."""
     if cancelled():
-        raise EvaluationCancelled("The evaluation was stopped.", "Start it again when you like.")
+        raise EvaluationCancelled("The evaluation was stopped.", "Start it again.")
 
 
 LARGEST = 64 * 2**20

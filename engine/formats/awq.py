@@ -48,16 +48,16 @@ class AWQFormat(CheckpointFormat):
         if bits != _BITS:
             raise UnsupportedModelError(
                 f"{settings.source} says AWQ with {bits} bits; its layout exists for 4.",
-                "Choose a checkpoint with 4 bits, or the model that it was quantized from.",
+                "Choose a 4-bit checkpoint, or its 16-bit original.",
             )
         version = settings.text("version", "format", "checkpoint_format", default="gemm").lower()
         if settings.text("backend", default="") == "llm-awq":  # which says "gemm" as well
             version = "llm-awq"
         if version != "gemm":
             raise UnsupportedModelError(
-                f"{settings.source} says AWQ in the {version!r} layout; this program reads GEMM.",
+                f"{settings.source} says AWQ in the {version!r} layout; Inferdeck reads GEMM.",
                 "Choose the model's AWQ checkpoint in the GEMM layout (most are), or quantize the "
-                "16-bit model with this program.",
+                "16-bit model with Inferdeck.",
             )
         group_size = settings.integer("group_size", "q_group_size")
         if group_size != -1 and group_size <= 0:

@@ -56,7 +56,7 @@ class BitsAndBytesFormat(CheckpointFormat):
             )
         if in_4 and self._kind not in ("nf4", "fp4"):
             raise UnsupportedModelError(
-                f"{settings.source} has 4-bit weights in {self._kind!r}; this program reads nf4 "
+                f"{settings.source} has 4-bit weights in {self._kind!r}; Inferdeck reads nf4 "
                 "and fp4.",
                 "Choose another checkpoint of the model.",
             )

@@ -21,7 +21,7 @@ DOWNLOAD_AGAIN = "Download the model again: the file is damaged or was written w
 
 
 class Misfit(Exception):  # noqa: N818 - becomes part of a CheckpointError
-    """What does not fit in the tensors of one module, in words that follow its name."""
+    """What does not fit in the tensors of one module, as words that follow its name."""
 
 
 @dataclass(frozen=True)

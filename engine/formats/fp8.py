@@ -51,7 +51,7 @@ class FP8Format(CheckpointFormat):
         number = settings.text("fmt", default="e4m3").lower()
         if number not in ("e4m3", "float8_e4m3fn"):
             raise UnsupportedModelError(
-                f"{settings.source} has weights in {number}; this program reads e4m3.",
+                f"{settings.source} has weights in {number}; Inferdeck reads e4m3.",
                 "Choose another checkpoint of the model.",
             )
         self.block: tuple[int, int] | None = None
@@ -115,7 +115,7 @@ def modelopt_format(settings: Settings) -> FP8Format:
     algorithm = settings.text("quant_algo").upper()
     if algorithm not in _MODELOPT_BLOCKS:
         raise UnsupportedModelError(
-            f"{settings.source} says ModelOpt's {algorithm}; this program reads "
+            f"{settings.source} says ModelOpt's {algorithm}; Inferdeck reads "
             f"{', '.join(_MODELOPT_BLOCKS)}.",
             "Choose the model's FP8, AWQ or GPTQ checkpoint, or the one that it was quantized "
             "from.",

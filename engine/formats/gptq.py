@@ -51,9 +51,9 @@ class GPTQFormat(CheckpointFormat):
             layout = "marlin"
         if layout not in ("gptq", "gptq_v2"):
             raise UnsupportedModelError(
-                f"{settings.source} says GPTQ in the {layout!r} layout; this program reads gptq "
+                f"{settings.source} says GPTQ in the {layout!r} layout; Inferdeck reads gptq "
                 "and gptq_v2.",
-                "Choose the model's checkpoint in the ordinary GPTQ layout.",
+                "Choose the model's checkpoint in the standard GPTQ layout.",
             )
         super().__init__(bits, group_size)
         self.symmetric = settings.flag("sym", default=True)
@@ -178,7 +178,7 @@ class GPTQWriter(Writer):
 def _check(bits: int, group_size: int, source: str) -> None:
     if bits not in _ONES:
         raise UnsupportedModelError(
-            f"{source} says GPTQ with {bits} bits; this program reads 4 and 8.",
+            f"{source} says GPTQ with {bits} bits; Inferdeck reads 4 and 8.",
             "Choose a checkpoint with 4 or 8 bits.",
         )
     if group_size != -1 and group_size <= 0:

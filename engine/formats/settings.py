@@ -206,7 +206,7 @@ def _classed(module: str, target: str) -> bool:
 def _check_layout(layout: str, source: str) -> None:
     if layout not in LAYOUTS:
         raise UnsupportedModelError(
-            f"{source} is in the {layout!r} format; this program reads {', '.join(LAYOUTS)}.",
+            f"{source} is in the {layout!r} format; Inferdeck reads {', '.join(LAYOUTS)}.",
             _OTHER,
         )
 
@@ -215,7 +215,7 @@ def _scheme(targets: list[str], weights: Settings) -> Scheme:
     bits, kind = weights.integer("num_bits", default=8), weights.text("type", default="int")
     if (kind, bits) not in (("int", 4), ("int", 8), ("float", 8)):
         raise UnsupportedModelError(
-            f"{weights.source} has weights of {bits} bits ({kind}); this program reads 4 and 8 "
+            f"{weights.source} has weights of {bits} bits ({kind}); Inferdeck reads 4 and 8 "
             "bits (int) and 8 (float).",
             _OTHER,
         )
@@ -223,8 +223,8 @@ def _scheme(targets: list[str], weights: Settings) -> Scheme:
     strategy = weights.text("strategy", default="tensor" if group_size == -1 else "group")
     if strategy not in STRATEGIES or (kind == "int" and strategy == "block"):
         raise UnsupportedModelError(
-            f"{weights.source} has scales by {strategy!r} for {kind} weights, which this program "
-            "does not read.",
+            f"{weights.source} has scales by {strategy!r} for {kind} weights, which is "
+            "not supported.",
             _OTHER,
         )
     if strategy == "group" and group_size <= 0:
@@ -232,7 +232,7 @@ def _scheme(targets: list[str], weights: Settings) -> Scheme:
     symmetric = weights.flag("symmetric", default=True)
     if kind == "float" and not symmetric:
         raise UnsupportedModelError(
-            f"{weights.source} has float weights with zero points, which nothing here reads.",
+            f"{weights.source} has float weights with zero points, which are not supported.",
             _OTHER,
         )
     block = block_of(weights, "block_structure") if strategy == "block" else (0, 0)
@@ -256,12 +256,12 @@ def _refuse_extras(settings: Settings) -> None:
     sparsity = settings.table("sparsity_config").get("format", "dense")
     if sparsity != "dense":
         raise UnsupportedModelError(
-            f"{settings.source} leaves out zeros ({sparsity}), which this program does not read.",
+            f"{settings.source} has sparse weights ({sparsity}), which are not supported.",
             _OTHER,
         )
     if settings.table("transform_config").get("config_groups"):
         raise UnsupportedModelError(
             f"{settings.source} has a transform_config: activations are rotated before they meet "
-            "the weights, which this program does not do.",
+            "the weights, which is not supported.",
             _OTHER,
         )

@@ -26,8 +26,8 @@ def torch_dtype(info: TensorInfo) -> torch.dtype:
     dtype = TORCH_DTYPES.get(info.dtype)
     if dtype is None:
         raise CheckpointError(
-            f"{info.file} keeps a tensor of {list(info.shape)} in {info.dtype}, which this program "
-            f"does not read (it reads {', '.join(TORCH_DTYPES)}).",
+            f"{info.file} has a tensor of {list(info.shape)} in {info.dtype}; supported are "
+            f"{', '.join(TORCH_DTYPES)}.",
             "Choose a checkpoint in another precision.",
         )
     return dtype

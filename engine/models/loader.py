@@ -137,6 +137,8 @@ def load_model(
 
 
 def _load(request: LoadRequest, load_format: str) -> LoadedModel:
+    if request.cancelled():
+        raise LoadCancelled("Loading was cancelled.")
     if CPU in request.device_map.devices and (request.is_quantized or request.dtype in FORMATS):
         request.progress("Compiling", 0, 0)  # a few seconds, once on a machine
         library()

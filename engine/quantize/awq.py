@@ -28,8 +28,8 @@ from engine.quantize.targets import Piece
 from engine.quantize.work import STORED, LayerWork, Store
 
 RATIOS = 20
-NO_OPERATION = "not scaled: nothing before it can take the scales"
-NO_TOKENS = "no token of the text reached it: rounded to the nearest"
+NO_OPERATION = "not scaled: no preceding layer to fold the scales into"
+NO_TOKENS = "no calibration token reached it: rounded to nearest"
 
 
 class Scales(NamedTuple):
@@ -50,13 +50,13 @@ class _Call:
 
 def awq_layer(work: LayerWork, store: Store) -> None:
     """Scale, clip and round the matrices of one layer."""
-    work.stage("Finding what can be scaled")
+    work.stage("Finding scalable layers")
     folds = {
         group: find_fold(work.layer, group, work.groups, lambda: work.run(0), work.frozen)
         for group in work.groups
         if work.group_pieces(group)
     }
-    work.stage("Reading the text")
+    work.stage("Calibrating")
     inputs, calls = _observe(work, folds)
     work.stage("Searching scales")
     chosen = {

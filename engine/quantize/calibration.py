@@ -69,8 +69,8 @@ def make_sequences(
     if len(tokens) < MIN_TOKENS:
         raise ConfigError(
             f"The calibration text has {len(tokens):,} tokens; at least {MIN_TOKENS} are needed, "
-            f"and {length * count:,} would be read.",
-            "Choose a longer text: a few pages of what the model will be used for.",
+            f"{length * count:,} are ideal.",
+            "Choose a longer text: a few pages like the model's future input.",
         )
     body = min(length - len(start), len(tokens))
     places = len(tokens) // body
@@ -105,7 +105,7 @@ def _content(file: Path) -> str:
         if size > _MAX_FILE:
             raise ConfigError(
                 f"{file} has {size:,} bytes; a calibration text may have {_MAX_FILE:,}.",
-                "Cut it: a few hundred thousand words are more than is read.",
+                "Shorten it: a few hundred thousand words are plenty.",
             )
         raw = file.read_bytes()
     except OSError as error:

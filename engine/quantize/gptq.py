@@ -151,8 +151,8 @@ def _is_finite(matrix: Tensor) -> bool:
     return all(bool(torch.isfinite(part).all()) for part in matrix.split(BLOCK))
 
 
-NO_TOKENS = "no token of the text reached it: rounded to the nearest"
-NOT_INVERTIBLE = "its inputs gave no usable Hessian: rounded to the nearest"
+NO_TOKENS = "no calibration token reached it: rounded to nearest"
+NOT_INVERTIBLE = "no usable Hessian: rounded to nearest"
 HESSIAN_BYTES = 2**29
 """Most memory for Hessians at a time; one is kept in any case. Experts take turns."""
 
@@ -161,7 +161,7 @@ def gptq_layer(work: LayerWork, store: Store) -> None:
     for group in work.groups:
         pieces = work.group_pieces(group)
         for part in _parts(group, pieces, work):
-            work.stage("Reading the text")
+            work.stage("Calibrating")
             wanted = {
                 work.input_of(group, piece): Inputs(group.width, block=group.width)
                 for piece in part

@@ -108,7 +108,7 @@ class LayerByLayer:
         return results
 
     def calibrated(self, sequences: Sequence[Sequence[int]]) -> list[LayerResult]:
-        self.progress("Embedding the text", 0, len(self.targets.layers))
+        self.progress("Embedding the calibration text", 0, len(self.targets.layers))
         decoder = Decoder(self.checkpoint, self.model, self.weights, self.reader)
         decoder.start(sequences, lambda: is_cancelled(self.check))
         results = []
@@ -158,17 +158,17 @@ class LayerByLayer:
             self.check()
             self.progress(name, layer.index, len(self.targets.layers))
 
-        stage("Reading the layer")
+        stage("Loading the layer")
         decoder.load_layer(layer.index)
         work = LayerWork(decoder, layer, self.recipe, self.grid, self.check, stage)
-        stage("Rounding to compare with")
+        stage("Rounding to nearest for comparison")
         wanted = outputs_of(work)
         with rounded_to_nearest(work):
             rounding_error = error_of(work, wanted)
         method = awq_layer if self.recipe.method == "awq" else gptq_layer
         method(work, self.store)
         self._store_changed(work)
-        stage("Carrying the text on")
+        stage("Passing activations on")
         error = error_of(work, wanted)
         decoder.advance(layer.index, self.check)
         decoder.drop_layer(layer.index)

@@ -240,7 +240,7 @@ def output_folder(
 def _check_target(target: Path, checkpoint: Checkpoint) -> None:
     if target == checkpoint.path.absolute():
         raise ConfigError(
-            f"{target} is the model that is to be quantized.", "Choose another folder."
+            f"{target} is the model to quantize.", "Choose another folder."
         )
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ConfigError(

@@ -73,7 +73,7 @@ def _quantize(
     on_layer: OnLayer,
     began: float,
 ) -> QuantizeResult:
-    progress("Reading the model", 0, 0)
+    progress("Reading the model config", 0, 0)
     checkpoint = _open(checkpoint_path)
     model = build_on_meta(checkpoint.config)
     weights = map_weights(checkpoint, model)
@@ -116,8 +116,8 @@ def _open(path: str | Path) -> Checkpoint:
     quantized = checkpoint.quantization
     if quantized is not None:
         raise UnsupportedModelError(
-            f"{checkpoint.name} is quantized already ({quantized.title}).",
-            "Choose the 16-bit model that it was made from.",
+            f"{checkpoint.name} is already quantized ({quantized.title}).",
+            "Choose its 16-bit original.",
         )
     resolve_class(checkpoint)
     return checkpoint
@@ -128,7 +128,7 @@ def _sequences(checkpoint: Checkpoint, recipe: Recipe, texts: Sequence[Text]) ->
         return []
     if not texts:
         raise ConfigError(
-            f"{recipe.method} needs a text to read, and there is none.",
+            f"{recipe.method} needs a calibration text.",
             "Give a calibration text, or choose rtn, int8, fp8 or nf4.",
         )
     tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=False)

@@ -25,11 +25,11 @@ class Method(NamedTuple):
 
 
 METHODS = {
-    "awq": Method("awq", "AWQ: scales found on a text", (4,), True, True, False, False),
-    "gptq": Method("gptq", "GPTQ: errors made good on a text", (4, 8), True, True, True, True),
+    "awq": Method("awq", "AWQ: activation-aware scales", (4,), True, True, False, False),
+    "gptq": Method("gptq", "GPTQ: error-compensated rounding", (4, 8), True, True, True, True),
     "rtn": Method("compressed-tensors", "Round to nearest", (4, 8), True, False, False, True),
-    "int8": Method("compressed-tensors", "int8, a scale per output", (8,), False, False, True, False),  # noqa: E501
-    "fp8": Method("compressed-tensors", "float8, a scale per output", (8,), False, False, True, False),  # noqa: E501
+    "int8": Method("compressed-tensors", "int8, one scale per output", (8,), False, False, True, False),  # noqa: E501
+    "fp8": Method("compressed-tensors", "float8, one scale per output", (8,), False, False, True, False),  # noqa: E501
     "nf4": Method("bitsandbytes", "NF4, blocks of 64", (4,), False, False, True, False),
 }  # fmt: skip
 

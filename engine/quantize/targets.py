@@ -119,8 +119,8 @@ def layer_list(model: nn.Module) -> tuple[str, nn.ModuleList]:
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return name, module
     raise UnsupportedModelError(
-        f"{type(model).__name__} has no list of {count} decoder layers that was recognised.",
-        "Choose a model with ordinary decoder layers (Llama, Qwen3, Mistral, Gemma...).",
+        f"{type(model).__name__} has no recognised list of {count} decoder layers.",
+        "Choose a model with standard decoder layers (Llama, Qwen3, Mistral, Gemma...).",
     )
 
 

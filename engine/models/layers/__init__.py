@@ -1,1 +1,1 @@
-"""Replacements for a model's modules: fewer and larger operations, the same numbers."""
+"""Replacements for modules of transformers: fewer and larger operations, the same numbers."""

@@ -112,7 +112,7 @@ def test_running_out_of_memory_is_told(
 
         with monkeypatch.context() as patch:
             patch.setattr(Head, "logits", fail)
-            with pytest.raises(OutOfMemoryError, match="memory ran out") as told:
+            with pytest.raises(OutOfMemoryError, match="Out of memory") as told:
                 run(task)
         assert "context length" in told.value.remedy
     assert run(task).candidate_loss is not None  # and the next one finds all in order

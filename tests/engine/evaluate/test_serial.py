@@ -60,8 +60,8 @@ def _with(value: Any, *path: str) -> Any:
 @pytest.mark.parametrize(
     ("stored", "words"),
     [
-        ([], "no evaluation report"),
-        ({"kind": "other"}, "no evaluation report"),
+        ([], "evaluation report"),
+        ({"kind": "other"}, "evaluation report"),
         (_with(99, "version"), "version 99"),
         (_without("created"), "has no created"),
         (_without("divergence", "kl", "p50"), "kl has no p50"),

@@ -186,7 +186,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
-    ({"quant_method": "hqq"}, "'hqq'; this program reads awq"),
+    ({"quant_method": "hqq"}, "'hqq'"),
     ({"quant_method": "mxfp4"}, "'mxfp4'"),
     ({**AWQ, "bits": 8}, "AWQ with 8 bits"),
     ({**AWQ, "version": "GEMV"}, "'gemv' layout"),

@@ -1,4 +1,4 @@
-"""A model whose weights are held in few bits computes what its rounded weights would compute."""
+"""A quantized model computes what its rounded weights would compute."""
 
 from __future__ import annotations
 

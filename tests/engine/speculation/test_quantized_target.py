@@ -1,4 +1,4 @@
-"""Drafts for a model whose weights are held in few bits: they still change no token."""
+"""Drafts for a quantized model: they still change no token."""
 
 from __future__ import annotations
 

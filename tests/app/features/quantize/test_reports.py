@@ -223,7 +223,7 @@ def test_a_deleted_report_comes_back(tmp_path: Path) -> None:
         ("[]", "damaged"),
         ('{"version": 1}', "damaged"),
         ('{"version": 9}', "version 9"),
-        ('{"version": 1, "name": "a", "notes": "", "report": {}}', "no evaluation report"),
+        ('{"version": 1, "name": "a", "notes": "", "report": {}}', "evaluation report"),
     ],
 )
 def test_a_damaged_report_hides_no_other(tmp_path: Path, content: str, words: str) -> None:

@@ -1,18 +1,20 @@
-"""Which format a checkpoint is in."""
+"""The registry of formats: the reader of a checkpoint, and the writer of a method."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.errors import CheckpointError, UnsupportedModelError
-from engine.formats.awq import AWQFormat
-from engine.formats.bitsandbytes import BitsAndBytesFormat
+from engine.errors import CheckpointError, ConfigError, UnsupportedModelError
+from engine.formats.awq import AWQFormat, AWQWriter
+from engine.formats.bitsandbytes import BitsAndBytesFormat, BitsAndBytesWriter
 from engine.formats.checkpoint_format import CheckpointFormat
 from engine.formats.compressed_tensors import CompressedTensorsFormat
+from engine.formats.compressed_writer import CompressedTensorsWriter
 from engine.formats.fp8 import FP8Format, modelopt_format
-from engine.formats.gptq import GPTQFormat
+from engine.formats.gptq import GPTQFormat, GPTQWriter
 from engine.formats.settings import Settings, find_settings, is_cache_alone
+from engine.formats.writing import Writer
 
 if TYPE_CHECKING:
     from engine.models.checkpoint import Checkpoint
@@ -42,9 +44,9 @@ def open_format(checkpoint: Checkpoint) -> CheckpointFormat | None:
     made = _FORMATS.get(settings.method)
     if made is None:
         raise UnsupportedModelError(
-            f"{checkpoint.name} is quantized with {settings.method!r}; this program reads "
+            f"{checkpoint.name} is quantized with {settings.method!r}; supported are "
             f"{', '.join(sorted(_FORMATS))}.",
-            "Choose another checkpoint of the model, or the one that it was quantized from.",
+            "Choose another checkpoint of the model, or its 16-bit original.",
         )
     return made(settings)
 
@@ -53,7 +55,26 @@ def _check_not_quantized(checkpoint: Checkpoint) -> None:
     for name, info in checkpoint.tensors.items():
         if name.endswith(_TELLING_NAMES) or info.dtype.startswith("F8"):
             raise CheckpointError(
-                f"{checkpoint.name} holds quantized weights ({name} in {info.dtype}), and neither "
-                "config.json nor a file beside it says how they were made.",
-                "Download config.json again: it has lost its quantization_config.",
+                f"{checkpoint.name} has quantized weights ({name} in {info.dtype}) and no "
+                "quantization_config.",
+                "Download config.json again.",
             )
+
+
+_WRITERS: dict[str, type[Writer]] = {
+    made.method: made
+    for made in (AWQWriter, GPTQWriter, CompressedTensorsWriter, BitsAndBytesWriter)
+}
+
+
+def writer(method: str, layout: str = "") -> Writer:
+    """The writer of "awq", "gptq", "compressed-tensors" or "bitsandbytes" (see `Writer.layouts`).
+
+    Raises ConfigError for a method or a layout that is not written.
+    """
+    if method not in _WRITERS:
+        raise ConfigError(
+            f"{method!r} is not a format that Inferdeck writes.",
+            f"Choose one of {', '.join(_WRITERS)}.",
+        )
+    return _WRITERS[method](layout)
