@@ -1,4 +1,4 @@
-"""The documentation that is installed with the program. Imports no Qt."""
+"""The installed documentation. Imports no Qt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program's log, for reports: what was loaded, what failed, with tracebacks. Imports no Qt."""
+"""The program's log: loads, failures, tracebacks. Imports no Qt."""
 
 from __future__ import annotations
 

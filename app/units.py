@@ -1,4 +1,4 @@
-"""Sizes as people write and read them. Imports no Qt."""
+"""Sizes and counts as text. Imports no Qt."""
 
 from __future__ import annotations
 

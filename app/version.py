@@ -1,4 +1,4 @@
-"""Which version of the program runs."""
+"""The program's version."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class EngineThread(threading.Thread):
         self._commands.put((command, time.perf_counter()))
 
     def cancel_load(self) -> None:
-        """Give up the load (or reload) that is under way; without one, nothing happens."""
+        """Cancel the running load or reload, if any."""
         self._cancel.set()
 
     def stop(self, timeout_s: float = 10.0) -> bool:
@@ -195,7 +195,7 @@ class EngineThread(threading.Thread):
             self._announce(without_draft)
 
     def _try(self, config: EngineConfig) -> BaseException | None:
-        """Load; what went wrong, with nothing left of what was loaded till then."""
+        """Load; the error, with the partly loaded model freed."""
         try:
             self._engine = self._factory(config, self._progress, self._cancel.is_set)
         except (InferdeckError, MemoryError, OSError) as error:
@@ -204,7 +204,7 @@ class EngineThread(threading.Thread):
         return None
 
     def _can_open(self, config: EngineConfig, serving: EngineConfig) -> bool:
-        """Refuse what cannot be loaded while the model before it still serves untouched."""
+        """Refuse an invalid configuration while the current model still serves."""
         from engine.host.resolve import resolve
 
         try:
@@ -220,7 +220,7 @@ class EngineThread(threading.Thread):
             try:
                 self._engine = self._factory(before, self._progress, self._stopping.is_set)
             except (InferdeckError, MemoryError, OSError) as again:
-                lost = f"{before.model}, which served before, cannot be opened again either:"
+                lost = f"Reloading the previous model {before.model} failed too:"
                 remedy = f"{info.remedy} {lost} {describe(again).cause}".strip()
                 info = info._replace(remedy=remedy)
         serving = None if self._engine is None else self._engine.config.model
@@ -235,7 +235,7 @@ class EngineThread(threading.Thread):
 
     def _add(self, command: AddRequest, at: float) -> None:
         if self._engine is None:
-            error = InvalidRequestError("No model is loaded.", "Open a model first.")
+            error = InvalidRequestError("No model is loaded.", "Load a model first.")
             self._emit(RequestFailed(command.request_id, error.info()))
             return
         try:
@@ -338,10 +338,10 @@ class EngineThread(threading.Thread):
             self._shut_down(engine, says_last=True)
 
     def _shut_down(self, engine: LLMEngine, says_last: bool = False) -> None:
-        """Give back what an engine holds; the thread survives one that fails at it."""
+        """Free an engine; the thread survives a failure."""
         try:
             engine.shutdown()
             for event in engine.step() if says_last else ():
                 self._emit_output(event)
         except Exception:
-            log.exception("the engine failed while it was shut down")
+            log.exception("Engine shutdown failed")

@@ -1,4 +1,4 @@
-"""What crosses the border of the engine's thread: commands in, events out.
+"""Messages of the engine's thread: commands in, events out.
 
 All of them are immutable and hold plain data, so that the engine can move to a process of its
 own without changing a caller.
@@ -74,20 +74,20 @@ class Reconfigure:
 
 @dataclass(frozen=True, slots=True)
 class InspectBlock:
-    """What is in a KV block? Answered by BlockInspected."""
+    """Inspect a KV block. Answered by BlockInspected."""
 
     block: int
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurePeaks:
-    """How fast does this machine read memory and compute? Takes less than a second, in which no
-    step runs. Answered by PeaksMeasured."""
+    """Measure memory bandwidth and compute peak, in under a second without steps. Answered by
+    PeaksMeasured."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountTokens:
-    """How many tokens does a text have for the model that is loaded? Answered by TokensCounted."""
+    """Count the tokens of a text with the loaded model. Answered by TokensCounted."""
 
     key: str
     text: str
@@ -124,9 +124,9 @@ class TokenLogprob:
 
 
 class DraftRound(NamedTuple):
-    """What was drafted for a request in one step, and how many of these tokens, from the first,
-    became its output. The token after those is the model's own. `rejected`: the texts of the drafts
-    that did not stand, where log probabilities were asked for."""
+    """The draft tokens of a request in one step, and how many were accepted. The token after these
+    is the model's own. `rejected`: texts of the rejected drafts, if log probabilities were asked
+    for."""
 
     token_ids: tuple[int, ...]
     num_accepted: int
@@ -147,7 +147,7 @@ class Loaded:
     config: EngineConfig  # with dtype, max_model_len and num_threads resolved
     model: ModelInfo
     plan: MemoryPlan
-    without_draft: ErrorInfo | None = None  # why the draft model that was asked for is not there
+    without_draft: ErrorInfo | None = None  # why the draft model was not loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +205,9 @@ class Reconfigured:
 
 @dataclass(frozen=True, slots=True)
 class MadeRoom:
-    """Memory ran out in a step, and the engine helped itself: it made its cache smaller, or, if not
-    `is_smaller`, launched a step later than it might have. `text` says so with the numbers; no
-    request was lost. `model` and `plan` as they are now. `times`: how often it did that since the
-    cache was made; `text` tells of all of them."""
+    """A step ran out of memory: the cache was made smaller or, if not `is_smaller`, a step launched
+    without async scheduling. No request was lost. `text`: the numbers. `model` and `plan` are
+    current. `times`: how often since the cache was built."""
 
     text: str
     model: ModelInfo
@@ -219,7 +218,7 @@ class MadeRoom:
 
 @dataclass(frozen=True, slots=True)
 class ReconfigureFailed:
-    """The setting before the change is in force again: `config`."""
+    """The previous settings are in force again: `config`."""
 
     config: EngineConfig
     error: ErrorInfo
@@ -240,7 +239,7 @@ class BlockInspected:
 
 @dataclass(frozen=True, slots=True)
 class PeaksMeasured:
-    """`peaks` is None where they could not be measured now, and `why_not` says why."""
+    """`peaks` is None if they were not measured; `why_not` is the reason."""
 
     peaks: Peaks | None
     why_not: str = ""

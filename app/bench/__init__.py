@@ -1,1 +1,5 @@
-"""Measuring the engine under load: workloads, the load generator, and the report."""
+"""Benchmarks: workloads, load, reports.
+
+Reads in this order: `workload`, `load` and `runner` (an engine of this process), `client` and
+`remote` (a server), `monitor` and `bandwidth` (beside the run), `report` and `server_metrics`.
+"""

@@ -132,7 +132,7 @@ async def _one(
         return
     if not events:
         run.num_failed += 1
-        run.error = run.error or ErrorInfo("A request ended without a token.")
+        run.error = run.error or ErrorInfo("A request ended without tokens.")
         return
     arrival = sent[0] if sent and sent[0] - due_at < LATE_S else due_at
     tokens = tuple(with_late_tokens(events, num_late))

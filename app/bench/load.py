@@ -153,7 +153,7 @@ def _book(engine: LLMEngine, run: _Run, event: OutputEvent, monitor: EngineMonit
     del run.in_flight[event.request_id]
     if event.times is None or event.finish_reason is FinishReason.ERROR or not event.times.tokens:
         run.num_failed += 1
-        run.error = run.error or event.error or ErrorInfo("A request ended without a token.")
+        run.error = run.error or event.error or ErrorInfo("A request ended without tokens.")
         return
     run.num_prompt_tokens += event.num_prompt_tokens
     times = event.times

@@ -1,4 +1,4 @@
-"""Watches an engine while it works: cache usage, waste, concurrency, bytes read by decoding."""
+"""Engine figures during a run: cache usage, waste, concurrency, bytes read by decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs workloads on a server elsewhere, of whatever make."""
+"""Runs workloads on a server as its client."""
 
 from __future__ import annotations
 

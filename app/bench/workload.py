@@ -118,7 +118,7 @@ def preset(name: str) -> Workload:
     file = workloads_dir() / f"{name}.json"
     if name not in preset_names():
         raise ConfigError(
-            f"There is no workload {name!r}.", f"Known: {', '.join(preset_names())}."
+            f"Unknown workload {name!r}.", f"Choose one of {', '.join(preset_names())}."
         )
     values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return Workload(

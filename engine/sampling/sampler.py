@@ -181,8 +181,8 @@ def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
         for token_id in token_ids:
             if not 0 <= token_id < vocab_size:
                 raise InvalidRequestError(
-                    f"{name} names token {token_id}; the model has tokens 0 to {vocab_size - 1}.",
-                    f"Change {name}.",
+                    f"{name} has token {token_id}; the vocabulary is 0 to {vocab_size - 1}.",
+                    "Use token ids of this model's tokenizer.",
                 )
 
 

@@ -1,4 +1,4 @@
-"""What is refused when it is added, with the numbers. Pure Python: no torch."""
+"""Admission limits: requests that never fit are refused with the numbers. Pure Python: no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_token_ids(prompt: Sequence[int], vocab_size: int) -> None:
     low, high = min(prompt), max(prompt)
     if low < 0 or high >= vocab_size:
         raise InvalidRequestError(
-            f"The prompt has token ids from {low} to {high}; the model knows 0 to "
+            f"The prompt has token ids from {low} to {high}; the vocabulary is 0 to "
             f"{vocab_size - 1}.",
             "Use token ids of this model's tokenizer.",
         )
@@ -42,7 +42,7 @@ def longest_length(
         raise InvalidRequestError(
             f"The request has {length:,} prompt tokens{asked}; the KV cache holds "
             f"{capacity - 1:,} ({pool.num_blocks:,} blocks of {pool.block_size}).",
-            "Raise the cache size, or lower max_tokens or the prompt's length.",
+            "Raise kv_cache_memory_bytes, lower max_tokens, or shorten the prompt.",
         )
     return min(wanted, capacity)
 
@@ -57,9 +57,9 @@ def refit(requests: Iterable[Request], num_places: int, context: int) -> None:
     for request in requests:
         if request.num_tokens > limit:
             raise ConfigError(
-                f"{request.request_id} holds {request.num_tokens:,} tokens; with this change the "
-                f"engine could hold {limit:,}.",
-                "Stop the request first, or choose a larger cache or context length.",
+                f"{request.request_id} has {request.num_tokens:,} tokens; the new limit is "
+                f"{limit:,}.",
+                "Stop the request first, or choose a larger KV cache or context length.",
             )
     for request in requests:
         # A reply that is at the limit already ends with its next token.

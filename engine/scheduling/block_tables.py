@@ -1,4 +1,4 @@
-"""Which blocks of the pool hold which request's tokens. Pure Python: no torch.
+"""Block tables: the KV blocks of each request. Pure Python: no torch.
 
 A request's table grows as its tokens come. It begins with blocks from the prefix cache where its
 beginning is there; its own blocks are published to that cache as they become full.

@@ -1,4 +1,4 @@
-"""The invariants of scheduler and block pool between two steps. Pure Python: no torch."""
+"""Invariants of scheduler and block pool between steps. Pure Python: no torch."""
 
 from __future__ import annotations
 

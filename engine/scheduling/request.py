@@ -1,4 +1,4 @@
-"""One request on its way through the engine. Pure Python: no torch."""
+"""A request: its tokens, state and times. Pure Python: no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine shows of itself: immutable records, made at most once per step.
+"""Snapshots of the engine: immutable records, made at most once per step.
 
 Widgets import this package and nothing else of the engine. It imports no torch.
 Times are seconds of `time.perf_counter()`, the clock of the process; sizes are bytes; fractions

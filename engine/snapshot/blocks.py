@@ -1,4 +1,4 @@
-"""The KV cache block by block: who holds each, how full it is, and what it holds."""
+"""KV blocks: owners, fill and content."""
 
 from __future__ import annotations
 

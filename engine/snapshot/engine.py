@@ -1,4 +1,4 @@
-"""The whole engine after a step, and which parts of that its source does not tell."""
+"""The snapshot of an engine, and the parts that a source does not report."""
 
 from __future__ import annotations
 

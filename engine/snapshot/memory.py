@@ -1,4 +1,4 @@
-"""Memory in bytes: as it was planned, as it is held now, and as a GPU's driver sees it."""
+"""Memory in bytes: planned, in use, and as reported by the GPU driver."""
 
 from __future__ import annotations
 

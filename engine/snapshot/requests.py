@@ -1,4 +1,4 @@
-"""A request as the engine shows it: its state, its tokens, and when what happened to it."""
+"""A request in a snapshot: state, tokens and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step of the engine: who took part, with how many tokens, and where the time went."""
+"""A step in a snapshot: its requests, their tokens, and where the time went."""
 
 from __future__ import annotations
 

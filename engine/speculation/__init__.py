@@ -1,12 +1,9 @@
-"""Speculative decoding: something cheap drafts tokens, the model verifies them in one pass.
+"""Speculative decoding: draft tokens cheaply, verify them in one step of the model.
 
-    draft_model.py, ngram.py,  proposers: what may come next (one small interface, proposer.py)
-    eagle3/
-    verify.py                  which drafts stand; exact for greedy, seeded and sampled requests
-    acceptance.py              how often a request's drafts stand
-    lengths.py                 what a token costs, and how many to draft for whom
-    speedup.py                 plain steps now and then, against which the gain is measured
-    speculator.py              all of it, around the engine's step
+Reads in this order: `speculator` (around the engine's step), `proposer` (the interface), `ngram`,
+`draft_model` and `eagle3/` (the methods), `draft_source` and `draft_loading` (their weights),
+`verify` (exact for greedy, seeded and sampled requests), `statistics` (acceptance and speed-up),
+`lengths` (draft length by acceptance and cost).
 
 Leviathan et al. 2023 and Chen et al. 2023 (sampling), Saxena 2023 (prompt lookup), Li et al. 2025
 (EAGLE-3).

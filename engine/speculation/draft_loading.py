@@ -1,4 +1,4 @@
-"""Loads a draft model, and makes the proposer that a configuration asks for."""
+"""Loads a draft model and makes its proposer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model drafts, and whether it can: before a byte of its weights is read."""
+"""The checkpoint of the draft model or head, checked before its weights are read."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def open_draft(config: EngineConfig) -> Checkpoint:
     what = "an EAGLE-3 head" if config.speculative_method == "eagle3" else "a draft model"
     if not config.speculative_model:
         raise DraftModelError(
-            f"Speculative decoding with {what} needs {what}.",
-            "Name its folder (speculative_model), or choose the method ngram or off.",
+            f"Speculative decoding needs {what}.",
+            "Set speculative_model to its folder, or speculative_method to ngram or off.",
         )
     try:
         return Checkpoint.open(config.speculative_model, dummy=config.load_format == "dummy")
@@ -59,8 +59,8 @@ def check_draft(config: EngineConfig, target: Checkpoint, tokenizer: Tokenizer) 
     if count > most:
         raise DraftModelError(
             f"The draft model {draft.name} has {count:,} parameters, more than the "
-            f"{most:,} of {target.name}: it could only slow it down.",
-            "Choose a smaller draft model, or exchange the two.",
+            f"{most:,} of {target.name}.",
+            "Choose a smaller draft model, or swap the two.",
         )
     try:
         own = Tokenizer.from_folder(draft.path, allow_missing=config.load_format == "dummy")
@@ -71,8 +71,8 @@ def check_draft(config: EngineConfig, target: Checkpoint, tokenizer: Tokenizer) 
 
 
 def unusable(error: InferdeckError, what: str = "draft model") -> DraftModelError:
-    """What is wrong with the draft model itself, said of the draft model."""
-    return DraftModelError(f"The {what} cannot be used. {error.cause}", error.remedy)
+    """The error of the draft model's own checkpoint."""
+    return DraftModelError(f"The {what} is unusable. {error.cause}", error.remedy)
 
 
 def _check_vocabulary(
@@ -88,11 +88,11 @@ def _check_vocabulary(
     example = ""
     if different:
         i = different[0]
-        example = f" Token {i} is {mine[i]!r} there and {theirs[i]!r} here."
+        example = f" Token {i} is {mine[i]!r} in the draft model and {theirs[i]!r} in the model."
     raise DraftModelError(
-        f"The draft model {draft.name} has another vocabulary than {target.name}: "
-        f"{len(mine):,} and {len(theirs):,} tokens, of which {len(different):,} ids mean "
-        f"something else.{example}",
+        f"The vocabularies of draft model {draft.name} and {target.name} differ: "
+        f"{len(mine):,} and {len(theirs):,} tokens, {len(different):,} ids with other "
+        f"texts.{example}",
         "Choose a draft model of the same family, with the same tokenizer.",
     )
 
@@ -107,22 +107,22 @@ def draft_source(
     if config.speculative_method == "eagle3":
         if config.tensor_parallel_size > 1:
             raise DraftModelError(
-                "An EAGLE-3 head drafts from the embeddings of the whole model, and each of "
-                f"{config.tensor_parallel_size} ranks has a part of them.",
+                "EAGLE-3 needs the whole embeddings on one device; tensor parallelism shards them "
+                f"over {config.tensor_parallel_size} devices.",
                 "Use the method draft_model or ngram, or set tensor_parallel_size to 1.",
             )
         if config.pipeline_parallel_size > 1:
             raise DraftModelError(
-                "An EAGLE-3 head drafts from hidden states of the whole model on one device, and "
-                f"its layers are on {config.pipeline_parallel_size} GPUs.",
+                "EAGLE-3 needs all hidden states on one device; pipeline parallelism has the "
+                f"layers on {config.pipeline_parallel_size} GPUs.",
                 "Use the method draft_model or ngram, or set pipeline_parallel_size to 1.",
             )
         if host_layers:
             raise DraftModelError(
-                "An EAGLE-3 head drafts from hidden states and embeddings of the whole model on "
-                f"one device, and the CPU has {host_layers} layers of {checkpoint.name}.",
-                "Use the method draft_model or ngram, or bring all layers to the GPU: fewer bits a "
-                "weight, a shorter context.",
+                "EAGLE-3 needs all hidden states and embeddings on one device; CPU offload has "
+                f"{host_layers} layers of {checkpoint.name} on the CPU.",
+                "Use the method draft_model or ngram, or fit all layers on the GPU: quantize the "
+                "weights, or shorten the context.",
             )
         return check_head(config, checkpoint)
     return None

@@ -1,4 +1,4 @@
-"""What the engine asks of something that drafts tokens."""
+"""The interface of draft methods."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from engine.scheduling.step_plan import Grant, Outcome, StepPlan
 from engine.snapshot import SpeculationSnapshot
 from engine.speculation.lengths import CostModel, choose_lengths
 from engine.speculation.proposer import NOTHING, Proposal, Proposer
-from engine.speculation.statistics import Acceptance, Places, SpeedMeter, num_accepted
+from engine.speculation.statistics import Acceptance, PositionAcceptance, SpeedMeter, num_accepted
 
 PROBE_ROUNDS = 16
 """A request for which drafting does not pay is tried again with one draft after so many steps."""
@@ -34,7 +34,7 @@ class Speculator:
         self._proposer = proposer
         self._name = name
         self._usual = Acceptance()
-        self._places = Places()
+        self._places = PositionAcceptance()
         self._acceptance: dict[str, Acceptance] = {}
         self._idle: dict[str, int] = {}  # steps since a request had drafts
         self._costs = CostModel()

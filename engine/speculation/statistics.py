@@ -1,4 +1,4 @@
-"""How often a request's drafts stand. Pure Python: no torch."""
+"""Acceptance rates of drafts, and the measured speed-up. Pure Python: no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DECAY = 0.85  # per round: about the last seven decide
 
 @dataclass(slots=True)
 class Acceptance:
-    """The probability that a draft stands if the one before it did, from the recent rounds.
+    """Probability that a draft is accepted if the one before it was, from the recent rounds.
 
     A round that drafted k tokens and kept a tried min(a + 1, k) of them: those behind the first
     rejected one say nothing.
@@ -39,9 +39,9 @@ class Acceptance:
         return min(self._kept / self._tried, _MOST)
 
 
-class Places:
-    """How often drafts at each place stand if those before them did, over all requests: a draft
-    model or head is often good for a few tokens and then loses its way."""
+class PositionAcceptance:
+    """Acceptance rate by position in the draft, given that those before were accepted, over all
+    requests: draft models are often accurate for a few tokens only."""
 
     def __init__(self) -> None:
         self._tried: list[float] = []
@@ -57,7 +57,7 @@ class Places:
             self._kept[place] = self._kept[place] * _PLACE_DECAY + (place < num_accepted)
 
     def rate(self, place: int) -> float:
-        """Of the draft at `place` (from 0); where none was tried, of the last that was."""
+        """Of the draft at `place` (from 0); the last that was tried, beyond it."""
         if not self._tried:
             return _USUAL
         place = min(place, len(self._tried) - 1)

@@ -1,4 +1,4 @@
-"""A request's output on its way to the caller: text, stop strings, log probabilities."""
+"""A request's output: text, stop sequences, log probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.text.tokenizer import Tokenizer
 
 NUMERICAL_FAILURE = NumericalError(
     "The model produced NaN or infinite logits.",
-    "Try float32 in place of a 16-bit precision; if it stays, the checkpoint is damaged.",
+    "Set dtype to float32. If it happens again, the checkpoint is damaged.",
 )
 
 

@@ -1,1 +1,6 @@
-"""Steps recorded, measured and explained."""
+"""Measurement of the engine: nothing here changes what it computes.
+
+Reads in this order: `recorder` (steps and latency samples), `snapshots` (the state as records),
+`metrics` (exported to Prometheus), `step_cost` (bytes and operations against the machine's peaks),
+`what_if` (upper bound of each setting's gain).
+"""

@@ -1,4 +1,4 @@
-"""Collects what happened, step by step, until somebody asks for it. Pure Python: no torch."""
+"""Records steps and latency samples until the next snapshot. Pure Python: no torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Upper bound of the gain of each setting, from the cost breakdown of recent steps.
 
-Every ceiling is Amdahl's law over the part that the knob touches: the time measured, over the time
-with that part as small as the knob could make it and all else as it is. Pure Python: no torch.
+Each bound is Amdahl's law over the part that the setting changes: the measured time, over the time
+with that part as small as the setting can make it. Pure Python: no torch.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _kv_dtype(situation: Situation) -> Ceiling | None:
     def smaller(work: Work) -> Work:
         return work._replace(kv=work.kv * factor)
 
-    return _of_work(situation, "kv_cache_dtype", "KV precision", "fp8 or int8", smaller, why)
+    return _of_work(situation, "kv_cache_dtype", "KV cache dtype", "fp8 or int8", smaller, why)
 
 
 def _of_work(

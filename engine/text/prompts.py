@@ -1,4 +1,4 @@
-"""Prompts in any of their forms to token ids."""
+"""Prompts (text, token ids or chat messages) to token ids."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def encode_prompt(
         return EncodedPrompt(items, params)
     if not all(isinstance(item, Mapping) and {"role", "content"} <= set(item) for item in items):
         raise InvalidRequestError(
-            "The prompt is neither a text, nor token ids, nor chat messages.",
-            'Chat messages are objects with "role" and "content".',
+            "The prompt is not text, token ids or chat messages.",
+            'Give chat messages as objects with "role" and "content".',
         )
     chat = tokenizer.apply_chat(items)
     if not tokenizer.has_chat_template:

@@ -29,12 +29,12 @@ _REMEDY = (
 )
 
 NO_TEMPLATE_NOTICE = (
-    "This model has no chat template: the conversation is sent as a plain transcript "
-    '("User: ... Assistant:"), and a reply ends where the next "User:" begins.'
+    "No chat template: the conversation is sent as a plain transcript "
+    '("User: ... Assistant:"), and a reply ends at the next "User:".'
 )
 
 SYSTEM_MERGED_NOTICE = (
-    "This model's chat template takes no system prompt: it was put before the first user message."
+    "The chat template has no system role: the system prompt precedes the first user message."
 )
 
 
@@ -223,8 +223,8 @@ class CheckpointTokenizer(Tokenizer):
             )
         except Exception as error:  # whatever a template written by strangers may raise
             raise InvalidRequestError(
-                f"The model's chat template refuses this conversation: {error}",
-                "Most templates want user and assistant messages in turn, beginning with the user.",
+                f"The chat template rejected this conversation: {error}",
+                "Alternate user and assistant messages, beginning with the user.",
             ) from error
 
     def _encode(self, text: str, **options: Any) -> list[int]:
@@ -237,8 +237,8 @@ class ByteTokenizer(Tokenizer):
 
     def __init__(self, reason: str = "This model has no tokenizer.") -> None:
         self.notice = (
-            f"{reason} Text goes in as UTF-8 bytes, and tokens come out as bytes or "
-            "numbers: good for measuring speed, not for reading."
+            f"{reason} Text is encoded as UTF-8 bytes, and tokens are shown as bytes or numbers. "
+            "Use it for speed measurements only."
         )
 
     @property
@@ -296,7 +296,7 @@ def _load(path: Path) -> Any:
     if not any((path / name).is_file() for name in _TOKENIZER_FILES):
         # Without this check transformers may build an empty tokenizer from config.json alone.
         raise CheckpointError(
-            f"There is no tokenizer in {path} (none of {', '.join(_TOKENIZER_FILES)}).", _REMEDY
+            f"{path} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}).", _REMEDY
         )
     from engine.lazy_transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -310,7 +310,7 @@ def _load(path: Path) -> Any:
         works = _works(tokenizer)
     except Exception as error:  # tokenizers raises plain Exception for a damaged file
         raise CheckpointError(
-            f"The tokenizer in {path} cannot be read: {type(error).__name__}: {error}", _REMEDY
+            f"Reading the tokenizer in {path} failed: {type(error).__name__}: {error}", _REMEDY
         ) from error
     if not works:
         raise CheckpointError(f"The tokenizer in {path} has an empty vocabulary.", _REMEDY)
@@ -323,11 +323,11 @@ def _works(tokenizer: Any) -> bool:
 
 def _checked(messages: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
     if not messages:
-        raise InvalidRequestError("The conversation has no messages.", "Write one.")
+        raise InvalidRequestError("The conversation has no messages.", "Add a message.")
     for i, message in enumerate(messages):
         if not all(isinstance(message.get(key), str) for key in ("role", "content")):
             raise InvalidRequestError(
-                f"Message {i + 1} of the conversation has no text as its role or its content.",
+                f"Message {i + 1} of the conversation lacks a text role or content.",
                 'Give every message a "role" and a "content", both texts.',
             )
     return messages

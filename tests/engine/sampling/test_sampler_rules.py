@@ -201,7 +201,7 @@ class TestEdits:
 
     def test_token_ids_beyond_the_vocabulary_are_refused(self):
         check_token_ids(SamplingParams(logit_bias={9: 1.0}, stop_token_ids=(0,)), 10)
-        with pytest.raises(InvalidRequestError, match=r"logit_bias names token 10; .* 0 to 9"):
+        with pytest.raises(InvalidRequestError, match=r"logit_bias .*10.* 0 to 9"):
             check_token_ids(SamplingParams(logit_bias={10: 1.0}), 10)
         with pytest.raises(InvalidRequestError, match="stop_token_ids"):
             check_token_ids(SamplingParams(stop_token_ids=(-1,)), 10)

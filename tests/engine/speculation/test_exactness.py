@@ -353,7 +353,7 @@ def test_a_draft_of_another_vocabulary_is_refused(make_engine: MakeEngine, tmp_p
     tiny_models.save_tokenizer(tmp_path, 150)
     error = refused(make_engine(), **draft_settings(tmp_path))
     assert isinstance(error, DraftModelError)
-    assert "another vocabulary" in error.cause and "150 and 199" in error.cause
+    assert "150 and 199" in error.cause
 
 
 def test_padding_of_the_vocabulary_may_differ(

@@ -18,7 +18,7 @@ from engine.speculation.speculator import PROBE_ROUNDS, Speculator
 from engine.speculation.statistics import (
     PROBE_INTERVAL,
     Acceptance,
-    Places,
+    PositionAcceptance,
     SpeedMeter,
     expected_tokens,
     num_accepted,
@@ -120,7 +120,7 @@ def test_a_slow_draft_model_is_not_asked() -> None:
 
 
 def test_a_draft_that_loses_its_way_is_kept_short() -> None:
-    places = Places()
+    places = PositionAcceptance()
     assert places.worth(2) == pytest.approx([0.7, 0.49])
     for _ in range(200):
         places.observe(8, 4)  # four stand, the fifth never does

@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_draft_is_refused_before_it_is_loaded(
     control.activated.emit(control.count() - 1)
     row = panel.rows[MODEL]
     qtbot.waitUntil(lambda: row.hint_tone == "error", timeout=LOAD_MS)
-    assert "The draft model cannot be used" in row.hint
+    assert "draft model" in row.hint
     ask(application, LONG)
     wait_for_tokens(qtbot, application, 4)
     with qtbot.waitSignal(application.bridge.reconfigure_failed, timeout=LOAD_MS):
