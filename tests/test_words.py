@@ -1,0 +1,46 @@
+"""The rules of wording: short sentences, and the field's own terms. Nothing else depends on prose."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests import ROOT
+from tests.structure.sentences import Sentence, avoided, sentences
+from tests.structure.source import read
+
+LONGEST = 20
+"""Words of a sentence; a value that is put in counts as one."""
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "resources" / "docs").glob("*.md")])
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Sentence]:
+    return sentences(read(ROOT))
+
+
+def test_no_word_to_avoid_is_used(found: list[Sentence]) -> None:
+    assert len(found) > 1000
+    hits = {word: used for word, used in avoided(found).items() if used}
+    assert hits == {}
+
+
+def test_sentences_are_short(found: list[Sentence]) -> None:
+    assert [one for one in found if max(map(words_in, parts(one.text))) > LONGEST] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_keep_the_same_rules(document) -> None:
+    lines = document.read_text(encoding="utf-8").splitlines()
+    prose = [Sentence(f"{document.name}:{n}", line) for n, line in enumerate(lines, 1)]
+    assert {word: used for word, used in avoided(prose).items() if used} == {}
+
+
+def parts(text: str) -> list[str]:
+    """The sentences of a text: what ends in a full stop, a question mark, a colon before a list."""
+    return re.split(r"(?<=[.!?;:])\s+", text)
+
+
+def words_in(sentence: str) -> int:
+    return len(sentence.split())
