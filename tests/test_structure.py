@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.structure import imports, sentences, source
 from tests.structure.__main__ import measure
 
@@ -102,3 +104,13 @@ def test_sentences_that_a_user_reads(root: Path) -> None:
     ]
     hits = {words: len(some) for words, some in sentences.avoided(found).items() if some}
     assert hits == {"knobs?": 1, "of (?:its|their|your) own": 1}
+
+
+@pytest.mark.parametrize("room", ["engine", "app"])
+def test_the_files_that_a_readme_names_are_there(room: str) -> None:
+    text = (ROOT / room / "README.md").read_text("utf-8")
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", text))
+    missing = {
+        name for name in named if not ((ROOT / room / name).exists() or (ROOT / name).exists())
+    }
+    assert len(named) > 10 and missing == set()
