@@ -1,4 +1,4 @@
-"""The rules of wording: short sentences, and the field's own terms. Nothing else depends on prose."""
+"""The rules of wording: short sentences in the terms of the field."""
 
 from __future__ import annotations
 
