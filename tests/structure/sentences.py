@@ -11,9 +11,11 @@ from tests.structure.source import Source
 
 AVOID = (
     r"knobs?", r"few bits", r"go(?:es)? on", r"(?:stand|stood)s?", r"gives? way", r"not to be had",
-    r"(?:nothing|could|can) (?:to )?win", r"whoever", r"(?:not|is|are|was) told", r"holds? still",
+    r"(?:nothing|could|can) (?:to )?win", r"whoever", r"tells", r"told", r"holds? still",
     r"desks?", r"takes? turns", r"wants?", r"of (?:its|their|your) own", r"anew",
-    r"what came of", r"nobody", r"by itself",
+    r"what came of", r"(?:no|some|any|every)body", r"by itself", r"keepers?", r"teach(?:es)?",
+    r"give[ns]? (?:itself )?up", r"gives? back", r"lookahead", r"divided models?", r"made good",
+    r"wherever",
 )  # fmt: skip
 """Words that plain English of the field has others for."""
 
