@@ -41,13 +41,15 @@ class Shared:
         self._load_once()
 
     def _load_once(self) -> None:
-        """Its threads are there, and it has imported what takes time, before the first test."""
+        """Its threads are there, and it has imported what takes time, before the first test. Every
+        test finds it without a model."""
         events: list[object] = []
         self.listener = events.append
         config = EngineConfig(model=str(starter_model()), **SETTINGS)  # type: ignore[arg-type]
         self.engine.submit(messages.Load(config))
+        self.engine.submit(messages.Unload())
         deadline = time.monotonic() + LOAD_MS / 1000
-        while not any(isinstance(event, messages.Loaded) for event in list(events)):
+        while not any(isinstance(event, messages.Unloaded) for event in list(events)):
             assert time.monotonic() < deadline, events
             time.sleep(0.01)
 
