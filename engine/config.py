@@ -263,7 +263,7 @@ class EngineConfig:
     )
     gpu_memory_utilization: float = _setting(
         float, 0.9, Change.CACHE_REBUILD, "Memory utilization",
-        "Maximum fraction of the device's memory (RAM on the CPU) for the engine, at most the free "
+        "Maximum fraction of the device's memory (RAM on the CPU) for the engine. Capped by free "
         "memory less a reserve for the desktop.",
         minimum=0.05, maximum=1.0,
     )

@@ -30,8 +30,8 @@ from engine.evaluate.windows import DEFAULT_CONTEXT
 NAME = "evaluate"
 HELP = "Measure the quality loss of a precision."
 DESCRIPTION = """\
-Measure a model's perplexity on a text, and against a reference its KL divergence, top-1 agreement
-and similarity of final hidden states. With --prompts, compare the answers of both."""
+Measure a model's perplexity on a text. Against a reference: KL divergence, top-1 agreement and
+similarity of final hidden states. With --prompts, compare the answers of both."""
 EPILOG = """\
 examples:
   inferdeck evaluate --text starter

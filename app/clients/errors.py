@@ -96,8 +96,8 @@ def _of_tls(error: ssl.SSLError, host: str) -> TargetError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return TargetError(
             f"The certificate of {host} is not trusted: {error.verify_message}.",
-            "Use the name that the certificate is for, and add its authority to this machine's "
-            "(or name its file in SSL_CERT_FILE).",
+            "Use the certificate's host name. Add its authority to this machine's store, or set "
+            "SSL_CERT_FILE to its file.",
             is_final=True,
         )
     return TargetError(

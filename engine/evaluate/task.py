@@ -54,10 +54,10 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _EXAMPLE = '{"prompt": "Once upon a time"} or {"messages": [{"role": "user", "content": "Hi"}]}'
 
 PROMPT_LINES = (
-    'JSON, a line each: {"prompt": "..."} is raw text, which the model continues as it stands; '
-    '{"messages": [...]} goes through its chat template.'
+    'One JSON object per line: {"prompt": "..."} is raw text for the model to continue; '
+    '{"messages": [...]} goes through the chat template.'
 )
-"""The format, for whoever is asked for such a file."""
+"""The format of a file of prompts, for labels and help."""
 
 
 class TextError(InferdeckError):

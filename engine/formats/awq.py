@@ -108,7 +108,7 @@ class AWQWriter(Writer):
         if codes.zeros is None:
             return "it needs zero points, and these codes are symmetric"
         if codes.groups is not None:
-            return "its groups are neighbouring columns, and these are in an order of their own"
+            return "it groups neighboring columns, and these columns are reordered"
         outputs, inputs = codes.shape
         if outputs % 8:
             return f"it packs 8 outputs into a word, and 8 does not divide {outputs} outputs"

@@ -244,4 +244,4 @@ def _unexplained(name: str, info: TensorInfo) -> str:
             f"{name} of {list(info.shape)} in {info.dtype}: the experts of a layer quantized as "
             "one tensor are not supported"
         )
-    return f"{name} is in {info.dtype}, and nothing says what its numbers stand for"
+    return f"{name} has dtype {info.dtype}, which the format does not define"

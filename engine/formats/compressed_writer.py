@@ -34,7 +34,7 @@ class CompressedTensorsWriter(Writer):
         if not isinstance(codes, IntCodes) or codes.bits not in (4, 8):
             return f"{layout} holds 4-bit and 8-bit integers alone"
         if codes.groups is not None:
-            return "its groups are neighbouring columns, and these are in an order of their own"
+            return "it groups neighboring columns, and these columns are reordered"
         inputs = codes.shape[1]
         if layout == "int-quantized":
             if codes.bits != 8 or not codes.is_symmetric or codes.group_size != inputs:

@@ -23,8 +23,7 @@ from widgets.controls.layouts import STRETCH, vbox
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, restyle
 
 NOTHING_CHOSEN = (
-    "Select a model to see its size, its memory use and the precisions that fit on this machine, "
-    "before you load or download it."
+    "Select a model to see its size, its memory use and the precisions that fit on this machine."
 )
 Action = tuple[str, Callable[[], object]]
 

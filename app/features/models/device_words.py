@@ -177,7 +177,7 @@ def _heads_of(model: ModelInfo | None) -> tuple[tuple[int, str], ...]:
 
 
 def _groups(count: int, threads: int, nodes: int) -> str:
-    """ "2 groups of 4 threads · each on a NUMA node of its own"."""
+    """ "2 groups of 4 threads · one NUMA node each"."""
     if count == 1:
         together = "one thread computes all" if threads == 1 else f"{threads} threads compute all"
         return " · ".join(filter(None, (together, plural(nodes, "NUMA node") if nodes else "")))
@@ -185,7 +185,7 @@ def _groups(count: int, threads: int, nodes: int) -> str:
     if threads < count:
         words += f", more than the {plural(threads, 'CPU thread')}"
     if nodes >= count:
-        return f"{words} · each on a NUMA node of its own"
+        return f"{words} · one NUMA node each"
     if nodes == 1:
         return f"{words} · 1 NUMA node"
     return f"{words} · only {nodes} NUMA nodes" if nodes else words

@@ -188,8 +188,8 @@ def _check_fit(head: str, shape: HeadShape, target: str, hidden_size: int, vocab
         )
     if shape.hidden_size != hidden_size and not shape.owns_embeddings:
         raise DraftModelError(
-            f"The EAGLE-3 head {head} is {shape.hidden_size:,} wide and has no embeddings of its "
-            f"own; those of {target} are {hidden_size:,} wide.",
+            f"The EAGLE-3 head {head} has hidden size {shape.hidden_size:,} and no embeddings; "
+            f"{target} has hidden size {hidden_size:,}.",
             _TRAINED_FOR,
         )
 

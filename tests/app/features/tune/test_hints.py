@@ -112,7 +112,7 @@ def divided(idle: EngineSnapshot, count: int, device: str, threads: int = 8) -> 
         (1, 8, 2, "8 threads compute all · 2 NUMA nodes"),
         (1, 8, 0, "8 threads compute all"),
         (2, 2, 1, "2 groups of 1 thread · 1 NUMA node"),
-        (2, 8, 2, "2 groups of 4 threads · each on a NUMA node of its own"),
+        (2, 8, 2, "2 groups of 4 threads · one NUMA node each"),
         (4, 8, 2, "4 groups of 2 threads · only 2 NUMA nodes"),
         (2, 8, 0, "2 groups of 4 threads"),
         (4, 2, 1, "4 groups of 1 thread, more than the 2 CPU threads · 1 NUMA node"),
