@@ -121,11 +121,11 @@ class LoadBar(QFrame):
         )
         self.workload.setAccessibleName("Workload")
         self.pacing = ElidedCombo()
-        self.pacing.addItem("concurrent", CLOSED)
+        self.pacing.addItem("in flight", CLOSED)
         self.pacing.addItem("per second", OPEN)
         self.pacing.setAccessibleName("Arrival mode")
         self.pacing.setToolTip(
-            "concurrent: a constant number of requests in flight (closed loop).\nper second: "
+            "in flight: a constant number of concurrent requests (closed loop).\nper second: "
             "random arrivals with this mean rate (Poisson, open loop)."
         )
         self.concurrency = QSpinBox()

@@ -319,7 +319,7 @@ def test_what_could_not_be_launched_ahead_is_told_of_and_does_not_flood(
     assert list(told.values()) == [1, 2, 4, 8]
     assert len(engine.model_info.notices) == len(before) + 1
     last = engine.model_info.notices[-1]
-    assert "8 times" in last and "CUDA out of memory)" in last and engine.times_not_async == 11
+    assert " 8 " in last and "CUDA out of memory" in last and engine.times_not_async == 11
     engine.reconfigure(block_size=2 * engine.config.block_size)
     assert engine.model_info.notices == before and engine.times_not_async == 0
 
