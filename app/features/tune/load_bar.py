@@ -122,10 +122,10 @@ class LoadBar(QFrame):
         self.workload.setAccessibleName("Workload")
         self.pacing = ElidedCombo()
         self.pacing.addItem("in flight", CLOSED)
-        self.pacing.addItem("per second", OPEN)
+        self.pacing.addItem("req/s", OPEN)
         self.pacing.setAccessibleName("Arrival mode")
         self.pacing.setToolTip(
-            "in flight: a constant number of concurrent requests (closed loop).\nper second: "
+            "in flight: a constant number of concurrent requests (closed loop).\nreq/s: "
             "random arrivals with this mean rate (Poisson, open loop)."
         )
         self.concurrency = QSpinBox()
