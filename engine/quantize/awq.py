@@ -25,11 +25,10 @@ from engine.quantize.grid import Grid, best_ranges, may_clip
 from engine.quantize.groups import Group, Product
 from engine.quantize.statistics import Inputs, collect, collect_briefly
 from engine.quantize.targets import Piece
-from engine.quantize.work import STORED, LayerWork, Store
+from engine.quantize.work import NO_TOKENS, STORED, LayerWork, Store
 
 RATIOS = 20
 NO_OPERATION = "not scaled: no preceding layer to fold the scales into"
-NO_TOKENS = "no calibration token reached it: rounded to nearest"
 
 
 class Scales(NamedTuple):

@@ -19,7 +19,7 @@ from engine.quantize.grid import Grid
 from engine.quantize.groups import Group, Product
 from engine.quantize.statistics import Inputs, collect_briefly
 from engine.quantize.targets import Piece
-from engine.quantize.work import LayerWork, Store
+from engine.quantize.work import NO_TOKENS, LayerWork, Store
 
 BLOCK = 128
 _DAMPING_STEPS = 6
@@ -151,7 +151,6 @@ def _is_finite(matrix: Tensor) -> bool:
     return all(bool(torch.isfinite(part).all()) for part in matrix.split(BLOCK))
 
 
-NO_TOKENS = "no calibration token reached it: rounded to nearest"
 NOT_INVERTIBLE = "no usable Hessian: rounded to nearest"
 HESSIAN_BYTES = 2**29
 """Most memory for Hessians at a time; one is kept in any case. Experts take turns."""

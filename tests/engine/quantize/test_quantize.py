@@ -27,7 +27,7 @@ from engine.quantize import layer_by_layer, output_folder, quantize
 from engine.quantize import output_folder as shards
 from engine.quantize.layer_by_layer import LayerByLayer
 from engine.quantize.recipe import METHODS, RESULT_FILE, QuantizeResult, Recipe
-from engine.quantize.work import LayerWork
+from engine.quantize.work import NO_TOKENS, LayerWork
 from tests import heap
 from tests.engine.quantize import quantized_models as models
 
@@ -162,7 +162,7 @@ def test_experts_that_saw_no_token_are_rounded_and_named(tmp_path: Path) -> None
     reroute(source)
     for method in ("awq", "gptq"):
         result = run(source, tmp_path / method, method)
-        noted = {x.name for layer in result.layers for x in layer.linears if "no token" in x.note}
+        noted = {x.name for layer in result.layers for x in layer.linears if x.note == NO_TOKENS}
         assert noted == {
             f"model.layers.{layer}.mlp.experts.{expert}.{name}_proj"
             for layer in (0, 1)

@@ -74,7 +74,7 @@ def test_a_draft_is_chosen_shown_changed_and_removed(
     choose(qtbot, application, "draft_model")
     config = application.bridge.config
     assert config is not None and config.speculative_model == str(starter_draft())
-    assert "same vocabulary" in panel.rows[MODEL].hint and "8x smaller" in panel.rows[MODEL].hint
+    assert "558 K" in panel.rows[MODEL].hint and "8×" in panel.rows[MODEL].hint
     text, drafted = asked(qtbot, application)
     assert text == plain
     qtbot.waitUntil(views.verdict.isVisible, timeout=5000)
