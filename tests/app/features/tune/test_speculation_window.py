@@ -92,7 +92,7 @@ def test_a_draft_is_chosen_shown_changed_and_removed(
     choose(qtbot, application, "eagle3")  # a head in place of the model
     config = application.bridge.config
     assert config is not None and config.speculative_model == str(starter_head())
-    assert "made for this model" in panel.rows[MODEL].hint
+    assert "1.05 M" in panel.rows[MODEL].hint
     assert asked(qtbot, application)[0] == plain
 
     ask(application, LONG)  # another method, then none
