@@ -118,8 +118,8 @@ class EngineConfig:
     )
     tensor_parallel_size: int = _setting(
         int, 1, Change.RELOAD, "Tensor parallel size",
-        "Number of GPUs that share each layer, from the chosen device on. On the CPU: thread "
-        "groups, one per NUMA node if there are enough.",
+        "Number of GPUs that share each layer, starting at the chosen device. On the CPU: thread "
+        "groups, one per NUMA node where possible.",
         minimum=1, maximum=8, unit="ranks",
     )
     pipeline_parallel_size: int = _setting(
@@ -152,7 +152,7 @@ class EngineConfig:
     )
     quantization_group_size: int = _setting(
         int, 128, Change.RELOAD, "Group size",
-        "Inputs per scale of int4. Smaller groups: better quality, more memory.",
+        "Input channels per int4 scale. Smaller groups: better quality, more memory.",
         minimum=32, maximum=256, unit="inputs",
     )
     quantization_head: str = _setting(

@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     cut.add_argument(
         "--stride", metavar="N", type=parse_positive,
-        help="Tokens between windows. Default: a window less one.",
+        help="Stride between windows in tokens. Default: the window length minus 1.",
     )  # fmt: skip
     cut.add_argument(
         "--max-tokens", metavar="N", type=parse_positive,

@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     where.add_argument(
         "--shutdown-timeout", metavar="S", type=float, default=10.0,
-        help="Seconds for running replies after Ctrl-C. Default: 10.",
+        help="Seconds that running replies get to finish after Ctrl-C. Default: 10.",
     )  # fmt: skip
     where.add_argument(
         "--json", action="store_true",

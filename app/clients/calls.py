@@ -127,7 +127,7 @@ def remark(dialect: Dialect, names: tuple[str, ...]) -> str:
     """Names parameters that were not sent; "" when all were."""
     if not names:
         return ""
-    return f"{dialect} does not support {', '.join(names)}. The reply ignores them."
+    return f"{dialect} does not support {', '.join(names)}; the request was sent without them."
 
 
 TAKES_IDS = frozenset(

@@ -142,8 +142,7 @@ log = logging.getLogger(__name__)
 
 SERVICE = "inferdeck"
 NO_KEYRING = (
-    "No keyring on this system: the key is kept until the program exits, and written to no "
-    "file."
+    "No keyring on this system: the program keeps the key in memory only, until it exits."
 )
 _NOT_SAFE = ("keyring.backends.fail", "keyring.backends.null", "keyrings.alt")
 """Backends that keep nothing, or that keep keys in a file as they are."""

@@ -54,7 +54,7 @@ def of_transport(error: Exception, host: str) -> TargetError:
         if "incomplete" in str(error) or "peer closed" in str(error):
             return TargetError(
                 f"{host} closed the connection during its response.",
-                "Check that the server runs, and its log.",
+                "Check that the server is running, and see its log.",
             )
         return TargetError(
             f"{host} is not an HTTP server.",
@@ -68,7 +68,7 @@ def of_transport(error: Exception, host: str) -> TargetError:
         )  # fmt: skip
     if isinstance(error, httpx.NetworkError):
         return TargetError(
-            f"Connection to {host} lost.", "Check that the server runs, and its log."
+            f"Connection to {host} lost.", "Check that the server is running, and see its log."
         )
     words = str(error).strip() or type(error).__name__
     return TargetError(f"Cannot query {host}: {words}.", "Check the address and the network.")

@@ -113,6 +113,6 @@ class Fetcher:
 
     def _too_long(self) -> TargetError:
         return TargetError(
-            f"{self._address.host} sends more than {MOST_BYTES // 2**20} MiB for a small query.",
+            f"{self._address.host} answered a small query with over {MOST_BYTES // 2**20} MiB.",
             "Check the address: it is not a model server.", is_final=True,
         )  # fmt: skip

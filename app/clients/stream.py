@@ -225,7 +225,7 @@ class Streamer:
         return TargetError(
             f"{self._address.host} stopped during the reply, after "
             f"{reader.num_tokens:,} tokens.",
-            "The text so far is kept. Check that the server runs, and its log.",
+            "The text so far is kept. Check that the server is running, and see its log.",
         )
 
 

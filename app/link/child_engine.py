@@ -78,7 +78,7 @@ def _signal_name(number: int) -> str:
 def _remedy_of_start(code: int) -> str:
     if code < 0:
         return _reason(code)[1]
-    return "See the log, or set Run engine in to This process in the settings."
+    return "See the log, or set “Run engine in” to “This process” in the settings."
 
 
 def _with_last(sentence: str, lines: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ def _visit(camera: Camera, name: str, url: str) -> Iterator[Path]:
     camera.wait_for_replies()
     switch.back()
     here = lambda: not bridge.is_remote and bridge.is_ready
-    camera.wait(here, LOAD_TIMEOUT_S, "the window did not come back")
+    camera.wait(here, LOAD_TIMEOUT_S, "the window did not return to the local engine")
 
 
 @contextmanager

@@ -93,11 +93,11 @@ def _models(camera: Camera) -> Iterator[Path]:
     """The first-run page, and what of a real size fits this machine."""
     place = camera.application.pages.models_place
     place.show_welcome()
-    camera.wait(place.welcome.fits.isVisible, ESTIMATE_TIMEOUT_S, "the estimates did not come")
+    camera.wait(place.welcome.fits.isVisible, ESTIMATE_TIMEOUT_S, "the estimates did not appear")
     yield from camera.in_both_modes("welcome", camera.window)
     place.page.show_shapes()
     fits = place.page.detail.fits
-    camera.wait(lambda: not fits.isHidden(), ESTIMATE_TIMEOUT_S, "the estimate did not come")
+    camera.wait(lambda: not fits.isHidden(), ESTIMATE_TIMEOUT_S, "the estimate did not appear")
     yield from camera.in_both_modes("models-fit", camera.window)
     camera.window.show_page(0)
 
@@ -238,7 +238,8 @@ def _comparison(camera: Camera) -> Iterator[Path]:
         window.add_prompt()
     window.sides[1].precision.choose({"quantization": "int4"})
     window.start.click()
-    camera.wait(lambda: not desk.runner.is_running, REPLY_TIMEOUT_S, "nothing was compared")
+    done = lambda: not desk.runner.is_running
+    camera.wait(done, REPLY_TIMEOUT_S, "the comparison did not finish")
     yield from camera.in_both_modes("compare", window)
     window.close()
 
@@ -285,7 +286,7 @@ def _open_model(camera: Camera) -> Iterator[Path]:
     dialog = camera.application.dialogs.model_dialog
     assert dialog is not None
     dialog.choose(shape_sources()[0])
-    camera.wait(lambda: dialog.can_open, ESTIMATE_TIMEOUT_S, "the estimate did not come")
+    camera.wait(lambda: dialog.can_open, ESTIMATE_TIMEOUT_S, "the estimate did not appear")
     yield from camera.in_both_modes("open-model", dialog)
     dialog.reject()
 

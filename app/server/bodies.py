@@ -186,7 +186,7 @@ _REFUSED = (
     )),
     Refused("use_beam_search", "replies are sampled.", (False,)),
     Refused("best_of", "set n and choose.", (1,)),
-    Refused("length_penalty", "it belongs to beam search.", (1,)),
+    Refused("length_penalty", "it applies to beam search only.", (1,)),
     Refused("bad_words", "set logit_bias for their tokens.", ([],)),
     Refused("allowed_token_ids", "set logit_bias for the others."),
     Refused("prompt_logprobs", "logprobs cover the reply only."),
@@ -283,7 +283,7 @@ class CompletionBody(ReplyBody, kw_only=True):  # type: ignore[call-arg]
     refused = (
         *_REFUSED,
         Refused("echo", "the reply excludes the prompt.", (False,)),
-        Refused("suffix", "text is continued, not filled in.", ("",)),
+        Refused("suffix", "the server has no fill-in-the-middle.", ("",)),
         Refused("add_special_tokens", "send token ids for a prompt without them.", (True,)),
         Refused("prompt_embeds", "send text or token ids."),
     )

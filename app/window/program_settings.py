@@ -108,7 +108,8 @@ _ALL = (
     ),
     Preference(
         "text_size", "Appearance", "Text size",
-        "Relative to the system's. A layout with its own size applies until you set one here.", 100,
+        "Relative to the system font size. A layout's own size applies until you set one here.",
+        100,
         minimum=80, maximum=160, unit="%", steps=(80, 90, 100, 110, 120, 130, 140, 150, 160),
         words="look font zoom scale large small accessibility",
     ),

@@ -195,7 +195,7 @@ class SnapshotReader:
     def _request(self, r: WireRequest, before: tuple[TokenEvent, ...]) -> RequestSnapshot:
         here = self._here
         if not 0 <= r.known <= len(before):
-            raise ProtocolError("The token times of a request continue times that were never sent.")
+            raise ProtocolError("A request refers to token times that the server never sent.")
         tokens = before[: r.known] + tuple(TokenEvent(here(t), n) for t, n in r.tokens)
         return RequestSnapshot(
             r.request_id, r.state, r.num_prompt_tokens, r.num_cached_tokens,

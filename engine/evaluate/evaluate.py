@@ -158,12 +158,12 @@ class _Evaluation:
         if num_scored < FEWEST_TOKENS:
             raise TextError(
                 f"{self.task.text_name or 'The text'} has {num_scored:,} tokens to score.",
-                f"Give at least {FEWEST_TOKENS}; some thousands make the figures steady.",
+                f"Give at least {FEWEST_TOKENS}; a few thousand give stable results.",
             )
         if num_scored < FEW_TOKENS:
             self._notices.append(
-                f"{num_scored:,} tokens are few: another text of this length may give other "
-                "figures."
+                f"{num_scored:,} tokens is a small sample: another text of this length may give "
+                "different results."
             )
 
     def _text_facts(self, text: EncodedText, tokenizer: Tokenizer) -> TextFacts:

@@ -98,7 +98,7 @@ def read_text(file: Path) -> str:
             "Save it as UTF-8.",
         ) from error
     if not text.strip():
-        raise TextError(f"{file} is empty.", "Give a text of some thousand words.")
+        raise TextError(f"{file} is empty.", "Give a text of a few thousand words.")
     return text
 
 
@@ -117,8 +117,8 @@ def _read(file: Path) -> bytes:
         size = file.stat().st_size
         if size > LARGEST:
             raise TextError(
-                f"{file} has {size:,} bytes; {LARGEST:,} are the most.",
-                "Cut a part out of it: some hundred thousand bytes make steady figures.",
+                f"{file} has {size:,} bytes; the limit is {LARGEST:,}.",
+                "Use an excerpt: a few hundred thousand bytes give stable results.",
             )
         return file.read_bytes()
     except OSError as error:

@@ -47,7 +47,7 @@ class AWQFormat(CheckpointFormat):
         bits = settings.integer("bits", "w_bit")
         if bits != _BITS:
             raise UnsupportedModelError(
-                f"{settings.source} says AWQ with {bits} bits; its layout exists for 4.",
+                f"{settings.source} specifies AWQ with {bits} bits; Inferdeck reads 4.",
                 "Choose a 4-bit checkpoint, or its 16-bit original.",
             )
         version = settings.text("version", "format", "checkpoint_format", default="gemm").lower()
@@ -55,7 +55,7 @@ class AWQFormat(CheckpointFormat):
             version = "llm-awq"
         if version != "gemm":
             raise UnsupportedModelError(
-                f"{settings.source} says AWQ in the {version!r} layout; Inferdeck reads GEMM.",
+                f"{settings.source} specifies AWQ in the {version!r} layout; Inferdeck reads GEMM.",
                 "Choose the model's AWQ checkpoint in the GEMM layout (most are), or quantize the "
                 "16-bit model with Inferdeck.",
             )
@@ -104,7 +104,7 @@ class AWQWriter(Writer):
 
     def refusal(self, codes: Codes) -> str:
         if not isinstance(codes, IntCodes) or codes.bits != _BITS:
-            return "it holds 4-bit integers alone"
+            return "it supports 4-bit integers only"
         if codes.zeros is None:
             return "it needs zero points, and these codes are symmetric"
         if codes.groups is not None:

@@ -52,7 +52,7 @@ class BitsAndBytesFormat(CheckpointFormat):
         in_4 = settings.flag("load_in_4bit", "_load_in_4bit", default=False)
         if not in_4 and not settings.flag("load_in_8bit", "_load_in_8bit", default=False):
             raise CheckpointError(
-                f"{settings.source} says neither load_in_4bit nor load_in_8bit.", CHECK_SETTINGS
+                f"{settings.source} sets neither load_in_4bit nor load_in_8bit.", CHECK_SETTINGS
             )
         if in_4 and self._kind not in ("nf4", "fp4"):
             raise UnsupportedModelError(
@@ -67,7 +67,7 @@ class BitsAndBytesFormat(CheckpointFormat):
     def title(self) -> str:
         if self.bits == 8:
             return "bitsandbytes, 8 bits, a scale per output"
-        double = ", scales quantized again" if self._double else ""
+        double = ", double quantization" if self._double else ""
         return f"bitsandbytes, {self._kind.upper()}{double}"
 
     def describe(self) -> dict[str, Any]:
@@ -183,9 +183,9 @@ class BitsAndBytesWriter(Writer):
 
     def refusal(self, codes: Codes) -> str:
         if not isinstance(codes, TableCodes) or codes.table.tolist() != _NF4:
-            return "it holds NF4 codes alone"
+            return "it supports NF4 codes only"
         if codes.block_size not in _BLOCKS:
-            return f"its kernels know blocks of {_BLOCKS}, and these are of {codes.block_size}"
+            return f"its kernels support blocks of {_BLOCKS}; these have {codes.block_size}"
         return ""
 
     def _config(self, made: Made) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def check_values(codes: Codes) -> None:
         if bad:
             raise Misfit(f"{bad} of its {codes.values.numel()} float8 values are not numbers")
     elif isinstance(codes, TableCodes) and not bool(torch.isfinite(codes.table).all()):
-        raise Misfit("its table of 16 values holds some that are not finite")
+        raise Misfit("its table of 16 values has non-finite entries")
 
 
 def _check_ints(codes: IntCodes) -> None:

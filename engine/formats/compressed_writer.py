@@ -32,13 +32,13 @@ class CompressedTensorsWriter(Writer):
         if layout == "float-quantized":
             return _float_refusal(codes)
         if not isinstance(codes, IntCodes) or codes.bits not in (4, 8):
-            return f"{layout} holds 4-bit and 8-bit integers alone"
+            return f"{layout} supports 4-bit and 8-bit integers only"
         if codes.groups is not None:
             return "it groups neighboring columns, and these columns are reordered"
         inputs = codes.shape[1]
         if layout == "int-quantized":
             if codes.bits != 8 or not codes.is_symmetric or codes.group_size != inputs:
-                return "int-quantized holds symmetric 8-bit codes with a scale per output alone"
+                return "int-quantized supports only symmetric 8-bit codes with one scale per output"
         elif inputs % codes.group_size:
             return f"groups of {codes.group_size} do not divide {inputs} inputs"
         return ""
@@ -102,7 +102,7 @@ class CompressedTensorsWriter(Writer):
 
 def _float_refusal(codes: Codes) -> str:
     if not isinstance(codes, FloatCodes):
-        return "float-quantized holds float8 values alone"
+        return "float-quantized supports float8 values only"
     if codes.block != (1, codes.shape[1]):
-        return f"it takes a scale per output, and these have one per block of {codes.block}"
+        return f"it supports one scale per output; these have one per block of {codes.block}"
     return ""

@@ -115,7 +115,7 @@ def modelopt_format(settings: Settings) -> FP8Format:
     algorithm = settings.text("quant_algo").upper()
     if algorithm not in _MODELOPT_BLOCKS:
         raise UnsupportedModelError(
-            f"{settings.source} says ModelOpt's {algorithm}; Inferdeck reads "
+            f"{settings.source} specifies ModelOpt's {algorithm}; Inferdeck reads "
             f"{', '.join(_MODELOPT_BLOCKS)}.",
             "Choose the model's FP8, AWQ or GPTQ checkpoint, or the one that it was quantized "
             "from.",

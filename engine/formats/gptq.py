@@ -51,7 +51,7 @@ class GPTQFormat(CheckpointFormat):
             layout = "marlin"
         if layout not in ("gptq", "gptq_v2"):
             raise UnsupportedModelError(
-                f"{settings.source} says GPTQ in the {layout!r} layout; Inferdeck reads gptq "
+                f"{settings.source} specifies GPTQ in the {layout!r} layout; Inferdeck reads gptq "
                 "and gptq_v2.",
                 "Choose the model's checkpoint in the standard GPTQ layout.",
             )
@@ -64,7 +64,7 @@ class GPTQFormat(CheckpointFormat):
 
     @property
     def title(self) -> str:
-        ordered = ", columns by activation" if self.desc_act else ""
+        ordered = ", activation order" if self.desc_act else ""
         return f"GPTQ, {self.bits} bits, {in_words(self.group_size)}{ordered}"
 
     def describe(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class GPTQWriter(Writer):
 
     def refusal(self, codes: Codes) -> str:
         if not isinstance(codes, IntCodes) or codes.bits not in _ONES:
-            return "it holds 4-bit and 8-bit integers alone"
+            return "it supports 4-bit and 8-bit integers only"
         for count, what in zip(codes.shape, ("outputs", "inputs"), strict=True):
             if count % per_word(codes.bits):
                 return (
@@ -178,7 +178,7 @@ class GPTQWriter(Writer):
 def _check(bits: int, group_size: int, source: str) -> None:
     if bits not in _ONES:
         raise UnsupportedModelError(
-            f"{source} says GPTQ with {bits} bits; Inferdeck reads 4 and 8.",
+            f"{source} specifies GPTQ with {bits} bits; Inferdeck reads 4 and 8.",
             "Choose a checkpoint with 4 or 8 bits.",
         )
     if group_size != -1 and group_size <= 0:

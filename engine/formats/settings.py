@@ -261,7 +261,7 @@ def _refuse_extras(settings: Settings) -> None:
         )
     if settings.table("transform_config").get("config_groups"):
         raise UnsupportedModelError(
-            f"{settings.source} has a transform_config: activations are rotated before they meet "
-            "the weights, which is not supported.",
+            f"{settings.source} has a transform_config: Inferdeck does not support rotated "
+            "activations.",
             _OTHER,
         )

@@ -81,7 +81,9 @@ class Writer(ABC):
         if layout and layout not in self.layouts:
             raise ConfigError(
                 f"{self.method} has no layout {layout!r}.",
-                f"Choose one of {', '.join(self.layouts)}." if self.layouts else "It has one only.",
+                f"Choose one of {', '.join(self.layouts)}."
+                if self.layouts
+                else "Leave the layout out: there is only one.",
             )
         self.layout = layout
 
@@ -135,6 +137,6 @@ def half_refusal(scales: Tensor) -> str:
     if not changed:
         return ""
     return (
-        f"it keeps scales in float16, which would change {changed} of {scales.numel()} "
+        f"it stores scales in float16, which would change {changed} of {scales.numel()} "
         f"(largest {float(scales.abs().max()):.3g}); round the scales before the codes are chosen"
     )

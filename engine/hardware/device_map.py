@@ -31,7 +31,7 @@ def check_gpu_layers(value: object) -> None:
         return
     raise ConfigError(
         f"gpu_layers is {value!r}.",
-        'Use "auto", "all", or a number of layers from "1"; for none, choose the device cpu.',
+        'Use "auto", "all", or at least "1". For no GPU layers, choose the device cpu.',
     )
 
 

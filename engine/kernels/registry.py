@@ -90,7 +90,7 @@ def quantized_choices() -> tuple[Choice, ...]:
         f"compiled by {found.library.compiler} for {found.library.instructions}: reads weights "
         "once, packed; each row's result is independent of the batch; only int8 rounds activations"
     )
-    fused = "compiled: one pass each, float32 inside, rounded once"
+    fused = "compiled: one pass each, computed in float32, rounded once"
     return (
         Choice("linear, quantized", "any", 1, "native", why),
         Choice("linear, quantized, rows not a multiple of the group", "any", 1, "tiled", tiled),
@@ -109,23 +109,23 @@ def choices() -> list[Choice]:
 def gpu_choices(device: torch.device) -> list[Choice]:
     """The choices on one GPU."""
     if problem(device):
-        why = f"{problem(device)}: dequantized in stripes, then torch's product"
+        why = f"{problem(device)}: dequantized in stripes, then torch matmul"
         return [Choice(f"linear, quantized, {device}", "any", 1, "stripes", why)]
     grouped = f"linear, packed 4 and 8 bits and nf4, {device}"
     integers, floats = f"linear, int8, {device}", f"linear, fp8, {device}"
     many = per_channel.FEW_ROWS + 1
     found = [
-        Choice(grouped, "any", 1, "one row", "limited by reading: no tensor cores"),
+        Choice(grouped, "any", 1, "one row", "memory-bound: no tensor cores"),
         Choice(grouped, "any", 2, "few rows", "reads each weight once, dequantizes in registers"),
         Choice(grouped, "any", packed.FEW_ROWS + 1, "tile", "the same in tiles of up to 64 rows"),
         Choice(
             grouped, "any", packed.TILE_ROWS + 1, "stripes",
-            "limited by arithmetic: dequantized, then torch's product; fewer rows where measured "
+            "compute-bound: dequantized, then torch matmul; fewer rows where measured "
             "to be faster at load",
         ),
         Choice(integers, "any", 1, "triton", "integers, exact; activations rounded per row"),
-        Choice(integers, "any", many, "torch", "the same integers, torch's product"),
-        Choice(floats, "any", 1, "triton", "limited by reading: activations not rounded"),
+        Choice(integers, "any", many, "torch", "the same integers, torch matmul"),
+        Choice(floats, "any", 1, "triton", "memory-bound: activations not rounded"),
     ]  # fmt: skip
     if device_of(device).capability >= (8, 9):
         why = "one scale per output: activations rounded to float8 per row"
@@ -148,9 +148,9 @@ def _float32_choices() -> tuple[Choice, ...]:
     times = {key: sum(found[key] for found in few) for key in candidates}
     reason = _measured(times, torch.get_num_threads())
     return (
-        Choice("linear", "float32", 1, "torch", "one row: a product of matrix and vector"),
+        Choice("linear", "float32", 1, "torch", "one row: matrix-vector product"),
         Choice("linear", "float32", 2, faster("torch", times), reason),
-        Choice("linear", "float32", MANY_ROWS, "torch", "many rows: limited by arithmetic"),
+        Choice("linear", "float32", MANY_ROWS, "torch", "many rows: compute-bound"),
     )
 
 

@@ -216,7 +216,7 @@ def _find_head(model: nn.Module, source: WeightSource, device_map: DeviceMap) ->
     found = find_head(model, device_map)
     if isinstance(found, Head):
         return None if found.head_name in source.quantized else found
-    source.notices.append(f"Output head and embeddings stay plain: {found}.")
+    source.notices.append(f"Output head and embeddings are not quantized: {found}.")
     return None
 
 
@@ -231,7 +231,7 @@ def _slow_kernels(request: LoadRequest) -> list[str]:
             f"support multiples of {multiple}."
         )
     if CPU in devices and request.is_quantized and (why := remedy()):
-        notices.append(f"PyTorch computes quantized products on the CPU, which is slower: {why}.")
+        notices.append(f"Quantized matmuls run in PyTorch on the CPU, which is slower: {why}.")
     return notices
 
 

@@ -150,7 +150,7 @@ def compute_buffers(model: nn.Module, device_map: DeviceMap) -> None:
         unset = [n for n in names if _has_nan(module.get_buffer(n))]
         if unset:
             raise UnsupportedModelError(
-                f"{type(module).__name__} leaves its buffer {unset[0]} unset when it is loaded.",
+                f"{type(module).__name__} does not initialize its buffer {unset[0]}.",
                 "Update transformers, or choose another model.",
             )
 

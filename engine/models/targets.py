@@ -139,7 +139,7 @@ def find_head(model: nn.Module, device_map: DeviceMap) -> Head | str:
     """Head and embeddings of a model; or why they stay plain."""
     device = torch.device(device_map.last)
     if device.type != "cpu" and not is_usable(device):
-        return "int8 products on a GPU need Triton"
+        return "int8 matmul on a GPU needs Triton"
     head = model.get_output_embeddings()  # type: ignore[operator]
     embedding = model.get_input_embeddings()  # type: ignore[operator]
     paths = {id(module): path for path, module in model.named_modules()}

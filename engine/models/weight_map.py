@@ -309,7 +309,7 @@ def _check_shapes(result: WeightMap, reference: nn.Module) -> None:
             wrong.append(f"{name} is {list(info.shape)}, expected {list(wanted)}")
     if wrong:
         raise CheckpointError(
-            f"{len(wrong)} tensors have another shape than config.json says: {few(wrong)}.",
+            f"{len(wrong)} tensors have a different shape than in config.json: {few(wrong)}.",
             "Check that config.json belongs to these weights.",
         )
 

@@ -79,7 +79,7 @@ def shape_of(config: Any, size: int) -> Shape:
     whole, part = build_on_meta(config), build_on_meta(own)
     names, parts = whole.state_dict(), part.state_dict()
     if set(names) != set(parts):
-        raise _cannot(whole, "its shards have other weights than the model")
+        raise _cannot(whole, "its shards have different weights from the model's")
     _check_buffers(whole, part)
     cuts = {
         name: _cut(whole, name, tuple(names[name].shape), tuple(parts[name].shape), size)
@@ -149,7 +149,8 @@ def _cut(
         raise _cannot(model, f"{name} is {list(whole)}, and {list(part)} in a shard")
     (dim,) = differ
     if len(whole) == 1 and name.endswith(".weight"):
-        raise _cannot(model, f"{name} is a norm over all {whole[0]:,} elements, which would be cut")
+        why = f"{name} is a norm over all {whole[0]:,} elements and cannot be sharded"
+        raise _cannot(model, why)
     segments = _segments(model, name, whole[dim])
     if sum(-(-segment // size) for segment in segments) != part[dim]:
         raise _cannot(model, f"{name} is {list(whole)}, and {list(part)} in a shard")

@@ -159,7 +159,7 @@ def _messages(values: list[Any], where: str) -> Text:
             and isinstance(message.get("content"), str)
         ):
             raise ConfigError(
-                f"{where} has a message without a role and a text as its content.", _REMEDY
+                f"{where} has a message without a text role and content.", _REMEDY
             )
     if not values:
         raise ConfigError(f"{where} has no messages.", _REMEDY)

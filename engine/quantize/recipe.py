@@ -112,7 +112,7 @@ class Recipe:
         facts = self.facts
         if self.bits is not None and self.bits not in facts.bits:
             raise ConfigError(
-                f"{self.method} does not make {self.bits} bits.",
+                f"{self.method} does not support {self.bits} bits.",
                 f"Choose {_or(facts.bits)}.",
             )
         if facts.is_grouped and self.group_size not in GROUP_SIZES:
@@ -123,10 +123,11 @@ class Recipe:
         if fixed:
             kind = "symmetric" if facts.symmetric else "asymmetric"
             raise ConfigError(
-                f"{self.method} is always {kind} here.", "Leave that setting out, or choose rtn."
+                f"{self.method} is always {kind} in Inferdeck.",
+                "Leave that setting out, or choose rtn.",
             )
         if self.desc_act and self.method != "gptq":
-            raise ConfigError(f"desc_act belongs to gptq, not to {self.method}.", "Leave it out.")
+            raise ConfigError(f"desc_act applies to gptq, not {self.method}.", "Leave it out.")
 
 
 def matches(module: str, pattern: str) -> bool:

@@ -166,8 +166,8 @@ def find_targets(
     _check_groups(pieces, recipe)
     if not pieces:
         raise ConfigError(
-            f"Nothing of {checkpoint.name} is left to quantize: {len(candidates)} matrices found, "
-            f"{len(candidates)} excluded.",
+            f"No modules of {checkpoint.name} are left to quantize: {len(candidates)} matrices "
+            f"found, {len(candidates)} excluded.",
             "Exclude fewer modules.",
         )
     for index in range(len(layers)):
@@ -226,7 +226,7 @@ def _whole_experts(pieces: list[Piece], all_pieces: list[Piece], targets: Target
     for piece in all_pieces:
         if piece.cut_from and _experts_of(piece) in kept:
             targets.reasons.pop(piece.module, None)
-            targets.reasons[piece.cut_from] = "excluded: experts are cut all or not at all"
+            targets.reasons[piece.cut_from] = "excluded: experts are quantized all or none"
     return [p for p in pieces if not p.cut_from or _experts_of(p) not in kept]
 
 

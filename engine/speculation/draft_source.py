@@ -91,8 +91,8 @@ def _check_vocabulary(
         example = f" Token {i} is {mine[i]!r} in the draft model and {theirs[i]!r} in the model."
     raise DraftModelError(
         f"The vocabularies of draft model {draft.name} and {target.name} differ: "
-        f"{len(mine):,} and {len(theirs):,} tokens, {len(different):,} ids with other "
-        f"texts.{example}",
+        f"{len(mine):,} and {len(theirs):,} tokens, {len(different):,} ids with "
+        f"different texts.{example}",
         "Choose a draft model of the same family, with the same tokenizer.",
     )
 
@@ -113,13 +113,13 @@ def draft_source(
             )
         if config.pipeline_parallel_size > 1:
             raise DraftModelError(
-                "EAGLE-3 needs all hidden states on one device; pipeline parallelism has the "
-                f"layers on {config.pipeline_parallel_size} GPUs.",
+                "EAGLE-3 needs all hidden states on one device; pipeline parallelism puts "
+                f"the layers on {config.pipeline_parallel_size} GPUs.",
                 "Use the method draft_model or ngram, or set pipeline_parallel_size to 1.",
             )
         if host_layers:
             raise DraftModelError(
-                "EAGLE-3 needs all hidden states and embeddings on one device; CPU offload has "
+                "EAGLE-3 needs all hidden states and embeddings on one device; CPU offload keeps "
                 f"{host_layers} layers of {checkpoint.name} on the CPU.",
                 "Use the method draft_model or ngram, or fit all layers on the GPU: quantize the "
                 "weights, or shorten the context.",

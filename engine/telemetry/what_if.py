@@ -155,8 +155,8 @@ def _kv_dtype(situation: Situation) -> Ceiling | None:
     factor = narrow / now
     share = situation.whole.shares().kv
     why = (
-        f"Reading the KV cache takes {_percent(share)} of the time. 8 bits need {factor:.2f} of "
-        "the bytes and hold more tokens."
+        f"Reading the KV cache takes {_percent(share)} of the time. An 8-bit cache "
+        f"needs {factor:.2f} of the bytes and holds more tokens."
     )
 
     def smaller(work: Work) -> Work:
@@ -290,8 +290,9 @@ def _speculation(situation: Situation) -> Ceiling | None:
     ratio = 1 / _of_work(situation.decoding, setting, label, "", verify, "").factor
     tokens = expected_tokens(DRAFT_ACCEPTANCE, DRAFT_LENGTH)
     why = (
-        f"Free drafts with {_percent(DRAFT_ACCEPTANCE)} acceptance give {tokens:.2f} tokens per "
-        f"step for {DRAFT_LENGTH} drafted. Verification makes a decode step {ratio:.2f}× as long."
+        f"Zero-cost drafts with {_percent(DRAFT_ACCEPTANCE)} acceptance give {tokens:.2f} tokens "
+        f"per step for {DRAFT_LENGTH} drafted. Verification makes a decode step {ratio:.2f}× as "
+        "long."
     )
     value = f"{DRAFT_LENGTH} draft tokens"
     return Ceiling(setting, label, value, max(1.0, tokens / ratio), "decode speed", why)

@@ -99,7 +99,7 @@ def _ago(seconds: float) -> str:
 
 
 EMPTY_TEXT = "Open a model to see its KV blocks."
-HINT = "Point at a block to read it. Click it to highlight its request."
+HINT = "Point at a block to see its tokens. Click it to highlight its request."
 LEGEND = (
     Swatch("in use (one colour per request)", lambda table: table.series.owners[:3]),
     Swatch("shared", lambda table: table.series.owners[:1], mark="text"),

@@ -172,8 +172,8 @@ def context_warning(use: ContextUse) -> str:
         )
     if use.draft and use.room <= 0:
         return (
-            f"Too long: about {use.total:,} tokens, the context has {use.limit:,} with the reply. "
-            f"{_REMEDY}"
+            f"Too long: about {use.total:,} tokens. The context holds {use.limit:,}, reply "
+            f"included. {_REMEDY}"
         )
     if use.room <= 0:
         return f"The context is full: {use.total:,} of {use.limit:,} tokens. {_REMEDY}"

@@ -87,7 +87,7 @@ def as_markdown(comparison: Comparison) -> str:
 
 def _sampling(comparison: Comparison) -> str:
     is_greedy = all(side.sampling == GREEDY for side in comparison.sides)
-    return "Greedy answers." if is_greedy else ""
+    return "Greedy decoding." if is_greedy else ""
 
 
 def verdict(comparison: Comparison) -> str:

@@ -112,7 +112,7 @@ def decide(
     numbers = f"{other} {has}, {side} {needs}, limit {format_bytes(plan.limit)}"
     is_squeezed = need.in_ram is not None and config.gpu_layers == AUTO
     if need.needed > room or not need.fits or is_squeezed:
-        return in_turn(f"both do not fit in memory ({numbers}).", config, taken)
+        return in_turn(f"the two do not fit in memory together ({numbers}).", config, taken)
     if config.kv_cache_memory_bytes is None or is_same_model(config, taken):
         config = config.replace(kv_cache_memory_bytes=need.kv_of_all)
     return Decision(Way.BESIDE, f"Two engines at once ({numbers}).", config)

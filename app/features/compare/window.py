@@ -47,7 +47,7 @@ from widgets.theme.theme import SPACE_2, SPACE_4, restyle
 
 STATUS_MS = 500
 JSON, MARKDOWN = "Comparison (*.json)", "Comparison as text (*.md)"
-PROMPTS = "Prompts, one JSON object a line (*.jsonl *.json);;All files (*)"
+PROMPTS = "Prompts, one JSON object per line (*.jsonl *.json);;All files (*)"
 READY = (
     "Both sides get the same prompts and seed. Two engines run at once if both fit in memory, "
     "otherwise one after the other. Chats pause while settings change."

@@ -93,7 +93,7 @@ RANKS = "tensor_parallel_size"
 STAGES = "pipeline_parallel_size"
 OTHERS = ("device", "gpu_layers", "speculative_method", "num_threads")
 """Settings that decide, too, whether there can be as many ranks or stages."""
-NOT_BOTH = "each layer on all GPUs, or some layers on each: set one of the two to 1"
+NOT_BOTH = "tensor and pipeline parallelism cannot be combined: set one of the two to 1"
 
 
 class Places(NamedTuple):
@@ -113,8 +113,8 @@ def ranks_now(s: EngineSnapshot, places: Places, exchange: float | None = None) 
             weights = format_bytes(s.memory.plan.weights)
             return f"{gpus_from(device, count)} · weights {weights} on each"
         if s.model.num_stages > 1:
-            return "one GPU computes a layer"
-        return f"{device} computes all{gpus_here(places)}"
+            return "not split: each layer is on one GPU"
+        return f"{device} computes all layers{gpus_here(places)}"
     threads = getattr(s.config, "num_threads", None)
     if device != CPU or not threads:
         return ""
@@ -166,7 +166,7 @@ def against_gpus(count: int, parts: str, shown: Callable[[str], Any], places: Pl
         there = f"{'is' if places.gpus == 1 else 'are'} {plural(places.gpus, 'GPU')}"
         return f"{count} {parts} need {count} GPUs{behind}: there {there} here"
     if shown("gpu_layers") not in (AUTO, ALL):
-        return "divided between CPU and GPU it is on one GPU: set GPU layers to auto or all"
+        return "CPU offload uses one GPU only: set GPU layers to auto or all"
     return ""
 
 
@@ -179,7 +179,7 @@ def _heads_of(model: ModelInfo | None) -> tuple[tuple[int, str], ...]:
 def _groups(count: int, threads: int, nodes: int) -> str:
     """ "2 groups of 4 threads · one NUMA node each"."""
     if count == 1:
-        together = "one thread computes all" if threads == 1 else f"{threads} threads compute all"
+        together = "1 group of 1 thread" if threads == 1 else f"1 group of {threads} threads"
         return " · ".join(filter(None, (together, plural(nodes, "NUMA node") if nodes else "")))
     words = f"{count} groups of {plural(max(1, threads // count), 'thread')}"
     if threads < count:
@@ -223,10 +223,10 @@ def stages_now(s: EngineSnapshot, places: Places) -> str:
         where = f"{gpus_from(model.device, count)} · {each_has(model.num_layers, count)}"
         return f"{where} · weights {weights} on the first"
     if model.num_ranks > 1:
-        return "each GPU has a part of every layer"
+        return "each GPU holds a shard of every layer"
     if s.memory.plan.host_layers:
-        return f"the CPU and {model.device} have all layers{gpus_here(places)}"
-    return f"{model.device} has all layers{gpus_here(places)}"
+        return f"all layers on the CPU and {model.device}{gpus_here(places)}"
+    return f"all layers on {model.device}{gpus_here(places)}"
 
 
 def stages_wanted(count: int, device: str, places: Places, model: ModelInfo | None) -> str:
@@ -241,7 +241,7 @@ def stages_wanted(count: int, device: str, places: Places, model: ModelInfo | No
 def nowhere(shown: Callable[[str], Any], places: Places) -> str:
     """Why there is nothing to choose; "" where there is, or a number is to be taken back."""
     is_alone = shown("device") == CPU or places.gpus == 1
-    return "only on several NVIDIA GPUs" if is_alone and shown(STAGES) == 1 else ""
+    return "requires 2 or more NVIDIA GPUs" if is_alone and shown(STAGES) == 1 else ""
 
 
 def pipeline_parallel_refusal(
@@ -256,7 +256,7 @@ def pipeline_parallel_refusal(
     if shown(RANKS) > 1:
         return NOT_BOTH
     if device == CPU:
-        return "the CPU has all layers: stages are on NVIDIA GPUs"
+        return "pipeline parallelism requires NVIDIA GPUs; the device is cpu"
     if reason := against_gpus(count, "stages", shown, places):
         return reason
     if shown("speculative_method") == "eagle3":

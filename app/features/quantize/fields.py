@@ -138,7 +138,7 @@ class OwnText(NamedTuple):
 FOR_CALIBRATION = (
     OwnText(
         PROGRAM, "Built-in",
-        "English text; for the demo model conversations like its training data",
+        "English text; for the demo model, conversations like its training data",
     ),
 )  # fmt: skip
 FOR_EVALUATION = tuple(

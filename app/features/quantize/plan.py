@@ -227,7 +227,7 @@ def _check_output(
         return [Problem(OUTPUT, "No output folder.", "Choose one.")]
     target = Path(plan.output).expanduser().absolute()
     if target == Path(plan.source).absolute():
-        return [Problem(OUTPUT, "The output folder is the model's own.", "Choose another folder.")]
+        return [Problem(OUTPUT, "The output folder is the model folder.", "Choose another folder.")]
     if target.is_file():
         return [Problem(OUTPUT, "The output is a file.", "Choose a folder.")]
     try:

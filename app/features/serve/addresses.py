@@ -119,5 +119,5 @@ def examples(url: str, model: str, *, has_key: bool) -> list[Example]:
         Example("Python", python, "The official OpenAI client"),
         Example("Inferdeck", window, "A remote window with all views"),
         Example("Environment", environment, "For programs that read OPENAI_* variables"),
-        Example("Benchmark", f"{set_key}{bench}", "A load from another machine"),
+        Example("Benchmark", f"{set_key}{bench}", "A load test from another machine"),
     ]

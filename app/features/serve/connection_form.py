@@ -22,7 +22,7 @@ from widgets.controls.lines import SecretLine
 from widgets.live.figures import StateKind
 from widgets.theme.theme import SPACE_2, SPACE_3, restyle
 
-FIRST_MODEL = "first of the server"
+FIRST_MODEL = "server's first model"
 
 
 class ConnectionForm(QWidget):

@@ -50,7 +50,7 @@ _NUMBERS = (
      "Requests waiting beyond the running ones; more get 429"),
     ("max_connections", "Max connections", "", "", "More get 503"),
     ("max_output_tokens", "Max output tokens", "", "context",
-     "Per reply; larger requests get 400. Context: limited by the context only"),
+     "Per reply; larger requests get 400. “context”: up to the context length"),
     ("max_body_mib", "Max request size", " MiB", "", "A larger body gets 413"),
 )  # fmt: skip
 

@@ -74,7 +74,7 @@ class Crossing:
                 self.close()
                 shape = list(tensor.shape)
                 raise UnsupportedModelError(
-                    f"its layers get a tensor {shape}, which does not have one row per token"
+                    f"its layers need an input of shape {shape}, not one row per token"
                 )
             self._static.append(torch.zeros_like(tensor, device=self._device))
 

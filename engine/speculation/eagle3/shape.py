@@ -127,7 +127,7 @@ def _check_kind(head: Checkpoint) -> None:
     count = int(head.config.num_hidden_layers)
     if count != 1:
         raise DraftModelError(
-            f"The EAGLE-3 head {head.name} has {count} layers; heads of one layer can be used.",
+            f"The EAGLE-3 head {head.name} has {count} layers; Inferdeck supports one.",
             "Choose a head with num_hidden_layers 1.",
         )
 

@@ -175,7 +175,7 @@ def _target_ids(
     lowest, highest = int(ids.min()), int(ids.max())
     if lowest < 0 or highest >= shape.vocab_size:
         raise DraftModelError(
-            f"d2t of the EAGLE-3 head {checkpoint.path} leads to the tokens {lowest:,} to "
+            f"d2t of the EAGLE-3 head {checkpoint.path} maps to the tokens {lowest:,} to "
             f"{highest:,}; the model has 0 to {shape.vocab_size - 1:,}.",
             _WRONG_FILES,
         )

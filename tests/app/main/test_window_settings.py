@@ -353,7 +353,7 @@ def test_more_ranks_than_there_can_be_are_told_before_they_are_applied(
     control = row.control
     assert isinstance(control, NumberControl)
     panel._show_values()
-    one = "2 threads compute all · 1 NUMA node"
+    one = "1 group of 2 threads · 1 NUMA node"
     qtbot.waitUntil(lambda: row.hint == one and row.hint_tone == "small", timeout=3000)
     control.slider.setValue(1)
     what = "2 groups of 1 thread · 1 NUMA node"
@@ -388,7 +388,7 @@ def test_gpus_that_are_missing_for_ranks_are_told_before(
     would = "cuda:0 and cuda:1 · weights about 12.0 MiB on each"
     qtbot.waitUntil(lambda: row.hint == f"Pending (currently 1) · {would}", timeout=3000)
     panel.choose("gpu_layers", "3")
-    assert row.hint.startswith("divided between CPU and GPU it is on one GPU")
+    assert row.hint.startswith("CPU offload uses one GPU only")
 
 
 def test_stages_are_chosen_where_there_are_gpus_for_them(
@@ -398,7 +398,7 @@ def test_stages_are_chosen_where_there_are_gpus_for_them(
     open_model(qtbot, application)
     panel = application.engine_settings
     row, ranks = panel.rows[STAGES], panel.rows[RANKS]
-    assert not row.isEnabled() and row.hint == "only on several NVIDIA GPUs"
+    assert not row.isEnabled() and row.hint == "requires 2 or more NVIDIA GPUs"
     script.host_layers = 0
     open_model(qtbot, application, "/models/other")
     panel.offer_gpus(("A card",))
@@ -406,7 +406,7 @@ def test_stages_are_chosen_where_there_are_gpus_for_them(
     panel.offer_gpus(("A card",) * 3)
     assert row.isEnabled()
     panel._show_values()
-    one = "cuda:0 has all layers · 3 GPUs here"
+    one = "all layers on cuda:0 · 3 GPUs here"
     qtbot.waitUntil(lambda: row.hint == one and row.hint_tone == "small", timeout=3000)
     control = row.control
     assert isinstance(control, NumberControl)
@@ -420,7 +420,7 @@ def test_stages_are_chosen_where_there_are_gpus_for_them(
     assert (row.hint, row.hint_tone) == ("4 stages need 4 GPUs: there are 3 GPUs here", "error")
     control.slider.setValue(2)
     panel.choose(RANKS, 2)
-    both = "each layer on all GPUs, or some layers on each: set one of the two to 1"
+    both = "tensor and pipeline parallelism cannot be combined: set one of the two to 1"
     assert row.hint == ranks.hint == both and row.hint_tone == ranks.hint_tone == "error"
     panel.choose(RANKS, 1)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
@@ -431,7 +431,7 @@ def test_stages_are_chosen_where_there_are_gpus_for_them(
     qtbot.waitUntil(lambda: row.hint == now and row.hint_tone == "small", timeout=3000)
     assert ", PP 3" in application.strip.title
     panel.choose("device", "cpu")
-    why = "the CPU has all layers: stages are on NVIDIA GPUs"
+    why = "pipeline parallelism requires NVIDIA GPUs; the device is cpu"
     assert row.isEnabled() and (row.hint, row.hint_tone) == (why, "error")
 
 

@@ -74,7 +74,7 @@ class TestWhereSettingsAreFound:
         (tmp_path / "quantize_config.json").write_text(json.dumps(old))
         found = opened(tmp_path)
         assert found is not None
-        assert found.title == "GPTQ, 8 bits, a scale per output, columns by activation"
+        assert found.title == "GPTQ, 8 bits, a scale per output, activation order"
         described = found.describe()
         assert described["desc_act"] and not described["symmetric"]
 
@@ -150,7 +150,7 @@ class TestTitles:
             (BNB, "bitsandbytes, NF4"),
             (
                 {**BNB, "bnb_4bit_use_double_quant": True},
-                "bitsandbytes, NF4, scales quantized again",
+                "bitsandbytes, NF4, double quantization",
             ),
         ],
     )  # fmt: skip

@@ -243,7 +243,7 @@ REFUSED = [
     ("awq", "", INT8, "4-bit"),
     ("awq", "", FP8, "4-bit"),
     ("awq", "", round_symmetric(torch.eye(8), bits=4, group_size=8), "zero points"),
-    ("awq", "", ordered(awq_codes()), "order of their own"),
+    ("awq", "", ordered(awq_codes()), "columns are reordered"),
     ("awq", "", awq_codes(rows=12), "8 does not divide 12 outputs"),
     ("awq", "", awq_codes(columns=40), "groups of 32 do not divide 40 inputs"),
     ("awq", "", replace(awq_codes(), scales=torch.full((8, 2), 0.1)), "would change 16 of 16"),
@@ -252,14 +252,14 @@ REFUSED = [
     ("gptq", "", awq_codes(columns=36), "8 does not divide 36 inputs"),
     ("gptq", "", replace(INT8, scales=torch.full((8, 1), 1e6)), r"largest 1e\+06"),
     ("compressed-tensors", "", NF4, "4-bit and 8-bit"),
-    ("compressed-tensors", "", ordered(awq_codes()), "order of their own"),
+    ("compressed-tensors", "", ordered(awq_codes()), "columns are reordered"),
     ("compressed-tensors", "", awq_codes(columns=40), "groups of 32 do not divide 40 inputs"),
     ("compressed-tensors", "", round_fp8(torch.eye(8), per_output=False), r"\(8, 8\)"),
     ("compressed-tensors", "int-quantized", awq_codes(), "symmetric 8-bit"),
     ("compressed-tensors", "float-quantized", INT8, "float8"),
-    ("bitsandbytes", "", INT8, "NF4 codes alone"),
-    ("bitsandbytes", "", replace(NF4, table=torch.arange(16.0)), "NF4 codes alone"),
-    ("bitsandbytes", "", round_nf4(torch.eye(8), 32), "these are of 32"),
+    ("bitsandbytes", "", INT8, "NF4 codes only"),
+    ("bitsandbytes", "", replace(NF4, table=torch.arange(16.0)), "NF4 codes only"),
+    ("bitsandbytes", "", round_nf4(torch.eye(8), 32), "these have 32"),
 ]
 
 

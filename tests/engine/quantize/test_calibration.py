@@ -58,7 +58,7 @@ def test_lines_of_json_give_texts_prompts_and_messages(tmp_path: Path) -> None:
         ("a.txt", b"abc\xff\xfe", "byte 3 is 0xff"),
         ("a.jsonl", b'{"text": "a"}\n{"text": ', "Line 2 of .* is not JSON"),
         ("a.jsonl", b'{"words": "a"}', "Line 1 of .* has no text"),
-        ("a.jsonl", b'{"messages": [{"role": "user"}]}', "a message without a role"),
+        ("a.jsonl", b'{"messages": [{"role": "user"}]}', "a message without a text role"),
         ("a.jsonl", b'{"messages": []}', "has no messages"),
         ("a.json", b"[3]", "Entry 1 of"),
     ],

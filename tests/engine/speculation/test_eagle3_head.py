@@ -204,7 +204,7 @@ BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ..
     ),
     "several layers of its own": (
         lambda h: config_of(h, num_hidden_layers=2),
-        ("has 2 layers", "one layer"),
+        ("has 2 layers", "supports one"),
     ),
     "quantized": (
         lambda h: config_of(h, quantization_config=AWQ),
@@ -220,7 +220,7 @@ BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ..
     ),
     "narrow and without embeddings": (
         lambda h: config_of(h, hidden_size=48),
-        ("48 wide", "64 wide"),
+        ("hidden size 48", "hidden size 64"),
     ),
     "a missing tensor": (
         lambda h: tensors_of(h, **{"midlayer.hidden_norm.weight": None}),
@@ -273,7 +273,7 @@ def test_a_head_that_does_not_fit_is_refused_and_the_model_stays(
 def test_a_model_without_a_list_of_layers_cannot_be_listened_to() -> None:
     model = tiny_models.make_model("llama")
     model.config.num_hidden_layers = 5
-    with pytest.raises(DraftModelError, match="keeps its 5 layers in no list"):
+    with pytest.raises(DraftModelError, match="no list of its 5 layers"):
         Taps(model, (1,))
 
 

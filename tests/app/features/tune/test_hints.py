@@ -108,9 +108,9 @@ def divided(idle: EngineSnapshot, count: int, device: str, threads: int = 8) -> 
 @pytest.mark.parametrize(
     ("count", "threads", "nodes", "words"),
     [
-        (1, 1, 1, "one thread computes all · 1 NUMA node"),
-        (1, 8, 2, "8 threads compute all · 2 NUMA nodes"),
-        (1, 8, 0, "8 threads compute all"),
+        (1, 1, 1, "1 group of 1 thread · 1 NUMA node"),
+        (1, 8, 2, "1 group of 8 threads · 2 NUMA nodes"),
+        (1, 8, 0, "1 group of 8 threads"),
         (2, 2, 1, "2 groups of 1 thread · 1 NUMA node"),
         (2, 8, 2, "2 groups of 4 threads · one NUMA node each"),
         (4, 8, 2, "4 groups of 2 threads · only 2 NUMA nodes"),
@@ -134,9 +134,9 @@ def test_ranks_on_the_cpu(
 @pytest.mark.parametrize(
     ("count", "device", "gpus", "now", "wanted"),
     [
-        (1, "cuda:0", 0, "cuda:0 computes all", ""),
-        (1, "cuda:1", 4, "cuda:1 computes all · 4 GPUs here", ""),
-        (1, "cuda:0", 1, "cuda:0 computes all · 1 GPU here", ""),
+        (1, "cuda:0", 0, "cuda:0 computes all layers", ""),
+        (1, "cuda:1", 4, "cuda:1 computes all layers · 4 GPUs here", ""),
+        (1, "cuda:0", 1, "cuda:0 computes all layers · 1 GPU here", ""),
         (2, "cuda:0", 2, "cuda:0 and cuda:1", "cuda:0 and cuda:1"),
         (4, "cuda:2", 8, "cuda:2 to cuda:5", "cuda:2 to cuda:5"),
     ],
@@ -189,7 +189,7 @@ def test_the_exchange_of_the_last_minute_is_told(idle: EngineSnapshot) -> None:
         ({"device": "auto"}, NO_GPU, ""),
         ({"device": "cuda:0", "gpu_layers": "all"}, Places(2, 1), ""),
         ({"device": "cuda:0", "gpu_layers": "3"}, Places(2, 1),
-         "divided between CPU and GPU it is on one GPU: set GPU layers to auto or all"),
+         "CPU offload uses one GPU only: set GPU layers to auto or all"),
         ({"device": "cpu", "gpu_layers": "3"}, NO_GPU, ""),
         ({"speculative_method": "eagle3"}, NO_GPU, "an EAGLE-3 head drafts for one rank only"),
         ({"speculative_method": "ngram"}, NO_GPU, ""),
@@ -216,7 +216,7 @@ def test_what_speaks_against_ranks_is_known_before(
     with_stages = config.replace(pipeline_parallel_size=2)
     for rule in (rank_words.tensor_parallel_refusal, stage_words.pipeline_parallel_refusal):
         found = rule(lambda name: getattr(with_stages, name), places, idle.model)
-        assert found.startswith("each layer on all GPUs, or some layers on each") == (
+        assert found.startswith("tensor and pipeline parallelism cannot be combined") == (
             config.tensor_parallel_size > 1
         )
 
@@ -234,8 +234,8 @@ def staged(idle: EngineSnapshot, count: int, device: str, layers: int = 8) -> En
     ("count", "device", "gpus", "layers", "now", "wanted"),
     [
         (1, "cpu", 4, 8, "", ""),
-        (1, "cuda:0", 0, 8, "cuda:0 has all layers", ""),
-        (1, "cuda:1", 4, 8, "cuda:1 has all layers · 4 GPUs here", ""),
+        (1, "cuda:0", 0, 8, "all layers on cuda:0", ""),
+        (1, "cuda:1", 4, 8, "all layers on cuda:1 · 4 GPUs here", ""),
         (2, "cuda:0", 2, 8, "cuda:0 and cuda:1 · 4 layers each · weights 24.0 MiB on the first",
          "cuda:0 and cuda:1 · 4 layers each · weights about 12.0 MiB on each"),
         (3, "cuda:2", 8, 10,
@@ -254,7 +254,7 @@ def test_stages_are_on_gpus(
     assert (hints.hint(STAGES), hints.stages(count, device)) == (now, wanted)
     if count > 1:
         assert hints.hint("device") == f"A device · PP {count}"
-        assert hints.hint(RANKS) == "one GPU computes a layer"
+        assert hints.hint(RANKS) == "not split: each layer is on one GPU"
         has = now.split(" · ")[1]
         assert hints.hint("gpu_layers") == f"all {layers} on {count} GPUs, {has}"
         assert layers_moved(seen, "4") == ""
@@ -275,7 +275,7 @@ def test_figures_of_a_plan_say_on_how_many_gpus_they_are(idle: EngineSnapshot) -
             [True] * 3
         )
     hints.update(divided(idle, 2, "cuda:0"))
-    assert hints.hint(STAGES) == "each GPU has a part of every layer"
+    assert hints.hint(STAGES) == "each GPU holds a shard of every layer"
 
 
 def test_stages_beside_layers_in_ram(idle: EngineSnapshot) -> None:
@@ -284,7 +284,7 @@ def test_stages_beside_layers_in_ram(idle: EngineSnapshot) -> None:
     memory = dataclasses.replace(seen.memory, plan=plan)
     hints = Hints()
     hints.update(dataclasses.replace(seen, memory=memory))
-    assert hints.hint(STAGES) == "the CPU and cuda:0 have all layers"
+    assert hints.hint(STAGES) == "all layers on the CPU and cuda:0"
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,8 @@ def test_stages_beside_layers_in_ram(idle: EngineSnapshot) -> None:
     [
         ({}, Places(2, 1), ""),
         ({}, Places(0, 1), ""),  # the driver did not tell: the engine will
-        ({"device": "cpu"}, Places(2, 1), "the CPU has all layers: stages are on NVIDIA GPUs"),
+        ({"device": "cpu"}, Places(2, 1),
+         "pipeline parallelism requires NVIDIA GPUs; the device is cpu"),
         ({}, Places(1, 1), "2 stages need 2 GPUs: there is 1 GPU here"),
         ({"device": "cuda:1"}, Places(2, 1),
          "2 stages need 2 GPUs from cuda:1 on: there are 2 GPUs here"),
@@ -300,7 +301,7 @@ def test_stages_beside_layers_in_ram(idle: EngineSnapshot) -> None:
          "3 stages need 3 GPUs: there are 2 GPUs here"),
         ({"gpu_layers": "all"}, Places(2, 1), ""),
         ({"gpu_layers": "3"}, Places(2, 1),
-         "divided between CPU and GPU it is on one GPU: set GPU layers to auto or all"),
+         "CPU offload uses one GPU only: set GPU layers to auto or all"),
         ({"speculative_method": "eagle3"}, Places(2, 1),
          "an EAGLE-3 head drafts for one stage only"),
         ({"speculative_method": "draft_model"}, Places(2, 1), ""),
@@ -334,7 +335,7 @@ def test_stages_are_no_choice_where_there_are_not_several_gpus(
 ) -> None:
     config = EngineConfig(device=device, pipeline_parallel_size=count)
     why = stage_words.nowhere(lambda name: getattr(config, name), Places(gpus, 1))
-    assert why == ("only on several NVIDIA GPUs" if is_idle else "")
+    assert why == ("requires 2 or more NVIDIA GPUs" if is_idle else "")
 
 
 def test_a_fast_engine_costs_little_to_explain(idle: EngineSnapshot) -> None:
