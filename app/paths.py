@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import platformdirs
 
@@ -88,3 +89,38 @@ def docs_dir() -> Path:
 def _made(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+NAMES = ("features", "command-line", "formats", "gpu", "remote", "benchmarks")
+"""In reading order."""
+
+
+class Document(NamedTuple):
+    """A file of markdown: a heading, then a line that sums it up, then the text."""
+
+    name: str
+    title: str
+    summary: str
+    text: str
+    path: Path
+
+
+def documents() -> list[Document]:
+    return [read(name) for name in NAMES]
+
+
+def read(name: str) -> Document:
+    path = docs_dir() / f"{name}.md"
+    text = path.read_text(encoding="utf-8")
+    title, _, summary = text.splitlines()[:3]
+    return Document(name, title.removeprefix("# "), summary, text, path)
+
+
+def program_version() -> str:
+    """Looked up when it is asked for: reading package metadata takes time."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("inferdeck")
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from app.cli.options import add_json_option
-from app.documents import NAMES, Document, documents, read
+from app.paths import NAMES, Document, documents, read
 
 NAME = "docs"
 HELP = "List or print the documentation."

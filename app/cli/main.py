@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from app.cli import bench, docs, doctor, evaluate, generate, quantize, serve
 from app.cli.options import add_engine_options
-from app.version import program_version
+from app.paths import program_version
 from engine.errors import (
     CheckpointError,
     ConfigError,

@@ -1,8 +1,8 @@
 """Clients of other servers: identify them, chat, read metrics, attach. No Qt.
 
-target, address, errors, fetch     what and where a server is; one small request; what goes wrong
+target, http, errors               what and where a server is; one small request; what goes wrong
 probe, connection                  identify the server at an address; saved connections
-calls, chunks, tokens              SamplingParams as each API's fields; chunks of replies; counting
+calls, chunks                      SamplingParams as each API's fields; chunks of replies
 socket_clock, stream               arrival times at the socket; replies over server-sent events
 metric_names, metrics_page, metrics, look, watch     metrics of each server under our names
 replies, session, engine           ForeignEngine: another server with EngineThread's interface

@@ -21,8 +21,8 @@ from websockets.exceptions import (
 
 from app.clients.attached_session import Talk
 from app.clients.target import Target
+from app.paths import program_version
 from app.server.options import is_loopback
-from app.version import program_version
 from app.wire.protocol import (
     BEAT_S,
     HELLO_S,

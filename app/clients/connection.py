@@ -88,8 +88,8 @@ def _read(entry: Any) -> Connection | None:
 
 def check(name: str, base_url: str, others: Sequence[Connection]) -> list[Problem]:
     """What keeps a connection from being kept. `others`: those that there are beside it."""
-    from app.clients.address import parse_address
     from app.clients.errors import TargetError
+    from app.clients.http import parse_address
 
     found: list[Problem] = []
     if not name.strip():

@@ -15,8 +15,8 @@ import threading
 import time
 from contextlib import suppress
 
-from app.clients.address import parse_address
 from app.clients.errors import TargetError
+from app.clients.http import parse_address
 from app.clients.session import Session, said
 from app.clients.target import LinkChanged, LinkState, OnEvent, Probe, Target
 from engine.errors import describe

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from app.clients.target import Dialect, Probe, Target
 
 if TYPE_CHECKING:
-    from app.clients.fetch import Fetcher
+    from app.clients.http import Fetcher
     from app.clients.metrics import Scrape
 
 
@@ -81,8 +81,7 @@ class Looker:
             self._is_looking.release()
 
     def _look(self) -> LiveFigures:
-        from app.clients.address import parse_address
-        from app.clients.fetch import Fetcher
+        from app.clients.http import Fetcher, parse_address
 
         address = parse_address(self._target.base_url)
         if self._fetcher is None:
@@ -144,8 +143,7 @@ def reach(target: Target, dialect: Dialect | None) -> Probe | None:
 
 def _is_ours(target: Target) -> bool:
     """False where another server listens there by now. Raises TargetError: wrong key, nobody."""
-    from app.clients.address import parse_address
-    from app.clients.fetch import Fetcher
+    from app.clients.http import Fetcher, parse_address
 
     address = parse_address(target.base_url)
     with Fetcher(target, address) as fetcher:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.clients import metrics_page as pages
-from app.clients.address import Address, parse_address
 from app.clients.errors import TargetError
-from app.clients.fetch import Answer, Fetcher
+from app.clients.http import Address, Answer, Fetcher, parse_address
 from app.clients.metric_names import GAUGES, NEVER_TOLD, PARTS, TABLES, Figure, Latency
 from app.clients.metrics_page import Exposition, Reading, quantile, since
 from app.clients.target import Dialect, Target

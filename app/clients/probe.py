@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from app.clients.address import Address, parse_address
 from app.clients.errors import TargetError
-from app.clients.fetch import Answer, Fetcher
+from app.clients.http import Address, Answer, Fetcher, parse_address
 from app.clients.metrics import scrape_with
 from app.clients.metrics_page import Exposition
 from app.clients.target import Dialect, Probe, Target

@@ -10,13 +10,12 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from app.clients.address import Address
 from app.clients.errors import TargetError
+from app.clients.http import Address, TokenCounter
 from app.clients.probe import probe as ask
 from app.clients.replies import Replies
 from app.clients.stream import Streamer
 from app.clients.target import LinkChanged, LinkState, OnEvent, Probe, Target
-from app.clients.tokens import TokenCounter
 from app.clients.watch import NO_PLAN, Watch, model_named
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo

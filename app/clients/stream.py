@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import httpx
 
-from app.clients.address import Address
 from app.clients.calls import Call
 from app.clients.chunks import Piece, ReplyReader
 from app.clients.errors import TargetError, of_status, of_transport
-from app.clients.fetch import client_options
+from app.clients.http import Address, client_options
 from app.clients.socket_clock import stream_of, timed_transport
 from app.clients.target import Target
 

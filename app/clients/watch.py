@@ -10,9 +10,8 @@ from typing import NamedTuple
 import httpx
 import numpy as np
 
-from app.clients.address import Address
 from app.clients.errors import TargetError, of_status, of_transport
-from app.clients.fetch import MOST_BYTES, Answer
+from app.clients.http import MOST_BYTES, Address, Answer
 from app.clients.metric_names import Figure
 from app.clients.metrics import NOTHING_TOLD, RunningTotals, Scrape, merged, metric_pages
 from app.clients.replies import Samples

@@ -4,5 +4,5 @@
     wiring         their signals; pages, commands, dialogs: what the window offers
     main_window    arranges pages and panels
     startup        the first model; start: the process
-    engine_status, engine_process, finished_work    engine and jobs, shown in the window
+    engine_status  engine, its process and finished jobs, shown in the window
 """

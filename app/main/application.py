@@ -49,9 +49,13 @@ from app.link.tasks import wait_for_tasks
 from app.log import LogKeeper, set_log_level, set_log_size
 from app.main.commands import file_commands, help_commands, tune_commands, view_commands
 from app.main.dialogs import Dialogs
-from app.main.engine_process import EngineProcess, factory_of
-from app.main.engine_status import ConnectionStatus, EngineStatus
-from app.main.finished_work import FinishedWork
+from app.main.engine_status import (
+    ConnectionStatus,
+    EngineProcess,
+    EngineStatus,
+    FinishedWork,
+    factory_of,
+)
 from app.main.main_window import MainWindow
 from app.main.pages import Pages, page_list
 from app.main.startup import Startup

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.clients.target import LinkChanged, LinkState, Remark
+from app.features.models.downloads import DownloadQueue, State
 from app.features.models.session import LINK, ModelSession
+from app.features.quantize.page import QuantizePage
 from app.link.bridge import EngineBridge, EngineState
+from app.link.child_engine import IsolatedEngine
+from app.link.engine_handle import ThreadFactory, engine_thread
 from app.window.notices import Notice, NoticeArea
+from app.window.notification_history import NoticeHistory
+from app.window.program_settings import PROCESS
 from app.window.progress import LoadStrip
 from engine import messages
 from engine.snapshot import EngineSnapshot
@@ -202,3 +209,109 @@ class ConnectionStatus(QObject):
             case _:
                 text, kind = f"{place} is disconnected{age}", "error"
         self._strip.set_state(text, kind)
+
+
+KEY = "engine-place"
+"""Of the notice."""
+
+
+def factory_of(place: str) -> ThreadFactory:
+    return IsolatedEngine if place == PROCESS else engine_thread
+
+
+class EngineProcess(QObject):
+    """Applies a new choice to the next model, and to the open one when the user restarts it."""
+
+    notice = Signal(object)  # Notice
+    notice_gone = Signal(str)  # its key
+
+    def __init__(
+        self, bridge: EngineBridge, restart: Callable[[], object], parent: QObject | None = None
+    ) -> None:
+        """`restart` loads the open model again."""
+        super().__init__(parent)
+        self._bridge, self._restart = bridge, restart
+        bridge.state_changed.connect(self._on_state)
+
+    def follow(self, place: str) -> None:
+        """The user chose where the engine runs."""
+        self._bridge.make_next(factory_of(place))
+        is_open = self._bridge.state in (EngineState.READY, EngineState.LOADING)
+        if not self._bridge.has_next or self._bridge.is_remote or not is_open:
+            self.notice_gone.emit(KEY)
+            return
+        where = "in its own process" if place == PROCESS else "in this process"
+        self.notice.emit(
+            Notice(
+                KEY,
+                f"The next model runs {where}.",
+                "Restart the engine to move the open model too. This stops running replies.",
+                actions=(("Restart engine", self._restart),),
+            )
+        )
+
+    def _on_state(self, state: EngineState) -> None:
+        if not self._bridge.has_next:
+            self.notice_gone.emit(KEY)
+
+
+LONG_S = 2.0
+"""Settings that apply faster are not listed."""
+
+
+class FinishedWork(QObject):
+    """Adds each finished job to the history. Failures that show as a notice arrive there as such.
+    """
+
+    def __init__(
+        self,
+        history: NoticeHistory,
+        bridge: EngineBridge,
+        queue: DownloadQueue,
+        open_model: Callable[[str], object],
+        quantize: QuantizePage,
+        show_quantize: Callable[[], object],
+        parent: QObject,
+    ) -> None:
+        """`open_model(path)`: offered for a finished download."""
+        super().__init__(parent)
+        self._history, self._queue, self._quantize = history, queue, quantize
+        self._open_model, self._show_quantize = open_model, show_quantize
+        self._failed: set[str] = set()  # a queue reports a failure more than once
+        bridge.loaded.connect(self._on_loaded)
+        bridge.reconfigured.connect(self._on_reconfigured)
+        queue.finished.connect(self._on_downloaded)
+        queue.changed.connect(self._on_download)
+        quantize.run_over.connect(self._on_run)
+
+    def _on_loaded(self, event: messages.Loaded) -> None:
+        model, config = event.model, event.config
+        text = f"{model.name} is loaded."
+        self._history.add(Notice("loaded", text, f"{config.dtype} on {config.device}."))
+
+    def _on_reconfigured(self, event: messages.Reconfigured) -> None:
+        if event.seconds >= LONG_S:
+            self._history.add(Notice("applied", f"Settings applied in {event.seconds:.1f} s."))
+
+    def _on_downloaded(self, repo_id: str, path: str) -> None:
+        self._failed.discard(repo_id)
+        act = (("Open", lambda: self._open_model(path)),)
+        self._history.add(Notice(repo_id, f"{repo_id} is downloaded.", path, actions=act))
+
+    def _on_download(self, repo_id: str) -> None:
+        download = self._queue.get(repo_id)
+        error = download.error if download is not None else None
+        if download is None or download.state is not State.FAILED or error is None:
+            self._failed.discard(repo_id)
+        elif repo_id not in self._failed:
+            self._failed.add(repo_id)
+            cause = f"Download of {repo_id} failed: {error.cause}"
+            self._history.add(Notice(repo_id, cause, error.remedy, "error"))
+
+    def _on_run(self) -> None:
+        if self._quantize.ending is not None:
+            text, is_error = self._quantize.ending
+            actions = (("Show", self._show_quantize),)
+            self._history.add(
+                Notice("quantize", text, "", "error" if is_error else "info", actions=actions)
+            )

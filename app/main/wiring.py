@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QApplication
 
-from app.features.chat.suggestions import suggestions_for
+from app.features.chat.labels import suggestions_for
 from app.features.models.precision import QUANTIZE
 from app.features.models.session import ENGINE
 from app.features.recording.crash_watch import open_file

@@ -9,7 +9,7 @@ from pathlib import Path
 from PySide6.QtCore import QEventLoop, QSize, QTimer
 from PySide6.QtWidgets import QApplication, QWidget
 
-from app.features.chat.suggestions import long_prompts, suggestions_for
+from app.features.chat.labels import long_prompts, suggestions_for
 from app.features.models.session import LOAD
 from app.link.bridge import EngineState
 from app.main.application import Application

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.features.chat.suggestions import long_prompts, suggestions_for
+from app.features.chat.labels import long_prompts, suggestions_for
 from app.features.tune.server_dialog import ServerDialog
 from app.link.bridge import EngineBridge
 from app.link.dispatcher import SnapshotThrottle

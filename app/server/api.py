@@ -17,6 +17,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
+from app.paths import program_version
 from app.server.attach_hub import Hub
 from app.server.attach_stream import Stream
 from app.server.bodies import (
@@ -46,7 +47,6 @@ from app.server.reply import (
     error_response,
     json_response,
 )
-from app.version import program_version
 from app.wire.protocol import PATH, STREAM_PATH, VERSION
 from engine.snapshot import ModelInfo
 from engine.text.tokenizer import Tokenizer

@@ -13,12 +13,12 @@ import dataclasses
 import logging
 from collections import deque
 
+from app.paths import program_version
 from app.server import attach_permissions as permissions
 from app.server.attach_permissions import Offers
 from app.server.attach_session import Session
 from app.server.gate import EngineGate
 from app.server.options import ServerOptions
-from app.version import program_version
 from app.wire.codec import CancelLoad, History, WireCommand
 from app.wire.protocol import MAX_WINDOWS, SESSION_S, VERSION, Hello, ProtocolError, Welcome
 from engine import messages as m

@@ -6,5 +6,5 @@
     docks, dock_layouts                panels around the page, and their positions
     layouts, layout_commands           saved arrangements
     notices, notification_*, progress  messages and jobs
-    nav_rail, help_dialogs, documentation, single_window, single_instance, crash_report
+    nav_rail, help_dialogs, documentation, single_instance, crash_report
 """

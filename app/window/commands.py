@@ -11,7 +11,7 @@ from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMenu, QMenuBar, QWidget
 
 from app.window.keymap import KeyMap
-from widgets.controls.key_names import key_words
+from widgets.controls.text import key_words
 from widgets.palette.items import Entry
 from widgets.theme.icons import set_icon
 

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.documents import documents
+from app.paths import documents
 from widgets.chat.message_text import MessageText
 from widgets.controls.frames import scroll_by_keys
 from widgets.theme.fonts import scaled

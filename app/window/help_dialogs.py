@@ -21,8 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.log import log_file
-from app.paths import config_dir, data_dir
-from app.version import program_version
+from app.paths import config_dir, data_dir, program_version
 from app.window.commands import CommandRegistry
 from app.window.crash_report import reports_dir
 from widgets.controls.frames import scroll_by_keys

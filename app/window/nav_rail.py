@@ -7,7 +7,7 @@ from collections.abc import Callable
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QButtonGroup, QFrame, QSizePolicy, QToolButton, QVBoxLayout, QWidget
 
-from widgets.controls.key_names import set_key_tip
+from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, SPACE_2, theme_notifier

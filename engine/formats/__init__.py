@@ -3,7 +3,7 @@
 safetensors_file, tensor_reader      headers, and reading tensors in chunks
 settings, registry                   what config.json says, and the format that it names
 checkpoint_format, writing           what all readers share, and all writers
-awq, gptq, compressed_tensors, compressed_writer, fp8, bitsandbytes    one format each
+awq, gptq, compressed_tensors, fp8, bitsandbytes    one format each
 """
 
 from engine.formats.checkpoint_format import CheckpointFormat, QuantizedTensor

@@ -9,8 +9,7 @@ from engine.errors import CheckpointError, ConfigError, UnsupportedModelError
 from engine.formats.awq import AWQFormat, AWQWriter
 from engine.formats.bitsandbytes import BitsAndBytesFormat, BitsAndBytesWriter
 from engine.formats.checkpoint_format import CheckpointFormat
-from engine.formats.compressed_tensors import CompressedTensorsFormat
-from engine.formats.compressed_writer import CompressedTensorsWriter
+from engine.formats.compressed_tensors import CompressedTensorsFormat, CompressedTensorsWriter
 from engine.formats.fp8 import FP8Format, modelopt_format
 from engine.formats.gptq import GPTQFormat, GPTQWriter
 from engine.formats.settings import Settings, find_settings, is_cache_alone

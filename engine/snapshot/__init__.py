@@ -5,7 +5,6 @@ Times are seconds of `time.perf_counter()`, the clock of the process; sizes are 
 are 0 to 1.
 """
 
-from engine.snapshot.blocks import BLOCK_CACHED, BLOCK_FREE, BlockDetails, BlockSnapshot
 from engine.snapshot.engine import (
     Counters,
     EngineSnapshot,
@@ -19,6 +18,10 @@ from engine.snapshot.engine import (
     Told,
 )
 from engine.snapshot.memory import (
+    BLOCK_CACHED,
+    BLOCK_FREE,
+    BlockDetails,
+    BlockSnapshot,
     GpuFigures,
     GpuProcess,
     MemoryPlan,

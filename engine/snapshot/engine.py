@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from engine.snapshot.blocks import BlockSnapshot
-from engine.snapshot.memory import GpuFigures, MemorySnapshot
+from engine.snapshot.memory import BlockSnapshot, GpuFigures, MemorySnapshot
 from engine.snapshot.requests import RequestSnapshot, RequestState
 from engine.snapshot.steps import StepRecord
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from app.main.application import Application
-from app.main.engine_process import factory_of
+from app.main.engine_status import factory_of
 from app.main.start import make_application
 from engine.snapshot import EngineSnapshot, StepRecord
 from tests.benchmarks.gui_window import Commands, WindowBenchmark

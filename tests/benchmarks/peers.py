@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from app.bench.bandwidth import engine_facts, read_bandwidth
 from app.bench.report import decode_bandwidth
+from app.bench.runner import engine_facts, read_bandwidth
 from engine.hardware.machine import default_threads
 from tests.benchmarks.checkpoints import make_checkpoint
 from tests.benchmarks.peer_engines import (

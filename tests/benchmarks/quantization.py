@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.bench.bandwidth import read_bandwidth
+from app.bench.runner import read_bandwidth
 from app.paths import shapes_dir
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.hardware.machine import default_threads

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.features.chat.suggestions import long_prompts, suggestions_for
+from app.features.chat.labels import long_prompts, suggestions_for
 from app.paths import shapes_dir, starter_draft, starter_head, starter_model
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.hardware.machine import default_threads

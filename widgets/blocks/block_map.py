@@ -23,7 +23,7 @@ from widgets.blocks.picture import Colors, Grid, OwnerSlots, fit, paint
 from widgets.plot.clock import RedrawClock
 from widgets.plot.painted import NONE, PaintedPlot
 from widgets.plot.table import ValuesTable
-from widgets.theme.colors import to_image
+from widgets.theme.tables import to_image
 from widgets.theme.theme import theme
 
 

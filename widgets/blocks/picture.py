@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
-from widgets.theme.colors import Pixels, mix, rgb, word
+from widgets.theme.tables import Pixels, mix, rgb, word
 
 LARGEST_PITCH, SMALLEST_PITCH = 24, 3
 _GAP_FROM = 4  # smaller cells touch: a gap would be most of them

@@ -18,7 +18,7 @@ from widgets.chat.attachments import AttachmentList
 from widgets.chat.meters import ContextMeter, FittingLine
 from widgets.chat.records import AttachmentRecord
 from widgets.controls.buttons import IconButton
-from widgets.controls.key_names import set_key_tip
+from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme_notifier

@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 
 from widgets.chat.conversation_items import ConversationDelegate, ConversationModel, RowKey
 from widgets.chat.records import ConversationRecord
-from widgets.controls.key_names import key_words
+from widgets.controls.text import key_words
 from widgets.theme.icons import icon, set_icon
 from widgets.theme.theme import SPACE_2, SPACE_4, theme_notifier
 

@@ -30,7 +30,7 @@ from widgets.chat.reasoning import (
 )
 from widgets.chat.records import MessageRecord
 from widgets.controls.buttons import CopyButton, IconButton, QuietButton
-from widgets.controls.key_names import set_key_tip
+from widgets.controls.text import set_key_tip
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
 BUBBLE_SHARE = 0.76

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import time
+import weakref
+from collections.abc import Mapping
+from functools import cache
+
+import shiboken6
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QWidget
 
 from engine.snapshot import EngineSnapshot, Part
 
@@ -59,3 +66,54 @@ class EngineTime:
 
     def now(self) -> float:
         return self._at + (time.perf_counter() - self._since) * self._speed
+
+
+class KeyWords(QObject):
+    """Command -> its keys in this platform's words."""
+
+    changed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._words: dict[str, str] = {}
+
+    def of(self, command: str) -> str:
+        return self._words.get(command, "")
+
+    def tell(self, words: Mapping[str, str]) -> None:
+        """These commands have these keys from now on; "" is none."""
+        self._words.update(words)
+        self.changed.emit()
+
+
+@cache
+def key_words() -> KeyWords:
+    """The one table."""
+    return KeyWords()
+
+
+def with_keys(text: str, command: str) -> str:
+    """`text` with the command's keys behind it, as they are now."""
+    keys = key_words().of(command)
+    return f"{text} ({keys})" if keys else text
+
+
+def set_key_tip(widget: QWidget, text: str, command: str) -> None:
+    """Give a widget its tooltip, now and after every change of the keys."""
+    _follow()
+    _bound[widget] = (text, command)
+    widget.setToolTip(with_keys(text, command))
+
+
+_bound: weakref.WeakKeyDictionary[QWidget, tuple[str, str]] = weakref.WeakKeyDictionary()
+
+
+@cache
+def _follow() -> None:
+    key_words().changed.connect(_renew)
+
+
+def _renew() -> None:
+    for widget, (text, command) in list(_bound.items()):
+        if shiboken6.isValid(widget):
+            widget.setToolTip(with_keys(text, command))

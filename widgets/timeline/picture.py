@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PySide6.QtGui import QImage
 
-from widgets.theme.colors import Pixels, to_image, word
+from widgets.theme.tables import Pixels, to_image, word
 from widgets.theme.theme import theme
 from widgets.timeline.history import FINISHED, RESUMED, Kind, Span, StepHistory
 

@@ -9,7 +9,7 @@ from functools import cache
 from PySide6.QtGui import QColor
 
 from widgets.controls.swatches import Swatch
-from widgets.theme.colors import mix
+from widgets.theme.tables import mix
 from widgets.theme.theme import Theme
 from widgets.tokens.record import TokenRecord
 

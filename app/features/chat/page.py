@@ -12,11 +12,10 @@ from app.features.chat.commands import chat_commands
 from app.features.chat.controller import ChatController
 from app.features.chat.conversation import Role, branch_records
 from app.features.chat.draft import Draft, droppable
-from app.features.chat.file_actions import ChatTransfer
+from app.features.chat.file_actions import ChatTransfer, FileRecovery
 from app.features.chat.panes import CONVERSATION_WIDTH, ChatPanes
 from app.features.chat.popovers import ReplyLatencyPopover, ReplyTokensPopover, Steps, open_link
 from app.features.chat.presenter import Presenter
-from app.features.chat.recovery import FileRecovery
 from app.storage.records import terms_of
 from app.window.commands import Command
 from widgets.chat.attachments import FilePopover

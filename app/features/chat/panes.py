@@ -7,7 +7,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QSplitter, QVBoxLayout, QWidget
 
 from widgets.controls.buttons import IconButton
-from widgets.controls.key_names import set_key_tip
+from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, theme_notifier
 

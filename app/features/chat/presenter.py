@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject
 
 from app.features.chat.conversation import Conversation
+from app.features.chat.file_actions import REPLACE
 from app.features.chat.labels import (
     conversation_record,
     found_record,
@@ -15,7 +16,6 @@ from app.features.chat.labels import (
     model_text,
     sampling_fields,
 )
-from app.features.chat.recovery import REPLACE
 from engine.errors import ErrorInfo
 from widgets.chat.records import ConversationRecord, MessageRecord, PresetRecord
 from widgets.chat.sampling_popover import CUSTOM

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from PySide6.QtWidgets import QWidget
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QDialog, QWidget
 
 from app.features.compare.broadcast_window import BroadcastWindow
 from app.features.compare.replies import Reply
@@ -17,7 +18,49 @@ from app.features.tune.precision_rows import PrecisionGuide
 from app.link.bridge import EngineBridge
 from app.window.commands import Command
 from app.window.settings_store import RecentModel, SettingsStore
-from app.window.single_window import SingleWindow
+
+Window = TypeVar("Window", bound=QDialog)
+
+
+class SingleWindow(QObject, Generic[Window]):
+    """`window` is None while closed. `make` creates it and connects its `closed` to `forget`."""
+
+    def __init__(
+        self, bridge: EngineBridge, parent: QWidget, make: Callable[[], Window]
+    ) -> None:
+        super().__init__(parent)
+        self._bridge, self._parent, self._make = bridge, parent, make
+        self.window: Window | None = None
+
+    def show(self) -> None:
+        self._to_front(self._opened())
+
+    def close(self) -> None:
+        """The main window closes."""
+        if self.window is not None:
+            self.window.close()
+
+    def forget(self) -> None:
+        window, self.window = self.window, None
+        if window is not None:
+            window.deleteLater()
+
+    def _opened(self) -> Window:
+        if self.window is None:
+            self.window = self._make()
+        return self.window
+
+    def _to_front(self, window: Window) -> None:
+        window.show()
+        window.raise_()
+        window.activateWindow()
+
+    def _command(self, name: str, text: str, keys: str, icon: str) -> Command:
+        """The command that opens it, enabled while a model is open."""
+        return Command(
+            name, text, self.show, "Chat", keys, icon, section="reply",
+            is_enabled=lambda: self._bridge.is_ready,
+        )  # fmt: skip
 
 
 class CompareManager(SingleWindow[CompareWindow]):

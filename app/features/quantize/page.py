@@ -27,13 +27,12 @@ from app.features.quantize.evaluation import (
     quantize_command,
 )
 from app.features.quantize.kept_reports import ReportManager
-from app.features.quantize.leave import LeaveGuard
 from app.features.quantize.plan import QuantizePlan, work_of
 from app.features.quantize.recipe_form import RecipeForm
 from app.features.quantize.reports import ReportList, ReportsController
 from app.features.quantize.results import ResultsSide
 from app.features.quantize.run import Run, elapsed
-from app.features.quantize.start_panel import StartPanel
+from app.features.quantize.start_panel import LeaveGuard, StartPanel
 from app.features.quantize.work import Outcome
 from app.window.commands import Command
 from widgets.controls.frames import PageFrame

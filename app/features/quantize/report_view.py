@@ -20,7 +20,7 @@ from app.features.quantize.figures import FigureGrid, TileGrid, report_rows, til
 from app.features.quantize.kept_reports import Made, subtitle
 from app.features.quantize.layers import LayersPanel
 from app.storage.report_store import StoredReport
-from widgets.controls.button_rows import ButtonRows
+from widgets.controls.buttons import ButtonRows
 from widgets.controls.frames import scroll_by_keys
 from widgets.controls.layouts import STRETCH, button, vbox
 from widgets.controls.lines import ElidedLine

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QMessageBox, QPushButton, QVBoxLayout, QWidget
 
 from app.features.quantize.fields import breakable
 from app.features.quantize.report_view import scroll_area
 from widgets.controls.layouts import button, hbox, vbox, wrapped
-from widgets.theme.theme import SPACE_1, SPACE_2, figure_font
+from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, restyle
 
 
 class StartPanel(QWidget):
@@ -76,3 +78,39 @@ class StartPanel(QWidget):
     def show_error(self, text: str) -> None:
         self.error.setText(breakable(text))
         self.error.setVisible(bool(text))
+
+
+class LeaveGuard(QObject):
+    """Asks without blocking, and closes the window on confirmation; a second close while it asks
+    confirms too."""
+
+    def __init__(self, stop: Callable[[], object], parent: QObject) -> None:
+        super().__init__(parent)
+        self._stop = stop
+        self.dialog: QMessageBox | None = None
+
+    def may_close(self, what: str, window: QWidget) -> bool:
+        """`what`: title of the running job; "" for none."""
+        if not what or self.dialog is not None:
+            return True
+        self.dialog = dialog = QMessageBox(window)
+        dialog.setWindowTitle("Stop the job?")
+        dialog.setText(f"{what} is running. Leaving stops it and discards its result.")
+        stay = dialog.addButton("Keep running", QMessageBox.ButtonRole.RejectRole)
+        leave = dialog.addButton("Stop and leave", QMessageBox.ButtonRole.AcceptRole)
+        restyle(leave, kind="danger")
+        dialog.setDefaultButton(stay)
+        leave.clicked.connect(lambda: self._leave(window))
+        dialog.rejected.connect(self._stay)
+        stay.clicked.connect(self._stay)
+        dialog.open()
+        return False
+
+    def _leave(self, window: QWidget) -> None:
+        self._stop()
+        window.close()
+
+    def _stay(self) -> None:
+        if self.dialog is not None:
+            self.dialog.deleteLater()
+        self.dialog = None

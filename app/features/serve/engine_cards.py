@@ -20,7 +20,7 @@ from app.features.serve.connections import TREND, Watcher
 from app.features.serve.parts import Figure, FigureRow, StateLine
 from app.link.bridge import EngineBridge
 from engine.snapshot import EngineSnapshot, RequestState
-from widgets.controls.button_rows import ButtonRows
+from widgets.controls.buttons import ButtonRows
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.controls.text import EngineTime
 from widgets.live.figures import NOTHING, StateKind, StatFigures, StatTrends, draw_sparkline

@@ -21,8 +21,8 @@ from app.server.options import ServingChoice
 from app.window.commands import Command
 from app.window.settings_store import SettingsStore
 from widgets.controls.frames import PageFrame, scroll_by_keys
-from widgets.controls.key_names import set_key_tip
 from widgets.controls.notice import Toast
+from widgets.controls.text import set_key_tip
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, restyle
 

@@ -28,8 +28,8 @@ from app.features.tune.load_plan import LoadPlan, LoadState
 from app.link.bridge import EngineBridge
 from app.window.settings_store import LoadChoice, SettingsStore
 from widgets.controls.combo import ElidedCombo
-from widgets.controls.key_names import set_key_tip
 from widgets.controls.lines import ElidedLine
+from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle, theme_notifier

@@ -17,8 +17,8 @@ from PySide6.QtWidgets import (
 )
 
 from app.window.setting_specs import Machine, sections
-from widgets.controls.key_names import set_key_tip
 from widgets.controls.setting_row import SettingRow
+from widgets.controls.text import set_key_tip
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 

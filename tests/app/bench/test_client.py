@@ -17,10 +17,10 @@ from app.bench.report import NOT_REPORTED, beside_server, table
 from app.bench.runner import Plan
 from app.bench.server_metrics import add_reported, client_figures
 from app.bench.workload import BenchRequest, fixed, stand_in_ids, text_of
-from app.clients.address import parse_address
 from app.clients.calls import make_call
 from app.clients.chunks import Counting
 from app.clients.errors import TargetError
+from app.clients.http import parse_address
 from app.clients.metric_names import Figure, Latency
 from app.clients.metrics import Change, Scrape
 from app.clients.stream import Streamer

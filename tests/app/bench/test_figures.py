@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.bench.bandwidth import engine_facts
 from app.bench.load import LoadResult
 from app.bench.monitor import Observed, _replay
 from app.bench.report import EngineFacts, figures, latency
+from app.bench.runner import engine_facts
 from engine.snapshot import RequestTimes, StepEntry, StepRecord, TokenEvent
 from tests.widgets import synthetic
 

@@ -30,7 +30,7 @@ FIXED = ["--input-len", "20", "--output-len", "5", "--num-requests", "6"]
 def quick_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Summing 1 GiB five times takes seconds: here 1 MiB will do."""
     from app.bench import runner
-    from app.bench.bandwidth import read_bandwidth
+    from app.bench.runner import read_bandwidth
 
     monkeypatch.setattr(runner, "read_bandwidth", lambda threads: read_bandwidth(threads, 2**20))
 

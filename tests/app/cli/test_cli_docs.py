@@ -10,8 +10,7 @@ import pytest
 
 from app.__main__ import main
 from app.cli.main import build_parser
-from app.documents import NAMES, documents, read
-from app.paths import docs_dir
+from app.paths import NAMES, docs_dir, documents, read
 from engine.config import SETTINGS
 from tests.test_imports import ROOT
 

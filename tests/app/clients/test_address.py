@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.clients.address import parse_address
 from app.clients.errors import TargetError
+from app.clients.http import parse_address
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.clients.errors import TargetError
-from app.clients.fetch import Answer
+from app.clients.http import Answer
 from app.clients.metric_names import NEVER_TOLD, Figure, Latency
 from app.clients.metrics import Change, RunningTotals, Scrape, merged, metric_pages, scrape
 from app.clients.metrics_page import mean, quantile

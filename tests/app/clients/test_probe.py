@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.clients import fetch
+from app.clients import http as fetch
 from app.clients.errors import TargetError
 from app.clients.probe import probe
 from app.clients.target import Dialect, Target

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.clients.address import parse_address
 from app.clients.calls import make_call
 from app.clients.chunks import Counting, Piece, ReplyReader
 from app.clients.errors import TargetError
+from app.clients.http import parse_address
 from app.clients.stream import Streamer
 from app.clients.target import Dialect
 from engine.sampling_params import SamplingParams

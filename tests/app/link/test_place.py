@@ -13,7 +13,7 @@ from app.features.chat.conversation import State
 from app.link.child_engine import IsolatedEngine
 from app.link.engine_handle import OnEvent, ThreadFactory, engine_thread
 from app.main.application import Application
-from app.main.engine_process import KEY, factory_of
+from app.main.engine_status import KEY, factory_of
 from app.window.program_settings import PROCESS, THREAD
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import open_model, send
@@ -40,7 +40,7 @@ def application(
     def scripted(place: str) -> ThreadFactory:
         return in_process if place == PROCESS else in_thread
 
-    for module in ("app.main.engine_process", "app.main.application"):
+    for module in ("app.main.engine_status", "app.main.application"):
         monkeypatch.setattr(f"{module}.factory_of", scripted)
     made = Application(qapp)
     made.show()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pytestqt.qtbot import QtBot
 
-from app.documents import NAMES
 from app.main.application import Application
+from app.paths import NAMES
 from app.window.documentation import DocumentationDialog
 from tests.app.window_fixtures import application, script
 

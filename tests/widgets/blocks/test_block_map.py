@@ -25,7 +25,7 @@ from tests.widgets import synthetic
 from widgets.blocks.block_map import NONE
 from widgets.blocks.panel import EMPTY_TEXT, HINT, BlocksPanel
 from widgets.plot.clock import RedrawClock
-from widgets.theme.colors import word
+from widgets.theme.tables import word
 from widgets.theme.theme import apply_theme, theme
 
 # Blocks 0 and 1 are a prefix that two requests share; 2 and 3 are the rest of each.

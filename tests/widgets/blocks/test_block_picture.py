@@ -16,7 +16,7 @@ from widgets.blocks.picture import (
     fit,
     paint,
 )
-from widgets.theme.colors import mix, word
+from widgets.theme.tables import mix, word
 
 COLORS = Colors("#101010", "#202020", "#3030f0", "#ffffff", ("#e69f00", "#009e73", "#0072b2"))
 

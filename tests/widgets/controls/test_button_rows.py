@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
-from widgets.controls.button_rows import ButtonRows
+from widgets.controls.buttons import ButtonRows
 
 TEXTS = ("Open this model", "Compare in chat", "Copy command line", "Export…", "Delete")
 

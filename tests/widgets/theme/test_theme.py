@@ -12,8 +12,8 @@ from PySide6.QtWidgets import QApplication, QFrame, QLabel, QPushButton, QVBoxLa
 
 from widgets.theme import tables
 from widgets.theme import theme as theme_module
-from widgets.theme.colors import contrast, mix, readable
 from widgets.theme.fonts import figure_font, has_tabular_digits, mono_font, point_size, ui_font
+from widgets.theme.tables import contrast, mix, readable
 from widgets.theme.theme import (
     Mode,
     SeriesColors,

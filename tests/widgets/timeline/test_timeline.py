@@ -15,7 +15,7 @@ from engine.snapshot import EngineSnapshot, StepEntry, StepRecord
 from tests.figures import numbers
 from tests.widgets import synthetic
 from widgets.plot.clock import RedrawClock
-from widgets.theme.colors import word
+from widgets.theme.tables import word
 from widgets.theme.theme import apply_theme, theme
 from widgets.timeline.panel import EMPTY_TEXT, HINT, TimelinePanel
 from widgets.timeline.table import step_words, time_words

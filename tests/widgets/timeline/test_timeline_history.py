@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.snapshot import RequestSnapshot, RequestState, RequestTimes, StepEntry, StepRecord
-from widgets.theme.colors import word
+from widgets.theme.tables import word
 from widgets.timeline.history import FINISHED, RESUMED, Kind, StepHistory
 from widgets.timeline.picture import Colors, paint_bars, paint_cells
 

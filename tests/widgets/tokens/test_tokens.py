@@ -13,7 +13,7 @@ from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
-from widgets.theme.colors import MINIMUM_TEXT_CONTRAST, contrast
+from widgets.theme.tables import MINIMUM_TEXT_CONTRAST, contrast
 from widgets.theme.theme import apply_theme, load_theme, theme
 from widgets.tokens.paint import PAINTS, entropy_level, heat, probability_level, rank_level
 from widgets.tokens.popover import HINT, LARGEST_CHOICES, NO_ALTERNATIVES, TokensPopover

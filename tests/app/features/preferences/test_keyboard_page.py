@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 from app.features.preferences.keyboard_page import NOTHING_FOUND, KeyboardPage
 from app.window.commands import Command, CommandRegistry
 from app.window.keymap import objection
-from widgets.controls.key_names import set_key_tip
+from widgets.controls.text import set_key_tip
 
 CONTROL = Qt.KeyboardModifier.ControlModifier
 

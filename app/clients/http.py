@@ -1,0 +1,266 @@
+"""Base URLs in their spellings, and small requests bounded in time and size."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+import httpx
+
+from app.clients.errors import TargetError, of_status, of_transport
+from app.clients.target import Dialect, Target
+
+_OURS = ("/chat/completions", "/completions", "/models", "/v1")
+"""Ends of addresses that people copy: what stands before them is the server's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """root: the server's URL without /v1 and without a slash at its end. `host` with the port, as
+    the user knows it."""
+
+    root: str
+    host: str
+
+    def api(self, path: str) -> str:
+        """A path of the OpenAI API."""
+        return f"{self.root}/v1/{path}"
+
+    def beside(self, path: str) -> str:
+        """A path beside the API: /metrics, /version."""
+        return f"{self.root}/{path}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is an address of this machine's own loopback."""
+        name = httpx.URL(self.root).host
+        if name == "localhost" or name.endswith(".localhost"):
+            return True
+        try:
+            return ip_address(name).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_address(text: str) -> Address:
+    """Raises TargetError for what is not a server address."""
+    given = text.strip()
+    if not given:
+        raise TargetError("The address is empty.", "Use the form http://host:port.", is_final=True)
+    if "://" not in given:
+        given = f"http://{given}"
+    try:
+        url = httpx.URL(given)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise _bad(text, str(error)) from None
+    if url.scheme not in ("http", "https"):
+        raise _bad(text, f"the scheme is {url.scheme}://")
+    if not url.host or any(c.isspace() for c in url.host):
+        raise _bad(text, "it has no host")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise _bad(text, f"the port is {url.port}")
+    if url.userinfo:
+        raise TargetError(
+            "The address contains a user name or password.",
+            "Enter the key in its own field: addresses are stored as plain text.", is_final=True,
+        )  # fmt: skip
+    if url.query or url.fragment:
+        raise _bad(text, "it has a query or fragment")
+    host = url.netloc.decode("ascii")
+    return Address(f"{url.scheme}://{host}{_prefix(url.path)}", host)
+
+
+def _prefix(path: str) -> str:
+    path = path.rstrip("/")
+    for end in _OURS:  # in this order: /v1 stands before the others
+        path = path.removesuffix(end).rstrip("/")
+    return path
+
+
+def _bad(text: str, why: str) -> TargetError:
+    return TargetError(
+        f"{text.strip()[:200]!r} is not a server address: {why}.",
+        "Use the form http://host:port.", is_final=True,
+    )  # fmt: skip
+
+
+MOST_BYTES = 8 * 2**20
+"""Of an answer: lists of models and metrics are smaller. What sends more is something else."""
+
+
+class Answer(NamedTuple):
+    """`seconds` from the request to the whole answer."""
+
+    status: int
+    headers: httpx.Headers
+    body: bytes
+    seconds: float
+
+    @property
+    def is_page(self) -> bool:
+        """Whether it is a web page."""
+        kind = self.headers.get("content-type", "")
+        return "html" in kind or self.body.lstrip()[:15].lower().startswith(
+            (b"<!doctype", b"<html")
+        )
+
+    def json(self) -> Any:
+        """The value, or None where it is no JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+    def object(self) -> dict[str, Any]:
+        """The JSON object of a success, or an empty one."""
+        value = self.json() if self.status == 200 else None
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8", "replace")
+
+
+def headers_for(target: Target) -> dict[str, str]:
+    """Raises TargetError for a key that cannot be sent."""
+    found = {"user-agent": "inferdeck"}
+    if target.api_key:
+        if not target.api_key.isascii() or not target.api_key.isprintable():
+            raise TargetError(
+                "The API key has invalid characters.",
+                "Copy it again, without spaces and line breaks.", is_final=True,
+            )  # fmt: skip
+        found["authorization"] = f"Bearer {target.api_key}"
+    return found
+
+
+def client_options(target: Target, address: Address) -> dict[str, Any]:
+    """Of httpx' clients. What runs on this machine is never asked through a proxy."""
+    return {
+        "headers": headers_for(target),
+        "trust_env": not address.is_here,
+        "follow_redirects": False,
+    }
+
+
+class Fetcher:
+    """Requests over one kept connection. A context manager."""
+
+    def __init__(self, target: Target, address: Address) -> None:
+        self._client = httpx.Client(**client_options(target, address))
+        self._address = address
+        self._has_key = bool(target.api_key)
+
+    def __enter__(self) -> Fetcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def get(self, url: str, deadline: float) -> Answer:
+        """Until `deadline` (of time.perf_counter). Raises TargetError where nothing answers, or too
+        much."""
+        began = time.perf_counter()
+        body = bytearray()
+        try:
+            left = max(deadline - began, 0.05)
+            with self._client.stream("GET", url, timeout=left) as response:
+                for part in response.iter_bytes():
+                    body += part
+                    if len(body) > MOST_BYTES:
+                        raise self._too_long()
+                    if time.perf_counter() > deadline:
+                        raise httpx.ReadTimeout("the response takes too long")
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise of_transport(error, self._address.host) from error
+        return Answer(
+            response.status_code, response.headers, bytes(body), time.perf_counter() - began
+        )
+
+    def problem(self, answer: Answer) -> TargetError:
+        """An answer that is no success, as an error."""
+        return of_status(
+            answer.status, answer.body, answer.headers, self._address.host, self._has_key
+        )
+
+    def _too_long(self) -> TargetError:
+        return TargetError(
+            f"{self._address.host} answered a small query with over {MOST_BYTES // 2**20} MiB.",
+            "Check the address: it is not a model server.", is_final=True,
+        )  # fmt: skip
+
+
+TIMEOUT_S = 5.0
+
+_PATHS = {
+    Dialect.INFERDECK: "tokenize",
+    Dialect.VLLM: "tokenize",
+    Dialect.SGLANG: "tokenize",
+    Dialect.TENSORRT_LLM: "_internal/tokenize",
+    Dialect.TGI: "tokenize",
+    Dialect.LLAMA_CPP: "tokenize",
+}
+
+
+class TokenCounter:
+    """Counts with a server's endpoint; None where it has none."""
+
+    def __init__(
+        self, client: httpx.AsyncClient, address: Address, dialect: Dialect, model: str
+    ) -> None:
+        self._client = client
+        self._address = address
+        self._dialect = dialect
+        self._model = model
+        self._cannot = dialect not in _PATHS
+
+    async def count(self, text: str) -> int | None:
+        """Tokens of a text, without those that stand at the beginning of every prompt."""
+        return _count_in(await self._asked(text))
+
+    async def ids(self, text: str) -> list[int]:
+        """The token ids of a text; none where they are not told."""
+        return _ids_in(await self._asked(text))
+
+    async def _asked(self, text: str) -> Any:
+        if self._cannot:
+            return None
+        url = self._address.beside(_PATHS[self._dialect])
+        try:
+            answer = await self._client.post(url, json=self._body(text), timeout=TIMEOUT_S)
+            if answer.status_code in (404, 405, 501):
+                self._cannot = True
+            return answer.json() if answer.status_code == 200 else None
+        except (httpx.HTTPError, ValueError):
+            return None
+
+    def _body(self, text: str) -> dict[str, Any]:
+        match self._dialect:
+            case Dialect.TGI:
+                return {"inputs": text, "add_special_tokens": False}
+            case Dialect.LLAMA_CPP:
+                return {"content": text, "add_special": False}
+            case Dialect.TENSORRT_LLM:
+                return {"model": self._model, "prompt": text}
+        return {"model": self._model, "prompt": text, "add_special_tokens": False}
+
+
+def _count_in(value: Any) -> int | None:
+    """{"count": n}, {"tokens": [...]}, or a list with one entry a token (TGI)."""
+    if isinstance(value, list):
+        return len(value)
+    if not isinstance(value, dict):
+        return None
+    if isinstance(value.get("count"), int):
+        return int(value["count"])
+    return len(value["tokens"]) if isinstance(value.get("tokens"), list) else None
+
+
+def _ids_in(value: Any) -> list[int]:
+    """{"tokens": [5, 6]}, or as llama.cpp may have it, [{"id": 5}, ...]."""
+    tokens = value.get("tokens") if isinstance(value, dict) else value
+    found = [one.get("id") if isinstance(one, dict) else one for one in tokens or []]
+    return [one for one in found if isinstance(one, int) and one >= 0]
