@@ -244,6 +244,7 @@ def test_the_engine_says_the_same_with_it(
     assert generate(family, prompts, "triton", **settings_) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(HAS_GPU, reason="the interpreter's: kernels are native here")
 def test_chunks_prefix_hits_and_preemption_change_nothing(generate: Make) -> None:
     first, second = tiny_models.make_prompts((32, 31))

@@ -45,6 +45,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "scheme", "tolerance"), CASES)
 def test_logits_are_those_of_the_cpu(
     family: str, scheme: Scheme, tolerance: float, tmp_path: Path, device: torch.device,

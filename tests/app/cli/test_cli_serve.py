@@ -30,6 +30,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[None]:
         raise
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT as a terminal does")
 def test_it_serves_until_ctrl_c_and_lets_replies_end() -> None:
     command = [sys.executable, "-m", "app", "serve", "--port", "0", "--json", *SMALL,

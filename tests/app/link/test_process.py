@@ -236,6 +236,7 @@ def test_a_load_can_be_cancelled_while_the_process_starts(
     assert not driven.of(m.EngineCrashed)
 
 
+@pytest.mark.slow
 def test_it_can_be_stopped_while_the_process_starts(drive: Callable[[str], Driven]) -> None:
     driven = drive(SLOW)
     driven.engine.submit(LOAD)

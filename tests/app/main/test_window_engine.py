@@ -126,6 +126,7 @@ def test_escape_stops_and_regenerate_and_edit_make_versions(
     assert reply(application).state is State.COMPLETE and reply(application).text
 
 
+@pytest.mark.slow
 def test_a_branch_from_a_token_keeps_the_text_before_it(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_branch_from_a_token_keeps_the_text_before_it(
     assert wait_for_end(qtbot, application) == whole
 
 
+@pytest.mark.slow
 def test_the_model_counts_what_is_being_written(qtbot: QtBot, application: Application) -> None:
     page = application.pages.chat_page
     page.composer.set_text("What is the KV cache?")
@@ -164,6 +166,7 @@ def test_the_model_counts_what_is_being_written(qtbot: QtBot, application: Appli
     assert f"about {page.draft.num_tokens} of" in page.composer.context_text()
 
 
+@pytest.mark.slow
 def test_settings_changed_in_mid_reply_do_not_change_its_text(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -252,6 +255,7 @@ def test_several_chats_share_the_steps(qtbot: QtBot, application: Application) -
     assert len({c.path()[-1].text for c in chat.conversations}) == 1
 
 
+@pytest.mark.slow
 def test_a_prompt_longer_than_the_context_is_refused_in_its_place(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -417,6 +421,7 @@ def test_the_timeline_shows_the_steps_of_the_engine(
     assert "2 decode tokens" in application.views.timeline.line.text()
 
 
+@pytest.mark.slow
 def test_a_request_can_be_aborted_from_the_table(qtbot: QtBot, application: Application) -> None:
     views = application.views
     views.requests_dock.raise_()

@@ -290,6 +290,7 @@ def test_a_wrong_key_is_said_in_the_window(qtbot: QtBot, application: Applicatio
         with_key.close()
 
 
+@pytest.mark.slow
 def test_the_command_line_attaches(
     qtbot: QtBot, application: Application, headless: Headless
 ) -> None:

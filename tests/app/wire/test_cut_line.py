@@ -15,6 +15,7 @@ from tests.app.server.conftest import wait_until
 from tests.app.wire.windows import ENDLESS, SLOW, Bench, Window, text_of
 
 
+@pytest.mark.slow
 def test_a_reply_goes_on_over_a_cut_line(bench: Bench) -> None:
     lab = bench.lab(SLOW)
     lab.load()

@@ -59,6 +59,7 @@ def test_a_thread_uses_its_freed_memory_again_and_gives_it_back() -> None:
     assert returned >= 2**25
 
 
+@pytest.mark.slow
 def test_the_users_own_setting_stays() -> None:
     faults, _ = run("keep", MALLOC_MMAP_THRESHOLD_="1048576", MALLOC_ARENA_MAX="8")
     assert faults > 9 * 2**25 / 2**21  # taken anew each time, in pages of 2 MiB at the largest

@@ -62,6 +62,7 @@ def rows_of(params: Sequence[SamplingParams], last: tuple[int, ...] = ()) -> lis
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(any_params, min_size=1, max_size=6), st.booleans())
 def test_the_sampler_looks_at_nothing(params: list[SamplingParams], ahead: bool) -> None:

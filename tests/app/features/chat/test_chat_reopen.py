@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pytestqt.qtbot import QtBot
 
 from tests.app.chat_fixtures import chat_in, kill_when_it_says
@@ -36,6 +37,7 @@ app.exec()
 """
 
 
+@pytest.mark.slow
 def test_reopening_after_a_kill(qtbot: QtBot, tmp_path: Path) -> None:
     kill_when_it_says("saved", SCRIPT, tmp_path)
     with chat_in(tmp_path) as chat:

@@ -196,6 +196,7 @@ app.exec()
 """
 
 
+@pytest.mark.slow
 def test_a_killed_program_loses_nothing_that_was_written_a_second_before(
     qtbot: QtBot, tmp_path: Path
 ) -> None:

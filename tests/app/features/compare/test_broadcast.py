@@ -204,6 +204,7 @@ def real_application(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
     made.shutdown()
 
 
+@pytest.mark.slow
 def test_the_real_engine_writes_them_in_one_batch(
     qtbot: QtBot, real_application: Application
 ) -> None:

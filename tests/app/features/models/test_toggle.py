@@ -121,6 +121,7 @@ def wait_for_end(qtbot: QtBot, application: Application) -> Message:
     return reply(application)
 
 
+@pytest.mark.slow
 def test_a_reply_goes_on_in_int8_and_is_marked_where_it_changed(
     qtbot: QtBot, application: Application
 ) -> None:
@@ -181,6 +182,7 @@ def _check_copies(application: Application, done: Message) -> None:
     assert Message.from_record(stored).passages == done.passages
 
 
+@pytest.mark.slow
 def test_a_cancelled_switch_leaves_reply_and_precision_as_they_were(
     qtbot: QtBot, application: Application
 ) -> None:

@@ -49,6 +49,7 @@ def models_dir(tmp_path: Path) -> Path:
 # A whole run -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_whole_run_with_a_text_ends_in_a_report(
     qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path
 ) -> None:

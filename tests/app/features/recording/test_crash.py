@@ -90,6 +90,7 @@ def crashed() -> None:
     crash(signal.SIGSEGV)
 
 
+@pytest.mark.slow
 def test_a_crash_is_told_with_a_report_and_the_session_comes_back(
     crashed: None, qtbot: QtBot, application: Application
 ) -> None:

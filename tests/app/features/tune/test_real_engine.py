@@ -30,6 +30,7 @@ def application(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
     made.shutdown()
 
 
+@pytest.mark.slow
 def test_a_load_runs_beside_a_chat_and_through_a_rebuild_of_the_cache(
     qtbot: QtBot, application: Application
 ) -> None:

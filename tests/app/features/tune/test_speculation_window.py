@@ -104,6 +104,7 @@ def test_a_draft_is_chosen_shown_changed_and_removed(
     qtbot.waitUntil(views.choose.isVisible, timeout=5000)
 
 
+@pytest.mark.slow
 def test_the_tokens_of_a_reply_show_its_drafts(qtbot: QtBot, application: Application) -> None:
     choose(qtbot, application, "draft_model")
     asked(qtbot, application)
@@ -119,6 +120,7 @@ def test_the_tokens_of_a_reply_show_its_drafts(qtbot: QtBot, application: Applic
     popover.popover.hide()
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_draft_is_refused_before_it_is_loaded(
     qtbot: QtBot, application: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_folder_that_cannot_draft_is_refused_before_it_is_loaded(
     assert application.bridge.config.speculative_model == str(starter_draft())
 
 
+@pytest.mark.slow
 def test_a_remembered_draft_of_another_model_is_said_and_left_out(
     qtbot: QtBot, application: Application
 ) -> None:
