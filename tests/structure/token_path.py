@@ -32,7 +32,7 @@ GIVE_UP_S = 60.0
 """So long each step may take."""
 IDLE_S = 3.0
 """More than a second: some panels refresh as seldom as that."""
-SEVERAL = 4
+SEVERAL = 2
 """Paints of more and more text, after which tokens that are not the first have gone all the way."""
 PROMPT = "Tell me a story about a fox and a lamp."
 COMPOSER, REPLY = "Message", "Reply"
