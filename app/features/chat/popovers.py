@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -26,7 +27,7 @@ Say = Callable[[str], object]
 """Shows an error."""
 
 
-class ReplyPopover:
+class ReplyPopover(ABC):
     """Opens a popover at a button below a reply, for replies that have its data."""
 
     popover: Popover
@@ -34,11 +35,11 @@ class ReplyPopover:
     def __init__(self, controller: ChatController, transcript: Transcript, say: Say) -> None:
         self._controller, self._transcript, self._say = controller, transcript, say
 
-    def has(self, message_id: str) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def has(self, message_id: str) -> bool: ...
 
-    def show(self, message_id: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def show(self, message_id: str) -> None: ...
 
     def show_last(self) -> None:
         """Open it for the last reply of the conversation that has the data."""
