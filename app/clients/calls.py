@@ -148,7 +148,7 @@ where nothing is said."""
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`path` below /v1. remark: what the server was not told, in words."""
+    """`path` below /v1. remark: names the parameters that the server does not take."""
 
     path: str
     body: dict[str, Any]

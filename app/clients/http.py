@@ -46,7 +46,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Raises TargetError for what is not a server address."""
+    """Raises TargetError if the text is no server address."""
     given = text.strip()
     if not given:
         raise TargetError("The address is empty.", "Use the form http://host:port.", is_final=True)
@@ -222,7 +222,7 @@ class TokenCounter:
         return _count_in(await self._asked(text))
 
     async def ids(self, text: str) -> list[int]:
-        """The token ids of a text; none where they are not told."""
+        """The token ids of a text; none if the server does not report them."""
         return _ids_in(await self._asked(text))
 
     async def _asked(self, text: str) -> Any:
