@@ -81,8 +81,9 @@ class MainWindow(QMainWindow):
             lambda name: plan(by_name[name]),
         )  # fmt: skip
         self.dock_area.take((settings_dock, *others))
-        for changed in (signal for page in self.pages for signal in page.changed):
-            changed.connect(self.commands.refresh)
+        for page in self.pages:
+            for changed in page.changed:
+                changed.connect(partial(self.commands.refresh, page.commands))
 
     def _make_rail(self, history: NoticeHistory) -> NavRail:
         rail = NavRail()

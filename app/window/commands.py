@@ -101,10 +101,11 @@ class CommandRegistry:
         self.refresh()
         self._actions[command_id].trigger()
 
-    def refresh(self) -> None:
-        """Update enabled and checked states."""
-        for command in self:
-            action = self._actions[command.id]
+    def refresh(self, commands: Iterable[Command] | None = None) -> None:
+        """Update enabled and checked states of `commands`, or of all."""
+        for command in self if commands is None else commands:
+            if (action := self._actions.get(command.id)) is None:
+                continue  # a page may change before its commands are added
             why_not = command.why_not() if command.why_not is not None else ""
             if command.is_enabled is not None or command.why_not is not None:
                 is_enabled = command.is_enabled is None or command.is_enabled()
