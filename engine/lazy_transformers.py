@@ -6,6 +6,8 @@ import name ... from 'transformers'". Here the second thread waits until the fir
 Nothing else in the engine imports transformers, but for classes of single models.
 """
 
+# ruff: noqa: F401 - names for other rooms
+
 from __future__ import annotations
 
 from transformers import (
@@ -31,25 +33,3 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.pytorch_utils import Conv1D
-
-__all__ = [
-    "ACT2FN",
-    "ALL_ATTENTION_FUNCTIONS",
-    "CONFIG_MAPPING",
-    "MODEL_FOR_CAUSAL_LM_MAPPING",
-    "ROPE_INIT_FUNCTIONS",
-    "AttentionInterface",
-    "AutoConfig",
-    "AutoTokenizer",
-    "Conv1D",
-    "PreTrainedModel",
-    "PreTrainedTokenizerFast",
-    "PretrainedConfig",
-    "WeightConverter",
-    "WeightRenaming",
-    "__version__",
-    "dot_natural_key",
-    "get_model_conversion_mapping",
-    "no_init_weights",
-    "rename_source_key",
-]

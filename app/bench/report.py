@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from app.bench.load import LoadResult
@@ -89,7 +89,7 @@ def request_figures(runs: Sequence[LoadResult] | Sequence[ClientRun]) -> dict[st
 
 def latency(seconds: Iterable[float | None]) -> dict[str, Any]:
     """Mean and percentiles in milliseconds; the missing (None) are not counted."""
-    return Summary.of(value * 1000 for value in seconds if value is not None).as_dict()
+    return asdict(Summary.of(value * 1000 for value in seconds if value is not None))
 
 
 def decode_bandwidth(runs: Sequence[LoadResult], facts: EngineFacts) -> float | None:

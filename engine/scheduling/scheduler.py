@@ -12,7 +12,7 @@ that preempted admits nobody.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -328,8 +328,3 @@ class Scheduler:
         grants = () if self.next_plan is None else self.next_plan.grants
         ends = {grant.request.request_id: grant.end for grant in grants}
         check_invariants(self.config, self.pool, self.waiting, self.running, ends)
-
-
-def waste(requests: Iterable[Request], block_size: int) -> int:
-    """Token places that are reserved by running requests and hold no token."""
-    return sum(len(r.block_table) * block_size - r.num_computed_tokens for r in requests)

@@ -5,6 +5,8 @@ Times are seconds of `time.perf_counter()`, the clock of the process; sizes are 
 are 0 to 1.
 """
 
+# ruff: noqa: F401 - names for other rooms
+
 from engine.snapshot.engine import (
     Counters,
     EngineSnapshot,
@@ -37,37 +39,3 @@ from engine.snapshot.requests import (
     TokenEvent,
 )
 from engine.snapshot.steps import PackedEntries, StepEntry, StepRecord, entry_of, packed, unpacked
-
-__all__ = [
-    "BLOCK_CACHED",
-    "BLOCK_FREE",
-    "BlockDetails",
-    "BlockSnapshot",
-    "Counters",
-    "EngineSnapshot",
-    "FinishReason",
-    "GpuFigures",
-    "GpuProcess",
-    "MemoryPlan",
-    "MemorySnapshot",
-    "ModelInfo",
-    "PackedEntries",
-    "PackedTokens",
-    "Part",
-    "RequestSnapshot",
-    "RequestState",
-    "RequestTimes",
-    "Sample",
-    "SpeculationSnapshot",
-    "SpeedUp",
-    "StepEntry",
-    "StepRecord",
-    "ThreadFigures",
-    "ThreadsOf",
-    "TokenEvent",
-    "Told",
-    "entry_of",
-    "packed",
-    "undivided",
-    "unpacked",
-]

@@ -171,10 +171,6 @@ class BlockSnapshot:
         return self.num_blocks - self.num_free - self.num_cached
 
     @property
-    def num_shared(self) -> int:
-        return int(np.count_nonzero(self.ref_count > 1))
-
-    @property
     def num_wasted_tokens(self) -> int:
         """Token places in referenced blocks that hold no token."""
         return int((self.block_size - self.fill[self.owner >= 0]).sum())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -31,11 +32,46 @@ class TokenEvent(NamedTuple):
     num_tokens: int
 
 
-class PackedTokens(Sequence[TokenEvent]):
-    """Output events that are kept for long, in arrays; equal to the tuple of them. Those of a few
-    hundred replies are half a million tuples, all of which Python's collector would visit."""
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
+
+class PackedRows(Sequence[Row]):
+    """Named tuples that are kept for long, in arrays; equal to the tuple of them. Those of a few
+    hundred replies are half a million, all of which Python's collector would visit."""
+
+    __slots__ = ()
+    _make: Callable[..., Row]
+
+    @abstractmethod
+    def _columns(self, place: slice) -> Iterable[Sequence[Any]]: ...
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._make, *self._columns(slice(None)))
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Row, ...]: ...
+    def __getitem__(self, place: int | slice) -> Row | tuple[Row, ...]:
+        if isinstance(place, slice):
+            return tuple(map(self._make, *self._columns(place)))
+        place = range(len(self))[place]
+        return self[place : place + 1][0]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (tuple, PackedRows)):
+            return NotImplemented
+        return tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+class PackedTokens(PackedRows[TokenEvent]):
+    """Output events of a request that has ended."""
 
     __slots__ = ("_counts", "_times")
+    _make = TokenEvent
 
     def __init__(self, events: Iterable[TokenEvent]) -> None:
         rows = tuple(events)
@@ -49,29 +85,8 @@ class PackedTokens(Sequence[TokenEvent]):
     def __len__(self) -> int:
         return len(self._times)
 
-    def __iter__(self) -> Iterator[TokenEvent]:
-        return map(TokenEvent, self._times.tolist(), self._counts.tolist())
-
-    @overload
-    def __getitem__(self, place: int) -> TokenEvent: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[TokenEvent, ...]: ...
-    def __getitem__(self, place: int | slice) -> TokenEvent | tuple[TokenEvent, ...]:
-        times, counts = self._times[place].tolist(), self._counts[place].tolist()
-        if isinstance(place, slice):
-            return tuple(map(TokenEvent, times, counts))
-        return TokenEvent(times, counts)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (tuple, PackedTokens)):
-            return NotImplemented
-        return tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return f"PackedTokens({list(self)!r})"
+    def _columns(self, place: slice) -> Iterable[Sequence[Any]]:
+        return self._times[place].tolist(), self._counts[place].tolist()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from engine.snapshot.requests import PackedRows
 
 
 class StepEntry(NamedTuple):
@@ -96,13 +98,11 @@ _NUMBERS = (
 assert StepEntry._fields == ("request_id", "kind", *_NUMBERS, "is_resumed")
 
 
-class PackedEntries(Sequence[StepEntry]):
-    """Equal to the tuple that it was made of; an entry is made again when it is asked for.
-
-    request_ids: str [n]; is_prefill, is_resumed: bool [n]; `numbers(name)`: int32 [n].
-    """
+class PackedEntries(PackedRows[StepEntry]):
+    """request_ids: str [n]; is_prefill, is_resumed: bool [n]; `numbers(name)`: int32 [n]."""
 
     __slots__ = ("_numbers", "is_prefill", "is_resumed", "request_ids")
+    _make = StepEntry
 
     def __init__(self, entries: Sequence[StepEntry]) -> None:
         ids, kinds, *numbers, resumed = zip(*entries, strict=True) if entries else [()] * 9
@@ -114,43 +114,13 @@ class PackedEntries(Sequence[StepEntry]):
     def numbers(self, name: str) -> NDArray[np.int32]:
         return self._numbers[_NUMBERS.index(name)]
 
-    def of(self, request_id: str) -> StepEntry | None:
-        """What this request did; None if it took no part."""
-        if request_id not in self.request_ids:
-            return None
-        return self._entry(self.request_ids.index(request_id))
-
-    def _entry(self, place: int) -> StepEntry:
-        kind = "prefill" if self.is_prefill[place] else "decode"
-        numbers: list[Any] = self._numbers[:, place].tolist()
-        return StepEntry._make(
-            (self.request_ids[place], kind, *numbers, bool(self.is_resumed[place]))
-        )
-
     def __len__(self) -> int:
         return len(self.request_ids)
 
-    def __iter__(self) -> Iterator[StepEntry]:
-        kinds = ["prefill" if one else "decode" for one in self.is_prefill.tolist()]
-        columns: list[list[Any]] = [*self._numbers.tolist(), self.is_resumed.tolist()]
-        return map(StepEntry, self.request_ids, kinds, *columns)
-
-    @overload
-    def __getitem__(self, place: int) -> StepEntry: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[StepEntry, ...]: ...
-    def __getitem__(self, place: int | slice) -> StepEntry | tuple[StepEntry, ...]:
-        if isinstance(place, slice):
-            return tuple(self)[place]
-        return self._entry(range(len(self))[place])
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (tuple, PackedEntries)):
-            return NotImplemented
-        return tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
+    def _columns(self, place: slice) -> Iterable[Sequence[Any]]:
+        kinds = ["prefill" if one else "decode" for one in self.is_prefill[place].tolist()]
+        numbers = self._numbers[:, place].tolist()
+        return self.request_ids[place], kinds, *numbers, self.is_resumed[place].tolist()
 
 
 def packed(step: StepRecord) -> StepRecord:
@@ -171,5 +141,6 @@ def entry_of(step: StepRecord, request_id: str) -> StepEntry | None:
     """What a request did in a step; None if it took no part."""
     entries: Any = step.entries
     if isinstance(entries, PackedEntries):
-        return entries.of(request_id)
+        ids = entries.request_ids
+        return entries[ids.index(request_id)] if request_id in ids else None
     return next((e for e in entries if e.request_id == request_id), None)

@@ -15,7 +15,7 @@ from engine.snapshot import RequestState
 from engine.speculation.proposer import NOTHING
 from engine.speculation.speculator import Speculator
 from engine.speculation.verify import Verification, Verified
-from engine.telemetry.recorder import StepTimer, sampling_grants
+from engine.telemetry.recorder import StepTimer
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ def launch(
     # drafts are counted: a step is as large as what the model computes
     timer.num_threads = threads.begin(plan.num_tokens, timer.start, is_timed=not is_followed)
     batch = pack(spans_of(plan), scheduler.pool.block_size)
-    sampling = sampling_grants(plan)
+    sampling = [grant for grant in plan.grants if grant.samples]  # as the rows of logits
     packed = clock()
     logits = host.runner.execute(batch, taps=speculator.taps)
     computed = clock()

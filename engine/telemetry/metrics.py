@@ -11,18 +11,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from engine.snapshot import (
-    Counters,
     EngineSnapshot,
     FinishReason,
     RequestTimes,
     SpeculationSnapshot,
-    StepRecord,
 )
 from engine.snapshot.metrics import METRICS, Metric
 
@@ -39,14 +37,19 @@ class MetricKind(StrEnum):
 
 
 class Exported(NamedTuple):
-    """A metric under its Prometheus name. `buckets`: upper bounds of a histogram, without +Inf."""
+    """A metric, by its key in METRICS, under its Prometheus name. `buckets`: upper bounds of a
+    histogram, without +Inf."""
 
-    metric: Metric
+    key: str
     name: str
-    kind: MetricKind
+    kind: MetricKind = MetricKind.GAUGE
     buckets: tuple[float, ...] = ()
     labels: tuple[str, ...] = ()
     prefix: str = "vllm"  # "inferdeck": what vLLM does not have
+
+    @property
+    def metric(self) -> Metric:
+        return METRICS[self.key]
 
     @property
     def help(self) -> str:
@@ -79,49 +82,39 @@ _STEP_TOKEN_BUCKETS = tuple(float(2**power) for power in range(15))
 _CACHE_LABELS = ("block_size", "num_gpu_blocks", "enable_prefix_caching", "gpu_memory_utilization")
 
 
-def _gauge(key: str, name: str) -> Exported:
-    return Exported(METRICS[key], name, MetricKind.GAUGE)
-
-
-def _counter(key: str, name: str, labels: tuple[str, ...] = ()) -> Exported:
-    return Exported(METRICS[key], name, MetricKind.COUNTER, labels=labels)
-
-
-def _histogram(key: str, name: str, buckets: tuple[float, ...], prefix: str = "vllm") -> Exported:
-    return Exported(METRICS[key], name, MetricKind.HISTOGRAM, buckets, prefix=prefix)
-
-
+_COUNTER, _HISTOGRAM = MetricKind.COUNTER, MetricKind.HISTOGRAM
 _DECLARED = (
-    _gauge("running", "num_requests_running"),
-    _gauge("waiting", "num_requests_waiting"),
-    _gauge("kv_usage", "kv_cache_usage_perc"),
+    Exported("running", "num_requests_running"),
+    Exported("waiting", "num_requests_waiting"),
+    Exported("kv_usage", "kv_cache_usage_perc"),
+    Exported("cache_config", "cache_config_info", MetricKind.INFO, labels=_CACHE_LABELS),
+    Exported("prefix_queries", "prefix_cache_queries", _COUNTER),
+    Exported("prefix_hits", "prefix_cache_hits", _COUNTER),
+    Exported("preemptions", "num_preemptions", _COUNTER),
+    Exported("prompt_tokens", "prompt_tokens", _COUNTER),
+    Exported("generation_tokens", "generation_tokens", _COUNTER),
+    Exported("finished", "request_success", _COUNTER, labels=("finished_reason",)),
+    Exported("ttft", "time_to_first_token_seconds", _HISTOGRAM, _TTFT_BUCKETS),
     Exported(
-        METRICS["cache_config"], "cache_config_info", MetricKind.INFO, labels=_CACHE_LABELS
+        "engine_ttft", "engine_time_to_first_token_seconds", _HISTOGRAM, _TTFT_BUCKETS,
+        prefix="inferdeck",
     ),
-    _counter("prefix_queries", "prefix_cache_queries"),
-    _counter("prefix_hits", "prefix_cache_hits"),
-    _counter("preemptions", "num_preemptions"),
-    _counter("prompt_tokens", "prompt_tokens"),
-    _counter("generation_tokens", "generation_tokens"),
-    _counter("finished", "request_success", ("finished_reason",)),
-    _histogram("ttft", "time_to_first_token_seconds", _TTFT_BUCKETS),
-    _histogram(
-        "engine_ttft", "engine_time_to_first_token_seconds", _TTFT_BUCKETS, prefix="inferdeck"
+    Exported("itl", "inter_token_latency_seconds", _HISTOGRAM, _ITL_BUCKETS),
+    Exported("tpot", "request_time_per_output_token_seconds", _HISTOGRAM, _ITL_BUCKETS),
+    Exported("e2e", "e2e_request_latency_seconds", _HISTOGRAM, _REQUEST_BUCKETS),
+    Exported("queue", "request_queue_time_seconds", _HISTOGRAM, _REQUEST_BUCKETS),
+    Exported("prefill", "request_prefill_time_seconds", _HISTOGRAM, _REQUEST_BUCKETS),
+    Exported("decode", "request_decode_time_seconds", _HISTOGRAM, _REQUEST_BUCKETS),
+    Exported("request_prompt", "request_prompt_tokens", _HISTOGRAM, _LENGTH_BUCKETS),
+    Exported("request_output", "request_generation_tokens", _HISTOGRAM, _LENGTH_BUCKETS),
+    Exported("draft_rounds", "spec_decode_num_drafts", _COUNTER),
+    Exported("drafted", "spec_decode_num_draft_tokens", _COUNTER),
+    Exported("accepted", "spec_decode_num_accepted_tokens", _COUNTER),
+    Exported(
+        "accepted_at", "spec_decode_num_accepted_tokens_per_pos", _COUNTER, labels=("position",)
     ),
-    _histogram("itl", "inter_token_latency_seconds", _ITL_BUCKETS),
-    _histogram("tpot", "request_time_per_output_token_seconds", _ITL_BUCKETS),
-    _histogram("e2e", "e2e_request_latency_seconds", _REQUEST_BUCKETS),
-    _histogram("queue", "request_queue_time_seconds", _REQUEST_BUCKETS),
-    _histogram("prefill", "request_prefill_time_seconds", _REQUEST_BUCKETS),
-    _histogram("decode", "request_decode_time_seconds", _REQUEST_BUCKETS),
-    _histogram("request_prompt", "request_prompt_tokens", _LENGTH_BUCKETS),
-    _histogram("request_output", "request_generation_tokens", _LENGTH_BUCKETS),
-    _counter("draft_rounds", "spec_decode_num_drafts"),
-    _counter("drafted", "spec_decode_num_draft_tokens"),
-    _counter("accepted", "spec_decode_num_accepted_tokens"),
-    _counter("accepted_at", "spec_decode_num_accepted_tokens_per_pos", ("position",)),
-    _histogram("step_tokens", "iteration_tokens_total", _STEP_TOKEN_BUCKETS),
-)
+    Exported("step_tokens", "iteration_tokens_total", _HISTOGRAM, _STEP_TOKEN_BUCKETS),
+)  # fmt: skip
 
 EXPORTED: dict[str, Exported] = {exported.name: exported for exported in _DECLARED}
 """Every exported metric by its name without prefix."""
@@ -152,9 +145,6 @@ class Summary:
             max=ordered[-1],
             num_samples=len(ordered),
         )
-
-    def as_dict(self) -> dict[str, float | int | None]:
-        return asdict(self)
 
 
 def _percentile(ordered: Sequence[float], q: float) -> float:
@@ -230,11 +220,17 @@ class EngineMetrics:
 
     def observe_snapshot(self, snapshot: EngineSnapshot) -> None:
         """The state now, the running totals, and the steps and samples since the last one."""
-        self.observe_totals(snapshot.counters)
+        counters = snapshot.counters
+        self._set("prefix_cache_queries", counters.prefix_queries)
+        self._set("prefix_cache_hits", counters.prefix_hits)
+        self._set("num_preemptions", counters.preemptions)
+        self._set("prompt_tokens", counters.prompt_tokens + counters.cached_prompt_tokens)
+        self._set("generation_tokens", counters.generation_tokens)
         if snapshot.speculation is not None:
             self._observe_drafts(snapshot.speculation)
         for record in snapshot.steps:
-            self.observe_step(record)
+            num_tokens = sum(entry.num_tokens for entry in record.entries)
+            self._histograms["iteration_tokens_total"].observe(num_tokens)
         for sample in snapshot.ttft:
             self._histograms["engine_time_to_first_token_seconds"].observe(sample.value)
         for sample in snapshot.itl:
@@ -243,19 +239,6 @@ class EngineMetrics:
         self._set("num_requests_waiting", snapshot.num_waiting)
         self._set("kv_cache_usage_perc", snapshot.kv_usage)
         self._values["cache_config_info"] = {_cache_labels(snapshot): 1.0}
-
-    def observe_totals(self, counters: Counters) -> None:
-        self._set("prefix_cache_queries", counters.prefix_queries)
-        self._set("prefix_cache_hits", counters.prefix_hits)
-        self._set("num_preemptions", counters.preemptions)
-        self._set("prompt_tokens", counters.prompt_tokens + counters.cached_prompt_tokens)
-        self._set("generation_tokens", counters.generation_tokens)
-
-    def observe_step(self, record: StepRecord) -> None:
-        self._set("num_requests_running", record.num_running)
-        self._set("num_requests_waiting", record.num_waiting)
-        num_tokens = sum(entry.num_tokens for entry in record.entries)
-        self._histograms["iteration_tokens_total"].observe(num_tokens)
 
     def observe_first_token(self, seconds: float) -> None:
         """Seconds from a request's arrival until its first token was sent."""
@@ -305,11 +288,7 @@ def _between(start: float | None, end: float | None) -> float | None:
 
 
 def _cache_labels(snapshot: EngineSnapshot) -> Labels:
-    config: Any = snapshot.config
-    known = {
-        "block_size": snapshot.blocks.block_size,
-        "num_gpu_blocks": snapshot.blocks.num_blocks,
-        "enable_prefix_caching": config.enable_prefix_caching,
-        "gpu_memory_utilization": config.gpu_memory_utilization,
-    }
-    return tuple(str(known[label]) for label in _CACHE_LABELS)
+    """In the order of _CACHE_LABELS."""
+    config, blocks = snapshot.config, snapshot.blocks
+    settings = config.enable_prefix_caching, config.gpu_memory_utilization
+    return tuple(map(str, (blocks.block_size, blocks.num_blocks, *settings)))

@@ -139,21 +139,16 @@ def entries_of(plan: StepPlan, outcomes: Mapping[str, Outcome]) -> list[StepEntr
 def _entry(grant: Grant, outcome: Outcome | None) -> StepEntry:
     drafts = grant.draft_token_ids
     return StepEntry(
-        request_id=grant.request.request_id,
-        kind="decode" if grant.is_decode else "prefill",
-        num_tokens=grant.num_tokens,
-        num_cached_tokens=grant.num_cached_tokens,
+        grant.request.request_id,
+        "decode" if grant.is_decode else "prefill",
+        grant.num_tokens,
+        grant.num_cached_tokens,
         num_draft=len(drafts),
         num_accepted=num_accepted(drafts, outcome.token_ids) if outcome else 0,
         num_context=grant.end,
         num_logits=1 + len(drafts) if grant.samples else 0,
         is_resumed=grant.is_resumed,
     )
-
-
-def sampling_grants(plan: StepPlan) -> list[Grant]:
-    """The grants whose last row is sampled, in the order of the batch's logits rows."""
-    return [grant for grant in plan.grants if grant.samples]
 
 
 def finished_in(plan: StepPlan, outcomes: Mapping[str, Outcome]) -> list[Request]:

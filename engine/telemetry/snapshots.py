@@ -13,7 +13,7 @@ from engine.hardware.nvml import GpuWatch, figures_of
 from engine.host.assembly import Assembly
 from engine.scheduling.block_pool import BlockPool
 from engine.scheduling.request import Request
-from engine.scheduling.scheduler import Scheduler, waste
+from engine.scheduling.scheduler import Scheduler
 from engine.snapshot import (
     BLOCK_CACHED,
     BLOCK_FREE,
@@ -91,9 +91,7 @@ def take_snapshot(
         model=assembly.info,
         requests=tuple(request.snapshot() for request in scheduler.requests),
         blocks=blocks,
-        memory=memory_snapshot(
-            assembly, scheduler, blocks, meter.read(now, assembly.config.device)
-        ),
+        memory=memory_snapshot(assembly, blocks, meter.read(now, assembly.config.device)),
         counters=recorder.counters(scheduler, scheduler.pool.num_evictions),
         steps=steps,
         ttft=ttft,
@@ -156,10 +154,7 @@ def inspect_block(
 
 
 def memory_snapshot(
-    assembly: Assembly,
-    scheduler: Scheduler,
-    blocks: BlockSnapshot,
-    figures: tuple[int, int, int],
+    assembly: Assembly, blocks: BlockSnapshot, figures: tuple[int, int, int]
 ) -> MemorySnapshot:
     plan = assembly.plan
     process, free, total = figures
@@ -178,7 +173,7 @@ def memory_snapshot(
         process=process,
         free=free,
         total=total,
-        wasted=waste(scheduler.running, blocks.block_size) * bytes_per_token,
+        wasted=blocks.num_wasted_tokens * bytes_per_token,
         host_weights=assembly.host_weights_bytes,
         host_kv_cache=assembly.host_cache_bytes,
     )

@@ -11,7 +11,7 @@ is left of it beyond the reading (Williams et al., "Roofline", 2009). Pure Pytho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -189,14 +189,6 @@ def pause_between(before: StepRecord | None, step: StepRecord) -> float:
         return 0.0
     pause = max(0.0, step.start - before.start - before.duration)
     return pause if pause < LONGEST_PAUSE_S else 0.0
-
-
-def cost_steps(steps: Iterable[StepRecord], model: ModelCost, peaks: Peaks) -> Iterator[CostedStep]:
-    """Every step, with the pause between it and the one before."""
-    before: StepRecord | None = None
-    for step in steps:
-        yield cost_step(step, pause_between(before, step), model, peaks)
-        before = step
 
 
 def total(costed: Iterable[CostedStep]) -> Split:

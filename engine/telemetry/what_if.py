@@ -38,7 +38,7 @@ WORTH = 1.02
 """Smaller gains are not measurable."""
 
 
-class Ceiling(NamedTuple):
+class SpeedupBound(NamedTuple):
     """Upper bound of a setting's gain.
 
     setting: its name in EngineConfig; value: what to set. factor: the speed-up of a step, or the
@@ -66,7 +66,7 @@ class Ceiling(NamedTuple):
 
 @dataclass(frozen=True)
 class Situation:
-    """What the ceilings are made from: the costed steps, and the engine after them."""
+    """What the bounds are made from: the costed steps, and the engine after them."""
 
     steps: Sequence[CostedStep]
     model: ModelCost
@@ -107,7 +107,7 @@ class Situation:
         return np.array([s.speed for s in self.steps])
 
 
-def ceilings(situation: Situation) -> list[Ceiling]:
+def speedup_bounds(situation: Situation) -> list[SpeedupBound]:
     """One per setting, most common first; none without steps."""
     if not situation.steps:
         return []
@@ -120,14 +120,15 @@ def ceilings(situation: Situation) -> list[Ceiling]:
         _chunk_budget(situation),
         _speculation(situation),
     ]
-    return [ceiling for ceiling in made if ceiling is not None]
+    return [bound for bound in made if bound is not None]
 
 
 # Settings that make the counted work smaller -----------------------------------------------------
 
 
-def _weights(situation: Situation, name: str, bits: float) -> Ceiling | None:
-    now = _bits_per_weight(situation.snapshot)
+def _weights(situation: Situation, name: str, bits: float) -> SpeedupBound | None:
+    model = situation.snapshot.model
+    now = 8.0 * model.weights_bytes / max(1, model.num_parameters)
     if bits >= now:
         return None
     factor = bits / now
@@ -141,10 +142,11 @@ def _weights(situation: Situation, name: str, bits: float) -> Ceiling | None:
         f"Reading weights takes {_percent(share)} of the time. {name} reads {factor:.2f} of the "
         "bytes; the output layer and the arithmetic stay the same."
     )
-    return _of_work(situation, "quantization", "Weights", name, smaller, why)
+    speedup, loose = _speedup(situation, smaller)
+    return SpeedupBound("quantization", "Weights", name, speedup, "faster", why, loose)
 
 
-def _kv_dtype(situation: Situation) -> Ceiling | None:
+def _kv_dtype(situation: Situation) -> SpeedupBound | None:
     """None where keys and values are in 8 bits already."""
     model, plan = situation.snapshot.model, situation.snapshot.memory.plan
     narrow = 8 + 16 / model.head_dim  # with a 16-bit scale for each token and head
@@ -162,34 +164,28 @@ def _kv_dtype(situation: Situation) -> Ceiling | None:
     def smaller(work: Work) -> Work:
         return work._replace(kv=work.kv * factor)
 
-    return _of_work(situation, "kv_cache_dtype", "KV cache dtype", "fp8 or int8", smaller, why)
+    speedup, loose = _speedup(situation, smaller)
+    label, value = "KV cache dtype", "fp8 or int8"
+    return SpeedupBound("kv_cache_dtype", label, value, speedup, "faster", why, loose)
 
 
-def _of_work(
-    situation: Situation,
-    setting: str,
-    label: str,
-    value: str,
-    change: Callable[[Work], Work],
-    why: str,
-) -> Ceiling:
-    """The bound of a setting that changes the work of every step."""
+def _speedup(
+    situation: Situation, change: Callable[[Work], Work]
+) -> tuple[float, float | None]:
+    """Factor and loose factor of a setting that changes the work of every step."""
     splits, floor = situation.splits, np.asarray(situation.splits.floor)
     work = np.stack(change(Work(*situation.works.T)), axis=1)
     changed = least_times(work, situation.peaks) * situation.speeds
     saved = np.divide(changed, floor, out=np.ones_like(floor), where=floor > 0)
-    before = situation.whole.total
     after = float(np.sum(changed + (splits.total - floor)))
     loose = after - float(np.sum(splits.launch * (1 - saved)))
-    factor, widest = _ratio(before, after), _ratio(before, loose)
-    is_wider = widest > 1.1 * factor
-    return Ceiling(setting, label, value, factor, "faster", why, widest if is_wider else None)
+    return _factors(situation.whole.total, after, loose)
 
 
 # Settings that change the batch --------------------------------------------------
 
 
-def _batch_size(situation: Situation) -> Ceiling:
+def _batch_size(situation: Situation) -> SpeedupBound:
     config: Any = situation.snapshot.config
     places, steps = config.max_num_seqs, situation.decoding.steps
     label, setting = "Max running requests", "max_num_seqs"
@@ -197,7 +193,7 @@ def _batch_size(situation: Situation) -> Ceiling:
     waiting = fmean([s.step.num_waiting for s in situation.steps])
     if waiting < 0.5 or not steps:
         why = f"No request waits: {running:.1f} of {places} batch slots are in use on average."
-        return Ceiling(setting, label, "more slots", 1.0, "throughput", why)
+        return SpeedupBound(setting, label, "more slots", 1.0, "throughput", why)
     growth = (running + waiting) / running
 
     def more(work: Work) -> Work:
@@ -206,32 +202,31 @@ def _batch_size(situation: Situation) -> Ceiling:
             work.attention * growth,
         )  # fmt: skip
 
-    slower = 1 / _of_work(situation.decoding, setting, label, "", more, "").factor
+    slower = 1 / _speedup(situation.decoding, more)[0]
     why = (
         f"{waiting:.1f} requests wait on average. Running them too makes a step "
         f"{slower:.2f}× as long for {growth:.2f}× the tokens: weights are read once."
     )
     value = f"{round(running + waiting)}"
-    return Ceiling(setting, label, value, max(1.0, growth / slower), "throughput", why)
+    return SpeedupBound(setting, label, value, max(1.0, growth / slower), "throughput", why)
 
 
-def _prefix_caching(situation: Situation) -> Ceiling:
+def _prefix_caching(situation: Situation) -> SpeedupBound:
     """The bound: every prompt token but the last is cached."""
     config: Any = situation.snapshot.config
     before, after, loose = situation.whole.total, 0.0, 0.0
     for step, is_decode in zip(situation.steps, situation.only_decodes, strict=True):
-        if is_decode:
-            after += step.split.total
-            loose += step.split.total
-            continue
-        kept = [left for entry in step.step.entries if (left := _without_prompt(entry)) is not None]
-        if kept:
+        floor = changed = step.split.floor
+        if not is_decode:
+            entries = map(_without_prompt, step.step.entries)
+            kept = [entry for entry in entries if entry is not None]
+            if not kept:
+                continue
             work = situation.model.work(kept)
-            floor = step.split.floor
             changed = min(floor, least_time(work, situation.peaks).floor * step.speed)
-            whole = step.split.total - floor + changed
-            after += whole
-            loose += whole - (step.split.launch * (1 - changed / floor) if floor else 0.0)
+        whole = step.split.total - floor + changed
+        after += whole
+        loose += whole - (step.split.launch * (1 - changed / floor) if floor else 0.0)
     counters = situation.snapshot.counters
     rate = f", hit rate {_percent(counters.prefix_hit_rate)} so far"
     found = rate if counters.prefix_queries else ""
@@ -241,11 +236,9 @@ def _prefix_caching(situation: Situation) -> Ceiling:
         f"{state}{found}. Computing prompt tokens takes {_percent(share)} of the time: the gain if "
         "every prefix were cached."
     )
-    factor, widest = _ratio(before, after), _ratio(before, loose)
-    return Ceiling(
-        "enable_prefix_caching", "Prefix caching", "every prefix cached", factor, "faster", why,
-        widest if widest > 1.1 * factor else None,
-    )  # fmt: skip
+    factor, wider = _factors(before, after, loose)
+    setting, value = "enable_prefix_caching", "every prefix cached"
+    return SpeedupBound(setting, "Prefix caching", value, factor, "faster", why, wider)
 
 
 def _without_prompt(entry: StepEntry) -> StepEntry | None:
@@ -254,7 +247,7 @@ def _without_prompt(entry: StepEntry) -> StepEntry | None:
     return entry._replace(num_tokens=1, num_cached_tokens=0) if entry.num_logits else None
 
 
-def _chunk_budget(situation: Situation) -> Ceiling:
+def _chunk_budget(situation: Situation) -> SpeedupBound:
     """The bound: prefill-only chunks merge with the next step."""
     config: Any = situation.snapshot.config
     setting, label = "max_num_batched_tokens", "Max batched tokens"
@@ -270,15 +263,16 @@ def _chunk_budget(situation: Situation) -> Ceiling:
     if not count:
         why = f"No step computed a partial prefill alone: {config.max_num_batched_tokens:,} "
         why += "tokens per step are enough."
-        return Ceiling(setting, label, "a larger budget", 1.0, "faster", why)
+        return SpeedupBound(setting, label, "a larger budget", 1.0, "faster", why)
     why = (
         f"{count} of {len(situation.steps)} steps computed a partial prefill alone. Merged with "
         "the next step, each saves one read of the weights. ITL of other requests grows."
     )
-    return Ceiling(setting, label, "a larger budget", _ratio(before, before - saved), "faster", why)
+    factor = _ratio(before, before - saved)
+    return SpeedupBound(setting, label, "a larger budget", factor, "faster", why)
 
 
-def _speculation(situation: Situation) -> Ceiling | None:
+def _speculation(situation: Situation) -> SpeedupBound | None:
     if not situation.decoding.steps:
         return None
     rows = DRAFT_LENGTH + 1
@@ -287,7 +281,7 @@ def _speculation(situation: Situation) -> Ceiling | None:
         return work._replace(linear=work.linear * rows, attention=work.attention * rows)
 
     setting, label = "speculative_method", "Speculation"
-    ratio = 1 / _of_work(situation.decoding, setting, label, "", verify, "").factor
+    ratio = 1 / _speedup(situation.decoding, verify)[0]
     tokens = expected_tokens(DRAFT_ACCEPTANCE, DRAFT_LENGTH)
     why = (
         f"Zero-cost drafts with {_percent(DRAFT_ACCEPTANCE)} acceptance give {tokens:.2f} tokens "
@@ -295,7 +289,7 @@ def _speculation(situation: Situation) -> Ceiling | None:
         "long."
     )
     value = f"{DRAFT_LENGTH} draft tokens"
-    return Ceiling(setting, label, value, max(1.0, tokens / ratio), "decode speed", why)
+    return SpeedupBound(setting, label, value, max(1.0, tokens / ratio), "decode speed", why)
 
 
 # Words ----------------------------------------------------------------------------------------
@@ -323,13 +317,14 @@ def verdict(split: Split) -> str:
     return f"{side}: {_percent(sides[side])}"
 
 
-def _bits_per_weight(snapshot: EngineSnapshot) -> float:
-    model = snapshot.model
-    return 8.0 * model.weights_bytes / max(1, model.num_parameters)
-
-
 def _ratio(before: float, after: float) -> float:
     return max(1.0, before / after) if after > 0 else 1.0
+
+
+def _factors(before: float, after: float, loose: float) -> tuple[float, float | None]:
+    """`factor` and `loose` of a bound, from seconds."""
+    factor, wider = _ratio(before, after), _ratio(before, loose)
+    return factor, wider if wider > 1.1 * factor else None
 
 
 def _percent(share: float) -> str:

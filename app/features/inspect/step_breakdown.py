@@ -19,7 +19,7 @@ from engine.telemetry.step_cost import (
     model_cost,
     pause_between,
 )
-from engine.telemetry.what_if import Ceiling, Situation, ceilings, verdict
+from engine.telemetry.what_if import Situation, SpeedupBound, speedup_bounds, verdict
 from widgets.plot.parts_bar import Part
 
 MOST_STEPS = 200
@@ -59,7 +59,7 @@ class Account:
     speed: float
     work: Work
     verdict: str
-    ceilings: tuple[Ceiling, ...]
+    ceilings: tuple[SpeedupBound, ...]
     exchange: float = 0.0
 
 
@@ -142,7 +142,7 @@ class StepAccount:
             speed=fmean(step.speed for step in costed),
             work=_mean_work(costed),
             verdict=verdict(whole),
-            ceilings=tuple(ceilings(situation)),
+            ceilings=tuple(speedup_bounds(situation)),
             exchange=fmean(one.step.exchange_s for one in costed),
         )
 

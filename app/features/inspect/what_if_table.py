@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
 )
 
 from engine.config import SETTINGS, Change
-from engine.telemetry.what_if import DRAFT_LENGTH, WORTH, Ceiling
+from engine.telemetry.what_if import DRAFT_LENGTH, WORTH, SpeedupBound
 from widgets.theme.theme import SPACE_2, figure_font, theme, theme_notifier
 
 ENABLED, NO_GAIN, UNSUPPORTED = "Enabled", "No gain", "Not supported"
@@ -43,7 +43,7 @@ class WhatIf(NamedTuple):
         return f"Set {values}. {_COSTS[cost]}. You can undo this."
 
 
-def what_if(one: Ceiling, config: Any, refuse: Callable[[str, Any], str]) -> WhatIf:
+def what_if(one: SpeedupBound, config: Any, refuse: Callable[[str, Any], str]) -> WhatIf:
     """`refuse(setting, value)`: why it cannot be set now; "" where it can."""
     if not hasattr(config, one.setting):
         return WhatIf({}, UNSUPPORTED, "This engine does not support it.")
@@ -58,19 +58,19 @@ def what_if(one: Ceiling, config: Any, refuse: Callable[[str, Any], str]) -> Wha
     return found
 
 
-def _weights(one: Ceiling, config: Any) -> WhatIf:
+def _weights(one: SpeedupBound, config: Any) -> WhatIf:
     if config.quantization == one.value:
         return WhatIf({}, ENABLED, f"Weights are already {one.value}.")
     return WhatIf({"quantization": one.value})
 
 
-def _kv(one: Ceiling, config: Any) -> WhatIf:
+def _kv(one: SpeedupBound, config: Any) -> WhatIf:
     if config.kv_cache_dtype == "int8":
         return WhatIf({}, ENABLED, "The KV cache is already int8.")
     return WhatIf({"kv_cache_dtype": "int8"})
 
 
-def _batch_slots(one: Ceiling, config: Any) -> WhatIf:
+def _batch_slots(one: SpeedupBound, config: Any) -> WhatIf:
     if not one.value.isdigit():
         return WhatIf({}, NO_GAIN, "No request waits for a batch slot.")
     wanted = min(int(one.value), int(SETTINGS["max_num_seqs"].maximum or 1024))
@@ -80,14 +80,14 @@ def _batch_slots(one: Ceiling, config: Any) -> WhatIf:
     return WhatIf({"max_num_seqs": wanted})
 
 
-def _prefixes(one: Ceiling, config: Any) -> WhatIf:
+def _prefixes(one: SpeedupBound, config: Any) -> WhatIf:
     if config.enable_prefix_caching:
         reason = "Enabled: the hit rate grows only with more shared prefixes."
         return WhatIf({}, ENABLED, reason)
     return WhatIf({"enable_prefix_caching": True})
 
 
-def _budget(one: Ceiling, config: Any) -> WhatIf:
+def _budget(one: SpeedupBound, config: Any) -> WhatIf:
     most = int(SETTINGS["max_num_batched_tokens"].maximum or 2**17)
     wanted = min(2 * config.max_num_batched_tokens, most)
     if wanted <= config.max_num_batched_tokens:
@@ -95,14 +95,14 @@ def _budget(one: Ceiling, config: Any) -> WhatIf:
     return WhatIf({"max_num_batched_tokens": wanted})
 
 
-def _drafts(one: Ceiling, config: Any) -> WhatIf:
+def _drafts(one: SpeedupBound, config: Any) -> WhatIf:
     """n-gram lookup needs no draft model."""
     if config.speculative_method != SETTINGS["speculative_method"].default:
         return WhatIf({}, ENABLED, f"Speculation already uses {config.speculative_method}.")
     return WhatIf({"speculative_method": "ngram", "num_speculative_tokens": DRAFT_LENGTH})
 
 
-_CHANGES: Mapping[str, Callable[[Ceiling, Any], WhatIf]] = {
+_CHANGES: Mapping[str, Callable[[SpeedupBound, Any], WhatIf]] = {
     "quantization": _weights,
     "kv_cache_dtype": _kv,
     "max_num_seqs": _batch_slots,
@@ -131,7 +131,7 @@ class WhatIfTable(QTableWidget):
 
     def __init__(self) -> None:
         super().__init__(0, len(_COLUMNS))
-        self._ceilings: tuple[Ceiling, ...] = ()
+        self._ceilings: tuple[SpeedupBound, ...] = ()
         self._what_ifs: list[WhatIf] = []
         self.refuse: Callable[[str, Any], str] = lambda name, value: NO_WINDOW
         self.setAccessibleName("Potential gain per setting")
@@ -158,7 +158,7 @@ class WhatIfTable(QTableWidget):
         self.setFont(figure_font("small"))
         self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
 
-    def show_ceilings(self, ceilings: tuple[Ceiling, ...], config: Any) -> None:
+    def show_ceilings(self, ceilings: tuple[SpeedupBound, ...], config: Any) -> None:
         """`config`: of the engine; settings that it lacks are not supported."""
         self._ceilings = ceilings
         self._what_ifs = [what_if(one, config, self.refuse) for one in ceilings]
@@ -175,7 +175,7 @@ class WhatIfTable(QTableWidget):
             self._show_button(row, one, found)
         self.paint_factors()
 
-    def _show_button(self, row: int, one: Ceiling, found: WhatIf) -> None:
+    def _show_button(self, row: int, one: SpeedupBound, found: WhatIf) -> None:
         button = self.cellWidget(row, _APPLY)
         if found.refusal:
             if button is not None:
@@ -220,7 +220,7 @@ class WhatIfTable(QTableWidget):
         return item.text() if item is not None else CHOOSE
 
 
-def hint_of(ceiling: Ceiling) -> str:
+def hint_of(ceiling: SpeedupBound) -> str:
     """The second line below a setting: short, without the range."""
     if ceiling.factor < WORTH:
         return f"{ceiling.value}: no gain expected" if ceiling.is_choice else "No gain expected"
@@ -228,7 +228,7 @@ def hint_of(ceiling: Ceiling) -> str:
     return f"Up to {_factor(ceiling.factor)} {ceiling.gains} {preposition} {ceiling.value}"
 
 
-def _gain(ceiling: Ceiling) -> str:
+def _gain(ceiling: SpeedupBound) -> str:
     if max(ceiling.factor, ceiling.loose or 0.0) < 1.005:
         return "No gain expected"
     widest = f" to {_factor(ceiling.loose)}" if ceiling.loose is not None else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,15 +14,16 @@ from engine import LLMEngine, SamplingParams
 from engine.hardware.peaks import Peaks
 from engine.snapshot import EngineSnapshot, ModelInfo, StepEntry, StepRecord
 from engine.telemetry.step_cost import (
+    CostedStep,
     ModelCost,
     Split,
     Work,
     cost_step,
-    cost_steps,
     least_time,
+    pause_between,
     total,
 )
-from engine.telemetry.what_if import Situation, ceilings, verdict
+from engine.telemetry.what_if import Situation, speedup_bounds, verdict
 from tests.engine import tiny_models
 from tests.widgets import synthetic
 
@@ -129,26 +130,33 @@ def test_reading_hides_arithmetic_and_the_other_way_round(
     assert least.floor == pytest.approx(products + reading)
 
 
+def costed(steps: Sequence[StepRecord], cost: ModelCost = COST) -> list[CostedStep]:
+    return [
+        cost_step(step, pause_between(before, step), cost, PEAKS)
+        for before, step in zip([None, *steps], steps, strict=False)
+    ]
+
+
 def test_a_pause_counts_only_while_somebody_waits() -> None:
     first, second = step(DECODE), step(DECODE, start=0.063)
-    [_, after] = cost_steps([first, second], COST, PEAKS)
+    [_, after] = costed([first, second])
     assert after.split.queue == pytest.approx(0.01)
     alone = dataclasses.replace(first, num_running=0)
-    assert [s.split.queue for s in cost_steps([alone, second], COST, PEAKS)] == [0.0, 0.0]
+    assert [s.split.queue for s in costed([alone, second])] == [0.0, 0.0]
     rebuilt = dataclasses.replace(second, start=9.0)
-    assert [s.split.queue for s in cost_steps([first, rebuilt], COST, PEAKS)] == [0.0, 0.0]
+    assert [s.split.queue for s in costed([first, rebuilt])] == [0.0, 0.0]
 
 
-# Ceilings ----------------------------------------------------------------------------------------
+# Bounds ------------------------------------------------------------------------------------------
 
 
 def situation(*records: StepRecord, **changes: object) -> Situation:
-    return Situation(list(cost_steps(records, COST, PEAKS)), COST, PEAKS, snapshot(**changes))
+    return Situation(costed(records), COST, PEAKS, snapshot(**changes))
 
 
 def test_int4_wins_what_amdahl_allows() -> None:
     at_peak = least_time(COST.work([DECODE]), PEAKS).floor
-    made = {c.value: c for c in ceilings(situation(step(DECODE, model_s=at_peak)))}
+    made = {c.value: c for c in speedup_bounds(situation(step(DECODE, model_s=at_peak)))}
     work = COST.work([DECODE])
     body = (work.weights - work.fixed_weights) / PEAKS.read_bytes_per_s
     before = at_peak + 0.003
@@ -166,7 +174,7 @@ def test_a_narrower_cache_wins_what_is_left_of_it() -> None:
         seen = snapshot()
         plan = dataclasses.replace(seen.memory.plan, key_dtype=keys, value_dtype=values)
         memory = dataclasses.replace(seen.memory, plan=plan)
-        made = ceilings(situation(step(reading, model_s=at_peak), memory=memory))
+        made = speedup_bounds(situation(step(reading, model_s=at_peak), memory=memory))
         found[keys, values] = next((c for c in made if c.setting == "kv_cache_dtype"), None)
     plain, half = found["bfloat16", "bfloat16"], found["int8", "bfloat16"]
     assert found["", ""] == plain and plain is not None and half is not None
@@ -178,7 +186,7 @@ def test_a_narrower_cache_wins_what_is_left_of_it() -> None:
 
 
 def test_where_launching_dominates_no_format_helps_but_slow_reading_is_not_ruled_out() -> None:
-    made = {c.value: c for c in ceilings(situation(step(DECODE, model_s=2.0)))}
+    made = {c.value: c for c in speedup_bounds(situation(step(DECODE, model_s=2.0)))}
     assert made["int4"].factor < 1.02
     assert made["int4"].loose is not None and made["int4"].loose > 2
 
@@ -187,7 +195,7 @@ def test_where_launching_dominates_no_format_helps_but_slow_reading_is_not_ruled
 def test_no_ceiling_is_below_one_or_promises_more_than_all_the_time(
     records: list[StepRecord],
 ) -> None:
-    for one in ceilings(situation(*records)):
+    for one in speedup_bounds(situation(*records)):
         assert one.factor >= 1.0 and one.why
         if one.gains == "faster":
             assert one.factor <= 1e6
@@ -197,26 +205,27 @@ def test_no_ceiling_is_below_one_or_promises_more_than_all_the_time(
 
 def test_more_requests_win_only_while_somebody_waits() -> None:
     crowd = step(*[DECODE] * 4)
-    calm = {c.setting: c for c in ceilings(situation(crowd))}["max_num_seqs"]
+    calm = {c.setting: c for c in speedup_bounds(situation(crowd))}["max_num_seqs"]
     assert calm.factor == 1.0 and "4.0 of 16" in calm.why
     queued = dataclasses.replace(crowd, num_waiting=4)
-    busy = {c.setting: c for c in ceilings(situation(queued))}["max_num_seqs"]
+    busy = {c.setting: c for c in speedup_bounds(situation(queued))}["max_num_seqs"]
     assert 1.5 < busy.factor <= 2.0
 
 
 def test_a_larger_budget_wins_only_where_prompts_were_split() -> None:
-    whole = {c.setting: c for c in ceilings(situation(step(prefill(100, 100))))}
+    whole = {c.setting: c for c in speedup_bounds(situation(step(prefill(100, 100))))}
     assert whole["max_num_batched_tokens"].factor == 1.0
     split = situation(step(prefill(16, 16, logits=0)), step(prefill(16, 32)))
-    budget = {c.setting: c for c in ceilings(split)}["max_num_batched_tokens"]
+    budget = {c.setting: c for c in speedup_bounds(split)}["max_num_batched_tokens"]
     assert budget.factor > 1.3 and budget.why.startswith("1 of 2 steps")
 
 
 def test_prefix_caching_wins_at_most_the_prompts() -> None:
-    decode = {c.setting: c for c in ceilings(situation(step(DECODE)))}["enable_prefix_caching"]
+    bounds = {c.setting: c for c in speedup_bounds(situation(step(DECODE)))}
+    decode = bounds["enable_prefix_caching"]
     assert decode.factor == 1.0
     record = step(prefill(2000, 2000), model_s=4.0)
-    first = {c.setting: c for c in ceilings(situation(record))}["enable_prefix_caching"]
+    first = {c.setting: c for c in speedup_bounds(situation(record))}["enable_prefix_caching"]
     assert first.factor > 2
 
 
@@ -241,8 +250,7 @@ def test_the_engine_says_what_each_step_read(make_engine: Callable[..., LLMEngin
     cost = ModelCost.of(seen.model, 1.0)
     read = cost.work(seen.steps[-1].entries).weights
     assert read <= seen.model.weights_bytes + 4 * seen.model.hidden_size
-    costed = list(cost_steps(seen.steps, cost, PEAKS))
-    assert total(costed).total >= sum(s.duration for s in seen.steps) * 0.999
+    assert total(costed(seen.steps, cost)).total >= sum(s.duration for s in seen.steps) * 0.999
 
 
 def test_experts_and_untied_embeddings_of_a_loaded_model_are_counted(

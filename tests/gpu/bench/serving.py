@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -115,7 +116,7 @@ def latencies(waves: Sequence[Served]) -> dict[str, Any]:
 
 
 def _summary(seconds: Sequence[float | None]) -> dict[str, Any]:
-    return Summary.of(s * 1000 for s in seconds if s is not None).as_dict()
+    return asdict(Summary.of(s * 1000 for s in seconds if s is not None))
 
 
 def step_shares(steps: Sequence[StepRecord], batch: int) -> dict[str, float]:

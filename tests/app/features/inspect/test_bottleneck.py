@@ -23,7 +23,7 @@ from engine.hardware.machine import machine_name
 from engine.hardware.peaks import Peaks
 from engine.messages import MeasurePeaks, PeaksMeasured, Reconfigure
 from engine.snapshot import EngineSnapshot, GpuFigures, GpuProcess, StepEntry, StepRecord
-from engine.telemetry.what_if import Ceiling
+from engine.telemetry.what_if import SpeedupBound
 from tests.app.fakes import FakeEngineThread
 from tests.app.window_fixtures import next_run
 from tests.figures import numbers
@@ -227,10 +227,10 @@ def test_changes_are_settings_of_the_engine() -> None:
         ("max_num_batched_tokens", "a larger budget"), ("speculative_method", "4 draft tokens"),
     ]  # fmt: skip
     for setting, value in bounds:
-        found = what_if(Ceiling(setting, setting, value, 1.5, "faster", "why"), config, free)
+        found = what_if(SpeedupBound(setting, setting, value, 1.5, "faster", "why"), config, free)
         changed = config.replace(**found.changes)
         assert setting in config.differences(changed) and SETTINGS[setting].label in found.text
-        again = what_if(Ceiling(setting, setting, value, 1.5, "faster", "why"), changed, free)
+        again = what_if(SpeedupBound(setting, setting, value, 1.5, "faster", "why"), changed, free)
         assert again.refusal or setting == "max_num_batched_tokens"
 
 
