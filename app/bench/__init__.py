@@ -1,5 +1,5 @@
 """Benchmarks: workloads, load, reports.
 
 Reads in this order: `workload`, `load` and `runner` (an engine of this process), `client` and
-`remote` (a server), `monitor` (beside the run), `report` and `server_metrics`.
+`remote` (a server), `report` and `server_metrics`.
 """

@@ -11,17 +11,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
-from app.bench.load import Pace
+from app.bench.load import Pace, Run
 from app.bench.workload import BenchRequest
 from app.clients.calls import Call
 from app.clients.chunks import Counting, ReplyReader
 from app.clients.errors import TargetError
 from app.clients.replies import with_late_tokens
 from app.clients.stream import Streamer
-from engine.errors import ErrorInfo
 from engine.snapshot import RequestTimes, TokenEvent
 
 LATE_S = 0.005
@@ -29,41 +27,21 @@ LATE_S = 0.005
 client that cannot keep up, and a user would wait."""
 
 
-class MakeCall(Protocol):
-    def __call__(self, request: BenchRequest) -> Call: ...
-
-
 @dataclass(slots=True)
-class ClientRun:
-    """What one run came to. counting: how tokens were counted, the worst of all requests."""
+class ClientRun(Run):
+    """A run on a server. counting: how tokens were counted, the worst of all requests."""
 
-    requests: list[RequestTimes] = field(default_factory=list)
-    num_prompt_tokens: int = 0
     num_cached_tokens: int | None = None
-    num_failed: int = 0
     num_short: int = 0  # ended before their length
-    error: ErrorInfo | None = None
-    duration_s: float = 0.0
+    at_once: int = 0
     most_at_once: int = 0
     counting: Counting = Counting.IDS
-    _at_once: int = 0
-
-    @property
-    def num_output_tokens(self) -> int:
-        return sum(request.num_output_tokens for request in self.requests)
-
-    def enter(self) -> None:
-        self._at_once += 1
-        self.most_at_once = max(self.most_at_once, self._at_once)
-
-    def leave(self) -> None:
-        self._at_once -= 1
 
 
 async def run_client(
     streamer: Streamer,
     requests: Sequence[BenchRequest],
-    make_call: MakeCall,
+    make_call: Callable[[BenchRequest], Call],
     pace: Pace,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -75,11 +53,12 @@ async def run_client(
     began = time.perf_counter()
 
     async def one(request: BenchRequest, call: Call, due_at: float) -> None:
-        run.enter()
+        run.at_once += 1
+        run.most_at_once = max(run.most_at_once, run.at_once)
         try:
             await _one(streamer, request, call, due_at, run)
         finally:
-            run.leave()
+            run.at_once -= 1
             progress(len(run.requests) + run.num_failed, len(requests))
 
     if pace.request_rate is not None:
@@ -91,8 +70,7 @@ async def run_client(
         waiting = iter(calls)
         places = pace.concurrency or len(calls)
         await asyncio.gather(*(_worker(waiting, one) for _ in range(min(places, len(calls)))))
-    last = max((r.finished or began for r in run.requests), default=began)
-    run.duration_s = last - began
+    run.end(began)
     return run
 
 
@@ -127,12 +105,10 @@ async def _one(
             else:
                 num_late += count  # known by the usage at the end alone
     except TargetError as error:
-        run.num_failed += 1
-        run.error = run.error or error.info()
+        run.fail(error.info())
         return
     if not events:
-        run.num_failed += 1
-        run.error = run.error or ErrorInfo("A request ended without tokens.")
+        run.fail(None)
         return
     arrival = sent[0] if sent and sent[0] - due_at < LATE_S else due_at
     tokens = tuple(with_late_tokens(events, num_late))

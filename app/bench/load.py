@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.bench.monitor import EngineMonitor, Observed
 from app.bench.workload import BenchRequest
 from engine.errors import ErrorInfo
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
-from engine.snapshot import FinishReason, RequestTimes
+from engine.snapshot import EngineSnapshot, FinishReason, RequestTimes, StepRecord
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
@@ -52,21 +51,82 @@ class Pace(NamedTuple):
         return f"{self.concurrency} at a time" if self.concurrency else "all at once"
 
 
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """One run. `requests` has the completed ones; `duration_s` ends with the last token; `error`
-    says why the first of the failed ones failed."""
+@dataclass(slots=True)
+class Run:
+    """What one run came to. `requests` has the completed ones; `duration_s` ends with the last
+    token; `error` is of the first that failed."""
 
-    requests: tuple[RequestTimes, ...]
-    num_failed: int
-    num_prompt_tokens: int
-    duration_s: float
-    observed: Observed
+    requests: list[RequestTimes] = field(default_factory=list)
+    num_prompt_tokens: int = 0
+    num_failed: int = 0
     error: ErrorInfo | None = None
+    duration_s: float = 0.0
 
     @property
     def num_output_tokens(self) -> int:
         return sum(request.num_output_tokens for request in self.requests)
+
+    def fail(self, error: ErrorInfo | None) -> None:
+        self.num_failed += 1
+        self.error = self.error or error or ErrorInfo("A request ended without tokens.")
+
+    def end(self, began: float) -> None:
+        last = max((request.finished or began for request in self.requests), default=began)
+        self.duration_s = last - began
+
+
+@dataclass(slots=True)
+class Observed:
+    """What was seen of the engine during one run.
+
+    peak_kv_usage: of all blocks, those in use at the fullest moment. waste: per look at the cache,
+    token places that hold no token, of those in the blocks in use. decode_*: of the steps in which
+    every request decoded: how many, their seconds, tokens, and the tokens of context whose KV they
+    read. draft_rounds: how often drafts of a request were verified; drafted, accepted: tokens.
+    """
+
+    steps: list[StepRecord] = field(default_factory=list)
+    peak_kv_usage: float = 0.0
+    waste: list[float] = field(default_factory=list)
+    max_concurrent_requests: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    preemptions: int = 0
+    num_decode_steps: int = 0
+    decode_s: float = 0.0
+    decode_context_tokens: int = 0
+    draft_rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def replay(self, ended: dict[str, int]) -> None:
+        """Walk through the steps again with each request's length; `ended` has the step after
+        which a request was gone."""
+        context: dict[str, int] = {}
+        for step in self.steps:
+            self.peak_kv_usage = max(self.peak_kv_usage, step.kv_usage or 0.0)
+            for request_id in step.preempted:
+                context.pop(request_id, None)
+            for entry in step.entries:
+                computed = entry.num_cached_tokens + entry.num_tokens + entry.num_accepted
+                context[entry.request_id] = context.get(entry.request_id, 0) + computed
+                self.draft_rounds += entry.num_draft > 0
+                self.drafted += entry.num_draft
+                self.accepted += entry.num_accepted
+            self.max_concurrent_requests = max(self.max_concurrent_requests, len(context))
+            if step.entries and all(entry.kind == "decode" for entry in step.entries):
+                self.num_decode_steps += 1
+                self.decode_s += step.duration
+                self.decode_context_tokens += sum(context[e.request_id] for e in step.entries)
+            for request_id in [r for r in context if ended.get(r, step.index + 1) <= step.index]:
+                del context[request_id]
+
+
+@dataclass(slots=True)
+class EngineRun(Run):
+    """A run on an engine of this process."""
+
+    observed: Observed = field(default_factory=Observed)
 
 
 @dataclass(slots=True)
@@ -76,16 +136,73 @@ class _InFlight:
     num_output: int = 0
 
 
-@dataclass(slots=True)
-class _Run:
-    """Requests in flight by id, and what became of those before."""
+class _Load:
+    """One run while it lasts.
 
-    started: float
-    in_flight: dict[str, _InFlight] = field(default_factory=dict)
-    completed: list[RequestTimes] = field(default_factory=list)
-    num_prompt_tokens: int = 0
-    num_failed: int = 0
-    error: ErrorInfo | None = None
+    A snapshot copies the state of every block, which takes a while with a large cache: so many
+    are taken that at most `snapshot_cost` of the time goes into them.
+    """
+
+    def __init__(self, engine: LLMEngine, snapshot_cost: float) -> None:
+        self.run = EngineRun()
+        self.in_flight: dict[str, _InFlight] = {}
+        self._engine = engine
+        self._cost = snapshot_cost
+        self._before = engine.snapshot().counters
+        self._ended: dict[str, int] = {}
+        self._next_look = 0.0
+
+    def send(self, request: BenchRequest, arrival: float) -> None:
+        params = SamplingParams(temperature=0.0, max_tokens=request.max_tokens, ignore_eos=True)
+        request_id = self._engine.add_request(request.prompt_token_ids, params)
+        self.in_flight[request_id] = _InFlight(request, arrival)
+
+    def step(self) -> None:
+        for event in self._engine.step():
+            if event.request_id in self.in_flight:
+                self._book(event)
+        began = time.perf_counter()
+        if began >= self._next_look:
+            self._look()
+            now = time.perf_counter()
+            self._next_look = now + (now - began) / self._cost
+
+    def finish(self, began: float) -> EngineRun:
+        after, seen = self._look().counters, self.run.observed
+        seen.prefix_queries = after.prefix_queries - self._before.prefix_queries
+        seen.prefix_hits = after.prefix_hits - self._before.prefix_hits
+        seen.preemptions = after.preemptions - self._before.preemptions
+        seen.replay(self._ended)
+        self.run.end(began)
+        return self.run
+
+    def _book(self, event: OutputEvent) -> None:
+        flight = self.in_flight[event.request_id]
+        flight.num_output += len(event.token_ids)
+        if event.finish_reason is None:
+            if flight.num_output >= flight.request.output_len:
+                self._engine.abort(event.request_id)  # its last event comes with the next step
+                self._ended.setdefault(event.request_id, event.step_index)
+            return
+        self._ended.setdefault(event.request_id, event.step_index)
+        del self.in_flight[event.request_id]
+        times = event.times
+        if times is None or event.finish_reason is FinishReason.ERROR or not times.tokens:
+            self.run.fail(event.error)
+            return
+        self.run.num_prompt_tokens += event.num_prompt_tokens
+        self.run.requests.append(
+            dataclasses.replace(times, arrival=flight.sent, finished=times.tokens[-1].time)
+        )
+
+    def _look(self) -> EngineSnapshot:
+        snapshot = self._engine.snapshot()
+        self.run.observed.steps += snapshot.steps
+        blocks = snapshot.blocks
+        if blocks.num_used:
+            share = blocks.num_wasted_tokens / (blocks.num_used * blocks.block_size)
+            self.run.observed.waste.append(share)
+        return snapshot
 
 
 def run_load(
@@ -95,7 +212,7 @@ def run_load(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
     snapshot_cost: float = 0.02,
-) -> LoadResult:
+) -> EngineRun:
     """Serve `requests` at `pace`; greedy, and without the model's own end of text.
 
     `progress(completed, of)` is called after each finished request. At most `snapshot_cost` of the
@@ -104,59 +221,22 @@ def run_load(
     """
     due = pace.due_times(len(requests), seed)
     places = pace.concurrency or len(requests)
-    monitor = EngineMonitor(engine, snapshot_cost)
-    run = _Run(time.perf_counter())
+    load = _Load(engine, snapshot_cost)
+    completed = load.run.requests
+    began = time.perf_counter()
     sent = 0
-    while sent < len(requests) or run.in_flight:
-        now = time.perf_counter() - run.started
-        while sent < len(requests) and len(run.in_flight) < places and due[sent] <= now:
-            arrival = run.started + due[sent] if pace.request_rate else time.perf_counter()
-            _send(engine, run, requests[sent], arrival)
+    while sent < len(requests) or load.in_flight:
+        now = time.perf_counter() - began
+        while sent < len(requests) and len(load.in_flight) < places and due[sent] <= now:
+            load.send(
+                requests[sent], began + due[sent] if pace.request_rate else time.perf_counter()
+            )
             sent += 1
         if not engine.has_unfinished:
             time.sleep(max(0.0, due[sent] - now))
             continue
-        before = len(run.completed)
-        for event in engine.step():
-            _book(engine, run, event, monitor)
-        monitor.after_step()
-        if len(run.completed) > before:
-            progress(len(run.completed), len(requests))
-    last = max((r.finished or run.started for r in run.completed), default=run.started)
-    return LoadResult(
-        requests=tuple(run.completed),
-        num_failed=run.num_failed,
-        num_prompt_tokens=run.num_prompt_tokens,
-        duration_s=last - run.started,
-        observed=monitor.finish(),
-        error=run.error,
-    )
-
-
-def _send(engine: LLMEngine, run: _Run, request: BenchRequest, arrival: float) -> None:
-    params = SamplingParams(temperature=0.0, max_tokens=request.max_tokens, ignore_eos=True)
-    request_id = engine.add_request(request.prompt_token_ids, params)
-    run.in_flight[request_id] = _InFlight(request, arrival)
-
-
-def _book(engine: LLMEngine, run: _Run, event: OutputEvent, monitor: EngineMonitor) -> None:
-    flight = run.in_flight.get(event.request_id)
-    if flight is None:
-        return
-    flight.num_output += len(event.token_ids)
-    if event.finish_reason is None:
-        if flight.num_output >= flight.request.output_len:
-            engine.abort(event.request_id)  # its last event comes with the next step
-            monitor.ended(event.request_id, event.step_index)
-        return
-    monitor.ended(event.request_id, event.step_index)
-    del run.in_flight[event.request_id]
-    if event.times is None or event.finish_reason is FinishReason.ERROR or not event.times.tokens:
-        run.num_failed += 1
-        run.error = run.error or event.error or ErrorInfo("A request ended without tokens.")
-        return
-    run.num_prompt_tokens += event.num_prompt_tokens
-    times = event.times
-    run.completed.append(
-        dataclasses.replace(times, arrival=flight.sent, finished=times.tokens[-1].time)
-    )
+        before = len(completed)
+        load.step()
+        if len(completed) > before:
+            progress(len(completed), len(requests))
+    return load.finish(began)

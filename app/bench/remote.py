@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from app.bench.client import ClientRun, run_client
-from app.bench.runner import WARMUP_OUTPUT, Plan, Progress
+from app.bench.runner import Plan, Progress
 from app.bench.server_metrics import add_reported, client_figures
 from app.bench.workload import TEXT, BenchRequest, stand_in_ids, text_of
 from app.clients.calls import TAKES_IDS, Call, make_call
@@ -82,7 +81,8 @@ class RemoteBench:
             now = await self._settled(watch)
             if before is not None and now is not None:
                 changes.append(Change(before, now))
-            peaks += _usages(map(watch.read, pages))
+            usages = [found.get(Figure.KV_USAGE) for page in pages if (found := watch.read(page))]
+            peaks += [usage for usage in usages if usage is not None]
         figures = client_figures(runs)
         add_reported(figures, changes, max(peaks, default=None), self.probe.round_trip_s)
         return figures
@@ -98,13 +98,9 @@ class RemoteBench:
         )  # fmt: skip
 
     async def _warm_up(self, streamer: Streamer, variant: str) -> None:
-        plan = self._plan
-        if not plan.num_warmups:
-            return
-        requests = plan.workload.requests(variant, self._vocabulary, plan.seed, time.time_ns())
-        short = [r._replace(output_len=min(r.output_len, WARMUP_OUTPUT)) for r in requests]
-        chosen = random.Random(plan.seed).sample(short, min(plan.num_warmups, len(short)))
-        await run_client(streamer, chosen, self._call, plan.pace)
+        chosen = self._plan.warm_ups(variant, self._vocabulary, time.time_ns())
+        if chosen:
+            await run_client(streamer, chosen, self._call, self._plan.pace)
 
     @property
     def _num_at_once(self) -> int:
@@ -202,11 +198,6 @@ class RemoteBench:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-
-
-def _usages(scrapes: Iterable[Scrape | None]) -> list[float]:
-    found = [None if scrape is None else scrape.get(Figure.KV_USAGE) for scrape in scrapes]
-    return [usage for usage in found if usage is not None]
 
 
 def describe_probe(found: Probe, model: str, prompts: str) -> dict[str, Any]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from app.bench.load import LoadResult
-from app.bench.monitor import Observed
+from app.bench.load import EngineRun, Observed, Run
 from app.units import format_bytes
 from engine.snapshot.metrics import METRICS
 from engine.telemetry.metrics import Summary
-
-if TYPE_CHECKING:
-    from app.bench.client import ClientRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class EngineFacts:
     read_bandwidth: float | None
 
 
-def figures(runs: Sequence[LoadResult], facts: EngineFacts) -> dict[str, Any]:
+def figures(runs: Sequence[EngineRun], facts: EngineFacts) -> dict[str, Any]:
     """The figures of one or more runs of the same work, their samples pooled."""
     seen = [run.observed for run in runs]
     waste = [value for one in seen for value in one.waste]
@@ -66,7 +63,7 @@ def figures(runs: Sequence[LoadResult], facts: EngineFacts) -> dict[str, Any]:
     }
 
 
-def request_figures(runs: Sequence[LoadResult] | Sequence[ClientRun]) -> dict[str, Any]:
+def request_figures(runs: Sequence[Run]) -> dict[str, Any]:
     """What the requests' own times tell; of a client, all that it can measure."""
     requests = [request for run in runs for request in run.requests]
     duration = sum(run.duration_s for run in runs)
@@ -92,7 +89,7 @@ def latency(seconds: Iterable[float | None]) -> dict[str, Any]:
     return asdict(Summary.of(value * 1000 for value in seconds if value is not None))
 
 
-def decode_bandwidth(runs: Sequence[LoadResult], facts: EngineFacts) -> float | None:
+def decode_bandwidth(runs: Sequence[EngineRun], facts: EngineFacts) -> float | None:
     """Bytes of weights and KV read per second, over the steps in which every request decoded."""
     seconds = sum(run.observed.decode_s for run in runs)
     if not seconds or facts.weights_per_step is None:
@@ -122,49 +119,32 @@ STATISTICS = ("mean", "p50", "p90", "p99", "max")
 NOT_REPORTED = "not reported"
 
 
-def _number(value: float | None, unit: str = "") -> str:
-    if value is None:
-        return "-"
+def _number(value: float, unit: str = "") -> str:
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2
     return f"{value:,.{digits}f}{unit}"
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
-
-
-def _whole(value: int | None) -> str:
-    return "-" if value is None else str(value)
-
-
-def _bytes(value: int | None) -> str:
-    return "-" if value is None else format_bytes(value)
-
-
-ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
-    ("Completed", lambda f: f"{f['completed']}" + (f", {f['failed']} failed" * bool(f["failed"]))),
-    ("Duration", lambda f: _number(f["duration_s"], " s")),
-    (METRICS["output"].heading, lambda f: _number(f["output_tokens_per_s"])),
-    (METRICS["throughput"].heading, lambda f: _number(f["total_tokens_per_s"])),
-    (METRICS["request_rate"].heading, lambda f: _number(f["requests_per_s"])),
-    ("Max concurrent requests", lambda f: str(f["max_concurrent_requests"])),
-    (f"{METRICS['kv_usage'].title}, peak", lambda f: _share(f["peak_kv_usage"])),
-    ("Unused KV slots, mean", lambda f: _share(f["kv_waste"]["mean"])),
-    ("Unused KV slots, max", lambda f: _share(f["kv_waste"]["max"])),
-    (METRICS["prefix_hit_rate"].title, lambda f: _share(f["prefix_cache_hit_rate"])),
-    (METRICS["preemptions"].title, lambda f: _whole(f["preemptions"])),
-    (METRICS["acceptance_length"].title, lambda f: _number(f["acceptance_length"])),
-    (METRICS["acceptance_rate"].title, lambda f: _share(f["acceptance_rate"])),
-    ("Compute threads, mean", lambda f: _number(f.get("mean_step_threads"))),
-    (METRICS["weights"].title, lambda f: _bytes(f["weights_bytes"])),
-    (METRICS["kv_cache"].title, lambda f: _bytes(f["kv_cache_bytes"])),
-    ("Decode reads", lambda f: _number(_giga(f["decode_bytes_per_s"]), " GB/s")),
-    ("Memory bandwidth used", lambda f: _share(f["memory_bandwidth_utilization"])),
+_share = "{:.1%}".format
+ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("Duration", "duration_s", partial(_number, unit=" s")),
+    (METRICS["output"].heading, "output_tokens_per_s", _number),
+    (METRICS["throughput"].heading, "total_tokens_per_s", _number),
+    (METRICS["request_rate"].heading, "requests_per_s", _number),
+    ("Max concurrent requests", "max_concurrent_requests", str),
+    (f"{METRICS['kv_usage'].title}, peak", "peak_kv_usage", _share),
+    ("Unused KV slots, mean", "kv_waste.mean", _share),
+    ("Unused KV slots, max", "kv_waste.max", _share),
+    (METRICS["prefix_hit_rate"].title, "prefix_cache_hit_rate", _share),
+    (METRICS["preemptions"].title, "preemptions", str),
+    (METRICS["acceptance_length"].title, "acceptance_length", _number),
+    (METRICS["acceptance_rate"].title, "acceptance_rate", _share),
+    ("Compute threads, mean", "mean_step_threads", _number),
+    (METRICS["weights"].title, "weights_bytes", format_bytes),
+    (METRICS["kv_cache"].title, "kv_cache_bytes", format_bytes),
+    ("Decode reads", "decode_bytes_per_s", lambda value: _number(value / 1e9, " GB/s")),
+    ("Memory bandwidth used", "memory_bandwidth_utilization", _share),
 )
-
-
-def _giga(value: float | None) -> float | None:
-    return None if value is None else value / 1e9
+"""Title, key of the figure, and its text."""
 
 
 def _latency_rows(columns: Mapping[str, Figures]) -> list[list[str]]:
@@ -173,12 +153,9 @@ def _latency_rows(columns: Mapping[str, Figures]) -> list[list[str]]:
         for statistic in STATISTICS:
             values = [figures[key][statistic] for figures in columns.values()]
             if any(value is not None for value in values):
-                rows.append([f"{title}, {statistic}", *(_number(v, " ms") for v in values)])
+                texts = ("-" if value is None else _number(value, " ms") for value in values)
+                rows.append([f"{title}, {statistic}", *texts])
     return rows
-
-
-def _or(text: str, unknown: str) -> str:
-    return unknown if text == "-" else text
 
 
 def beside_server(figures: Figures) -> str:
@@ -202,12 +179,18 @@ def beside_server(figures: Figures) -> str:
 
 def table(columns: Mapping[str, Figures], unknown: str = "-") -> str:
     """The figures side by side, numbers aligned to the right. `unknown` replaces a missing one."""
-    rows = [
-        [title, *(_or(cell(figures), unknown) for figures in columns.values())]
-        for title, cell in ROWS
-    ]
-    rows[5:5] = _latency_rows(columns)
-    rows.insert(0, ["", *columns])
+
+    def cell(figures: Figures, key: str, text: Callable[[Any], str]) -> str:
+        whole, _, part = key.partition(".")
+        value = figures[whole][part] if part else figures[whole]
+        return unknown if value is None else text(value)
+
+    rows = [["", *columns], ["Completed"]]
+    for f in columns.values():
+        rows[1].append(f"{f['completed']}" + (f", {f['failed']} failed" * bool(f["failed"])))
+    for title, key, text in ROWS:
+        rows.append([title, *(cell(figures, key, text) for figures in columns.values())])
+    rows[6:6] = _latency_rows(columns)
     return _aligned(rows)
 
 

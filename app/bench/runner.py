@@ -1,18 +1,21 @@
-"""How fast this machine reads memory: the yardstick for decoding, which reads all weights once per
-step."""
+"""Runs workloads on an engine of this process.
+
+The yardstick for decoding, which reads all weights once per step, is how fast the machine reads
+memory.
+"""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.bench.load import LoadResult, Pace, run_load
+from app.bench.load import EngineRun, Pace, run_load
 from app.bench.report import EngineFacts, figures
-from app.bench.workload import Workload, special_token_ids, usable_token_ids
+from app.bench.workload import BenchRequest, Workload, special_token_ids, usable_token_ids
 from engine.errors import ConfigError
 from engine.snapshot import EngineSnapshot
 
@@ -45,31 +48,16 @@ def read_bandwidth(num_threads: int, num_bytes: int = SUM_BYTES) -> float:
 
 def engine_facts(snapshot: EngineSnapshot, bandwidth: float | None) -> EngineFacts:
     """What a run's figures need to know; `bandwidth` is that of `read_bandwidth`."""
-    memory = snapshot.memory
+    memory, model = snapshot.memory, snapshot.model
     return EngineFacts(
         weights_bytes=memory.weights + memory.host_weights,
         kv_cache_bytes=memory.kv_cache + memory.host_kv_cache,
-        weights_per_step=weights_read_per_step(snapshot),
-        kv_bytes_per_token=kv_bytes_per_token(snapshot),
+        # of an input embedding alone only the rows of the step's tokens are read
+        weights_per_step=None if model.num_experts else model.weights_bytes - model.lookup_bytes,
+        # a layer with a sliding window reads less of a long context
+        kv_bytes_per_token=memory.plan.block_bytes_in_all / snapshot.blocks.block_size,
         read_bandwidth=None if memory.plan.host_layers else bandwidth,  # two memories are read
     )
-
-
-def weights_read_per_step(snapshot: EngineSnapshot) -> int | None:
-    """Bytes of weights that one decode step reads; None for a mixture of experts, where it depends
-    on which experts the tokens choose.
-
-    Every weight is read once, but for an input embedding that is not also the output layer: of it
-    only the rows of the step's tokens.
-    """
-    model = snapshot.model
-    return None if model.num_experts else model.weights_bytes - model.lookup_bytes
-
-
-def kv_bytes_per_token(snapshot: EngineSnapshot) -> float:
-    """Bytes of K and V of one token in all layers. (A layer with a sliding window reads less of a
-    long context than this says.)"""
-    return snapshot.memory.plan.block_bytes_in_all / snapshot.blocks.block_size
 
 
 Progress = Callable[[str, int, int], None]
@@ -85,6 +73,12 @@ class Plan:
     seed: int = 0
     num_warmups: int = 1
     rounds: int = 1
+
+    def warm_ups(self, variant: str, vocabulary: list[int], salt: object) -> list[BenchRequest]:
+        """Short requests before the measurement."""
+        requests = self.workload.requests(variant, vocabulary, self.seed, salt)
+        short = [r._replace(output_len=min(r.output_len, WARMUP_OUTPUT)) for r in requests]
+        return random.Random(self.seed).sample(short, min(self.num_warmups, len(short)))
 
 
 class BenchRunner:
@@ -127,7 +121,7 @@ class BenchRunner:
         of the machine meets all of them.
         """
         variant = next(iter(self._plan.workload.variants))
-        runs: dict[str, list[LoadResult]] = {str(value): [] for value in values}
+        runs: dict[str, list[EngineRun]] = {str(value): [] for value in values}
         facts: dict[str, EngineFacts] = {}
         for index in range(self._plan.rounds):
             for value in values if index % 2 == 0 else reversed(values):
@@ -137,7 +131,7 @@ class BenchRunner:
                 facts[str(value)] = self._facts()
         return {name: figures(results, facts[name]) for name, results in runs.items()}
 
-    def _run(self, variant: str, label: str) -> LoadResult:
+    def _run(self, variant: str, label: str) -> EngineRun:
         plan = self._plan
         self._num_runs += 1
         requests = plan.workload.requests(variant, self._vocabulary, plan.seed, self._num_runs)
@@ -150,12 +144,8 @@ class BenchRunner:
         )
 
     def _warm_up(self, variant: str) -> None:
-        plan = self._plan
-        if plan.num_warmups:
-            requests = plan.workload.requests(variant, self._vocabulary, plan.seed, "warm-up")
-            short = [r._replace(output_len=min(r.output_len, WARMUP_OUTPUT)) for r in requests]
-            chosen = random.Random(plan.seed).sample(short, min(plan.num_warmups, len(short)))
-            run_load(self._engine, chosen, plan.pace)
+        if chosen := self._plan.warm_ups(variant, self._vocabulary, "warm-up"):
+            run_load(self._engine, chosen, self._plan.pace)
 
     def _facts(self) -> EngineFacts:
         return engine_facts(self._engine.snapshot(), self._bandwidth)
@@ -184,10 +174,3 @@ class BenchRunner:
                 f"One request of {name} needs {longest:,} tokens; the KV cache holds {capacity:,}.",
                 "Raise --kv-cache-memory-bytes, or choose shorter lengths.",
             )
-
-
-def describe_engine(engine: LLMEngine) -> dict[str, Any]:
-    """The model as plain data, for the report."""
-    info = asdict(engine.model_info)
-    info["notices"] = list(info["notices"])
-    return info

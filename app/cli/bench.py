@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from app.bench.workload import Workload, fixed, preset, preset_names
 from app.cli.options import (
     add_engine_options,
+    add_options,
     add_report_options,
     check_writable,
     engine_config,
@@ -23,13 +24,13 @@ from app.cli.options import (
     write_report,
 )
 from app.cli.session import StatusLine, open_engine
-from engine.config import SETTINGS
+from engine.config import SETTINGS, EngineConfig
 from engine.errors import ConfigError
 
 # What follows needs numpy, which `--help` need not wait for.
 if TYPE_CHECKING:
-    from app.bench.load import Pace
     from app.bench.runner import Plan
+    from engine.snapshot import ModelInfo
 
 NAME = "bench"
 HELP = "Measure a model under load."
@@ -51,81 +52,99 @@ DEFAULT_COMPARE_ROUNDS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    work = parser.add_argument_group("workload")
-    work.add_argument("--workload", metavar="NAME", help=f"A preset: {', '.join(preset_names())}.")
-    work.add_argument("--variant", metavar="NAME", help="One variant of the preset. Default: all.")
-    work.add_argument("--input-len", type=parse_positive, metavar="N", help="Tokens per prompt.")
-    work.add_argument("--output-len", type=parse_positive, metavar="N", help="Tokens per reply.")
-    work.add_argument(
-        "--num-requests", type=parse_positive, metavar="N", help="Number of requests."
+    add_options(
+        parser.add_argument_group("workload"),
+        ("--workload NAME", str, f"A preset: {', '.join(preset_names())}."),
+        ("--variant NAME", str, "One variant of the preset. Default: all."),
+        ("--input-len N", parse_positive, "Tokens per prompt."),
+        ("--output-len N", parse_positive, "Tokens per reply."),
+        ("--num-requests N", parse_positive, "Number of requests."),
     )
-    pace = parser.add_mutually_exclusive_group()
-    pace.add_argument(
-        "--concurrency", type=parse_positive, metavar="N",
-        help="Concurrent requests. Default: the preset's, else all.",
+    add_options(
+        parser.add_mutually_exclusive_group(),
+        ("--concurrency N", parse_positive,
+         "Concurrent requests. Default: the preset's, else all."),
+        ("--request-rate R", _rate, "Average requests per second (Poisson)."),
     )  # fmt: skip
-    pace.add_argument(
-        "--request-rate", type=_rate, metavar="R", help="Average requests per second (Poisson)."
-    )
-    parser.add_argument(
-        "--num-warmups", type=parse_count, metavar="N", default=1,
-        help="Requests before the measurement. Default: 1.",
+    add_options(
+        parser,
+        ("--num-warmups N", 1, "Requests before the measurement. Default: 1.", parse_count),
+        ("--rounds N", parse_positive, "Repeat the run and pool the samples. Default: 1; "
+         f"{DEFAULT_COMPARE_ROUNDS} with --compare."),
+        ("--compare SETTING=V1,V2", str, "Run each value of an engine setting, alternating. "
+         "Separate values that contain commas by semicolons."),
     )  # fmt: skip
-    parser.add_argument(
-        "--rounds", type=parse_positive, metavar="N",
-        help=f"Repeat the run and pool the samples. Default: 1; {DEFAULT_COMPARE_ROUNDS} with "
-        "--compare.",
-    )  # fmt: skip
-    parser.add_argument(
-        "--compare", metavar="SETTING=V1,V2",
-        help="Run each value of an engine setting, alternating. Separate values that contain "
-        "commas by semicolons.",
-    )  # fmt: skip
-    there = parser.add_argument_group("a running server")
-    there.add_argument("--base-url", metavar="URL", help="Measure this server as a client.")
-    there.add_argument(
-        "--api-key", metavar="K", help="Key of that server. Default: INFERDECK_API_KEY."
-    )
-    there.add_argument(
-        "--served-model", metavar="NAME", help="Model on that server. Default: the first."
+    add_options(
+        parser.add_argument_group("a running server"),
+        ("--base-url URL", str, "Measure this server as a client."),
+        ("--api-key K", str, "Key of that server. Default: INFERDECK_API_KEY."),
+        ("--served-model NAME", str, "Model on that server. Default: the first."),
     )
     add_report_options(parser)
     add_engine_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.base_url is not None:
-        return _run_elsewhere(args)
-    if args.api_key is not None or args.served_model is not None:
+    from app.bench.load import Pace
+    from app.bench.report import NOT_REPORTED, beside_server, table
+    from app.bench.runner import Plan
+
+    is_remote = args.base_url is not None
+    if is_remote:
+        _refuse_engine_options(args)
+    elif args.api_key is not None or args.served_model is not None:
         raise ConfigError(
             "--api-key and --served-model need a server.", "Give --base-url as well."
         )
-    return _run_here(args)
-
-
-def _run_elsewhere(args: argparse.Namespace) -> int:
-    """As `_run_here`, on a running server."""
-    from app.bench.load import Pace
-    from app.bench.remote import RemoteBench, describe_probe
-    from app.bench.report import NOT_REPORTED, beside_server, table
-    from app.bench.runner import Plan
-    from app.clients.target import Target
-    from app.server.options import KEY_VARIABLE
-
-    _refuse_engine_options(args)
     workload = _workload(args)
+    comparison = _comparison(args.compare)
     pace = Pace(args.concurrency, args.request_rate)
     if pace == Pace():
         pace = Pace(workload.concurrency)
+    rounds = args.rounds or (DEFAULT_COMPARE_ROUNDS if comparison else 1)
+    plan = Plan(workload, pace, getattr(args, "seed", 0), args.num_warmups, rounds)
+    config = None if is_remote else engine_config(args)
     if args.output_json:
         check_writable(args.output_json)
+    if config is None:
+        measured, columns, heading = _measure_server(args, plan)
+    else:
+        measured, columns, heading = _measure_engine(config, plan, comparison)
+    report = {
+        **measured,
+        "machine": _machine(),
+        "workload": _describe(plan),
+        **_results(columns, comparison),
+    }
+    if args.output_json:
+        write_report(args.output_json, report)
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print(f"{heading}\n\n{table(columns, NOT_REPORTED if is_remote else '-')}")
+        for name, figures in columns.items():
+            if beside := beside_server(figures):
+                print(f"\n{name}: server metrics\n{beside}")
+    failed = sum(figures["failed"] for figures in columns.values())
+    if failed:
+        error = next(figures["error"] for figures in columns.values() if figures["error"])
+        print(f"inferdeck: {failed} requests failed: {error}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+Measured = tuple[dict[str, Any], dict[str, dict[str, Any]], str]
+"""What was measured, for the report; its figures; the lines above them."""
+
+
+def _measure_server(args: argparse.Namespace, plan: Plan) -> Measured:
+    from app.bench.remote import RemoteBench, describe_probe
+    from app.clients.target import Target
+    from app.server.options import KEY_VARIABLE
+
     status = StatusLine()
-    plan = Plan(workload, pace, getattr(args, "seed", 0), args.num_warmups, args.rounds or 1)
     key = args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE) or None
-    bench = RemoteBench(
-        Target(args.base_url, key), plan, args.served_model or "",
-        lambda label, done, total: status.show_at_times(f"{label}: {done} of {total}"),
-    )  # fmt: skip
+    target = Target(args.base_url, key)
+    bench = RemoteBench(target, plan, args.served_model or "", status.counting)
     try:
         columns = bench.variants()
     finally:
@@ -133,33 +152,35 @@ def _run_elsewhere(args: argparse.Namespace) -> int:
     for remark in bench.remarks:
         print(f"note: {remark}", file=sys.stderr)
     server = describe_probe(bench.probe, bench.model, bench.prompts)
-    report = {
-        "base_url": args.base_url,
-        "target": server,
-        "machine": _machine(),
-        "workload": _describe(workload, pace, plan),
-        **_results(columns, None),
-    }
-    if args.output_json:
-        write_report(args.output_json, report)
-    if args.json:
-        print(json.dumps(report))
-        return _report_failures(columns)
     version = f" {server['version']}" if server["version"] else ""
-    print(f"{bench.model} on {server['dialect']}{version}, {args.base_url}")
-    print(_work_line(workload, pace))
-    print(f"Prompts sent as {bench.prompts}; tokens counted by {_counted(columns)}.")
-    print()
-    print(table(columns, NOT_REPORTED))
-    for name, figures in columns.items():
-        beside = beside_server(figures)
-        if beside:
-            print(f"\n{name}: server metrics\n{beside}")
-    return _report_failures(columns)
+    counted = ", ".join(dict.fromkeys(one["tokens_counted_by"] for one in columns.values()))
+    return {"base_url": args.base_url, "target": server}, columns, (
+        f"{bench.model} on {server['dialect']}{version}, {args.base_url}\n{_work_line(plan)}\n"
+        f"Prompts sent as {bench.prompts}; tokens counted by {counted}."
+    )  # fmt: skip
 
 
-def _counted(columns: Mapping[str, dict[str, Any]]) -> str:
-    return ", ".join(dict.fromkeys(figures["tokens_counted_by"] for figures in columns.values()))
+def _measure_engine(
+    config: EngineConfig, plan: Plan, comparison: tuple[str, list[Any]] | None
+) -> Measured:
+    from app.bench.runner import BenchRunner
+
+    status = StatusLine()
+    with open_engine(config) as engine:
+        runner = BenchRunner(engine, plan, status.counting)
+        columns = runner.compare(*comparison) if comparison else runner.variants()
+        config, model = engine.config, engine.model_info
+        status.clear()
+    measured = {"config": config.as_dict(), "model": dataclasses.asdict(model)}
+    return measured, columns, f"{_model_line(config, model)}\n{_work_line(plan)}"
+
+
+def _model_line(config: EngineConfig, model: ModelInfo) -> str:
+    weights = " (random weights)" if model.is_dummy else ""
+    at_most = "up to " * bool(config.adaptive_threads and (config.num_threads or 1) > 1)
+    counts = {"TP": model.num_ranks, "PP": model.num_stages}
+    several = "".join(f", {name} {count}" for name, count in counts.items() if count > 1)
+    return f"{model.name}{weights}, {model.dtype}, {at_most}{config.num_threads} threads{several}"
 
 
 def _refuse_engine_options(args: argparse.Namespace) -> None:
@@ -176,60 +197,6 @@ def _refuse_engine_options(args: argparse.Namespace) -> None:
             f"{', '.join(given)} cannot change a running server.",
             "Leave them out with --base-url.",
         )
-
-
-def _run_here(args: argparse.Namespace) -> int:
-    from app.bench.load import Pace
-    from app.bench.report import table
-    from app.bench.runner import BenchRunner, Plan, describe_engine
-
-    workload = _workload(args)
-    comparison = _comparison(args.compare)
-    pace = Pace(args.concurrency, args.request_rate)
-    if pace == Pace():
-        pace = Pace(workload.concurrency)
-    rounds = args.rounds or (DEFAULT_COMPARE_ROUNDS if comparison else 1)
-    config = engine_config(args)
-    if args.output_json:
-        check_writable(args.output_json)
-    status = StatusLine()
-    with open_engine(config) as engine:
-        plan = Plan(workload, pace, config.seed, args.num_warmups, rounds)
-        runner = BenchRunner(
-            engine,
-            plan,
-            lambda label, done, total: status.show_at_times(f"{label}: {done} of {total}"),
-        )
-        if comparison:
-            columns = runner.compare(*comparison)
-        else:
-            columns = runner.variants()
-        report = {
-            "config": engine.config.as_dict(),
-            "model": describe_engine(engine),
-            "machine": _machine(),
-            "workload": _describe(workload, pace, plan),
-            **_results(columns, comparison),
-        }
-        status.clear()
-    if args.output_json:
-        write_report(args.output_json, report)
-    if args.json:
-        print(json.dumps(report))
-    else:
-        print(_heading(report, workload, pace))
-        print()
-        print(table(columns))
-    return _report_failures(columns)
-
-
-def _report_failures(columns: Mapping[str, dict[str, Any]]) -> int:
-    """The exit code: 1 after failed requests, with their cause on stderr."""
-    failed = sum(figures["failed"] for figures in columns.values())
-    if failed:
-        error = next(figures["error"] for figures in columns.values() if figures["error"])
-        print(f"inferdeck: {failed} requests failed: {error}", file=sys.stderr)
-    return 1 if failed else 0
 
 
 def _results(
@@ -293,15 +260,9 @@ def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
     return name, list(dict.fromkeys(parsed))
 
 
-def _describe(workload: Workload, pace: Pace, plan: Plan) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(workload),
-        "concurrency": pace.concurrency,
-        "request_rate": pace.request_rate,
-        "seed": plan.seed,
-        "num_warmups": plan.num_warmups,
-        "rounds": plan.rounds,
-    }
+def _describe(plan: Plan) -> dict[str, Any]:
+    values = dataclasses.asdict(plan)
+    return {**values.pop("workload"), **values.pop("pace")._asdict(), **values}
 
 
 def _machine() -> dict[str, Any]:
@@ -310,23 +271,11 @@ def _machine() -> dict[str, Any]:
     return dataclasses.asdict(machine_info())
 
 
-def _heading(report: Mapping[str, Any], workload: Workload, pace: Pace) -> str:
-    model, config = report["model"], report["config"]
-    weights = " (random weights)" if model["is_dummy"] else ""
-    at_most = "up to " * bool(config["adaptive_threads"] and config["num_threads"] > 1)
-    counts = {"TP": model["num_ranks"], "PP": model["num_stages"]}
-    several = "".join(f", {name} {count}" for name, count in counts.items() if count > 1)
+def _work_line(plan: Plan) -> str:
+    work = plan.workload
     return (
-        f"{model['name']}{weights}, {model['dtype']}, {at_most}{config['num_threads']} threads"
-        f"{several}\n"
-        f"{_work_line(workload, pace)}"
-    )
-
-
-def _work_line(workload: Workload, pace: Pace) -> str:
-    return (
-        f"{workload.title}: {workload.num_requests} requests, {workload.input} tokens in, "
-        f"{workload.output} out, {pace}"
+        f"{work.title}: {work.num_requests} requests, {work.input} tokens in, "
+        f"{work.output} out, {plan.pace}"
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from app.cli.options import (
     add_engine_options,
+    add_options,
     add_report_options,
     check_writable,
     engine_config,
@@ -44,9 +45,7 @@ the model itself, only its perplexity is measured. The two models load one after
 --prompts: JSON lines with "prompt" (raw text) or "messages" (chat template), and optionally
 "max_tokens". KL: KL(reference || model) per token, in nats."""
 
-REFERENCE_OPTIONS = tuple(
-    name for name in ("dtype", "quantization", "kv_cache_dtype") if name in SETTINGS
-)
+REFERENCE_OPTIONS = ("dtype", "quantization", "kv_cache_dtype")
 """Settings of the reference that may differ from its defaults."""
 
 EXCLUDED = (
@@ -57,45 +56,37 @@ EXCLUDED = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     work = parser.add_argument_group("measurements")
-    text = work.add_mutually_exclusive_group()
-    text.add_argument("--text-file", metavar="FILE", type=Path, help="A UTF-8 text.")
-    text.add_argument(
-        "--text", metavar="NAME",
-        help="A built-in text: "
-        + ", ".join(f"{text.key} ({text.title})" for text in BUILTIN_TEXTS)
-        + ".",
-    )  # fmt: skip
-    work.add_argument(
-        "--prompts", metavar="FILE", type=Path, help="Prompts in JSON lines, for both models."
+    built_in = ", ".join(f"{text.key} ({text.title})" for text in BUILTIN_TEXTS)
+    add_options(
+        work.add_mutually_exclusive_group(),
+        ("--text-file FILE", Path, "A UTF-8 text."),
+        ("--text NAME", str, f"A built-in text: {built_in}."),
     )
-    work.add_argument(
-        "--speed", action="store_true",
-        help="Also measure tokens per second of one request, for each model.",
+    add_options(
+        work,
+        ("--prompts FILE", Path, "Prompts in JSON lines, for both models."),
+        ("--speed", False, "Also measure tokens per second of one request, for each model."),
+    )
+    add_options(
+        parser.add_argument_group("text windows"),
+        ("--context-length N", parse_positive,
+         f"Tokens per window. Default: {DEFAULT_CONTEXT}, or the model's limit."),
+        ("--stride N", parse_positive,
+         "Stride between windows in tokens. Default: the window length minus 1."),
+        ("--max-tokens N", parse_positive,
+         "Maximum length of the text in tokens. Default: all."),
+        ("--worst N", DEFAULT_WORST,
+         f"Report the N tokens with the largest divergence. Default: {DEFAULT_WORST}.",
+         parse_count),
     )  # fmt: skip
-    cut = parser.add_argument_group("text windows")
-    cut.add_argument(
-        "--context-length", metavar="N", type=parse_positive,
-        help=f"Tokens per window. Default: {DEFAULT_CONTEXT}, or the model's limit.",
-    )  # fmt: skip
-    cut.add_argument(
-        "--stride", metavar="N", type=parse_positive,
-        help="Stride between windows in tokens. Default: the window length minus 1.",
-    )  # fmt: skip
-    cut.add_argument(
-        "--max-tokens", metavar="N", type=parse_positive,
-        help="Maximum length of the text in tokens. Default: all.",
-    )  # fmt: skip
-    cut.add_argument(
-        "--worst", metavar="N", type=parse_count, default=DEFAULT_WORST,
-        help=f"Report the N tokens with the largest divergence. Default: {DEFAULT_WORST}.",
-    )  # fmt: skip
-    reference = parser.add_argument_group("reference")
-    reference.add_argument("--reference", metavar="DIR", help="Folder of the reference model.")
-    for name in REFERENCE_OPTIONS:
-        reference.add_argument(
-            "--reference-" + name.replace("_", "-"), metavar="X", dest=f"reference_{name}",
-            help=f"Its {SETTINGS[name].flag}.",
-        )  # fmt: skip
+    add_options(
+        parser.add_argument_group("reference"),
+        ("--reference DIR", str, "Folder of the reference model."),
+        *(
+            (f"--reference-{SETTINGS[name].flag[2:]} X", str, f"Its {SETTINGS[name].flag}.")
+            for name in REFERENCE_OPTIONS
+        ),
+    )
     parser.add_argument(
         "--keep", metavar="NAME", nargs="?", const="",
         help="Add the report to those in the window, as NAME if given.",

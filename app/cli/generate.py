@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from app.cli.options import (
     add_engine_options,
     add_json_option,
+    add_options,
     add_sampling_options,
     engine_config,
     parse_ids,
@@ -21,7 +22,7 @@ from engine.errors import ErrorInfo, InferdeckError, InvalidRequestError
 
 # What follows needs numpy or torch, which `--help` need not wait for.
 if TYPE_CHECKING:
-    from engine.messages import DraftRound, OutputEvent, Prompt, TokenLogprob
+    from engine.messages import DraftRound, OutputEvent, Prompt
     from engine.snapshot import RequestTimes
     from engine.step.output import RequestOutput
 
@@ -42,14 +43,13 @@ UNEXPLAINED = ErrorInfo("The request failed.", "See the log for the cause.")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompt").add_mutually_exclusive_group(required=True)
-    group.add_argument("--prompt", metavar="TEXT", help="Text to continue; - reads stdin.")
-    group.add_argument(
-        "--prompt-token-ids", metavar="IDS", type=parse_ids, help="Token ids, such as 1,2,3."
+    add_options(
+        group,
+        ("--prompt TEXT", str, "Text to continue; - reads stdin."),
+        ("--prompt-token-ids IDS", parse_ids, "Token ids, such as 1,2,3."),
+        ("--chat TEXT", str, "A user message, through the chat template; - reads stdin."),
     )
-    group.add_argument(
-        "--chat", metavar="TEXT", help="A user message, through the chat template; - reads stdin."
-    )
-    parser.add_argument("--system", metavar="TEXT", help="System prompt, with --chat.")
+    add_options(parser, ("--system TEXT", str, "System prompt, with --chat."))
     add_json_option(parser)
     add_sampling_options(parser)
     # --seed is a sampling option that seeds both
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     config = engine_config(args)
     prompt = _prompt(args)
     with open_engine(config) as engine:
-        write = _ignore if args.json else _write
+        write = (lambda event: None) if args.json else _write
         (output,) = engine.generate([prompt], params, on_event=write)
     if output.error is not None or output.finish_reason == "error":
         cause, remedy = (output.error or UNEXPLAINED)[:2]
@@ -87,7 +87,11 @@ def as_json(output: RequestOutput, *, wants_logprobs: bool) -> dict[str, Any]:
         "speculative": _speculative(output.drafts),
     }
     if wants_logprobs:
-        result["top_logprobs"] = [_alternatives(entry) for entry in output.logprobs]
+        names = ("token_id", "token", "logprob")
+        result["top_logprobs"] = [
+            [dict(zip(names, one, strict=True)) for one in entry.alternatives]
+            for entry in output.logprobs
+        ]
     return result
 
 
@@ -102,31 +106,17 @@ def _speculative(rounds: Sequence[DraftRound]) -> dict[str, Any]:
 
 
 def _metrics(times: RequestTimes | None) -> dict[str, Any]:
-    if times is None:
-        return {"ttft_ms": None, "itl_ms": [], "e2e_ms": None}
+    ttft, itl, e2e = (times.ttft_s, times.itl_s, times.e2e_s) if times else (None, [], None)
     return {
-        "ttft_ms": _ms(times.ttft_s),
-        "itl_ms": [_ms(gap) for gap in times.itl_s],
-        "e2e_ms": _ms(times.e2e_s),
+        "ttft_ms": None if ttft is None else round(ttft * 1000, 4),
+        "itl_ms": [round(gap * 1000, 4) for gap in itl],
+        "e2e_ms": None if e2e is None else round(e2e * 1000, 4),
     }
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 4)
-
-
-def _alternatives(entry: TokenLogprob) -> list[dict[str, Any]]:
-    return [
-        {"token_id": token_id, "token": token, "logprob": logprob}
-        for token_id, token, logprob in entry.alternatives
-    ]
 
 
 def _prompt(args: argparse.Namespace) -> Prompt:
     if args.system is not None and args.chat is None:
-        raise InvalidRequestError(
-            "--system needs --chat.", "Give the message with --chat."
-        )
+        raise InvalidRequestError("--system needs --chat.", "Give the message with --chat.")
     if args.prompt_token_ids is not None:
         return tuple(args.prompt_token_ids)
     if args.prompt is not None:
@@ -144,10 +134,6 @@ def _text(given: str) -> str:
 def _write(event: OutputEvent) -> None:
     sys.stdout.write(event.text)
     sys.stdout.flush()
-
-
-def _ignore(event: OutputEvent) -> None:
-    pass
 
 
 def _summary(output: RequestOutput) -> str:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from app.cli import bench, docs, doctor, evaluate, generate, quantize, serve
-from app.cli.options import add_engine_options
+from app.cli.options import add_engine_options, add_options
 from app.paths import program_version
 from engine.errors import (
     CheckpointError,
@@ -103,17 +103,15 @@ class _Version(argparse.Action):
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="inferdeck", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action=_Version)
-    parser.add_argument(
-        "--isolated", action="store_true", help="Run the window's engine in a separate process."
+    add_options(
+        parser, ("--isolated", False, "Run the window's engine in a separate process.")
     )
     add_engine_options(parser, shown=("model", "load_format"))
-    elsewhere = parser.add_argument_group("remote engine")
-    elsewhere.add_argument(
-        "--attach", metavar="URL", help="Use the engine of an `inferdeck serve`."
-    )
-    elsewhere.add_argument(
-        "--api-key", metavar="K",
-        help=f"Key of that server. Prefer {serve.KEY_VARIABLE}: others can read command lines.",
+    add_options(
+        parser.add_argument_group("remote engine"),
+        ("--attach URL", str, "Use the engine of an `inferdeck serve`."),
+        ("--api-key K", str,
+         f"Key of that server. Prefer {serve.KEY_VARIABLE}: others can read command lines."),
     )  # fmt: skip
     parser.set_defaults(run=_run_window)
     commands = parser.add_subparsers(

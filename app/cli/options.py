@@ -202,15 +202,31 @@ def parse_positive(text: str) -> int:
     return value
 
 
+def add_options(group: argparse._ActionsContainer, *options: tuple[Any, ...]) -> None:
+    """Add options, each by its flag with metavar, default and help, and what reads its text.
+
+    Default: the type of a value reads the text; a type or function alone reads it, without a
+    default; [] allows repetition. A flag without metavar is a switch.
+    """
+    for usage, default, text, *reader in options:
+        flag, _, metavar = usage.partition(" ")
+        if not metavar:
+            group.add_argument(flag, action="store_true", help=text)
+        elif default == []:
+            group.add_argument(flag, metavar=metavar, action="append", default=[], help=text)
+        elif callable(default):
+            group.add_argument(flag, metavar=metavar, type=default, help=text)
+        else:
+            read = reader[0] if reader else type(default)
+            group.add_argument(flag, metavar=metavar, type=read, default=default, help=text)
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    help_text = "Print one JSON object and nothing else."
-    parser.add_argument("--json", action="store_true", help=help_text)
+    add_options(parser, ("--json", False, "Print one JSON object and nothing else."))
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--output-json", metavar="FILE", type=Path, help="Write the report to FILE."
-    )
+    add_options(parser, ("--output-json FILE", Path, "Write the report to FILE."))
     add_json_option(parser)
 
 

@@ -7,7 +7,7 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from app.cli.options import add_json_option
+from app.cli.options import add_json_option, add_options
 from app.cli.session import StatusLine
 from app.features.quantize.texts import calibration_texts
 from app.paths import starter_model
@@ -39,18 +39,19 @@ _WORST = 3  # layers named at the end
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = Recipe()
-    parser.add_argument(
-        "--model", metavar="DIR", default=str(starter_model()),
-        help="Folder of the model. Default: the demo model.",
-    )  # fmt: skip
     methods = "; ".join(f"{name}: {facts.title}" for name, facts in METHODS.items())
+    sizes = ", ".join(map(str, GROUP_SIZES))
+    add_options(
+        parser,
+        ("--model DIR", str(starter_model()), "Folder of the model. Default: the demo model."),
+    )
     parser.add_argument("--method", choices=tuple(METHODS), required=True, help=f"{methods}.")
     parser.add_argument("--output", metavar="DIR", required=True, help="A new folder.")
-    parser.add_argument("--bits", metavar="N", type=int, help="4 or 8. Default: the method's.")
-    parser.add_argument(
-        "--group-size", metavar="N", type=int, default=default.group_size,
-        help=f"Inputs per scale: {', '.join(map(str, GROUP_SIZES))}. "
-        f"Default: {default.group_size}.",
+    add_options(
+        parser,
+        ("--bits N", int, "4 or 8. Default: the method's."),
+        ("--group-size N", default.group_size,
+         f"Inputs per scale: {sizes}. Default: {default.group_size}."),
     )  # fmt: skip
     parser.add_argument(
         "--symmetric", action=argparse.BooleanOptionalAction, default=None,
@@ -60,25 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exclude", metavar="MODULE", nargs="+", action="extend", default=[],
         help="Modules that stay unquantized, beside embeddings and output head.",
     )  # fmt: skip
-    text = parser.add_argument_group("calibration (awq, gptq)")
-    text.add_argument(
-        "--calibration", metavar="FILE", help="Calibration text. Default: a built-in text."
-    )
-    text.add_argument(
-        "--num-sequences", metavar="N", type=int, default=default.num_sequences,
-        help=f"Maximum calibration sequences. Default: {default.num_sequences}.",
-    )  # fmt: skip
-    text.add_argument(
-        "--sequence-length", metavar="N", type=int, default=default.sequence_length,
-        help=f"Tokens per sequence. Default: {default.sequence_length}.",
-    )  # fmt: skip
-    text.add_argument(
-        "--desc-act", action="store_true",
-        help="For gptq: act-order; slightly better quality, slower inference.",
-    )  # fmt: skip
-    text.add_argument(
-        "--seed", metavar="N", type=int, default=default.seed,
-        help="Selects the passages of a long text. Default: 0.",
+    add_options(
+        parser.add_argument_group("calibration (awq, gptq)"),
+        ("--calibration FILE", str, "Calibration text. Default: a built-in text."),
+        ("--num-sequences N", default.num_sequences,
+         f"Maximum calibration sequences. Default: {default.num_sequences}."),
+        ("--sequence-length N", default.sequence_length,
+         f"Tokens per sequence. Default: {default.sequence_length}."),
+        ("--desc-act", False,
+         "For gptq: act-order; slightly better quality, slower inference."),
+        ("--seed N", default.seed, "Selects the passages of a long text. Default: 0."),
     )  # fmt: skip
     add_json_option(parser)
 

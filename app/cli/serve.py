@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.options import add_engine_options, engine_config
+from app.cli.options import add_engine_options, add_options, engine_config
 from app.cli.session import StatusLine, prepare_libraries
 from app.server.options import KEY_VARIABLE, MIB, Limits, ServerOptions
 from app.storage.model_sources import is_starter
@@ -54,68 +54,40 @@ SWITCH_S = 0.0002
 STEADY_S = 60.0
 """An engine that crashes again within this time is not restarted."""
 
-_DEFAULTS = Limits()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    where = parser.add_argument_group("server")
-    where.add_argument(
-        "--host", metavar="H", default="127.0.0.1",
-        help="Address to listen on. Default: 127.0.0.1, this machine only.",
+    add_options(
+        parser.add_argument_group("server"),
+        ("--host H", "127.0.0.1",
+         "Address to listen on. Default: 127.0.0.1, this machine only."),
+        ("--port N", 8000, "0: any free port. Default: 8000."),
+        ("--api-key K", str, "Key that clients must send. "
+         f"Prefer {KEY_VARIABLE}: others can read command lines."),
+        ("--allow-unauthenticated", False,
+         "Listen beyond this machine without an API key."),
+        ("--served-model-name NAME", "",
+         "Model name for clients. Default: the folder's name."),
+        ("--cors-origin ORIGIN", [],
+         "Allowed origin (CORS), such as http://localhost:3000. Repeat for more."),
+        ("--model-dir DIR", [],
+         "Folder of models that attached windows may open. Repeat for more."),
+        ("--no-control", False, "Attached windows may view and chat only."),
+        ("--shutdown-timeout S", 10.0,
+         "Seconds that running replies get to finish after Ctrl-C. Default: 10."),
+        ("--json", False, "Print one JSON object when listening, and nothing else."),
     )  # fmt: skip
-    where.add_argument(
-        "--port", metavar="N", type=int, default=8000, help="0: any free port. Default: 8000."
-    )
-    where.add_argument(
-        "--api-key", metavar="K",
-        help=f"Key that clients must send. Prefer {KEY_VARIABLE}: others can read command lines.",
+    limits = Limits()
+    add_options(
+        parser.add_argument_group("limits"),
+        ("--max-queued-requests N", limits.max_queued,
+         f"Maximum waiting requests; more get 429. Default: {limits.max_queued}."),
+        ("--max-connections N", limits.max_connections,
+         f"Maximum open connections; more get 503. Default: {limits.max_connections}."),
+        ("--max-body-bytes SIZE", limits.max_body_bytes,
+         f"Maximum request body. Default: {limits.max_body_bytes // MIB}MiB.", _size),
+        ("--max-output-tokens N", int,
+         "Maximum tokens per reply. Default: the context length."),
     )  # fmt: skip
-    where.add_argument(
-        "--allow-unauthenticated", action="store_true",
-        help="Listen beyond this machine without an API key.",
-    )  # fmt: skip
-    where.add_argument(
-        "--served-model-name", metavar="NAME", default="",
-        help="Model name for clients. Default: the folder's name.",
-    )  # fmt: skip
-    where.add_argument(
-        "--cors-origin", metavar="ORIGIN", action="append", default=[],
-        help="Allowed origin (CORS), such as http://localhost:3000. Repeat for more.",
-    )  # fmt: skip
-    where.add_argument(
-        "--model-dir", metavar="DIR", action="append", default=[],
-        help="Folder of models that attached windows may open. Repeat for more.",
-    )  # fmt: skip
-    where.add_argument(
-        "--no-control", action="store_true",
-        help="Attached windows may view and chat only.",
-    )  # fmt: skip
-    where.add_argument(
-        "--shutdown-timeout", metavar="S", type=float, default=10.0,
-        help="Seconds that running replies get to finish after Ctrl-C. Default: 10.",
-    )  # fmt: skip
-    where.add_argument(
-        "--json", action="store_true",
-        help="Print one JSON object when listening, and nothing else.",
-    )  # fmt: skip
-    limits = parser.add_argument_group("limits")
-    for flag, default, text in (
-        ("--max-queued-requests", _DEFAULTS.max_queued, "Maximum waiting requests; more get 429."),
-        ("--max-connections", _DEFAULTS.max_connections, "Maximum open connections; more get 503."),
-    ):
-        limits.add_argument(
-            flag, metavar="N", type=int, default=default, help=f"{text} Default: {default}."
-        )
-    limits.add_argument(
-        "--max-body-bytes", metavar="SIZE", type=_size, default=_DEFAULTS.max_body_bytes,
-        help=f"Maximum request body. Default: {_DEFAULTS.max_body_bytes // MIB}MiB.",
-    )  # fmt: skip
-    limits.add_argument(
-        "--max-output-tokens",
-        metavar="N",
-        type=int,
-        help="Maximum tokens per reply. Default: the context length.",
-    )
     add_engine_options(parser)
 
 

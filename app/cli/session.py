@@ -66,6 +66,9 @@ class StatusLine:
             self._next = now + REFRESH_S
             self.show(text)
 
+    def counting(self, label: str, done: int, total: int) -> None:
+        self.show_at_times(f"{label}: {done} of {total}")
+
     def loading(self, stage: str, done: int, total: int) -> None:
         if total:
             share = f"{done / total:.0%} of {format_bytes(total)}"

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from app.bench.load import LoadResult, Pace, run_load
+from app.bench.load import EngineRun, Pace, run_load
 from app.bench.workload import Workload, preset, special_token_ids, usable_token_ids
 from app.paths import starter_model
 from engine import EngineConfig, LLMEngine
@@ -45,7 +45,7 @@ PAGED_GOAL, CONTIGUOUS_CLAIM = 0.04, 0.6
 SNAPSHOT_COST = 0.1
 
 
-def run(engine: LLMEngine, workload: Workload, vocabulary: list[int], salt: object) -> LoadResult:
+def run(engine: LLMEngine, workload: Workload, vocabulary: list[int], salt: object) -> EngineRun:
     requests = [
         request._replace(max_tokens=MAX_LEN - len(request.prompt_token_ids))
         for request in workload.requests("unique", vocabulary, seed=0, salt=salt)
@@ -60,7 +60,7 @@ def run(engine: LLMEngine, workload: Workload, vocabulary: list[int], salt: obje
     return result
 
 
-def summarise(result: LoadResult) -> dict[str, Any]:
+def summarise(result: EngineRun) -> dict[str, Any]:
     """Mean concurrency is that while requests were waiting: the tail, in which the last ones
     finish, says nothing of how many fit."""
     seen = result.observed

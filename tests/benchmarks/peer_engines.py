@@ -20,7 +20,7 @@ from transformers import (
     logging,
 )
 
-from app.bench.load import LoadResult, Pace, run_load
+from app.bench.load import EngineRun, Pace, run_load
 from app.bench.workload import BenchRequest
 from engine import EngineConfig, LLMEngine
 from engine.snapshot import RequestTimes, TokenEvent
@@ -37,7 +37,7 @@ class Served(NamedTuple):
     """What became of the prompts of one run. `load` is there for our own engine only."""
 
     requests: tuple[RequestTimes, ...]
-    load: LoadResult | None = None
+    load: EngineRun | None = None
 
     @property
     def span_s(self) -> float:
@@ -67,7 +67,7 @@ class Inferdeck:
         requests = [BenchRequest(tuple(p), num_output, num_output) for p in prompts]
         # One look at the cache per run: the steps come with it, and the run is not disturbed.
         result = run_load(self.engine, requests, Pace(), snapshot_cost=1e-9)
-        return Served(result.requests, result)
+        return Served(tuple(result.requests), result)
 
     def close(self) -> None:
         self.engine.shutdown()

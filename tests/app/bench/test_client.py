@@ -111,7 +111,8 @@ def scrape_of(at: float, counts: tuple[int, ...], total: float, **values: float)
 
 def test_the_two_stand_beside_each_other() -> None:
     tokens = tuple(TokenEvent(0.02 + 0.015 * i, 1) for i in range(11))
-    run = ClientRun([RequestTimes(0.0, None, tokens, tokens[-1].time)], 100, 20, duration_s=0.5)
+    run = ClientRun([RequestTimes(0.0, None, tokens, tokens[-1].time)], 100, duration_s=0.5)
+    run.num_cached_tokens = 20
     figures = client_figures([run])
     before = scrape_of(0, (0, 5, 5, 5), 0.1, GENERATION_TOKENS=5, PREEMPTIONS=1)
     now = scrape_of(1, (0, 15, 15, 15), 0.25, GENERATION_TOKENS=16, PREEMPTIONS=3)

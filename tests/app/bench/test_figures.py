@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.bench.load import LoadResult
-from app.bench.monitor import Observed, _replay
+from app.bench.load import EngineRun, Observed
 from app.bench.report import EngineFacts, figures, latency
 from app.bench.runner import engine_facts
 from engine.snapshot import RequestTimes, StepEntry, StepRecord, TokenEvent
@@ -31,17 +30,17 @@ def times(arrival: float, *tokens: float) -> RequestTimes:
 
 def observed(**changes: object) -> Observed:
     values: dict[str, object] = {
-        "steps": (), "peak_kv_usage": 0.5, "waste": (0.1, 0.3), "max_concurrent_requests": 2,
+        "steps": [], "peak_kv_usage": 0.5, "waste": [0.1, 0.3], "max_concurrent_requests": 2,
         "prefix_queries": 100, "prefix_hits": 25, "preemptions": 1, "num_decode_steps": 4,
         "decode_s": 2.0, "decode_context_tokens": 400,
     }  # fmt: skip
     return Observed(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def run() -> LoadResult:
+def run() -> EngineRun:
     """Two requests of three tokens; TTFT 1 and 2 s, gaps of 0.5 and 1 s."""
-    requests = (times(0.0, 1.0, 1.5, 2.0), times(0.0, 2.0, 3.0, 4.0))
-    return LoadResult(requests, 0, num_prompt_tokens=14, duration_s=4.0, observed=observed())
+    requests = [times(0.0, 1.0, 1.5, 2.0), times(0.0, 2.0, 3.0, 4.0)]
+    return EngineRun(requests, num_prompt_tokens=14, duration_s=4.0, observed=observed())
 
 
 def test_the_figures_of_a_run() -> None:
@@ -74,16 +73,17 @@ def test_runs_are_pooled_and_not_averaged() -> None:
 
 
 def test_threads_count_by_the_time_of_their_steps() -> None:
-    steps = tuple(
+    steps = [
         StepRecord(i, i, duration, (), 1, 0, num_threads=count)
         for i, (duration, count) in enumerate([(0.3, 2), (0.1, 1), (9.0, 0)])
-    )
+    ]
     seen = dataclasses.replace(run(), observed=observed(steps=steps))
     assert figures([seen], FACTS)["mean_step_threads"] == pytest.approx(1.75)
 
 
 def test_what_cannot_be_known_is_none() -> None:
-    nothing = LoadResult((), 3, 0, 0.0, observed(waste=(), prefix_queries=0, decode_s=0.0))
+    seen = observed(waste=[], prefix_queries=0, decode_s=0.0)
+    nothing = EngineRun(num_failed=3, observed=seen)
     result = figures([nothing], FACTS)
     assert result["failed"] == 3
     assert result["ttft_ms"]["mean"] is None
@@ -140,7 +140,8 @@ def test_the_steps_tell_concurrency_and_bytes_of_decoding() -> None:
         step(2, StepEntry("a", "decode", 1), StepEntry("b", "decode", 1)),  # 22 and 34 tokens
         step(3, StepEntry("b", "decode", 1)),  # a was gone after step 2: 35 tokens
     ]
-    totals = _replay(steps, {"a": 2, "b": 3})
+    totals = Observed(steps)
+    totals.replay({"a": 2, "b": 3})
     assert totals.max_concurrent_requests == 2
     assert totals.num_decode_steps == 2
     assert totals.decode_s == 1.0
@@ -153,7 +154,8 @@ def test_a_preempted_request_does_not_run() -> None:
         step(1, StepEntry("a", "decode", 1), preempted=("b",)),
         step(2, StepEntry("b", "prefill", 17)),
     ]
-    totals = _replay(steps, {"a": 1})
+    totals = Observed(steps)
+    totals.replay({"a": 1})
     assert totals.max_concurrent_requests == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.bench.load import Pace
-from app.bench.workload import fixed
-from app.cli.bench import _heading
+from app.cli.bench import _model_line
 from app.cli.options import write_report
+from engine.config import EngineConfig
+from tests.widgets import synthetic
 
 LATENCY = {"mean", "p50", "p90", "p99", "max", "num_samples"}
 FIGURES = {
@@ -91,13 +92,12 @@ def test_the_cache_s_precision_is_reported_and_compared(
     [(1, 1, "2 threads"), (2, 1, "2 threads, TP 2"), (1, 3, "2 threads, PP 3")],
 )
 def test_the_heading_says_how_many_devices_compute(ranks: int, stages: int, words: str) -> None:
-    model = {
-        "name": "tiny", "dtype": "float32", "is_dummy": False,
-        "num_ranks": ranks, "num_stages": stages,
-    }  # fmt: skip
-    report = {"model": model, "config": {"adaptive_threads": False, "num_threads": 2}}
-    heading = _heading(report, fixed(8, 4, 2), Pace(1))
-    assert heading.splitlines()[0] == f"tiny, float32, {words}"
+    model = dataclasses.replace(
+        synthetic.MODEL, name="tiny", dtype="float32", is_dummy=False, num_ranks=ranks,
+        num_stages=stages,
+    )  # fmt: skip
+    config = EngineConfig(adaptive_threads=False, num_threads=2)
+    assert _model_line(config, model) == f"tiny, float32, {words}"
 
 
 def test_drafts_are_reported(capsys: pytest.CaptureFixture[str], tiny_flags: list[str]) -> None:
