@@ -46,8 +46,8 @@ def gather() -> dict[str, Any]:
     import psutil
 
     from engine.attention import choices as attention
-    from engine.hardware.cpu_threads.idle_cores import nodes
     from engine.hardware.devices import gpus, resolve_device, why_none
+    from engine.hardware.idle_cores import nodes
     from engine.hardware.machine import machine_info
     from engine.hardware.nvml import driver_version
     from engine.kernels.registry import choices

@@ -29,10 +29,6 @@ class GpuMonitor(QObject):
         super().__init__(parent)
         self._watch = GpuWatch(self._on_figures)
 
-    @property
-    def is_running(self) -> bool:
-        return self._watch.is_running
-
     def start(self) -> None:
         self._watch.start()
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from engine.config import SETTINGS, Setting
-from engine.hardware.cpu_threads.idle_cores import nodes
 from engine.hardware.device_map import ALL, AUTO
+from engine.hardware.idle_cores import nodes
 from engine.hardware.machine import free_memory
 from engine.numerics.kv_dtype import NAMES as KV_DTYPES
 from widgets.controls.number_control import RowSpec

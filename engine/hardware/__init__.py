@@ -1,10 +1,11 @@
 """The machine: devices, memory, dtypes and peak rates. Knows nothing of models.
 
-    devices.py       the CPU and NVIDIA GPUs, and why a GPU cannot be used
-    device_map.py    which device computes which layers
-    machine.py       cores, memory, default dtype
-    nvml.py          GPU figures from NVIDIA's driver
-    malloc.py        memory that the process keeps between steps
-    peaks.py         measured memory bandwidth and FLOP/s
-    cpu_threads/     the thread count of each step
+devices.py       the CPU and NVIDIA GPUs, and why a GPU cannot be used
+device_map.py    which device computes which layers
+machine.py       cores, memory, default dtype
+nvml.py          GPU figures from NVIDIA's driver
+malloc.py        memory that the process keeps between steps
+peaks.py         measured memory bandwidth and FLOP/s
+idle_cores.py    cores that other programs leave, NUMA nodes
+step_threads.py  the thread count of each step on the CPU
 """

@@ -7,7 +7,6 @@ machine's own.
 from __future__ import annotations
 
 import math
-import os
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from engine.hardware.devices import CPU, gpu_of, has_fast_bf16, is_cuda
+from engine.hardware.devices import CPU, Gpu, gpu_of, has_fast_bf16, is_cuda
+from engine.hardware.idle_cores import allowed_cores
 from engine.hardware.nvml import figures_of, gpu_names, told_now
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -44,7 +44,7 @@ def machine_info() -> MachineInfo:
     return MachineInfo(
         cpu=_cpu_name(),
         physical_cores=_physical_cores(),
-        logical_cores=_logical_cores(),
+        logical_cores=len(allowed_cores()),
         default_threads=default_threads(),
         total_memory=total,
         available_memory=available,
@@ -74,24 +74,22 @@ def machine_name(device: str = CPU) -> str:
     """Name of the device: processor and cores (imports no torch), or the GPU."""
     if is_cuda(device):
         return gpu_of(device).name
-    return f"{_cpu_name()}, {_logical_cores()} logical cores"
+    return f"{_cpu_name()}, {len(allowed_cores())} logical cores"
 
 
 def default_threads() -> int:
     """Threads for matrix products: one per physical core that affinity and quota allow."""
-    quota = _cpu_quota()
-    return max(1, min(_physical_cores(), math.floor(quota) if quota else _physical_cores()))
+    return max(1, min(_physical_cores(), math.floor(_cpu_quota())))
 
 
 def free_memory(device: str = CPU) -> tuple[int, int]:
     """(free, total) bytes of the device's memory; of RAM within the cgroup's limit."""
     if is_cuda(device):
-        return _free_gpu_memory(device)
+        return _free_gpu_memory(gpu_of(device))
     memory = psutil.virtual_memory()
     available, total = int(memory.available), int(memory.total)
     for limit, used in _cgroup_memory():
-        if limit < total:
-            total = limit
+        total = min(total, limit)
         available = min(available, max(0, limit - used))
     return min(available, total), total
 
@@ -110,12 +108,11 @@ def gpu_memory_by_torch(device: str) -> tuple[int, int, int]:
     return torch.cuda.memory_reserved(index), *torch.cuda.mem_get_info(index)
 
 
-def _free_gpu_memory(device: str) -> tuple[int, int]:
+def _free_gpu_memory(gpu: Gpu) -> tuple[int, int]:
     """What torch holds and does not use counts as free: it is given out again first. Asked of the
     driver, which makes no CUDA context for it, and of CUDA where there is no NVML."""
     import torch
 
-    gpu = gpu_of(device)
     unused = 0
     if torch.cuda.is_initialized():
         unused = torch.cuda.memory_reserved(gpu.index) - torch.cuda.memory_allocated(gpu.index)
@@ -135,12 +132,14 @@ def _cgroup_memory() -> Iterator[tuple[int, int]]:
         ):
             limit, used = _number(folder / limit_name), _number(folder / used_name)
             if limit is not None and used is not None and limit < _UNLIMITED:
-                yield limit, max(0, used - _statistic(folder / "memory.stat", file_key))
+                words = _words(folder / "memory.stat")
+                cached = int(words[words.index(file_key) + 1]) if file_key in words else 0
+                yield limit, max(0, used - cached)
 
 
-def _cpu_quota() -> float | None:
-    """Cores' worth of time that the strictest cgroup grants; None for no limit."""
-    quotas: list[float] = []
+def _cpu_quota() -> float:
+    """Cores' worth of time that the strictest cgroup grants; 2**30 for no limit."""
+    quotas = [float(2**30)]
     for folder in _cgroup_folders("cpu"):
         words = _words(folder / "cpu.max")
         if len(words) == 2 and words[0] != "max":
@@ -148,7 +147,7 @@ def _cpu_quota() -> float | None:
         quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
         if quota and period and quota > 0:
             quotas.append(quota / period)
-    return min(quotas, default=None)
+    return min(quotas)
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
@@ -189,35 +188,23 @@ def _number(file: Path) -> int | None:
         return None
 
 
-def _statistic(file: Path, key: str) -> int:
-    words = _words(file)
-    return int(words[words.index(key) + 1]) if key in words else 0
-
-
-def _logical_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 @cache
-def _topology() -> dict[int, tuple[int, int]]:
-    """Logical CPU -> (socket, core), on Linux; empty elsewhere."""
-    found: dict[int, tuple[int, int]] = {}
-    for folder in Path("/sys/devices/system/cpu").glob("cpu[0-9]*"):
-        socket = _number(folder / "topology" / "physical_package_id")
-        core = _number(folder / "topology" / "core_id")
-        if socket is not None and core is not None:
-            found[int(folder.name[3:])] = (socket, core)
-    return found
+def _topology() -> dict[int, list[int | None]]:
+    """Logical CPU -> [socket, core], on Linux; empty elsewhere."""
+    found = {
+        int(folder.name[3:]): [
+            _number(folder / "topology" / name) for name in ("physical_package_id", "core_id")
+        ]
+        for folder in Path("/sys/devices/system/cpu").glob("cpu[0-9]*")
+    }
+    return {cpu: place for cpu, place in found.items() if None not in place}
 
 
 def _physical_cores() -> int:
-    topology = _topology()
-    if hasattr(os, "sched_getaffinity") and topology:
-        allowed = os.sched_getaffinity(0)
-        return max(1, len({topology[cpu] for cpu in allowed if cpu in topology}))
-    return max(1, min(psutil.cpu_count(logical=False) or _logical_cores(), _logical_cores()))
+    allowed, topology = allowed_cores(), _topology()
+    if topology:
+        return max(1, len({tuple(topology[cpu]) for cpu in allowed if cpu in topology}))
+    return max(1, min(psutil.cpu_count(logical=False) or len(allowed), len(allowed)))
 
 
 @cache

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -31,46 +32,29 @@ class Driver:
         import pynvml
 
         pynvml.nvmlInit()  # counts how often it was called: each Driver closes its own
-        self._nvml: Any = pynvml
+        self.nvml: Any = pynvml
         # what a container may not see is refused, one by one
         handles = [
             self._try(pynvml.nvmlDeviceGetHandleByIndex, index)
             for index in range(pynvml.nvmlDeviceGetCount())
         ]
-        self._handles = [handle for handle in handles if handle is not None]
+        self.handles = [handle for handle in handles if handle is not None]
 
     def close(self) -> None:
-        self._nvml.nvmlShutdown()
-
-    def __len__(self) -> int:
-        return len(self._handles)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(_text(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles)
-
-    @property
-    def version(self) -> str:
-        """Of the driver."""
-        return _text(self._nvml.nvmlSystemGetDriverVersion())
-
-    @property
-    def lost(self) -> type[Exception]:
-        """What every call raises where the driver was unloaded or the GPU fell off the bus."""
-        error: type[Exception] = self._nvml.NVMLError
-        return error
+        self.nvml.nvmlShutdown()
 
     def figures(self) -> tuple[GpuFigures, ...]:
         """Of every GPU that tells its memory (one that is divided by MIG may not), now; then of the
-        parts of those that are divided. Raises `lost`; what else a GPU does not tell is None."""
-        found = list(map(self._figures, self._handles))
-        for handle in self._handles:
-            found += [self._part(handle, part) for part in self._parts(handle)]
+        parts of those that are divided. What a GPU does not tell is None. Raises NVMLError where
+        the driver was unloaded or the GPU fell off the bus."""
+        found = list(map(self._figures, self.handles))
+        for handle in self.handles:
+            found += [self._figures(part, handle) for part in self._parts(handle)]
         return tuple(one for one in found if one is not None)
 
     def _parts(self, handle: Any) -> Iterator[Any]:
         """The parts into which a GPU is divided now."""
-        nvml = self._nvml
+        nvml = self.nvml
         mode = self._try(nvml.nvmlDeviceGetMigMode, handle)
         if not mode or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return
@@ -79,40 +63,30 @@ class Driver:
             if part is not None:
                 yield part
 
-    def _part(self, handle: Any, part: Any) -> GpuFigures | None:
-        """Load, power, heat and clocks are those of the whole."""
-        nvml = self._nvml
-        memory = self._try(nvml.nvmlDeviceGetMemoryInfo, part)
-        if memory is None:
-            return None
-        name = self._try(nvml.nvmlDeviceGetName, part) or nvml.nvmlDeviceGetName(handle)
-        held = self._processes(part)
-        return GpuFigures(
-            name=_text(name),
-            uuid=_text(self._try(nvml.nvmlDeviceGetUUID, part) or ""),
-            total=int(memory.total),
-            used=int(memory.used),
-            own=None if held is None else held.pop(os.getpid(), 0),
-            processes=() if held is None else tuple(_named(held)),
-            part_of=_text(self._try(nvml.nvmlDeviceGetUUID, handle) or "") or "a GPU",
-        )
-
-    def _figures(self, handle: Any) -> GpuFigures | None:
-        nvml = self._nvml
+    def _figures(self, handle: Any, whole: Any = None) -> GpuFigures | None:
+        """whole: of which `handle` is a part; load, power, heat and clocks are those of the
+        whole."""
+        nvml = self.nvml
         memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
         if memory is None:
             return None
         held = self._processes(handle)
-        load = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
-        watts = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
-        limit = self._try(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-        return GpuFigures(
-            name=_text(nvml.nvmlDeviceGetName(handle)),
-            uuid=_text(self._try(nvml.nvmlDeviceGetUUID, handle) or ""),
+        figures = GpuFigures(
+            name=self._try(nvml.nvmlDeviceGetName, handle) or nvml.nvmlDeviceGetName(whole),
+            uuid=self._try(nvml.nvmlDeviceGetUUID, handle) or "",
             total=int(memory.total),
             used=int(memory.used),
             own=None if held is None else held.pop(os.getpid(), 0),
             processes=() if held is None else tuple(_named(held)),
+        )
+        if whole is not None:
+            return replace(figures, part_of=self._try(nvml.nvmlDeviceGetUUID, whole) or "a GPU")
+        load = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
+        watts = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit = self._try(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        ask_clock, most_clock = nvml.nvmlDeviceGetClockInfo, nvml.nvmlDeviceGetMaxClockInfo
+        return replace(
+            figures,
             utilization=None if load is None else load.gpu / 100,
             memory_utilization=None if load is None else load.memory / 100,
             power_w=None if watts is None else watts * MILLI,
@@ -120,14 +94,14 @@ class Driver:
             temperature_c=self._try(
                 nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU
             ),
-            clock_mhz=self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
-            max_clock_mhz=self._try(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
-            memory_clock_mhz=self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+            clock_mhz=self._try(ask_clock, handle, nvml.NVML_CLOCK_SM),
+            max_clock_mhz=self._try(most_clock, handle, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self._try(ask_clock, handle, nvml.NVML_CLOCK_MEM),
         )
 
     def _processes(self, handle: Any) -> dict[int, int] | None:
         """Process id -> bytes; None where the driver hides it (containers, Windows)."""
-        nvml = self._nvml
+        nvml = self.nvml
         computing = self._try(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
         drawing = self._try(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
         if computing is None or drawing is None:
@@ -142,9 +116,9 @@ class Driver:
         """None for what this GPU or driver does not tell."""
         try:
             return ask(*arguments)
-        except self._nvml.NVMLError as error:
+        except self.nvml.NVMLError as error:
             if error.value in (
-                self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_UNINITIALIZED
+                self.nvml.NVML_ERROR_GPU_IS_LOST, self.nvml.NVML_ERROR_UNINITIALIZED
             ):  # fmt: skip
                 raise
             return None
@@ -169,7 +143,9 @@ def figures_of(uuid: str, total: int, known: Sequence[GpuFigures]) -> GpuFigures
     """Those of the GPU, or of the part of one, that CUDA calls `uuid` and that has `total` bytes to
     it; an only one is taken for it whatever it is called. None where the driver tells nothing of
     it, or of far more memory: then CUDA shows a part of it."""
-    found = [one for one in known if _bare(one.uuid) == _bare(uuid)]
+    # CUDA tells neither "GPU-" nor "MIG-"
+    bare = uuid.partition("-")[2]
+    found = [one for one in known if one.uuid.partition("-")[2] == bare]
     found = found or (list(known) if len(known) == 1 else [])
     return next((one for one in found if one.total * _PART_OF <= total), None)
 
@@ -195,11 +171,6 @@ def visible(gpus: Sequence[GpuFigures]) -> tuple[GpuFigures, ...]:
     return tuple(found)
 
 
-def _bare(uuid: str) -> str:
-    """Without "GPU-" or "MIG-": CUDA tells of neither."""
-    return uuid.partition("-")[2]
-
-
 def told_now() -> tuple[GpuFigures, ...]:
     """The figures of every GPU; () where there is no driver, or it was lost."""
     with opened() as driver:
@@ -207,20 +178,20 @@ def told_now() -> tuple[GpuFigures, ...]:
             return ()
         try:
             return driver.figures()
-        except driver.lost:
+        except driver.nvml.NVMLError:
             return ()
 
 
 def gpu_names() -> tuple[str, ...]:
     """NVIDIA GPUs by name, in the driver's order; empty where there is no driver."""
     with opened() as driver:
-        return () if driver is None else driver.names
+        return () if driver is None else tuple(map(driver.nvml.nvmlDeviceGetName, driver.handles))
 
 
 def driver_version() -> str:
-    """"" where there is no driver."""
+    """ "" where there is no driver."""
     with opened() as driver:
-        return "" if driver is None else driver.version
+        return "" if driver is None else driver.nvml.nvmlSystemGetDriverVersion()
 
 
 def _named(held: dict[int, int]) -> Iterator[GpuProcess]:
@@ -231,10 +202,6 @@ def _named(held: dict[int, int]) -> Iterator[GpuProcess]:
         except psutil.Error:  # ended, or somebody else's
             name = f"process {pid}"
         yield GpuProcess(name, pid, size)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 INTERVAL_S = 1.0
@@ -257,10 +224,6 @@ class GpuWatch:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    @property
-    def is_running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
     def start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gpu watch", daemon=True)
@@ -279,11 +242,11 @@ class GpuWatch:
             log.debug("GPU monitoring is off: %s", error)
             return
         try:
-            while len(driver) and not self._stopping.is_set():
+            while driver.handles and not self._stopping.is_set():
                 self.latest = driver.figures()
                 self._tell(time.perf_counter(), self.latest)
                 self._stopping.wait(self._interval)
-        except driver.lost as error:  # unloaded, reset, or the GPU fell off the bus
+        except driver.nvml.NVMLError as error:  # unloaded, reset, or the GPU fell off the bus
             log.warning("GPU monitoring stopped: %s", error)
             self.latest = ()
         finally:

@@ -5,10 +5,10 @@ The yardstick of `engine.telemetry.step_cost`. Imports no torch until it measure
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import harmonic_mean
 from typing import TYPE_CHECKING
 
 from engine.hardware.devices import CPU, is_cuda
@@ -16,8 +16,6 @@ from engine.hardware.machine import free_memory, has_fast_16bit, machine_name
 from engine.hardware.malloc import give_back
 
 if TYPE_CHECKING:
-    import torch
-
     from engine.config import EngineConfig
     from engine.snapshot import ModelInfo
 
@@ -44,42 +42,6 @@ class Peaks:
     measured_at: float
 
 
-def in_series(gpu: Peaks, cpu: Peaks, host_share: float, machine: str) -> Peaks:
-    """Of a model whose first layers the CPU computes, one device after the other. host_share: of
-    what a step reads and computes, the fraction that is the CPU's."""
-
-    def together(gpu_rate: float, cpu_rate: float) -> float:
-        return 1.0 / ((1.0 - host_share) / gpu_rate + host_share / cpu_rate)
-
-    return replace(
-        gpu,
-        read_bytes_per_s=together(gpu.read_bytes_per_s, cpu.read_bytes_per_s),
-        flops_per_s=together(gpu.flops_per_s, cpu.flops_per_s),
-        machine=machine,
-    )
-
-
-def in_parallel(each: Sequence[Peaks], machine: str) -> Peaks:
-    """Of ranks on a GPU each, which have parts of one size: the slowest lets the others wait."""
-    return replace(
-        each[0],
-        read_bytes_per_s=len(each) * min(peaks.read_bytes_per_s for peaks in each),
-        flops_per_s=len(each) * min(peaks.flops_per_s for peaks in each),
-        machine=machine,
-    )
-
-
-def _one_behind_the_other(each: Sequence[Peaks], machine: str) -> Peaks:
-    """Of stages with as many layers each, of which a step of few tokens goes through one at a
-    time."""
-    return replace(
-        each[0],
-        read_bytes_per_s=statistics.harmonic_mean(peaks.read_bytes_per_s for peaks in each),
-        flops_per_s=sum(peaks.flops_per_s for peaks in each),  # a long prompt goes through all
-        machine=machine,
-    )
-
-
 def peaks_for(
     config: EngineConfig,
     model: ModelInfo,
@@ -89,18 +51,23 @@ def peaks_for(
     """What the device of a loaded model, or all of them, can do; see `measure_peaks`. host_layers:
     that the CPU computes beside a GPU."""
     threads = config.num_threads or 1
-    devices = config.devices
-    if len(devices) > 1:
-        each = [measure_peaks(config.dtype, threads, name, cancelled) for name in devices]
-        together = in_parallel if config.tensor_parallel_size > 1 else _one_behind_the_other
-        return together(each, model.device_name)
-    peaks = measure_peaks(config.dtype, threads, config.device, cancelled)
-    if not host_layers:
-        return peaks
-    in_layers = model.body_bytes + model.expert_bytes
-    share = host_layers / model.num_layers * in_layers / (in_layers + model.output_bytes)
-    on_cpu = measure_peaks(config.dtype, threads, CPU, cancelled)
-    return in_series(peaks, on_cpu, share, model.device_name)
+    each = [measure_peaks(config.dtype, threads, name, cancelled) for name in config.devices]
+    weights = None
+    if host_layers:  # one after the other: by what of a step's reads and products is the CPU's
+        in_layers = model.body_bytes + model.expert_bytes
+        share = host_layers / model.num_layers * in_layers / (in_layers + model.output_bytes)
+        each.append(measure_peaks(config.dtype, threads, CPU, cancelled))
+        weights = (1.0 - share, share)
+    if len(each) == 1:
+        return each[0]
+    reads, flops = [p.read_bytes_per_s for p in each], [p.flops_per_s for p in each]
+    if config.tensor_parallel_size > 1:  # parts of one size: the slowest lets the others wait
+        read, compute = len(each) * min(reads), len(each) * min(flops)
+    else:  # a step of few tokens goes through one device at a time
+        read, compute = harmonic_mean(reads, weights), harmonic_mean(flops, weights)
+    if config.pipeline_parallel_size > 1:
+        compute = sum(flops)  # a long prompt goes through all
+    return replace(each[0], read_bytes_per_s=read, flops_per_s=compute, machine=model.device_name)
 
 
 class PeaksCancelledError(RuntimeError):
@@ -141,16 +108,7 @@ def _read_bytes_per_s(device: str, cancelled: Callable[[], bool]) -> float:
     free, _ = free_memory(device)
     size = max(LEAST_SUM_BYTES, min(SUM_BYTES, free // 4))
     data = torch.ones(size // 4, dtype=torch.float32, device=device)
-    turns = []
-    for _ in range(_SUM_REPEATS):
-        _go_on(cancelled)
-        turns.append(_seconds(data.sum, device))
-    return size / min(turns)
-
-
-def _go_on(cancelled: Callable[[], bool]) -> None:
-    if cancelled():
-        raise PeaksCancelledError("The measurement was cancelled.")
+    return size / min(_seconds(data.sum, device, cancelled) for _ in range(_SUM_REPEATS))
 
 
 def _flops_per_s(dtype: str, device: str, cancelled: Callable[[], bool]) -> float:
@@ -158,29 +116,23 @@ def _flops_per_s(dtype: str, device: str, cancelled: Callable[[], bool]) -> floa
 
     count, width = (_GPU_ROWS, _GPU_WIDTH) if is_cuda(device) else (_ROWS, _WIDTH)
     # not ones: a product of equal numbers switches fewer transistors, and is faster than any other
-    number = _multiplied_in(dtype, device)
+    has_products = is_cuda(device) or has_fast_16bit(dtype)
+    number = getattr(torch, dtype) if has_products else torch.float32
     rows = torch.randn(count, width, dtype=number, device=device)
     matrix = torch.randn(width, width, dtype=number, device=device)
     operations = 2 * count * width * width
     turns: list[float] = []
     while len(turns) < 2 or (len(turns) < _MOST_PRODUCTS and sum(turns) < _PRODUCTS_S):
-        _go_on(cancelled)
-        turns.append(_seconds(lambda: rows @ matrix.T, device))
+        turns.append(_seconds(lambda: rows @ matrix.T, device, cancelled))
     return operations / min(turns)
 
 
-def _multiplied_in(dtype: str, device: str) -> torch.dtype:
-    """float32 where the CPU has no instructions for products in `dtype`."""
-    import torch
-
-    found: torch.dtype = getattr(torch, dtype)
-    return found if is_cuda(device) or has_fast_16bit(dtype) else torch.float32
-
-
-def _seconds(work: Callable[[], object], device: str) -> float:
+def _seconds(work: Callable[[], object], device: str, cancelled: Callable[[], bool]) -> float:
     """On a GPU until it is done: a call only puts the work into its queue."""
     import torch
 
+    if cancelled():
+        raise PeaksCancelledError("The measurement was cancelled.")
     if is_cuda(device):
         torch.cuda.synchronize(device)
     began = time.perf_counter()

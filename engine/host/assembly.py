@@ -22,11 +22,11 @@ from engine.errors import (
     is_out_of_memory,
     let_go,
 )
-from engine.hardware.cpu_threads.step_threads import while_loading
 from engine.hardware.device_map import AUTO
 from engine.hardware.devices import CPU, is_cuda, make_current, rank_devices
 from engine.hardware.machine import free_memory
 from engine.hardware.malloc import give_back, keep_freed
+from engine.hardware.step_threads import while_loading
 from engine.host.description import model_info, with_steps
 from engine.host.kv_cache import (
     DTYPES,
@@ -140,9 +140,7 @@ class Assembly:
     def drop(self) -> None:
         """Let go of weights and cache; what describes them stays."""
         ranks = self.loaded.ranks
-        self.loaded = dataclasses.replace(
-            self.loaded, model=nn.Module(), crossing=None, ranks=None
-        )
+        self.loaded = dataclasses.replace(self.loaded, model=nn.Module(), crossing=None, ranks=None)
         self.drop_drafting()
         self.draft = None
         self.runner.drop()

@@ -51,9 +51,7 @@ def model_info(
             f"Pipeline parallel on {config.pipeline_parallel_size} GPUs, without CUDA graphs."
         )
     if without_triton:
-        notices.append(
-            f"{without_triton}: PyTorch computes attention and quantized products."
-        )
+        notices.append(f"{without_triton}: PyTorch computes attention and quantized products.")
     if tokenizer.notice:
         notices.append(tokenizer.notice)
     num_experts, experts_per_token = _experts(text)

@@ -44,9 +44,7 @@ def plan_divided(
         except OutOfMemoryError:
             continue
         return replace(found, undivided_model_len=_undivided_len(sizes, config, on_gpu))
-    raise OutOfMemoryError(
-        f"{problem.cause} CPU offload does not make it fit.", problem.remedy
-    )
+    raise OutOfMemoryError(f"{problem.cause} CPU offload does not make it fit.", problem.remedy)
 
 
 def _undivided_len(sizes: ModelSizes, config: EngineConfig, on_gpu: PlanPart) -> int:

@@ -72,9 +72,7 @@ def plan_memory(
         host_layers = host_layers_of(config.device, config.gpu_layers, count) if is_one else 0
 
     def on_device(sizes: ModelSizes, config: EngineConfig) -> MemoryPlan:
-        return plan(
-            sizes, config, free=free, total=total, draft=draft, activations=activations
-        )
+        return plan(sizes, config, free=free, total=total, draft=draft, activations=activations)
 
     if config.pipeline_parallel_size > 1:
         plans = _plan_stages(sizes, config, on_device)

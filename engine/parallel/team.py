@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import torch
 
-from engine.hardware.cpu_threads.idle_cores import nodes
 from engine.hardware.devices import is_cuda, make_current
+from engine.hardware.idle_cores import nodes
 from engine.kernels.cpu.library import Library
 from engine.parallel.exchange import Exchange, PeerFailedError
 

@@ -158,9 +158,7 @@ def _messages(values: list[Any], where: str) -> Text:
             and isinstance(message.get("role"), str)
             and isinstance(message.get("content"), str)
         ):
-            raise ConfigError(
-                f"{where} has a message without a text role and content.", _REMEDY
-            )
+            raise ConfigError(f"{where} has a message without a text role and content.", _REMEDY)
     if not values:
         raise ConfigError(f"{where} has no messages.", _REMEDY)
     return [{"role": m["role"], "content": m["content"]} for m in values]

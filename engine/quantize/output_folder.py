@@ -239,9 +239,7 @@ def output_folder(
 
 def _check_target(target: Path, checkpoint: Checkpoint) -> None:
     if target == checkpoint.path.absolute():
-        raise ConfigError(
-            f"{target} is the model to quantize.", "Choose another folder."
-        )
+        raise ConfigError(f"{target} is the model to quantize.", "Choose another folder.")
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ConfigError(
             f"{target} exists and is not empty.", "Choose a new folder: nothing is overwritten."

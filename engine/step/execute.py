@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.batch.batch import pack, spans_of
-from engine.hardware.cpu_threads.step_threads import StepThreads
+from engine.hardware.step_threads import StepThreads
 from engine.host.model_host import ModelHost
 from engine.sampling.sampler import SamplingRow, row_of
 from engine.scheduling.scheduler import Scheduler

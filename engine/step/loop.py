@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from engine.config import EngineConfig
 from engine.errors import is_out_of_memory
-from engine.hardware.cpu_threads.step_threads import StepThreads
 from engine.hardware.devices import make_current
+from engine.hardware.step_threads import StepThreads
 from engine.host.assembly import release_memory
 from engine.host.model_host import ModelHost
 from engine.memory.plan import shrunk

@@ -23,7 +23,7 @@ import numpy as np
 
 from app.paths import starter_model
 from engine import EngineConfig, LLMEngine, SamplingParams
-from engine.hardware.cpu_threads.idle_cores import allowed_cores
+from engine.hardware.idle_cores import allowed_cores
 from engine.hardware.machine import default_threads
 from tests.benchmarks.report import (
     Goal,

@@ -17,7 +17,7 @@ from typing import Any
 
 from app.paths import starter_model
 from engine import EngineConfig, LLMEngine
-from engine.hardware.cpu_threads.idle_cores import nodes
+from engine.hardware.idle_cores import nodes
 from engine.hardware.machine import default_threads
 from tests.benchmarks.busy import reply, summarise
 from tests.benchmarks.report import arguments, context, print_table, watch_others, write_json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import types
 from typing import Any
 
@@ -13,6 +14,11 @@ class NVMLError(Exception):
     def __init__(self, value: int = 3) -> None:
         super().__init__(f"NVML error {value}")
         self.value = value
+
+
+def is_watched() -> bool:
+    """Whether a thread polls the driver."""
+    return any(thread.name == "gpu watch" for thread in threading.enumerate())
 
 
 def fake_nvml(**replaced: Any) -> types.ModuleType:
@@ -27,11 +33,11 @@ def fake_nvml(**replaced: Any) -> types.ModuleType:
         "nvmlShutdown": lambda: calls.append("shutdown"),
         "nvmlDeviceGetCount": lambda: 2,
         "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlSystemGetDriverVersion": lambda: b"999.1",
+        "nvmlSystemGetDriverVersion": lambda: "999.1",
         "nvmlDeviceGetMemoryInfo": lambda device: types.SimpleNamespace(
             used=3 * GIB, total=8 * GIB
         ),
-        "nvmlDeviceGetName": lambda device: b"A card",
+        "nvmlDeviceGetName": lambda device: "A card",
         "nvmlDeviceGetUUID": lambda device: f"GPU-{device}",
         "nvmlDeviceGetComputeRunningProcesses": lambda device: [own],
         "nvmlDeviceGetGraphicsRunningProcesses": lambda device: [own, other],

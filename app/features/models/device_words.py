@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from app.units import format_bytes
-from engine.hardware.cpu_threads.idle_cores import nodes
 from engine.hardware.device_map import ALL, AUTO, host_layers_of
 from engine.hardware.devices import CPU, gpus, is_cuda, rank_devices
+from engine.hardware.idle_cores import nodes
 from engine.snapshot import EngineSnapshot, ModelInfo
 
 

@@ -151,7 +151,7 @@ def quantizing(
     def work(progress: Progress) -> QuantizeResult:
         import torch
 
-        from engine.hardware.cpu_threads.idle_cores import keeping_busy
+        from engine.hardware.idle_cores import keeping_busy
         from engine.hardware.machine import default_threads
         from engine.quantize.quantize import quantize
 
@@ -177,8 +177,8 @@ def evaluating(plan: EvaluationPlan) -> Callable[[Progress], EvaluationReport]:
 
     def work(progress: Progress) -> EvaluationReport:
         from engine.evaluate import run
-        from engine.hardware.cpu_threads.idle_cores import keeping_busy
         from engine.hardware.devices import is_cuda, resolve_device
+        from engine.hardware.idle_cores import keeping_busy
         from engine.hardware.machine import default_threads
 
         threads = plan.num_threads or default_threads()

@@ -22,7 +22,7 @@ from app.window.nav_rail import NavRail
 from app.window.notices import MOST_OF_WINDOW, Notice, NoticeArea, error_notice
 from engine.errors import ErrorInfo
 from tests.app.window_fixtures import next_run
-from tests.engine.fake_nvml import fake_nvml
+from tests.engine.fake_nvml import fake_nvml, is_watched
 
 
 def test_notices_of_one_key_replace_each_other_and_take_no_room_when_gone(qtbot: QtBot) -> None:
@@ -131,7 +131,7 @@ def test_the_gpu_monitor_tells_what_the_driver_tells(
     assert signal.args is not None
     _, gpus = signal.args
     assert [(gpu.name, gpu.own, gpu.others) for gpu in gpus] == [("A card", 2**30, 2**31)] * 2
-    assert nvml.calls == ["init", "shutdown"] and not monitor.is_running
+    assert nvml.calls == ["init", "shutdown"] and not is_watched()
 
 
 def test_without_a_driver_the_gpu_monitor_is_silent(
@@ -141,7 +141,7 @@ def test_without_a_driver_the_gpu_monitor_is_silent(
     monitor = GpuMonitor()
     monitor.start()
     monitor.stop()
-    assert not monitor.is_running
+    assert not is_watched()
 
 
 def test_a_fault_of_the_window_is_logged_and_shown(qapp: QApplication, qtbot: QtBot) -> None:

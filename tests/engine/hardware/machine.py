@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.hardware.cpu_threads.idle_cores import Used
+from engine.hardware.idle_cores import Used
 
 
 class Machine:

@@ -7,45 +7,39 @@ import threading
 import psutil
 import pytest
 
-from engine.hardware.cpu_threads.idle_cores import (
-    INTERVAL_S,
-    Accounts,
-    Crowding,
-    Used,
-    keeping_busy,
-)
+from engine.hardware.idle_cores import INTERVAL_S, FreeCores, Used, keeping_busy
 from tests.engine.hardware.machine import Machine
 
 
 def test_others_are_what_is_used_less_our_own() -> None:
     machine = Machine()
-    crowding = Crowding(machine.clock, machine.read)
-    assert crowding.others(machine.now) is None
+    free = FreeCores(1, machine.clock, read=machine.read)
+    assert free.others(machine.now) is None
     machine.pass_(0.2, others=1.5, own=1.9)
-    assert crowding.others(machine.now) == pytest.approx(1.5)
+    assert free.others(machine.now) == pytest.approx(1.5)
     machine.pass_(INTERVAL_S, others=0.0)
-    assert crowding.others(machine.now) == pytest.approx(0.0, abs=1e-9)
+    assert free.others(machine.now) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_it_looks_rarely_and_soon_again_after_a_pause() -> None:
     machine = Machine()
-    crowding = Crowding(machine.clock, machine.read)
+    free = FreeCores(1, machine.clock, read=machine.read)
     for _ in range(1000):
         machine.pass_(0.01, others=0.0)
-        crowding.others(machine.now)
+        free.others(machine.now)
     assert machine.looks <= 2 + 10 / INTERVAL_S
     machine.pass_(60, others=0.5)  # nothing was computed
-    assert crowding.others(machine.now) == pytest.approx(0.5, abs=0.01)
+    assert free.others(machine.now) == pytest.approx(0.5, abs=0.01)
     machine.pass_(0.15, others=2.0)
-    assert crowding.others(machine.now) == pytest.approx(2.0)
+    assert free.others(machine.now) == pytest.approx(2.0)
 
 
 def test_where_the_system_tells_nothing_nothing_is_said() -> None:
     def refused() -> Used:
         raise psutil.AccessDenied
 
-    crowding = Crowding(lambda: 0.0, refused)
-    assert crowding.others(10.0) is None and crowding.others(20.0) is None
+    free = FreeCores(1, lambda: 0.0, read=refused)
+    assert free.others(10.0) is None and free.others(20.0) is None
 
 
 def test_accounts_that_were_told_and_end_are_forgotten() -> None:
@@ -58,15 +52,15 @@ def test_accounts_that_were_told_and_end_are_forgotten() -> None:
         except StopIteration:
             raise OSError("gone") from None
 
-    crowding = Crowding(machine.clock, read)
-    assert crowding.others(101.0) == pytest.approx(2.0)
-    assert crowding.others(110.0) is None and crowding.latest is None
+    free = FreeCores(1, machine.clock, read=read)
+    assert free.others(101.0) == pytest.approx(2.0)
+    assert free.others(110.0) is None and free.latest_others is None
 
 
 def test_other_work_of_this_program_counts_for_engines_of_other_threads() -> None:
     machine = Machine()
-    crowding = Crowding(machine.clock, machine.read)
-    assert crowding.others(machine.now) is None
+    free = FreeCores(1, machine.clock, read=machine.read)
+    assert free.others(machine.now) is None
     machine.pass_(0.2, others=0.25)
     begun, done = threading.Event(), threading.Event()
 
@@ -78,19 +72,19 @@ def test_other_work_of_this_program_counts_for_engines_of_other_threads() -> Non
     worker = threading.Thread(target=work)
     worker.start()
     assert begun.wait(30)
-    assert crowding.others(machine.now) == pytest.approx(3.25)
-    assert crowding.latest == pytest.approx(3.25)
+    assert free.others(machine.now) == pytest.approx(3.25)
+    assert free.latest_others == pytest.approx(3.25)
     done.set()
     worker.join()
-    assert crowding.others(machine.now) == pytest.approx(0.25)
+    assert free.others(machine.now) == pytest.approx(0.25)
     with keeping_busy(2):
-        assert crowding.others(machine.now) == pytest.approx(0.25), "an engine's own work"
+        assert free.others(machine.now) == pytest.approx(0.25), "an engine's own work"
 
 
 def test_the_machine_s_own_accounts_count_this_process() -> None:
-    accounts = Accounts()
-    before = accounts.read()
-    while accounts.read().own - before.own < 0.2:
+    read = FreeCores(1)._read
+    before = read()
+    while read().own - before.own < 0.2:
         sum(range(10_000))
-    after = accounts.read()
+    after = read()
     assert after.all - before.all >= 0.1, "ticks are of 10 ms"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.errors import LoadCancelled
-from engine.hardware.cpu_threads.step_threads import StepThreads
+from engine.hardware.step_threads import StepThreads
 from engine.host.assembly import assemble
 from engine.llm_engine import LLMEngine
 from engine.runner.model_runner import ModelRunner
@@ -33,7 +33,7 @@ def test_after_loading_all_threads_are_there_again(
     """On a GPU nobody sets a number after that; a thread that begins later takes it over."""
     config = make_engine(num_threads=1).config.replace(num_threads=2)
     monkeypatch.setattr(
-        "engine.hardware.cpu_threads.step_threads.FreeCores.count", lambda self, now: 1
+        "engine.hardware.idle_cores.FreeCores.count", lambda self, now: 1
     )
     during = set()
 
@@ -55,10 +55,10 @@ def test_tokens_do_not_depend_on_it_and_every_step_says_its_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Trials at every turn: a search that finds each count best as soon as it was tried."""
-    monkeypatch.setattr("engine.hardware.cpu_threads.search.AS_FAST", 1e9)
-    monkeypatch.setattr("engine.hardware.cpu_threads.search.FASTER", 1e9)
-    monkeypatch.setattr("engine.hardware.cpu_threads.search.PAUSE_S", 0.0)
-    monkeypatch.setattr("engine.hardware.cpu_threads.search.COST", 0)
+    monkeypatch.setattr("engine.hardware.step_threads.AS_FAST", 1e9)
+    monkeypatch.setattr("engine.hardware.step_threads.FASTER", 1e9)
+    monkeypatch.setattr("engine.hardware.step_threads.PAUSE_S", 0.0)
+    monkeypatch.setattr("engine.hardware.step_threads.COST", 0)
     prompts = make_prompts((3, 40, 90))
     params = SamplingParams(max_tokens=60, temperature=0.8, seed=3, ignore_eos=True)
     found = {}
@@ -133,7 +133,7 @@ def test_steps_that_are_launched_ahead_try_nothing_and_say_their_number(
 ) -> None:
     """On the CPU one is computed within the time of another: neither has a duration of its own."""
     monkeypatch.setattr(
-        "engine.hardware.cpu_threads.idle_cores.Crowding.others", lambda self, now: None
+        "engine.hardware.idle_cores.FreeCores.others", lambda self, now: None
     )
     engine = make_engine(num_threads=2)
     engine.async_scheduling = True

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.hardware.cpu_threads.idle_cores import allowed_cores, cores_of, nodes
+from engine.hardware.idle_cores import allowed_cores, cores_of, nodes
 
 
 def machine(folder: Path, **lists: str) -> Path:
@@ -72,5 +72,5 @@ def test_any_list_is_read(cores: set[int]) -> None:
 
 def test_it_imports_no_torch() -> None:
     """The window asks before there is an engine."""
-    code = "import sys, engine.hardware.cpu_threads.idle_cores; sys.exit('torch' in sys.modules)"
+    code = "import sys, engine.hardware.idle_cores; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -19,7 +19,7 @@ from engine.hardware.nvml import (
     visible,
 )
 from engine.snapshot import GpuFigures, GpuProcess
-from tests.engine.fake_nvml import GIB, NVMLError, fake_nvml
+from tests.engine.fake_nvml import GIB, NVMLError, fake_nvml, is_watched
 
 WAIT_S = 30.0
 
@@ -175,7 +175,7 @@ def test_the_watch_asks_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(3):
         assert asked.acquire(timeout=WAIT_S)
     watch.stop()
-    assert not watch.is_running and nvml.calls == ["init", "shutdown"]
+    assert not is_watched() and nvml.calls == ["init", "shutdown"]
     times = [time for time, _ in seen]
     assert times == sorted(times) and watch.latest == seen[-1][1] and len(watch.latest) == 2
 
@@ -193,7 +193,7 @@ def test_the_watch_ends_when_the_gpu_is_lost(monkeypatch: pytest.MonkeyPatch) ->
     watch.start()
     assert watch._thread is not None
     watch._thread.join(WAIT_S)
-    assert not watch.is_running and watch.latest == () and asked == 1
+    assert not is_watched() and watch.latest == () and asked == 1
     assert nvml.calls == ["init", "shutdown"]
     watch.stop()
 
@@ -203,4 +203,4 @@ def test_the_watch_is_silent_without_a_driver(monkeypatch: pytest.MonkeyPatch) -
     watch = GpuWatch()
     watch.start()
     watch.stop()
-    assert watch.latest == () and not watch.is_running
+    assert watch.latest == () and not is_watched()

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from engine.hardware.cpu_threads.search import (
+from engine.hardware.step_threads import (
     AS_FAST,
     COST,
     FASTER,

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from engine.config import EngineConfig
-from engine.hardware.cpu_threads.idle_cores import Crowding
-from engine.hardware.cpu_threads.step_threads import LARGE, StepThreads, while_loading
+from engine.hardware.idle_cores import FreeCores
+from engine.hardware.step_threads import LARGE, StepThreads, while_loading
 from tests.engine.hardware.machine import Machine
 
 Duration = Callable[[int], float]
@@ -26,8 +26,7 @@ class Threads:
         self.config = EngineConfig(num_threads=most, device="cpu").replace(**settings)
         self.threads = StepThreads(
             self.config, weights_bytes, self.machine.clock,
-            crowding=Crowding(self.machine.clock, self.machine.read),
-            num_cores=cores, apply=self.set.append,
+            num_cores=cores, read=self.machine.read, apply=self.set.append,
         )  # fmt: skip
 
     def step(self, tokens: int, seconds: Duration = lambda count: 0.01, others: float = 0.0) -> int:
@@ -109,12 +108,12 @@ def load(most: int, busy: Sequence[float]) -> tuple[list[int], list[str]]:
     """What is set while a model loads, one report of progress for each of `busy`, which says what
     others use until then; and what was reported."""
     machine, set_, told = Machine(), [], []
-    crowding = Crowding(machine.clock, machine.read)
+    free = FreeCores(most, machine.clock, num_cores=4, read=machine.read)
     looks = iter(busy)
-    crowding.others = lambda now: next(looks)  # type: ignore[method-assign]
+    free.others = lambda now: next(looks)  # type: ignore[method-assign]
     progress = while_loading(
         lambda stage, done, total: told.append(f"{stage} {done}/{total}"), most,
-        crowding=crowding, num_cores=4, apply=set_.append, wait=lambda seconds: None,
+        free=free, apply=set_.append, wait=lambda seconds: None,
     )  # fmt: skip
     for number in range(len(busy) - 1):
         progress("Reading", number, len(busy) - 1)

@@ -13,7 +13,7 @@ import torch
 from app.features.quantize import work
 from app.features.quantize.evaluation import EvaluationPlan, ModelChoice
 from app.features.quantize.plan import QuantizePlan
-from engine.hardware.cpu_threads.idle_cores import Crowding, Used
+from engine.hardware.idle_cores import FreeCores, Used
 from engine.quantize.recipe import Recipe
 
 
@@ -27,8 +27,8 @@ def threads_put_back() -> Iterator[None]:
 def seen_by_another_engine() -> float | None:
     """Asked in a thread of its own."""
     found: list[float | None] = []
-    crowding = Crowding(lambda: 0.0, lambda: Used(0.0, 0.0))
-    asking = threading.Thread(target=lambda: found.append(crowding.others(0.0)))
+    free = FreeCores(1, lambda: 0.0, read=lambda: Used(0.0, 0.0))
+    asking = threading.Thread(target=lambda: found.append(free.others(0.0)))
     asking.start()
     asking.join()
     return found[0]

@@ -1,0 +1,173 @@
+"""Cores that other programs leave idle, from the system's accounts of processor time; NUMA nodes.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+INTERVAL_S = 0.5
+FIRST_S = 0.1
+STALE_S = 2.0
+"""Between two looks that far apart nothing was computed; the next one is taken after FIRST_S."""
+SHARE = 0.005
+"""Of the engine's time that may go into looking: on a machine with hundreds of processors the
+system needs milliseconds for its accounts."""
+_MORE = 0.65
+"""Cores that must have become free before one more is counted: less than what makes it one fewer
+would have the count swing with every look."""
+
+
+class Used(NamedTuple):
+    """Seconds of processor time since some moment: of all programs, and of this one."""
+
+    all: float
+    own: float
+
+
+class FreeCores:
+    """How many of `most` threads find a core of their own.
+
+    read: the accounts; raises OSError or RuntimeError where there are none, and then nothing is
+    known of other programs. `latest`, `latest_others`: what `count` and `others` said last.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        num_cores: int | None = None,
+        read: Callable[[], Used] | None = None,
+    ) -> None:
+        allowed = allowed_cores()
+        self._most = most
+        self._num_cores = num_cores or len(allowed)
+        self._read = read or partial(_processor_time, allowed)
+        self._others: float | None = None
+        self.latest = most
+        self.latest_others: float | None = None
+        self._wait = FIRST_S
+        self._last = (clock(), self._accounts())
+
+    def count(self, now: float) -> int:
+        """At least one; all where it is not known what others use."""
+        others = self.others(now)
+        if others is None:
+            self.latest = self._most
+            return self.latest
+        left = self._num_cores - others
+        wanted = max(1, min(self._most, int(left + 0.5)))
+        if wanted < self.latest or left >= self.latest + _MORE:
+            self.latest = wanted
+        return self.latest
+
+    def others(self, now: float) -> float | None:
+        """Cores that other programs used lately, and other work of this one (`keeping_busy`) uses
+        now; None where it is not known (yet)."""
+        if now - self._last[0] >= self._wait:
+            self._look(now)
+        here = threading.get_ident()
+        beside = sum(count for thread, count in tuple(_busy.items()) if thread != here)
+        self.latest_others = (self._others or 0.0) + beside if beside else self._others
+        return self.latest_others
+
+    def _look(self, now: float) -> None:
+        (then, before), used = self._last, self._accounts()
+        self._last = (now, used)
+        if used is None or before is None:
+            return
+        theirs = (used.all - before.all) - (used.own - before.own)
+        self._others = max(0.0, theirs / (now - then))
+        # over a pause it is the mean of all of it, for want of anything better
+        self._wait = FIRST_S if now - then > STALE_S else max(INTERVAL_S, self._cost_s / SHARE)
+
+    def _accounts(self) -> Used | None:
+        """None where there are none, and then nobody asks again."""
+        began = time.perf_counter()
+        try:
+            used = self._read()
+        except (OSError, RuntimeError, psutil.Error):
+            self._wait, self._others = math.inf, None
+            return None
+        self._cost_s = time.perf_counter() - began
+        return used
+
+
+_busy: dict[int, int] = {}  # by the thread that said so: a dict's items change in one piece
+
+
+@contextmanager
+def keeping_busy(num_threads: int) -> Iterator[None]:
+    """Work of this program's own, computed by the thread that calls and its helpers: to engines of
+    other threads so many cores are taken meanwhile. (The system's accounts do not tell threads of
+    one program apart.)"""
+    _busy[threading.get_ident()] = num_threads
+    try:
+        yield
+    finally:
+        del _busy[threading.get_ident()]
+
+
+def _processor_time(allowed: frozenset[int]) -> Used:
+    """Of the cores `allowed`. What runs at a lower priority than this process (`nice`) makes way
+    for it, and is left out. Linux counts a virtual machine's `guest` time in `user` as well;
+    `steal` is no program's. Windows counts interrupts in `system`."""
+    names = ["user", "system", "irq", "softirq"]
+    if hasattr(os, "nice") and os.nice(0) > 0:  # our own time is counted as such
+        names.append("nice")
+    if len(allowed) < (os.cpu_count() or 1):
+        each = psutil.cpu_times(percpu=True)
+        times = [each[core] for core in allowed if core < len(each)]
+    else:
+        times = [psutil.cpu_times()]
+    busy = sum(getattr(one, name, 0.0) for one in times for name in names)
+    return Used(busy, time.process_time())
+
+
+def allowed_cores() -> frozenset[int]:
+    """The logical cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def nodes(
+    folder: Path = Path("/sys/devices/system/node"), allowed: frozenset[int] | None = None
+) -> tuple[frozenset[int], ...]:
+    """The logical cores of each NUMA node that this process may use, in the order of the nodes'
+    numbers, without nodes of which it may use none. One node with all cores where the system does
+    not tell. folder, allowed: given in tests."""
+    allowed = allowed_cores() if allowed is None else allowed
+    places = [place for place in folder.glob("node[0-9]*") if place.name[4:].isdigit()]
+    try:
+        found = [
+            cores_of((place / "cpulist").read_text()) & allowed
+            for place in sorted(places, key=lambda place: int(place.name[4:]))
+        ]
+    except (OSError, ValueError):  # half of it says nothing of the machine
+        return (allowed,)
+    return tuple(filter(None, found)) or (allowed,)
+
+
+def cores_of(text: str) -> frozenset[int]:
+    """Linux's list of cores: "0-3,8-11", a single "5", or nothing. Raises ValueError for others."""
+    cores: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, dash, last = part.partition("-")
+        begin, end = int(first), int(last) if dash else int(first)
+        if not 0 <= begin <= end:
+            raise ValueError(f"{part!r} is no range of cores")
+        cores.update(range(begin, end + 1))
+    return frozenset(cores)

@@ -1,0 +1,314 @@
+"""The thread count of each step on the CPU, found while steps run.
+
+Threads that share out a product wait for the last of them: where another program has its core for
+a slice of the scheduler's (some ms to 100), all of them stand still. Beside one program that never
+rests, Qwen3-0.6B in bfloat16 on two cores takes 109 ms a token with two threads and 52 with one;
+alone it takes 29 and 47. And a step of a small model is over before its threads have gained what
+waking them costs. The tokens do not depend on the count.
+
+    steps   A A A A A A A | A A A A A A  B B B B B B  B B B B B B  A A A A A A | A A A ...
+            as it is        a trial: B is the next count                         the better
+
+Conditions change: the window draws, other programs begin, contexts grow. So trials go on, and only
+what was measured in turns is compared. They are rare enough to cost at most a fiftieth of the time,
+and become rarer while nothing changes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.hardware.idle_cores import FIRST_S, FreeCores, Used
+from engine.snapshot import ThreadFigures, ThreadsOf
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
+
+Progress = Callable[[str, int, int], None]
+
+LARGE = 64
+"""Tokens of a step that is computed with all threads that have a core: there is enough to do for
+each of them, and steps differ too much in length to be compared."""
+BYTES_PER_THREAD = 32 * 2**20
+"""Of weights, which one thread reads in about 4 ms: where a search begins."""
+AS_FAST = 1.03
+"""Fewer threads are taken where steps are not slower than this: other programs, and the window,
+have the cores then."""
+FASTER = 0.95
+"""More threads are taken where steps take at most this part of the time."""
+WARM_UP = 4  # steps before the first trial
+SHORT_S = 0.010
+"""Of shorter steps the first after a change is not counted: threads have to be woken."""
+COST = 50
+"""A trial that cost a second more than no trial is followed by so many seconds without one."""
+PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+_DOUBLED = 8  # so often a pause becomes twice as long: by then it is the longest in any case
+IDLE_S = 2.0
+"""Without a step for so long, what a trial has of the time before is no comparison any more."""
+SHIFT = 1.5
+"""Steps so many times as long, or as short, as at the last trial: conditions have changed."""
+_WEIGHT = 0.1  # of the last step in the running mean
+
+
+def counts(most: int) -> tuple[int, ...]:
+    """The numbers that are tried: powers of two, and `most`."""
+    powers = (1 << n for n in range(most.bit_length()))
+    return (*(n for n in powers if n < most), most)
+
+
+class Trial:
+    """Two counts in turns, as A B B A: what changes evenly in the meantime affects both alike."""
+
+    def __init__(self, here: int, other: int, is_short: bool) -> None:
+        self.here, self.other = here, other
+        self._skip = is_short
+        turns = (here, other, other, here)
+        self._turns = [n for n in turns for _ in range(6)] if is_short else [*turns, *turns]
+        self._seconds: dict[int, list[float]] = {here: [], other: []}
+        self._next = 0
+
+    @property
+    def count(self) -> int:
+        """Threads of the next step."""
+        return self._turns[self._next]
+
+    @property
+    def is_over(self) -> bool:
+        return self._next == len(self._turns)
+
+    def add(self, seconds: float) -> None:
+        """The duration of a step with `count` threads."""
+        is_first = self._next == 0 or self._turns[self._next - 1] != self.count
+        if not (self._skip and is_first):
+            self._seconds[self.count].append(seconds)
+        self._next += 1
+
+    @property
+    def ratio(self) -> float:
+        """Time of a step with the other count over that with the present one."""
+        return _mean(self._seconds[self.other]) / max(_mean(self._seconds[self.here]), 1e-9)
+
+    @property
+    def cost_s(self) -> float:
+        """What the steps with the other count took longer."""
+        usual = _mean(self._seconds[self.here])
+        return sum(max(0.0, seconds - usual) for seconds in self._seconds[self.other])
+
+
+def _mean(seconds: Sequence[float]) -> float:
+    """Without the longest: one stray interruption decides nothing. Where interruptions are the
+    rule, there is more than one."""
+    kept = sorted(seconds)[:-1]
+    return sum(kept) / len(kept)
+
+
+class Search:
+    """The best count for steps of one kind. counts: ascending; place: where to begin among them."""
+
+    def __init__(self, counts: Sequence[int], place: int) -> None:
+        self._counts = counts
+        self.place = place
+        self._here = self.best  # or what the last step was allowed to have, if that is less
+        self._trial: Trial | None = None
+        self._last_step = -math.inf
+        self._is_down = True  # where the next trial looks first
+        self._num_steps = 0
+        self._mean: float | None = None
+        self._mean_then: float | None = None  # at the last trial
+        self._next_trial = -math.inf
+        self._not_before = -math.inf  # for the cost of the last one
+        self._refused = 0
+
+    @property
+    def best(self) -> int:
+        return self._counts[self.place]
+
+    def count(self, now: float, most: int) -> int:
+        """Threads of the next step, at most `most`. Where the best are more, `most` is compared
+        with fewer: others may keep a core for good."""
+        self._here = min(self.best, most)
+        trial = self._trial
+        if trial is not None and (
+            trial.here != self._here or trial.other > most or now - self._last_step > IDLE_S
+        ):
+            self._trial = None
+        if self._trial is None and self._num_steps >= WARM_UP and now >= self._next_trial:
+            self._begin(now, most)
+        return self._here if self._trial is None else self._trial.count
+
+    def learn(self, count: int, seconds: float, now: float) -> None:
+        """A step with `count` threads took so long."""
+        self._last_step = now
+        if self._trial is not None:
+            if count == self._trial.count:
+                self._trial.add(seconds)
+                if self._trial.is_over:
+                    self._decide(self._trial, now)
+        elif count == self._here:
+            self._num_steps += 1
+            mean = seconds if self._mean is None else self._mean
+            self._mean = mean + _WEIGHT * (seconds - mean)
+            then = self._mean_then
+            if then is None or self._num_steps < 2 / _WEIGHT:
+                return
+            if not 1 / SHIFT <= self._mean / then <= SHIFT:
+                self._mean_then = self._mean
+                self._refused = 0
+                self._next_trial = max(now, self._not_before)
+
+    def _begin(self, now: float, most: int) -> None:
+        fewer = bisect_left(self._counts, self._here)
+        for is_down in (self._is_down, not self._is_down):
+            place = fewer - 1 if is_down else self.place + 1
+            if 0 <= place < len(self._counts) and self._counts[place] <= most:
+                self._is_down = is_down
+                is_short = (self._mean or 0.0) < SHORT_S
+                self._trial = Trial(self._here, self._counts[place], is_short)
+                return
+        self._next_trial = now + PAUSE_S
+
+    def _decide(self, trial: Trial, now: float) -> None:
+        self._trial = None
+        ratio, pause = trial.ratio, max(PAUSE_S, COST * trial.cost_s)
+        self._not_before = now + pause
+        if ratio <= (AS_FAST if trial.other < trial.here else FASTER):
+            self.place = self._counts.index(trial.other)
+            self._refused = 0
+            self._num_steps = 0
+            self._mean = self._mean_then = None
+            is_last = self.place in (0, len(self._counts) - 1)
+            self._next_trial = now + pause if is_last else now
+            return
+        self._is_down = not self._is_down
+        self._mean_then = self._mean
+        longest = max(LONGEST_PAUSE_S, pause)
+        self._next_trial = now + min(longest, pause * 2 ** min(self._refused, _DOUBLED))
+        self._refused += 1
+
+
+def while_loading(
+    progress: Progress,
+    most: int,
+    *,
+    free: FreeCores | None = None,
+    apply: Callable[[int], None] = torch.set_num_threads,
+    wait: Callable[[float], None] = time.sleep,
+) -> Progress:
+    """`progress`, that takes as many threads as others leave cores for, now and at every call. A
+    tenth of a second is spent on looking first: beside one busy program on two cores the starter
+    model, whose kernels are measured while it loads, took 7 to 15 s with two threads, and 2 to 7
+    like this. free, apply, wait: replaced in tests."""
+    if most == 1:
+        apply(1)
+        return progress
+    free = free or FreeCores(most)
+    used = 0
+
+    def told(stage: str, done: int, total: int) -> None:
+        adapt()
+        progress(stage, done, total)
+
+    def adapt() -> None:
+        nonlocal used
+        count = free.count(time.perf_counter())
+        if count != used:
+            apply(count)
+            used = count
+
+    wait(FIRST_S)
+    adapt()
+    return told
+
+
+class StepThreads:
+    """Of steps that are computed on the CPU, in whole or in part; where a GPU computes all of it,
+    nothing is done. config: with num_threads resolved; weights_bytes: that the CPU reads in a step,
+    None where it computes nothing; clock: the engine's. num_cores, read (of `FreeCores`), apply
+    (which sets the number for the thread that calls) are replaced in tests."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        weights_bytes: int | None,
+        clock: Callable[[], float],
+        *,
+        num_cores: int | None = None,
+        read: Callable[[], Used] | None = None,
+        apply: Callable[[int], None] = torch.set_num_threads,
+    ) -> None:
+        self._apply = apply
+        self._ranks = config.tensor_parallel_size  # which divide the threads alike
+        self._most = 0 if weights_bytes is None else self._for_ranks(config.num_threads or 1)
+        self._free = FreeCores(self._most, clock, num_cores=num_cores, read=read)
+        self._used = 0
+        self._counts = tuple(self._ranks * n for n in counts(self._most // self._ranks))
+        wanted = min(self._most, -(-(weights_bytes or 0) // BYTES_PER_THREAD))
+        self._start = bisect_left(self._counts, wanted)
+        self._searches: dict[int, Search] = {}
+        self._kind = 0  # of the step that runs: its tokens' bit length; 0: not compared
+        self.update(config)
+
+    def update(self, config: EngineConfig) -> None:
+        """Take over live settings."""
+        self._is_adaptive = config.adaptive_threads and self._most > 1
+        self.rest()
+
+    def rest(self) -> None:
+        """All threads again, for what is computed between steps."""
+        self._kind = 0
+        self._set(self._most)
+
+    def begin(self, num_tokens: int, now: float, *, is_timed: bool = True) -> int:
+        """Set the number for a step with so many tokens; what it is, 0 on a GPU. is_timed: whether
+        what `ended` is told belongs to this step alone; if not, nothing is tried."""
+        count = self._count(num_tokens, now, is_timed) if self._is_adaptive else self._most
+        self._set(count)  # another engine of this thread may have set its own
+        return count
+
+    def ended(self, seconds: float, now: float) -> None:
+        """The step that `begin` was called for took so long."""
+        search = self._searches.get(self._kind)
+        if search is not None and self._is_adaptive:
+            search.learn(self._used, seconds, now)
+
+    def figures(self) -> ThreadFigures | None:
+        """What was found, for the window; None on a GPU."""
+        if not self._most:
+            return None
+        if not self._is_adaptive:
+            return ThreadFigures(self._most, self._used, self._most, None)
+        free = self._free.latest
+        found = tuple(
+            ThreadsOf(1 << (kind - 1), (1 << kind) - 1, min(self._searches[kind].best, free))
+            for kind in sorted(self._searches)
+        )
+        return ThreadFigures(self._most, self._used, free, self._free.latest_others, found)
+
+    def _set(self, count: int) -> None:
+        self._used = count
+        if count:
+            self._apply(count)
+
+    def _for_ranks(self, count: int) -> int:
+        """As many for each: at least one, and no more than there are, if there are that many."""
+        return max(1, count // self._ranks) * self._ranks
+
+    def _count(self, num_tokens: int, now: float, is_timed: bool) -> int:
+        free = self._for_ranks(self._free.count(now))
+        if num_tokens >= LARGE or not is_timed:
+            self._kind = 0
+            return free
+        self._kind = num_tokens.bit_length()
+        if self._kind not in self._searches:
+            # begin with what was found for the kind next to it, or suits the model's size
+            nearest = min(self._searches, key=lambda kind: abs(kind - self._kind), default=None)
+            place = self._start if nearest is None else self._searches[nearest].place
+            self._searches[self._kind] = Search(self._counts, place)
+        return self._searches[self._kind].count(now, free)
