@@ -377,10 +377,8 @@ def _measured_plan(
     held = dict(loaded.bytes_on)
     if draft is not None:
         held[config.device] += draft.weights_bytes
-    on_host = loaded.bytes_on[CPU] if host_layers else 0
     return activations, plan_memory(
-        checkpoint, config, in_use=held, host_in_use=on_host, activations=activations,
-        host_layers=host_layers,
+        checkpoint, config, in_use=held, activations=activations, host_layers=host_layers,
     )  # fmt: skip
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from typing import Any
 
 import torch
+from torch import nn
 
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.hardware.device_map import AUTO
 from engine.hardware.devices import is_cuda
 from engine.hardware.machine import machine_name
+from engine.kernels.embedding import QuantizedEmbedding
 from engine.kernels.triton.support import problem as triton_problem
 from engine.lazy_transformers import PretrainedConfig
-from engine.models.architecture import count_parameters
+from engine.models.architecture import count_parameters, ties_head
 from engine.models.checkpoint import Checkpoint
+from engine.models.layers.experts import HeldExperts
 from engine.models.loader import LoadedModel
-from engine.models.weight_memory import Parts, measured_parts, ties_head
 from engine.numerics.scheme import scheme_of
 from engine.runner.model_runner import ModelRunner
 from engine.snapshot import MemoryPlan, ModelInfo
@@ -56,9 +60,11 @@ def model_info(
         notices.append(tokenizer.notice)
     num_experts, experts_per_token = _experts(text)
     models = [loaded.model] if loaded.ranks is None else loaded.ranks.models
-    parts = Parts(*map(sum, zip(*map(measured_parts, models), strict=True)))
+    output, lookup, expert_bytes, expert_parameters = map(
+        sum, zip(*map(_measured_parts, models), strict=True)
+    )
     # of tied ones there may be a copy on each device, and the parameters are counted once
-    has_lookup = parts.lookup and not ties_head(loaded.model)
+    has_lookup = lookup and not ties_head(loaded.model)
     if config.load_format == "dummy":
         notices.append("Random weights: replies are noise; speed and memory use are real.")
     return ModelInfo(
@@ -81,17 +87,36 @@ def model_info(
         kernels=dict(loaded.kernels),
         notices=tuple(notices),
         quantization=_quantization(config, checkpoint),
-        output_bytes=parts.output,
-        lookup_bytes=parts.lookup,
-        expert_bytes=parts.experts if num_experts else 0,
+        output_bytes=output,
+        lookup_bytes=lookup,
+        expert_bytes=expert_bytes if num_experts else 0,
         num_lookup_parameters=text.vocab_size * text.hidden_size if has_lookup else 0,
-        num_expert_parameters=parts.expert_parameters if num_experts else 0,
+        num_expert_parameters=expert_parameters if num_experts else 0,
         num_experts=num_experts,
         experts_per_token=experts_per_token,
         device_name=_devices_name(config, loaded.device_map.host_layers, len(layers)),
         num_ranks=config.tensor_parallel_size,
         num_stages=config.pipeline_parallel_size,
     )
+
+
+def _measured_parts(model: nn.Module) -> tuple[int, int, int, int]:
+    """Of a loaded model: bytes of the output head; of an input embedding that is not the head too;
+    of experts (below modules of that name); and how many parameters experts have."""
+    head: Any = model.get_output_embeddings()  # type: ignore[operator]
+    embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
+    output = head.packed_bytes or head.weight.nbytes
+    if isinstance(embedding, QuantizedEmbedding):
+        lookup = embedding.packed_bytes
+    else:
+        is_tied = not head.packed_bytes and head.weight.data_ptr() == embedding.weight.data_ptr()
+        lookup = 0 if is_tied else embedding.weight.nbytes
+    named = itertools.chain(model.named_parameters(), model.named_buffers())
+    plain = [tensor for name, tensor in named if ".experts." in name]
+    held = [module for module in model.modules() if isinstance(module, HeldExperts)]
+    size = sum(t.nbytes for t in plain) + sum(experts.packed_bytes for experts in held)
+    count = sum(t.numel() for t in plain) + sum(experts.num_weights for experts in held)
+    return output, lookup, size, count
 
 
 def _devices_name(config: EngineConfig, host_layers: int, count: int) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from engine.config import Change, EngineConfig
 from engine.errors import InferdeckError, OutOfMemoryError, let_go
-from engine.hardware.devices import CPU, is_cuda
+from engine.hardware.devices import is_cuda
 from engine.host.assembly import (
     Assembly,
     Cancelled,
@@ -103,7 +103,6 @@ class ModelHost:
             checkpoint or assembly.checkpoint,
             config,
             in_use=assembly.taken,
-            host_in_use=assembly.taken[CPU],
             activations=assembly.step_bytes if self._has_same_steps(config) else None,
             host_layers=assembly.host_layers if stays else None,
         )

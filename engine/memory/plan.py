@@ -10,18 +10,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import torch
 
 from engine.attention.gpu import WORKSPACE_BYTES
-from engine.config import EngineConfig
+from engine.config import SETTINGS, EngineConfig
 from engine.errors import OutOfMemoryError
 from engine.hardware.device_map import host_layers_of, stage_starts
-from engine.hardware.devices import is_cuda
+from engine.hardware.devices import CPU, is_cuda
 from engine.hardware.machine import free_memory
 from engine.memory.model_sizes import ModelSizes, head_sizes, model_sizes, sizes_of
-from engine.memory.offload_plan import less_than_a_block, plan_divided
 from engine.models.checkpoint import Checkpoint
 from engine.runner.cuda_graphs import room_for
 from engine.snapshot import MemoryPlan
@@ -30,8 +31,11 @@ from engine.speculation.draft_source import draft_dtype, open_draft
 GIB = 2**30
 _RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a smaller one
 _SHRINK = 0.8  # of a cache's blocks are left where there is less memory than was planned with
+_SHORTEST_CONTEXT = 2048  # that is proposed
 NOTHING: Mapping[str, int] = MappingProxyType({})
 _FIXED_ACTIVATIONS = 64 * 2**20  # scratch buffers, the sampler
+PlanPart = Callable[[ModelSizes, EngineConfig], MemoryPlan]
+"""The plan of a part of the model in the memory of one device. Raises OutOfMemoryError."""
 
 
 def plan_memory(
@@ -39,7 +43,6 @@ def plan_memory(
     config: EngineConfig,
     *,
     in_use: Mapping[str, int] = NOTHING,
-    host_in_use: int = 0,
     memory: tuple[int, int] | None = None,
     host_memory: tuple[int, int] | None = None,
     activations: int | None = None,
@@ -51,11 +54,11 @@ def plan_memory(
     Of several ranks on as many GPUs it is the plan of each; of several stages that of the first, or
     of `stage`, with as many blocks as all have room for.
 
-    `in_use`, `host_in_use`: bytes that this engine holds now on each device, and in RAM beside a
-    GPU, and gives back first. `memory`, `host_memory`: (free, total) in bytes of both, measured if
-    None: then of the GPU that has least, where there are several. `activations`: bytes of a step,
-    estimated if None; what a GPU holds beside its steps is added. `host_layers`: of a model that is
-    loaded; None: what the configuration says, or as few as make it fit.
+    `in_use`: bytes that this engine holds now on each device, and gives back first. `memory`,
+    `host_memory`: (free, total) of the device and of RAM, measured if None: of the GPU that has
+    least, where there are several. `activations`: bytes of a step, estimated if None; what a GPU
+    holds beside its steps is added. `host_layers`: of a model that is loaded; None: what the
+    configuration says, or as few as make it fit.
     Raises UnsupportedModelError, or OutOfMemoryError with the numbers.
     """
     free, total = _with_what_is_given_back(config, in_use, memory)
@@ -71,38 +74,113 @@ def plan_memory(
         is_one = config.tensor_parallel_size == config.pipeline_parallel_size == 1
         host_layers = host_layers_of(config.device, config.gpu_layers, count) if is_one else 0
 
-    def on_device(sizes: ModelSizes, config: EngineConfig) -> MemoryPlan:
-        return plan(sizes, config, free=free, total=total, draft=draft, activations=activations)
-
+    on_device = partial(plan, free=free, total=total, draft=draft, activations=activations)
     if config.pipeline_parallel_size > 1:
         plans = _plan_stages(sizes, config, on_device)
         return plans[stage].with_blocks(min(plan.num_blocks for plan in plans))
     if host_layers == 0:
         return on_device(sizes, config)
     ram, all_ram = host_memory or free_memory()
+    on_host = partial(plan, free=min(ram + in_use.get(CPU, 0), all_ram), total=all_ram)
+    draft_kv = 0 if draft is None else _block_bytes(draft, config)
+    if host_layers is not None:
+        return _plan_offload(sizes, config, host_layers, on_device, on_host, draft_kv)
+    try:
+        return on_device(sizes, config)
+    except OutOfMemoryError as error:
+        problem = error
+    for count in range(1, len(sizes.layer_weights)):
+        try:
+            found = _plan_offload(sizes, config, count, on_device, on_host, draft_kv)
+        except OutOfMemoryError:
+            continue
+        return replace(found, undivided_model_len=_undivided_len(sizes, config, on_device))
+    raise OutOfMemoryError(f"{problem.cause} CPU offload does not make it fit.", problem.remedy)
 
-    def on_host(sizes: ModelSizes, config: EngineConfig) -> MemoryPlan:
-        return plan(sizes, config, free=min(ram + host_in_use, all_ram), total=all_ram)
 
-    draft_kv = 0 if draft is None else _draft_kv_bytes(draft, config)
-    return plan_divided(sizes, config, host_layers, on_device, on_host, draft_kv)
-
-
-def _plan_stages(
-    sizes: ModelSizes, config: EngineConfig, on_device: Callable[..., MemoryPlan]
-) -> list[MemoryPlan]:
+def _plan_stages(sizes: ModelSizes, config: EngineConfig, on_device: PlanPart) -> list[MemoryPlan]:
     """Each of its part, in the memory of the GPU that has least."""
     devices = config.devices
     count = len(sizes.layer_weights)
     starts = [0, *(start for start, _ in stage_starts(devices, count)), count]
-    plans = []
-    for device, (first, last) in zip(devices, itertools.pairwise(starts), strict=True):
+    return [
+        _plan_part(
+            on_device, sizes.part(first, last), config, f"Layers {first} to {last - 1} on {device}"
+        )
+        for device, (first, last) in zip(devices, itertools.pairwise(starts), strict=True)
+    ]
+
+
+def _plan_part(
+    plan: PlanPart, sizes: ModelSizes, config: EngineConfig, where: str, remedy: str = ""
+) -> MemoryPlan:
+    try:
+        return plan(sizes, config)
+    except OutOfMemoryError as error:
+        raise OutOfMemoryError(f"{where}: {error.cause}", remedy + error.remedy) from error
+
+
+def _plan_offload(
+    sizes: ModelSizes,
+    config: EngineConfig,
+    host_layers: int,
+    on_gpu: PlanPart,
+    on_host: PlanPart,
+    draft_kv_bytes: int,
+) -> MemoryPlan:
+    """With so many layers on the CPU. Both parts have the same blocks, so that the smaller of both
+    memories decides how many there are. draft_kv_bytes: of a draft model in each block, on the
+    GPU."""
+    layers = len(sizes.layer_weights)
+    gpu_sizes = sizes.part(host_layers, layers)
+    host_sizes = replace(sizes.part(0, host_layers), vocab_size=0)  # no logits
+    gpu_config, host_config = config, for_host(config)
+    if config.kv_cache_memory_bytes is not None:  # of both parts together
+        parts = [_block_bytes(part, config) for part in (gpu_sizes, host_sizes)]
+        parts[0] += draft_kv_bytes
+        blocks = _whole_blocks(config.kv_cache_memory_bytes, sum(parts))
+        gpu_config, host_config = (
+            part.replace(kv_cache_memory_bytes=blocks * size)
+            for part, size in zip((gpu_config, host_config), parts, strict=True)
+        )
+    where = f"{layers - host_layers} of {layers} layers on {config.device}"
+    remedy = "Choose fewer GPU layers (gpu_layers). "
+    gpu = _plan_part(on_gpu, gpu_sizes, gpu_config, where, remedy)
+    where, remedy = f"{host_layers} of {layers} layers on the CPU", remedy.replace("fewer", "more")
+    host = _plan_part(on_host, host_sizes, host_config, where, remedy)
+    found = replace(
+        gpu,
+        host_layers=host_layers,
+        host_free=host.free,
+        host_limit=host.limit,
+        host_weights=host.weights,
+        host_activations=host.activations,
+        host_bytes_per_block=host.bytes_per_block,
+    )
+    return found.with_blocks(min(gpu.num_blocks, host.num_blocks))
+
+
+def for_host(config: EngineConfig) -> EngineConfig:
+    """With which the CPU's part is planned: how much memory may be used is said of the GPU, which
+    has the draft model too."""
+    share = SETTINGS["gpu_memory_utilization"].default
+    return config.replace(device=CPU, speculative_method="off", gpu_memory_utilization=share)
+
+
+def _undivided_len(sizes: ModelSizes, config: EngineConfig, on_gpu: PlanPart) -> int:
+    """The longest context, a power of two, with which the whole model fits on the GPU; 0 where none
+    that is of use does, or a cache of a certain size is wanted."""
+    if config.kv_cache_memory_bytes is not None:
+        return 0
+    assert config.max_model_len is not None, "resolved before"
+    length = 1 << max(0, (config.max_model_len - 1).bit_length() - 1)
+    while length >= _SHORTEST_CONTEXT:
         try:
-            plans.append(on_device(sizes.stage(first, last), config))
-        except OutOfMemoryError as error:
-            where = f"Layers {first} to {last - 1} on {device}"
-            raise OutOfMemoryError(f"{where}: {error.cause}", error.remedy) from error
-    return plans
+            on_gpu(sizes, config.replace(max_model_len=length))
+            return length
+        except OutOfMemoryError:
+            length //= 2
+    return 0
 
 
 def ranks_beside(config: EngineConfig) -> int:
@@ -123,9 +201,19 @@ def _with_what_is_given_back(
     return min(found)
 
 
-def _draft_kv_bytes(draft: ModelSizes, config: EngineConfig) -> int:
-    """In each block."""
-    return config.block_size * draft.kv_bytes_per_token(config.kv_dtype)
+def _block_bytes(sizes: ModelSizes, config: EngineConfig) -> int:
+    """KV of a block."""
+    return config.block_size * sizes.kv_bytes_per_token(config.kv_dtype)
+
+
+def _whole_blocks(cache_bytes: int, bytes_per_block: int) -> int:
+    if cache_bytes < bytes_per_block:
+        raise OutOfMemoryError(
+            f"The KV cache of {cache_bytes:,} bytes is smaller than one block of "
+            f"{bytes_per_block:,} bytes.",
+            f"Set kv_cache_memory_bytes to at least {bytes_per_block:,}, or choose smaller blocks.",
+        )
+    return cache_bytes // bytes_per_block
 
 
 def plan(
@@ -150,44 +238,28 @@ def plan(
     draft_weights = draft_per_block = 0
     if draft is not None:
         draft_weights = draft.loaded_bytes(config.max_model_len)
-        draft_per_block = _draft_kv_bytes(draft, config)
-    per_token = sizes.kv_bytes_per_token(config.kv_dtype)
-    bytes_per_block = config.block_size * per_token + draft_per_block
+        draft_per_block = _block_bytes(draft, config)
+    bytes_per_block = _block_bytes(sizes, config) + draft_per_block
     weights = sizes.loaded_bytes(config.max_model_len) + draft_weights
-    base = weights + activations
     if config.kv_cache_memory_bytes is not None:
-        num_blocks = config.kv_cache_memory_bytes // bytes_per_block
-        if num_blocks < 1:
-            raise less_than_a_block(config.kv_cache_memory_bytes, bytes_per_block)
-        needed = base + num_blocks * bytes_per_block
-        if needed > limit:
-            raise _does_not_fit(
-                needed,
-                limit,
-                free,
-                total,
-                weights,
-                activations,
-                num_blocks * bytes_per_block,
-                "a smaller kv_cache_memory_bytes",
-            )
+        num_blocks = least_blocks = _whole_blocks(config.kv_cache_memory_bytes, bytes_per_block)
+        remedy = "a smaller kv_cache_memory_bytes"
     else:
-        one_request = blocks_of(config.max_model_len, config)
-        wanted = max_useful_blocks(config)
-        num_blocks = min((limit - base) // bytes_per_block, wanted)
-        if num_blocks < one_request:
-            kv = one_request * bytes_per_block
-            raise _does_not_fit(
-                base + kv,
-                limit,
-                free,
-                total,
-                weights,
-                activations,
-                kv,
-                f"a max_model_len below {config.max_model_len:,}"
-                + ("" if config.kv_dtype.is_quantized else ", an 8-bit kv_cache_dtype"),
-            )
+        least_blocks = blocks_of(config.max_model_len, config)
+        left = (limit - weights - activations) // bytes_per_block
+        num_blocks = min(left, max_useful_blocks(config))
+        remedy = f"a max_model_len below {config.max_model_len:,}"
+        if not config.kv_dtype.is_quantized:
+            remedy += ", an 8-bit kv_cache_dtype"
+    least_kv = least_blocks * bytes_per_block
+    needed = weights + activations + least_kv
+    if needed > limit:
+        raise OutOfMemoryError(
+            f"{_gib(needed)} needed (weights {_gib(weights)}, activations {_gib(activations)}, KV "
+            f"cache {_gib(least_kv)}); {_gib(limit)} usable ({_gib(free)} of {_gib(total)} free).",
+            f"Choose {remedy}, a lower-bit quantization, a smaller model or a 16-bit dtype; or "
+            "close other programs.",
+        )
     kv_dtype = config.kv_dtype.resolved(config.dtype)
     return MemoryPlan(
         total=total,
@@ -252,24 +324,6 @@ def activation_bytes(sizes: ModelSizes, config: EngineConfig) -> int:
     logits = min(config.max_num_seqs, tokens) * sizes.vocab_size * 4 * 3
     # 16-bit activations are widened to float32 inside norms and products
     return _FIXED_ACTIVATIONS + tokens * per_token * max(4, sizes.itemsize) + logits
-
-
-def _does_not_fit(
-    needed: int,
-    limit: int,
-    free: int,
-    total: int,
-    weights: int,
-    activations: int,
-    kv: int,
-    remedy: str,
-) -> OutOfMemoryError:
-    return OutOfMemoryError(
-        f"{_gib(needed)} needed (weights {_gib(weights)}, activations {_gib(activations)}, KV "
-        f"cache {_gib(kv)}); {_gib(limit)} usable ({_gib(free)} of {_gib(total)} free).",
-        f"Choose {remedy}, a lower-bit quantization, a smaller model or a 16-bit dtype; or close "
-        "other programs.",
-    )
 
 
 def _gib(size: int) -> str:

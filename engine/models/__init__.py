@@ -1,7 +1,6 @@
 """From a model folder to a model in memory. Above attention and formats, below speculation.
 
 checkpoint, architecture             the folder, its transformers class and what is supported
-description, weight_memory           sizes before the weights are read
 smoke_test, placement, layers        packed sequences checked; devices; faster modules
 weight_map, weight_source, disk_weights, dummy    where values come from
 materialise, prepare, targets, loader    memory, replacements, quantized layers, and the one path

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import math
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -143,14 +143,37 @@ def without_token(config: Any, name: str) -> None:
         setattr(config, name, 0)
 
 
-def unique_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Every parameter once; tied ones (they are one tensor after loading) count once too."""
-    tied = getattr(model, "all_tied_weights_keys", {})
-    return [p for name, p in model.named_parameters() if name not in tied]
+@dataclass(frozen=True)
+class Keyed:
+    """A value as a cache key: equal where `key` is."""
+
+    key: Hashable
+    value: Any = field(compare=False)
 
 
 def count_parameters(config: Any) -> int:
-    return _count_parameters(_Hashable(config))
+    """Tied ones, which are one tensor after loading, count once."""
+    return _count_parameters(Keyed(config.to_json_string(use_diff=False), config))
+
+
+@lru_cache(maxsize=16)
+def _count_parameters(keyed: Keyed) -> int:
+    model = build_on_meta(keyed.value)
+    tied = getattr(model, "all_tied_weights_keys", {})
+    return sum(p.numel() for name, p in model.named_parameters() if name not in tied)
+
+
+def embedding_names(model: nn.Module, with_head: bool = True) -> set[str]:
+    """Names of the weights of input embeddings, and of the output head."""
+    modules = {id(model.get_input_embeddings())}  # type: ignore[operator]
+    if with_head:
+        modules.add(id(model.get_output_embeddings()))  # type: ignore[operator]
+    return {f"{path}.weight" for path, m in model.named_modules() if id(m) in modules}
+
+
+def ties_head(model: nn.Module) -> bool:
+    """Whether the output head has the parameters of the input embeddings."""
+    return bool(embedding_names(model) & set(getattr(model, "all_tied_weights_keys", {})))
 
 
 def kv_layout(model: nn.Module) -> tuple[LayerKV, ...]:
@@ -205,22 +228,3 @@ def _layer_kv(module: nn.Module, config: Any) -> LayerKV:
     if width is not None and width % head_dim == 0:
         kv_heads = width // head_dim
     return LayerKV(int(kv_heads), int(head_dim), int(head_dim), window)
-
-
-class _Hashable:
-    """A config as a cache key: equal where its JSON is."""
-
-    def __init__(self, config: Any) -> None:
-        self.config = config
-        self._key = config.to_json_string(use_diff=False)
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Hashable) and self._key == other._key
-
-
-@lru_cache(maxsize=16)
-def _count_parameters(key: _Hashable) -> int:
-    return sum(math.prod(p.shape) for p in unique_parameters(build_on_meta(key.config)))

@@ -16,7 +16,6 @@ from engine.formats import CheckpointFormat, open_format
 from engine.formats.safetensors_file import TensorInfo, read_header
 
 DTYPE_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _PYTORCH_FILES = ("*.bin", "*.pt", "*.pth")
 _SHARD = re.compile(r"^(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.safetensors$")
 
@@ -95,17 +94,6 @@ class Checkpoint:
     def generation_config(self) -> Mapping[str, Any]:
         return _read_json(self.path / "generation_config.json", required=False)
 
-    @property
-    def generation_defaults(self) -> dict[str, Any]:
-        """temperature, top_k and top_p that the model's makers recommend, where they do.
-
-        A checkpoint that asks for greedy decoding (do_sample false) gives temperature 0.
-        """
-        source = self.generation_config
-        known = ("temperature", "top_k", "top_p")
-        found = {key: source[key] for key in known if source.get(key) is not None}
-        return {"temperature": 0.0} if source.get("do_sample") is False else found
-
     @cached_property
     def eos_token_ids(self) -> frozenset[int]:
         """Tokens that end a reply: the union of what generation_config.json, config.json and the
@@ -119,10 +107,6 @@ class Checkpoint:
             | _ids(_tokenizer_eos_id(self.path))
         )
         return stated or _ids(getattr(self.config, "eos_token_id", None))
-
-    @property
-    def has_tokenizer(self) -> bool:
-        return any((self.path / name).is_file() for name in _TOKENIZER_FILES)
 
 
 def _locate(path: Path, dummy: bool) -> tuple[Path, Path]:

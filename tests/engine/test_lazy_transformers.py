@@ -22,7 +22,7 @@ def load():
     import engine.llm_engine
 
 def look():
-    from engine.models.description import describe_model
+    from engine.memory.model_sizes import describe_model
     describe_model({str(ROOT / "resources" / "starter" / "chat")!r})
 
 def run(work):

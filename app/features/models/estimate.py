@@ -18,8 +18,8 @@ from engine.hardware.device_map import AUTO, host_layers_of
 from engine.hardware.devices import CPU
 
 if TYPE_CHECKING:
+    from engine.memory.model_sizes import ModelReport
     from engine.models.checkpoint import Checkpoint
-    from engine.models.description import ModelReport
 
 SHORTEST_CONTEXT = 256
 USEFUL_CONTEXT = 4096
@@ -143,7 +143,7 @@ class Estimate:
 def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
     """Memory estimate of `config`. `in_use`: bytes that unloading the current model frees."""
     from engine.host.resolve import resolve
-    from engine.models.description import describe_model
+    from engine.memory.model_sizes import describe_model
 
     report = describe_model(config.model, dummy=config.load_format == "dummy")
     if not report.supported:
@@ -240,8 +240,7 @@ class _Machine:
         return plan.host_layers
 
     def _need(self, config: EngineConfig, host_layers: int) -> Need:
-        from engine.memory.offload_plan import for_host
-        from engine.memory.plan import blocks_of, plan_memory, reserve_and_limit
+        from engine.memory.plan import blocks_of, for_host, plan_memory, reserve_and_limit
 
         assert config.max_model_len is not None
         stages = config.pipeline_parallel_size

@@ -142,10 +142,10 @@ def look_at(config: EngineConfig) -> Checkpoint:
     weights. Raises InferdeckError."""
     import torch
 
+    from engine.memory.model_sizes import predicted_bytes
     from engine.models import checkpoint as files
     from engine.models.architecture import build_on_meta
     from engine.models.layers.rotary import bytes_of_tables, table_rows
-    from engine.models.weight_memory import predicted_bytes
     from engine.numerics.scheme import Scheme, weights_to_hold
 
     opened = files.Checkpoint.open(config.model, dummy=config.load_format == "dummy")
@@ -154,9 +154,9 @@ def look_at(config: EngineConfig) -> Checkpoint:
     dtype = getattr(torch, config.dtype)
     group = config.quantization_group_size
     weights = {
-        ("stored" if stored and method == "none" else method, head): predicted_bytes(
-            opened, reference, dtype, Scheme(method, group, head)
-        ).total
+        ("stored" if stored and method == "none" else method, head): sum(
+            predicted_bytes(opened, reference, dtype, Scheme(method, group, head)).values()
+        )
         for method in (("none",) if stored else ("none", *ROUNDED))
         for head in SETTINGS[HEAD].choices
     }

@@ -187,7 +187,7 @@ def test_sizes_of_every_family_are_those_of_their_parts(
     assert len(sizes.layer_weights) == len(sizes.layer_kv) == LAYERS
     assert min(sizes.layer_weights) > 0 and sizes.embeddings == 1000 * 64 * dtype.itemsize
     for host_layers in range(1, LAYERS):
-        host, gpu = sizes.on_host(host_layers), sizes.on_gpu(host_layers)
+        host, gpu = sizes.part(0, host_layers), sizes.part(host_layers, LAYERS)
         twice = sizes.embeddings if sizes.is_tied else 0
         assert host.loaded_bytes(64) + gpu.loaded_bytes(64) == sizes.loaded_bytes(64) + twice
         assert KVWidths.sum([host.kv, gpu.kv]) == sizes.kv
@@ -264,8 +264,8 @@ def test_what_the_engine_holds_on_both_sides_counts_as_free(checkpoint: Checkpoi
     memory = (GIB // 2, GIB)
     plain = plan_memory(checkpoint, settings, memory=memory, host_memory=memory)
     again = plan_memory(
-        checkpoint, settings, memory=memory, host_memory=memory, in_use={settings.device: 1 << 20},
-        host_in_use=2 << 20,
+        checkpoint, settings, memory=memory, host_memory=memory,
+        in_use={settings.device: 1 << 20, "cpu": 2 << 20},
     )  # fmt: skip
     assert again.free == plain.free + (1 << 20)
     assert again.host_free == plain.host_free + (2 << 20)

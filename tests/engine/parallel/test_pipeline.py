@@ -110,7 +110,7 @@ def test_the_parts_of_all_stages_are_the_model(num_layers: int, size: int, is_ti
         embeddings=500, is_tied=is_tied,
     )  # fmt: skip
     starts = [num_layers * stage // size for stage in range(size + 1)]
-    parts = [sizes.stage(first, last) for first, last in itertools.pairwise(starts)]
+    parts = [sizes.part(first, last) for first, last in itertools.pairwise(starts)]
     copied = 500 if is_tied and size > 1 else 0
     assert sum(part.weights for part in parts) == sizes.weights + copied
     assert KVWidths.sum(part.kv for part in parts) == KVWidths.sum(sizes.layer_kv)

@@ -25,14 +25,14 @@ from app.storage.model_sources import (
 )
 from app.window.settings_store import RecentModel, SettingsStore
 from engine.config import EngineConfig
-from engine.models.description import ModelReport
+from engine.memory.model_sizes import ModelReport
 
 GIB = 2**30
 
 
 def report(**changes: object) -> ModelReport:
     values: dict[str, object] = {
-        "name": "m", "path": "/m", "architecture": "LlamaForCausalLM", "supported": True,
+        "name": "m", "architecture": "LlamaForCausalLM", "supported": True,
         "num_parameters": 1_240_000_000, "disk_bytes": 2 * GIB, "num_layers": 16,
         "hidden_size": 2048, "num_heads": 32, "num_kv_heads": 8, "context_length": 131072,
     }  # fmt: skip
