@@ -75,12 +75,12 @@ class LLMEngine:
     @property
     def times_shrunk(self) -> int:
         """How often the cache was made smaller, out of memory, since it was built."""
-        return self._host.shrinking.times if self._host.shrinking is not None else 0
+        return self._host.shrinking.times
 
     @property
     def times_not_async(self) -> int:
         """How often memory did not allow async scheduling since the cache was built."""
-        return self._host.not_ahead.times if self._host.not_ahead is not None else 0
+        return self._host.skipped_async.times
 
     @property
     def has_unfinished(self) -> bool:

@@ -17,12 +17,11 @@ from engine.attention.offload import DividedAttention
 from engine.config import EngineConfig
 from engine.errors import (
     OutOfMemoryError,
-    UnsupportedModelError,
     describe,
     is_out_of_memory,
     let_go,
 )
-from engine.hardware.device_map import AUTO
+from engine.hardware.device_map import AUTO, stage_starts
 from engine.hardware.devices import CPU, is_cuda, make_current, rank_devices
 from engine.hardware.machine import free_memory
 from engine.hardware.malloc import give_back, keep_freed
@@ -34,7 +33,6 @@ from engine.host.kv_cache import (
     caches_that_fit,
     capture_steps,
     make_cache,
-    starts_of,
     with_layers,
 )
 from engine.host.offload_runner import OffloadRunner
@@ -44,6 +42,7 @@ from engine.memory.profiling import measure_activations
 from engine.models.architecture import resolve_class
 from engine.models.checkpoint import Checkpoint
 from engine.models.loader import LoadedModel, load_model
+from engine.models.placement import not_on_several_devices
 from engine.models.smoke_test import check_architecture
 from engine.numerics.scheme import scheme_of
 from engine.parallel.pipeline import StagedAttention, StagedRunner
@@ -173,213 +172,196 @@ def build(
     all the threads of the configuration, however few found a core while it loaded."""
     assert config.num_threads is not None, "resolved"
     try:
-        return _build(config, checkpoint, progress, cancelled)
+        keep_freed()
+        register()
+        if config.adaptive_threads:
+            progress = while_loading(progress, config.num_threads)
+        else:
+            torch.set_num_threads(config.num_threads)
+        make_current(config.device)
+        is_dummy = config.load_format == "dummy"
+        tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=is_dummy)
+        return _Builder(config, checkpoint, tokenizer, progress, cancelled).build()
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        free, total = free_memory(config.device)
         raise OutOfMemoryError(
             f"Out of memory on {config.device} while loading {checkpoint.name} "
-            f"({str(error).partition('. ')[0]}): {free / 2**30:.2f} of {total / 2**30:.2f} GiB "
-            "are free.",
+            f"({str(error).partition('. ')[0]}): {_free_text(config)}.",
             "Choose a lower-bit quantization or a smaller model, or close other programs.",
         ) from error
     finally:
         torch.set_num_threads(config.num_threads)
 
 
-def _build(
-    config: EngineConfig, checkpoint: Checkpoint, progress: Progress, cancelled: Cancelled
-) -> Assembly:
-    keep_freed()
-    register()
-    assert config.num_threads is not None
-    if config.adaptive_threads:
-        progress = while_loading(progress, config.num_threads)
-    else:
-        torch.set_num_threads(config.num_threads)
-    make_current(config.device)
-    tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=config.load_format == "dummy")
-    plan = plan_memory(checkpoint, config)
-    while True:
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """One loading of a model. `config` is resolved."""
+
+    config: EngineConfig
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    progress: Progress
+    cancelled: Cancelled
+
+    def build(self) -> Assembly:
+        """Load the model as planned; where memory does not suffice, with more layers on the CPU."""
+        plan = plan_memory(self.checkpoint, self.config)
+        while True:
+            try:
+                return self._follow(plan)
+            except (OutOfMemoryError, RuntimeError) as error:
+                more = self._more_host_layers(plan)
+                if more is None or not is_out_of_memory(error):
+                    raise
+                problem = error
+            let_go(problem)  # and of what was loaded so far
+            release_memory()
+            try:
+                plan = plan_memory(self.checkpoint, self.config, host_layers=more)
+            except OutOfMemoryError:
+                raise problem from None
+
+    def _more_host_layers(self, plan: MemoryPlan) -> int | None:
+        """How many layers the CPU gets after a plan for which the memory did not suffice: its step
+        was estimated, and others may have taken some since. None where that is not to be tried."""
+        config = self.config
+        is_free = config.gpu_layers == AUTO and is_cuda(config.device)
+        is_free = is_free and len(config.devices) == 1
+        if not is_free or config.speculative_method == "eagle3":
+            return None
+        count: int = self.checkpoint.config.num_hidden_layers
+        more = plan.host_layers + max(1, count // _MOVED_AT_ONCE)
+        return more if more < count else None
+
+    def _follow(self, plan: MemoryPlan) -> Assembly:
+        """Load the model as it was planned, measure, and make its cache."""
+        config, checkpoint = self.config, self.checkpoint
+        source = draft_source(config, checkpoint, self.tokenizer, plan.host_layers)
+        check_architecture(checkpoint.config, resolve_class(checkpoint))
+        loaded = self._load(plan.host_layers)
         try:
-            return _follow(plan, config, checkpoint, tokenizer, progress, cancelled)
-        except (OutOfMemoryError, RuntimeError) as error:
-            more = _more_host_layers(plan, config, checkpoint)
-            if more is None or not is_out_of_memory(error):
-                raise
-            problem = error
-        let_go(problem)  # and of what was loaded so far
-        release_memory()
-        try:
-            plan = plan_memory(checkpoint, config, host_layers=more)
-        except OutOfMemoryError:
-            raise problem from None
-
-
-def _more_host_layers(plan: MemoryPlan, config: EngineConfig, checkpoint: Checkpoint) -> int | None:
-    """How many layers the CPU gets after a plan for which the memory did not suffice: its step was
-    estimated, and others may have taken some since. None where that is not to be tried."""
-    is_free = config.gpu_layers == AUTO and is_cuda(config.device)
-    is_free = is_free and len(config.devices) == 1
-    if not is_free or config.speculative_method == "eagle3":
-        return None
-    count: int = checkpoint.config.num_hidden_layers
-    more = plan.host_layers + max(1, count // _MOVED_AT_ONCE)
-    return more if more < count else None
-
-
-def _follow(
-    plan: MemoryPlan,
-    config: EngineConfig,
-    checkpoint: Checkpoint,
-    tokenizer: Tokenizer,
-    progress: Progress,
-    cancelled: Cancelled,
-) -> Assembly:
-    """Load the model as it was planned, measure, and make its cache."""
-    assert config.max_model_len is not None, "resolved before"
-    source = draft_source(config, checkpoint, tokenizer, plan.host_layers)
-    check_architecture(checkpoint.config, resolve_class(checkpoint))
-    loaded = _load(config, checkpoint, plan.host_layers, progress, cancelled)
-    try:
-        return _with_cache(loaded, source, plan, config, checkpoint, tokenizer, progress, cancelled)
-    except BaseException:
-        if loaded.ranks is not None:
-            loaded.ranks.close()
-        raise
-
-
-def _load(
-    config: EngineConfig,
-    checkpoint: Checkpoint,
-    host_layers: int,
-    progress: Progress,
-    cancelled: Cancelled,
-) -> LoadedModel:
-    assert config.max_model_len is not None and config.num_threads is not None, "resolved before"
-    load = functools.partial(
-        load_model,
-        checkpoint,
-        scheme=scheme_of(config, checkpoint.quantization, checkpoint.name),
-        dtype=DTYPES[config.dtype],
-        load_format=config.load_format,
-        seed=config.seed,
-        max_model_len=config.max_model_len,
-        host_layers=host_layers,
-        cancelled=cancelled,
-    )
-    size = config.tensor_parallel_size
-    if size == 1:
-        starts = starts_of(config, checkpoint.config.num_hidden_layers)
-        return load(device=config.device, starts=starts, progress=progress)
-    check_division(checkpoint.config, size)
-
-    def load_share(device: str, share: Share, told: Progress) -> LoadedModel:
-        return load(device=device, share=share, progress=told)
-
-    devices = rank_devices(config.device, size)
-    return load_ranks(checkpoint.config, devices, config.num_threads, load_share, progress)
-
-
-def _with_cache(
-    loaded: LoadedModel,
-    source: Checkpoint | None,
-    plan: MemoryPlan,
-    config: EngineConfig,
-    checkpoint: Checkpoint,
-    tokenizer: Tokenizer,
-    progress: Progress,
-    cancelled: Cancelled,
-) -> Assembly:
-    """source: of what drafts."""
-    layers = _probe(loaded, config)
-    draft = step_bytes = None
-    if source is not None:
-        draft = load_draft(config, source, checkpoint, loaded.model, progress, cancelled)
-    if is_cuda(config.device):
-        progress("Measuring step memory", 0, 0)
-        step_bytes, measured = _measured_plan(config, checkpoint, loaded, layers, draft)
-        plan = dataclasses.replace(measured, undivided_model_len=plan.undivided_model_len)
-    plan = with_layers(plan, layers, config)
-    cache, proposer, plan, notices = caches_that_fit(config, layers, loaded.ranks, draft, plan)
-    runner = make_runner(loaded, cache, config.device)
-    capture_steps(runner, proposer, config, plan, progress)
-    info = model_info(config, checkpoint, tokenizer, loaded, layers, plan)
-    info = dataclasses.replace(info, notices=(*info.notices, *notices))
-    # What lives as long as the model need not be looked at in every collection.
-    gc.collect()
-    gc.freeze()
-    give_back()  # what loading took
-    return Assembly(
-        config=config,
-        checkpoint=checkpoint,
-        tokenizer=tokenizer,
-        loaded=loaded,
-        layers=layers,
-        plan=plan,
-        runner=runner,
-        info=with_steps(info, runner, proposer),
-        draft=draft,
-        proposer=proposer,
-        step_bytes=step_bytes,
-    )
-
-
-def _probe(loaded: LoadedModel, config: EngineConfig) -> dict[int, LayerSpec]:
-    """What each layer stores, seen in the first pass of a model: a class may compute something
-    between its layers for which it was not divided."""
-    if loaded.ranks is not None:
-        return loaded.ranks.whole_layers
-    try:
-        return probe_kv(loaded.model)
-    except RuntimeError as error:
-        if len(loaded.device_map.devices) == 1 or is_out_of_memory(error):
+            return self._with_cache(loaded, source, plan)
+        except BaseException:
+            if loaded.ranks is not None:
+                loaded.ranks.close()
             raise
-        raise UnsupportedModelError(
-            f"{type(loaded.model).__name__} does not run on several devices: "
-            f"{describe(error).cause}",
-            'Set gpu_layers to "all" and pipeline_parallel_size to 1, or choose the device cpu.',
-        ) from error
-    finally:
-        make_current(config.device)
 
-
-def _measured_plan(
-    config: EngineConfig,
-    checkpoint: Checkpoint,
-    loaded: LoadedModel,
-    layers: dict[int, LayerSpec],
-    draft: Draft | None,
-) -> tuple[int, MemoryPlan]:
-    """What the largest step was seen to need on the GPU, and the plan of what is free there now
-    that the weights are. OutOfMemoryError where not even the step fits."""
-    host_layers = loaded.device_map.host_layers
-
-    def runner(num_blocks: int) -> ModelRunner:
-        cache = make_cache(config, layers, loaded.ranks, num_blocks, host_layers)
-        return make_runner(loaded, cache, config.device)
-
-    try:
-        activations = measure_activations(
-            config, checkpoint.config.vocab_size, runner, config.device
+    def _load(self, host_layers: int) -> LoadedModel:
+        config, checkpoint = self.config, self.checkpoint
+        assert config.max_model_len is not None and config.num_threads is not None, "resolved"
+        load = functools.partial(
+            load_model,
+            checkpoint,
+            scheme=scheme_of(config, checkpoint.quantization, checkpoint.name),
+            dtype=DTYPES[config.dtype],
+            load_format=config.load_format,
+            seed=config.seed,
+            max_model_len=config.max_model_len,
+            host_layers=host_layers,
+            cancelled=self.cancelled,
         )
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        free, total = free_memory(config.device)
-        raise OutOfMemoryError(
-            f"The largest step ({config.step_token_limit:,} tokens) does not fit next to the "
-            f"weights: {free / 2**30:.2f} of {total / 2**30:.2f} GiB are free.",
-            "Lower max_num_batched_tokens or max_num_seqs, choose a lower-bit quantization, or "
-            "close other programs on the GPU.",
-        ) from error
-    held = dict(loaded.bytes_on)
-    if draft is not None:
-        held[config.device] += draft.weights_bytes
-    return activations, plan_memory(
-        checkpoint, config, in_use=held, activations=activations, host_layers=host_layers,
-    )  # fmt: skip
+        size = config.tensor_parallel_size
+        if size == 1:
+            starts = stage_starts(config.devices, checkpoint.config.num_hidden_layers)
+            return load(device=config.device, starts=starts, progress=self.progress)
+        check_division(checkpoint.config, size)
+
+        def load_share(device: str, share: Share, told: Progress) -> LoadedModel:
+            return load(device=device, share=share, progress=told)
+
+        devices = rank_devices(config.device, size)
+        return load_ranks(checkpoint.config, devices, config.num_threads, load_share, self.progress)
+
+    def _with_cache(
+        self, loaded: LoadedModel, source: Checkpoint | None, plan: MemoryPlan
+    ) -> Assembly:
+        """source: of what drafts."""
+        config, checkpoint, progress = self.config, self.checkpoint, self.progress
+        layers = self._probe(loaded)
+        draft = step_bytes = None
+        if source is not None:
+            draft = load_draft(config, source, checkpoint, loaded.model, progress, self.cancelled)
+        if is_cuda(config.device):
+            progress("Measuring step memory", 0, 0)
+            step_bytes = self._measured_step(loaded, layers)
+            held = dict(loaded.bytes_on)
+            held[config.device] += draft.weights_bytes if draft is not None else 0
+            measured = plan_memory(
+                checkpoint, config, in_use=held, activations=step_bytes,
+                host_layers=loaded.device_map.host_layers,
+            )  # fmt: skip
+            plan = dataclasses.replace(measured, undivided_model_len=plan.undivided_model_len)
+        plan = with_layers(plan, layers, config)
+        planned = plan.num_blocks
+        cache, proposer, plan = caches_that_fit(config, layers, loaded.ranks, draft, plan)
+        if plan.num_blocks < planned:
+            loaded.notices.append(
+                f"The KV cache has {plan.num_blocks:,} blocks "
+                f"({plan.cache_bytes_in_all / 2**30:.2f} GiB) instead of {planned:,}: other "
+                f"programs took memory of {config.device}."
+            )
+        runner = make_runner(loaded, cache, config.device)
+        capture_steps(runner, proposer, config, plan, progress)
+        info = model_info(config, checkpoint, self.tokenizer, loaded, layers, plan)
+        # What lives as long as the model need not be looked at in every collection.
+        gc.collect()
+        gc.freeze()
+        give_back()  # what loading took
+        return Assembly(
+            config=config,
+            checkpoint=checkpoint,
+            tokenizer=self.tokenizer,
+            loaded=loaded,
+            layers=layers,
+            plan=plan,
+            runner=runner,
+            info=with_steps(info, runner, proposer),
+            draft=draft,
+            proposer=proposer,
+            step_bytes=step_bytes,
+        )
+
+    def _probe(self, loaded: LoadedModel) -> dict[int, LayerSpec]:
+        """What each layer stores, seen in the first pass of a model: a class may compute something
+        between its layers for which it was not divided."""
+        if loaded.ranks is not None:
+            return loaded.ranks.whole_layers
+        try:
+            return probe_kv(loaded.model)
+        except RuntimeError as error:
+            if len(loaded.device_map.devices) == 1 or is_out_of_memory(error):
+                raise
+            raise not_on_several_devices(loaded.model, describe(error).cause) from error
+        finally:
+            make_current(self.config.device)
+
+    def _measured_step(self, loaded: LoadedModel, layers: dict[int, LayerSpec]) -> int:
+        """Bytes that the largest step was seen to need on the GPU. OutOfMemoryError where not even
+        the step fits."""
+        config = self.config
+
+        def runner(num_blocks: int) -> ModelRunner:
+            host_layers = loaded.device_map.host_layers
+            cache = make_cache(config, layers, loaded.ranks, num_blocks, host_layers)
+            return make_runner(loaded, cache, config.device)
+
+        try:
+            return measure_activations(config, self.checkpoint.config.vocab_size, runner)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemoryError(
+                f"The largest step ({config.step_token_limit:,} tokens) does not fit next to the "
+                f"weights: {_free_text(config)}.",
+                "Lower max_num_batched_tokens or max_num_seqs, choose a lower-bit quantization, or "
+                "close other programs on the GPU.",
+            ) from error
+
+
+def _free_text(config: EngineConfig) -> str:
+    free, total = free_memory(config.device)
+    return f"{free / 2**30:.2f} of {total / 2**30:.2f} GiB are free"
 
 
 def release_memory() -> None:

@@ -31,13 +31,6 @@ Progress = Callable[[str, int, int], None]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def starts_of(config: EngineConfig, num_layers: int) -> tuple[tuple[int, str], ...]:
-    """Of the stages behind the first."""
-    if config.pipeline_parallel_size == 1:
-        return ()
-    return stage_starts(config.devices, num_layers)
-
-
 def build_caches(
     config: EngineConfig,
     layers: dict[int, LayerSpec],
@@ -82,7 +75,7 @@ def _by_device(
     layers: dict[int, LayerSpec], config: EngineConfig
 ) -> dict[str, dict[int, LayerSpec]]:
     """The layers of each GPU, in pipeline order."""
-    where = DeviceMap(config.device, starts=starts_of(config, len(layers)))
+    where = DeviceMap(config.device, starts=stage_starts(config.devices, len(layers)))
     found: dict[str, dict[int, LayerSpec]] = {name: {} for name in where.devices}
     for layer, spec in layers.items():
         found[where.of_layer(layer)][layer] = spec
@@ -95,33 +88,22 @@ def caches_that_fit(
     ranks: Ranks | None,
     draft: Draft | None,
     plan: MemoryPlan,
-) -> tuple[PagedBackend, Proposer | None, MemoryPlan, list[str]]:
-    """`build_caches`, with the plan that was followed and what there is to say of it. Where other
-    programs have taken memory since it was planned, and the user did not name a size, the cache
-    becomes as small as one request of the whole context, before it is given up."""
+) -> tuple[PagedBackend, Proposer | None, MemoryPlan]:
+    """`build_caches`, with the plan that was followed. Where other programs have taken memory since
+    it was planned, and the user did not name a size, the cache becomes as small as one request of
+    the whole context, before it is given up."""
     assert config.max_model_len is not None, "resolved before"
     least = blocks_of(config.max_model_len, config)
-    wanted = plan
     while True:
         try:
-            cache, proposer = build_caches(config, layers, ranks, draft, wanted)
+            return *build_caches(config, layers, ranks, draft, plan), plan
         except OutOfMemoryError as error:
-            smaller = shrunk(wanted, least)
+            smaller = shrunk(plan, least)
             if smaller is None or config.kv_cache_memory_bytes is not None:
                 raise
             let_go(error)
-        else:
-            break
-        wanted = smaller
+        plan = smaller
         give_back()
-    if wanted is plan:
-        return cache, proposer, plan, []
-    text = (
-        f"The KV cache has {wanted.num_blocks:,} blocks "
-        f"({wanted.cache_bytes_in_all / 2**30:.2f} GiB) instead of {plan.num_blocks:,}: other "
-        f"programs took memory of {config.device}."
-    )
-    return cache, proposer, wanted, [text]
 
 
 def capture_steps(

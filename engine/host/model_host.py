@@ -34,19 +34,13 @@ from engine.text.tokenizer import Tokenizer
 _epochs = itertools.count()
 
 
-class Shrinking(NamedTuple):
-    """How often a cache became smaller by itself, from how many blocks, and what was said of it."""
+class Shortage(NamedTuple):
+    """How often memory did not suffice for something since the cache was built, and the notice of
+    it. before: blocks of the cache then."""
 
-    times: int
-    before: int
-    text: str
-
-
-class NotAhead(NamedTuple):
-    """How often memory did not suffice to launch a step ahead, and what was said of it."""
-
-    times: int
-    text: str
+    times: int = 0
+    text: str = ""
+    before: int = 0
 
 
 class ModelHost:
@@ -54,8 +48,7 @@ class ModelHost:
     there before, then raises."""
 
     def __init__(self, config: EngineConfig, progress: Progress, cancelled: Cancelled) -> None:
-        self.shrinking: Shrinking | None = None
-        self.not_ahead: NotAhead | None = None
+        self.shrinking = self.skipped_async = Shortage()
         self._adopt(assemble(config, progress, cancelled))
 
     @property
@@ -131,7 +124,7 @@ class ModelHost:
         self, config: EngineConfig, plan: MemoryPlan, progress: Progress, cancelled: Cancelled
     ) -> None:
         """Exchange the cache, and the draft model where another is asked for."""
-        self._end_shrinking()
+        self._end_shortages()
         before, plan_before = self.config, self.plan
         try:
             self._replace_cache(config, plan, progress, cancelled)
@@ -149,8 +142,14 @@ class ModelHost:
         before, last = self.plan, self.shrinking
         plan = shrunk(before, least_blocks)
         if plan is not None:
-            self._end_shrinking()
-            plan = self._replace_with_what_fits(plan, least_blocks)
+            self._end_shortages()
+        while plan is not None:
+            try:
+                self._replace_cache(self.config, plan, lambda *_: None, lambda: False)
+                break
+            except (InferdeckError, MemoryError) as error:
+                let_go(error)  # other programs may take what the old one gave back
+            plan = shrunk(plan, least_blocks)
         if plan is None:
             raise OutOfMemoryError(
                 f"Out of memory on {self.config.device} ({why}). The KV cache of "
@@ -158,58 +157,42 @@ class ModelHost:
                 "Lower max_num_batched_tokens or max_num_seqs, choose a lower-bit quantization, or "
                 "close other programs.",
             )
-        times, first = (last.times + 1, last.before) if last is not None else (1, before.num_blocks)
+        times, first = last.times + 1, last.before or before.num_blocks
         steps, often = ("a step", "") if times == 1 else (f"{times} steps", f" {times} times")
         text = (
             f"Out of memory on {self.config.device} in {steps} ({why}). KV cache reduced{often}: "
             f"{first:,} → {plan.num_blocks:,} blocks "
             f"({plan.cache_bytes_in_all / 2**30:.2f} GiB). No request was lost."
         )
-        self._say(text, in_place_of="")
-        self.shrinking = Shrinking(times, first, text)
+        self._replace_notice("", text)
+        self.shrinking = Shortage(times, text, first)
 
-    def tell_not_ahead(self, error: Exception) -> None:
-        """A step was not launched ahead, for there was no memory for two. Told of the first time,
-        and each time that it has become twice as often: it may be so in every step from now on."""
-        last = self.not_ahead or NotAhead(0, "")
-        self.not_ahead = last._replace(times=last.times + 1)
-        times = self.not_ahead.times
-        if times & (times - 1):
-            return
-        steps = "1 step" if times == 1 else f"{times:,} steps"
-        text = (
-            f"Async scheduling skipped for {steps}: out of memory on {self.config.device} "
-            f"({str(error).partition('. ')[0]}). No request was lost; the KV cache keeps its size."
-        )
-        self._say(text, in_place_of=last.text)
-        self.not_ahead = NotAhead(times, text)
+    def note_skipped_async(self, error: Exception) -> None:
+        """The next step was not launched early, for want of memory. There is a notice the first
+        time, and each time that it has become twice as often."""
+        times, said = self.skipped_async.times + 1, self.skipped_async.text
+        text = said
+        if not times & (times - 1):
+            steps = "1 step" if times == 1 else f"{times:,} steps"
+            text = (
+                f"Async scheduling skipped for {steps}: out of memory on {self.config.device} "
+                f"({str(error).partition('. ')[0]}). No request was lost; the KV cache keeps its "
+                "size."
+            )
+            self._replace_notice(said, text)
+        self.skipped_async = Shortage(times, text)
 
-    def _say(self, text: str, in_place_of: str) -> None:
-        """As the last of the notices; "" takes away what was said and adds nothing."""
+    def _replace_notice(self, old: str, new: str) -> None:
         info = self.assembly.info
-        notices = [notice for notice in info.notices if notice != in_place_of]
-        notices += [text] if text else []
+        notices = [notice for notice in info.notices if notice != old]
+        notices += [new] if new else []
         self.assembly.info = dataclasses.replace(info, notices=tuple(notices))
 
-    def _replace_with_what_fits(self, plan: MemoryPlan, least_blocks: int) -> MemoryPlan | None:
-        """Make a cache of `plan`, or the largest smaller one that can be had now: other programs
-        may take what the old one gave back. None where not even `least_blocks` can."""
-        wanted: MemoryPlan | None = plan
-        while wanted is not None:
-            try:
-                self._replace_cache(self.config, wanted, lambda *_: None, lambda: False)
-                return wanted
-            except (InferdeckError, MemoryError) as error:
-                let_go(error)
-            wanted = shrunk(wanted, least_blocks)
-        return None
-
-    def _end_shrinking(self) -> None:
+    def _end_shortages(self) -> None:
         """The cache is made anew: what was said of the one before is over."""
-        for said in (self.shrinking, self.not_ahead):
-            if said is not None:
-                self._say("", in_place_of=said.text)
-        self.shrinking = self.not_ahead = None
+        for shortage in (self.shrinking, self.skipped_async):
+            self._replace_notice(shortage.text, "")
+        self.shrinking = self.skipped_async = Shortage()
 
     def reload(
         self,
@@ -219,7 +202,7 @@ class ModelHost:
         cancelled: Cancelled,
     ) -> None:
         before, checkpoint_before = self.config, self.assembly.checkpoint
-        self.shrinking = self.not_ahead = None
+        self.shrinking = self.skipped_async = Shortage()
         self.drop()
         try:
             self._adopt(build(config, checkpoint, progress, cancelled))

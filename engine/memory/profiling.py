@@ -50,14 +50,11 @@ def blocks_of(spans: list[Span]) -> int:
     return sum(len(span.block_table) for span in spans)
 
 
-def measure_activations(
-    config: EngineConfig,
-    vocab_size: int,
-    make_runner: MakeRunner,
-    device: str,
-) -> int:
-    """Bytes at the peak of the largest step on a GPU, sampling included, with a margin, and of the
-    backend's scratch memory. What it is run with is made by `make_runner` and freed."""
+def measure_activations(config: EngineConfig, vocab_size: int, make_runner: MakeRunner) -> int:
+    """Bytes at the peak of the largest step on the GPU of `config`, sampling included, with a
+    margin, and of the backend's scratch memory. What it is run with is made by `make_runner` and
+    freed."""
+    device = config.device
     spans = largest_step(config)
     runner = make_runner(blocks_of(spans))
     torch.cuda.synchronize(device)

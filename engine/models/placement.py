@@ -77,8 +77,11 @@ def _before(model: nn.Module, layers: nn.ModuleList) -> list[nn.Module]:
         config._attn_implementation = attention
         for hook in hooks:
             hook.remove()
-    raise UnsupportedModelError(
-        f"{type(model).__name__} does not run on several devices: the modules before its layers "
-        f"are unknown ({problem}).",
+    raise not_on_several_devices(model, f"the modules before its layers are unknown ({problem}).")
+
+
+def not_on_several_devices(model: nn.Module, why: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{type(model).__name__} does not run on several devices: {why}",
         'Set gpu_layers to "all" and pipeline_parallel_size to 1, or choose the device cpu.',
     )

@@ -103,7 +103,7 @@ class StepLoop:
         if self._may_launch_next:
             self._next = launch_next(
                 step, self.scheduler, self._host.runner, self._host.sampler,
-                self._host.tell_not_ahead,
+                self._host.note_skipped_async,
             )  # fmt: skip
             if self._next is not None:
                 self._next.timer.num_threads = step.timer.num_threads
