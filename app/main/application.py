@@ -23,7 +23,7 @@ from PySide6.QtWidgets import QApplication
 from app.features.chat.controller import ChatController
 from app.features.chat.page import ChatPage
 from app.features.compare.commands import BroadcastManager, CompareManager
-from app.features.compare.replies import Reply, exchange_of
+from app.features.compare.replies import Reply, keep_as_chat
 from app.features.compare.replies import name_of as name_of_compared
 from app.features.inspect.engine_views import EngineViews
 from app.features.inspect.log_view import LogPanel
@@ -265,7 +265,7 @@ class Application(QObject):
 
     def _keep_reply(self, reply: Reply, model: str) -> None:
         """Make a chat of a broadcast's reply."""
-        self.pages.chat.keep_exchange(exchange_of(reply, model))
+        keep_as_chat(self.pages.chat, reply, model)
         self.window.show_widget(self.pages.chat_page)
         self.window.activateWindow()
 

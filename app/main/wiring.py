@@ -63,15 +63,15 @@ def _connect_model(app: Application) -> None:
     page = app.pages.chat_page
 
     def opened(config: EngineConfig, chosen: object) -> None:
-        page.set_suggestions(suggestions_for(config.model))
+        page.empty.set_suggestions(suggestions_for(config.model))
         show_open_model()
 
     def remarked(remark: Notice | None) -> None:
         if remark is None:
-            page.set_model_notice("")
+            page.model_notice.say("")
         else:
             action, do = remark.actions[0] if remark.actions else ("", None)
-            page.set_model_notice(f"{remark.cause} {remark.remedy}".strip(), action, do)
+            page.model_notice.say(f"{remark.cause} {remark.remedy}".strip(), action, do)
         show_open_model()  # none is open any more, or another
 
     def show_open_model() -> None:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QFrame,
-    QHBoxLayout,
-    QLabel,
     QPlainTextEdit,
     QScrollArea,
     QSizePolicy,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
 from widgets.chat.records import AttachmentRecord
 from widgets.controls.buttons import IconButton
+from widgets.controls.layouts import hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.popover import Popover
 from widgets.theme.icons import set_icon
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, mono_font
+from widgets.theme.theme import SPACE_1, SPACE_3, figure_font, mono_font
 
 MOST_ROWS = 4
 PREVIEW_SIZE = (520, 320)
@@ -35,9 +33,8 @@ class AttachmentList(QScrollArea):
 
     removed = Signal(int)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.setWidgetResizable(True)
+    def __init__(self) -> None:
+        super().__init__(widgetResizable=True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -51,11 +48,8 @@ class AttachmentList(QScrollArea):
         self._records = list(records)
         inside = QWidget()
         inside.setProperty("bare", True)
-        column = QVBoxLayout(inside)
-        column.setContentsMargins(SPACE_1, 0, SPACE_1, 0)
-        column.setSpacing(0)
-        for index, record in enumerate(records):
-            column.addWidget(self._row(index, record))
+        rows = (self._row(index, record) for index, record in enumerate(records))
+        vbox(*rows, of=inside, spacing=0, margins=(SPACE_1, 0, SPACE_1, 0))
         self.setWidget(inside)
         height = inside.sizeHint().height()
         if len(records) > MOST_ROWS:
@@ -69,31 +63,25 @@ class AttachmentList(QScrollArea):
 
     def _row(self, index: int, record: AttachmentRecord) -> QWidget:
         row = QWidget()
-        name, detail = ElidedLine(), QLabel(record.detail)
+        name, detail = ElidedLine(), label(record.detail, "small")
         name.set_text(record.name)
-        detail.setProperty("role", "small")
         detail.setFont(figure_font("small"))
         remove = IconButton("close", f"Remove {record.name}", partial(self.removed.emit, index))
-        line = QHBoxLayout(row)
-        line.setContentsMargins(0, 0, 0, 0)
-        line.setSpacing(SPACE_3)
-        line.addWidget(name, 1)
-        line.addWidget(detail)
-        line.addWidget(remove)
+        hbox((name, 1), detail, remove, of=row, spacing=SPACE_3)
         return row
 
 
 class SentFiles(QWidget):
-    """The files of a sent message. `opened(index, its button)`."""
+    """The files of a sent message; a click calls `show_file(record, its button)`."""
 
-    opened = Signal(int, QWidget)
-
-    def __init__(self, records: Sequence[AttachmentRecord], parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        for index, record in enumerate(records):
+    def __init__(
+        self,
+        records: Sequence[AttachmentRecord],
+        show_file: Callable[[AttachmentRecord, QWidget], object],
+    ) -> None:
+        super().__init__()
+        column = vbox(of=self, spacing=0)
+        for record in records:
             button = QToolButton()
             button.setText(f"{_short(record.name)}   {record.detail}")
             button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
@@ -101,12 +89,9 @@ class SentFiles(QWidget):
             button.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
             button.setCursor(Qt.CursorShape.PointingHandCursor)
             set_icon(button, "attach")
-            button.clicked.connect(partial(self._open, index, button))
+            button.clicked.connect(lambda _, r=record, b=button: show_file(r, b))
             column.addWidget(button, 0, Qt.AlignmentFlag.AlignRight)
         self.setVisible(bool(records))
-
-    def _open(self, index: int, button: QToolButton) -> None:
-        self.opened.emit(index, button)
 
 
 def _short(name: str) -> str:
@@ -120,18 +105,12 @@ class FilePopover(Popover):
     """The text of one file."""
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setAccessibleName("Attached file")
-        self.title = QLabel()
-        self.title.setProperty("role", "title")
-        self.text = QPlainTextEdit()
-        self.text.setReadOnly(True)
+        super().__init__(parent, "Attached file")
+        no_wrap = QPlainTextEdit.LineWrapMode.NoWrap
+        self.text = QPlainTextEdit(readOnly=True, lineWrapMode=no_wrap)
         self.text.setFont(mono_font())
         self.text.setAccessibleName("Text of the file")
-        self.text.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
         self.text.setFixedSize(*PREVIEW_SIZE)
-        self.column.setSpacing(SPACE_2)
-        self.column.addWidget(self.title)
         self.column.addWidget(self.text)
 
     def show_file(self, record: AttachmentRecord) -> None:

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal
-from PySide6.QtGui import QFont, QKeyEvent
-from PySide6.QtWidgets import (
-    QHeaderView,
-    QLabel,
-    QPlainTextEdit,
-    QTreeWidget,
-    QTreeWidgetItem,
-    QWidget,
-)
+from PySide6.QtGui import QFont
+from PySide6.QtWidgets import QHeaderView, QPlainTextEdit, QTreeWidget, QTreeWidgetItem, QWidget
 
 from widgets.chat.records import BranchRecord
+from widgets.controls.layouts import label
 from widgets.controls.popover import Popover
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_8
 
@@ -33,99 +27,74 @@ class BranchPopover(Popover):
     chosen = Signal(str, str)
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setAccessibleName("Branches")
-        title = QLabel("Branches")
-        title.setProperty("role", "title")
-        self.note = QLabel()
-        self.note.setProperty("role", "small")
+        super().__init__(parent, "Branches")
+        self.note = label(role="small")
         self.note.setWordWrap(True)
-        self.tree = BranchTree()
+        self.note.setFixedWidth(WIDTH)
+        self.tree = QTreeWidget()
+        self.tree.setUniformRowHeights(True)
+        self.tree.setExpandsOnDoubleClick(False)
+        self.tree.setAccessibleName("Branches")
+        self.tree.setHeaderLabels(["First message", "Version", "Messages"])
+        self.tree.setIndentation(SPACE_3)
         self.tree.setFixedWidth(WIDTH)
-        self.tree.chosen.connect(self._choose)
-        self.column.setSpacing(SPACE_2)
-        for widget in (title, self.tree, self.note):
-            self.column.addWidget(widget)
+        header = self.tree.header()
+        header.setStretchLastSection(False)
+        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+        self.tree.itemClicked.connect(self._choose)
+        self.tree.itemActivated.connect(self._choose)  # Enter
+        self.column.addWidget(self.tree)
+        self.column.addWidget(self.note)
 
     def show_branches(self, branches: Sequence[BranchRecord]) -> None:
         """Show the branches, with the end of the shown one selected."""
         has_fork = len(branches) > 1 or any(branch.branches for branch in branches)
-        self.tree.show_branches(branches)
         self.tree.setVisible(has_fork)
         self.note.setText(HINT if has_fork else EMPTY)
-        self.note.setFixedWidth(WIDTH)
+        self.tree.clear()
+        num_rows = 0
+        last_shown: QTreeWidgetItem | None = None
+        waiting = [(branch, self.tree.invisibleRootItem()) for branch in reversed(branches)]
+        while waiting:
+            branch, parent = waiting.pop()
+            item = _item(branch)
+            parent.addChild(item)
+            num_rows += 1
+            if branch.is_shown:
+                last_shown = item
+            waiting += [(following, item) for following in reversed(branch.branches)]
+        self.tree.expandAll()
+        rows = min(max(num_rows, LEAST_ROWS), MOST_ROWS)
+        height = self.tree.sizeHintForRow(0) if num_rows else SPACE_8
+        self.tree.setFixedHeight(rows * height + self.tree.header().sizeHint().height() + SPACE_2)
+        if last_shown is not None:
+            self.tree.setCurrentItem(last_shown)
 
     def first_field(self) -> QWidget:
         return self if self.tree.isHidden() else self.tree
 
-    def _choose(self, record: BranchRecord) -> None:
-        self.hide()
-        self.chosen.emit(record.message_id, record.end_id)
-
-
-class BranchTree(QTreeWidget):
-    chosen = Signal(object)  # BranchRecord
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setAccessibleName("Branches")
-        self.setColumnCount(3)
-        self.setHeaderLabels(["First message", "Version", "Messages"])
-        self.setIndentation(SPACE_3)
-        self.setUniformRowHeights(True)
-        self.setExpandsOnDoubleClick(False)
-        header = self.header()
-        header.setStretchLastSection(False)
-        header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
-        for column in (1, 2):
-            header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
-        self.itemClicked.connect(self._choose)
-        self._num_rows = 0
-
-    def show_branches(self, branches: Sequence[BranchRecord]) -> None:
-        self.clear()
-        self._num_rows = 0
-        last_shown: QTreeWidgetItem | None = None
-        waiting = [(branch, self.invisibleRootItem()) for branch in reversed(branches)]
-        while waiting:
-            branch, parent = waiting.pop()
-            item = self._item(branch)
-            parent.addChild(item)
-            self._num_rows += 1
-            if branch.is_shown:
-                last_shown = item
-            waiting += [(following, item) for following in reversed(branch.branches)]
-        self.expandAll()
-        rows = min(max(self._num_rows, LEAST_ROWS), MOST_ROWS)
-        height = self.sizeHintForRow(0) if self._num_rows else SPACE_8
-        self.setFixedHeight(rows * height + self.header().sizeHint().height() + SPACE_2)
-        if last_shown is not None:
-            self.setCurrentItem(last_shown)
-
-    def _item(self, branch: BranchRecord) -> QTreeWidgetItem:
-        version = f"{branch.version} / {branch.num_versions}" if branch.num_versions > 1 else ""
-        item = QTreeWidgetItem([branch.title, version, f"{branch.num_messages:,}"])
-        item.setData(0, _RECORD, branch)
-        item.setToolTip(0, branch.title)
-        for column in (1, 2):
-            item.setTextAlignment(column, Qt.AlignmentFlag.AlignRight)
-        state = "shown" if branch.is_shown else "hidden"
-        item.setData(0, Qt.ItemDataRole.AccessibleTextRole, f"{branch.title}, {state}")
-        if branch.is_shown:
-            font = item.font(0)
-            font.setWeight(QFont.Weight.DemiBold)
-            item.setFont(0, font)
-        return item
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        item = self.currentItem()
-        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and item is not None:
-            self._choose(item)
-        else:
-            super().keyPressEvent(event)
-
     def _choose(self, item: QTreeWidgetItem) -> None:
-        self.chosen.emit(item.data(0, _RECORD))
+        if not self.isHidden():  # a click may activate as well
+            self.hide()
+            record: BranchRecord = item.data(0, _RECORD)
+            self.chosen.emit(record.message_id, record.end_id)
+
+
+def _item(branch: BranchRecord) -> QTreeWidgetItem:
+    version = f"{branch.version} / {branch.num_versions}" if branch.num_versions > 1 else ""
+    item = QTreeWidgetItem([branch.title, version, f"{branch.num_messages:,}"])
+    item.setData(0, _RECORD, branch)
+    item.setToolTip(0, branch.title)
+    for column in (1, 2):
+        item.setTextAlignment(column, Qt.AlignmentFlag.AlignRight)
+    state = "shown" if branch.is_shown else "hidden"
+    item.setData(0, Qt.ItemDataRole.AccessibleTextRole, f"{branch.title}, {state}")
+    if branch.is_shown:
+        font = item.font(0)
+        font.setWeight(QFont.Weight.DemiBold)
+        item.setFont(0, font)
+    return item
 
 
 class PromptPopover(Popover):
@@ -134,19 +103,16 @@ class PromptPopover(Popover):
     changed = Signal(str)
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        title = QLabel("System prompt")
-        title.setProperty("role", "title")
-        help_ = QLabel("Instructions before the first message. Applies from the next reply.")
-        help_.setProperty("role", "small")
-        self.input = QPlainTextEdit()
-        self.input.setPlaceholderText("For example: Answer in one sentence, with numbers.")
+        super().__init__(parent, "System prompt")
+        self.input = QPlainTextEdit(
+            placeholderText="For example: Answer in one sentence, with numbers.",
+            tabChangesFocus=True,
+        )
         self.input.setAccessibleName("System prompt")
-        self.input.setTabChangesFocus(True)
         self.input.setFixedSize(440, 160)
-        self.column.setSpacing(SPACE_2)
-        for widget in (title, self.input, help_):
-            self.column.addWidget(widget)
+        self.column.addWidget(self.input)
+        help_ = "Instructions before the first message. Applies from the next reply."
+        self.column.addWidget(label(help_, "small"))
         self._before = ""
 
     def set_text(self, text: str) -> None:

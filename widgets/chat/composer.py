@@ -6,18 +6,13 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QMimeData, Qt, Signal
 from PySide6.QtGui import QFontMetricsF, QKeyEvent, QResizeEvent, QTextCursor
-from PySide6.QtWidgets import (
-    QHBoxLayout,
-    QPlainTextEdit,
-    QPushButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QWidget
 
 from widgets.chat.attachments import AttachmentList
 from widgets.chat.meters import ContextMeter, FittingLine
 from widgets.chat.records import AttachmentRecord
 from widgets.controls.buttons import IconButton
+from widgets.controls.layouts import button, hbox, vbox
 from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
 from widgets.theme.icons import set_icon
@@ -34,24 +29,17 @@ _HINTS = (
 
 class Composer(QWidget):
     """The text stays after `send_requested(text)`. With an empty input, Ctrl+Enter regenerates and
-    Up edits the last message. `files_given(paths)`: dropped or pasted."""
+    Up edits the last message."""
 
     send_requested = Signal(str)
     stop_requested = Signal()
     regenerate_requested = Signal()
-    edit_last_requested = Signal()
-    sampling_requested = Signal()
-    system_prompt_requested = Signal()
-    text_changed = Signal()
     attach_requested = Signal()
-    files_given = Signal(list)
-    attachment_removed = Signal(int)
     compare_requested = Signal(str)  # the text
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.files = AttachmentList()
-        self.files.removed.connect(self.attachment_removed)
         self.attach = IconButton("attach", "Attach text files", self.attach_requested.emit)
         set_key_tip(self.attach, "Attach text files", "chat.attach")
         tip = "Compare side by side with this prompt"
@@ -60,44 +48,28 @@ class Composer(QWidget):
         )
         set_key_tip(self.compare, tip, "chat.compare")
         self.meter = ContextMeter()
-        self._has_files = self._has_system_prompt = False
+        self._has_files = self._has_system_prompt = self._is_busy = False
         self.input = ComposerInput()
         self.input.send.connect(self.send)
         self.input.stop.connect(self.stop_requested)
-        self.input.regenerate.connect(self._send_or_regenerate)
-        self.input.edit_last.connect(self.edit_last_requested)
-        self.input.files_given.connect(self.files_given)
-        self.input.textChanged.connect(self._text_changed)
+        self.input.regenerate.connect(self.send_or_regenerate)
+        self.input.textChanged.connect(lambda: self.set_busy(self._is_busy))
         self.setFocusProxy(self.input)
         self._context = FittingLine()
         self.system_prompt = QPushButton("System prompt")
         self.system_prompt.setProperty("kind", "flat")
         self.system_prompt.setAccessibleName("System prompt")
         self.system_prompt.setToolTip("Instructions before the first message")
-        self.system_prompt.clicked.connect(self.system_prompt_requested)
         self.sampling = QPushButton("Sampling")
         self.sampling.setToolTip("Sampling settings")
-        self.sampling.clicked.connect(self.sampling_requested)
         set_icon(self.sampling, "tune")
-        self._button = QPushButton("Send")
-        self._button.setProperty("kind", "primary")
-        self._button.clicked.connect(self._button_pressed)
-        self._is_busy = False
+        self._button = button("Send", self._button_pressed, kind="primary")
         self._sampling_name = "Sampling"
-        foot = self._foot = QHBoxLayout()
-        foot.setSpacing(SPACE_2)
-        foot.addWidget(self.attach)
-        foot.addWidget(self.compare)
-        foot.addWidget(self.meter)
-        foot.addWidget(self._context, 1)
-        for widget in (self.system_prompt, self.sampling, self._button):
-            foot.addWidget(widget)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self.files)
-        column.addWidget(self.input)
-        column.addLayout(foot)
+        self._foot = hbox(
+            self.attach, self.compare, self.meter, (self._context, 1), self.system_prompt,
+            self.sampling, self._button,
+        )  # fmt: skip
+        vbox(self.files, self.input, self._foot, of=self)
         self.set_busy(False)
         theme_notifier().changed.connect(self._fit_foot)
 
@@ -119,9 +91,6 @@ class Composer(QWidget):
     def set_text(self, text: str) -> None:
         self.input.setPlainText(text)
         self.input.moveCursor(QTextCursor.MoveOperation.End)
-
-    def clear(self) -> None:
-        self.input.clear()
 
     def set_busy(self, is_busy: bool) -> None:
         """While a reply is open the button stops it."""
@@ -157,8 +126,8 @@ class Composer(QWidget):
         first = 1 if self.width() < scaled(NARROW) else 0
         fitting = (level for level in (first, 1, 2) if self._width_at(level) <= self.width())
         level = next(fitting, 2)
-        for button, word in self._labels(level):
-            button.setText(word)
+        for one, word in self._labels(level):
+            one.setText(word)
         self.meter.setMaximumWidth(self._meter_width(level))
 
     def _labels(self, level: int) -> tuple[tuple[QPushButton, str], ...]:
@@ -176,10 +145,10 @@ class Composer(QWidget):
     def _width_at(self, level: int) -> int:
         """Least width of the line with the labels of `level`."""
         width = self._foot.minimumSize().width()
-        for button, word in self._labels(level):
-            advance = button.fontMetrics().horizontalAdvance
-            width += advance(word) - advance(button.text())
-            if word and not button.text():
+        for one, word in self._labels(level):
+            advance = one.fontMetrics().horizontalAdvance
+            width += advance(word) - advance(one.text())
+            if word and not one.text():
                 width += SPACE_1  # between icon and word
         if not self.meter.isHidden():
             width += self._meter_width(level) - min(self._meter_width(0), self.meter.maximumWidth())
@@ -200,7 +169,7 @@ class Composer(QWidget):
         if not self.is_empty and not self._is_busy:
             self.send_requested.emit(self.text.strip())
 
-    def _send_or_regenerate(self) -> None:
+    def send_or_regenerate(self) -> None:
         if self.is_empty:
             self.regenerate_requested.emit()
         else:
@@ -213,13 +182,10 @@ class Composer(QWidget):
             self.send()
         self.input.setFocus()
 
-    def _text_changed(self) -> None:
-        self.set_busy(self._is_busy)
-        self.text_changed.emit()
-
 
 class ComposerInput(QPlainTextEdit):
-    """Grows with its text. Enter sends, Ctrl+Enter regenerates, Escape stops, Up edits the last."""
+    """Grows with its text. Enter sends, Ctrl+Enter regenerates, Escape stops, Up edits the last.
+    `files_given(paths)`: dropped or pasted."""
 
     send = Signal()
     stop = Signal()
@@ -228,9 +194,8 @@ class ComposerInput(QPlainTextEdit):
     files_given = Signal(list)
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(tabChangesFocus=True)
         self.setAccessibleName("Message")
-        self.setTabChangesFocus(True)
         self.document().setDocumentMargin(SPACE_2)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -283,12 +248,9 @@ class ComposerInput(QPlainTextEdit):
         shown = min(MAX_LINES, lines)
         height = shown * QFontMetricsF(self.font()).lineSpacing() + 2 * SPACE_2 + SPACE_3
         self.setFixedHeight(int(height))
-        self._fit_hint()
         always, never = Qt.ScrollBarPolicy.ScrollBarAsNeeded, Qt.ScrollBarPolicy.ScrollBarAlwaysOff
         self.setVerticalScrollBarPolicy(always if lines > MAX_LINES else never)
-
-    def _fit_hint(self) -> None:
-        """The longest hint that the lines have room for."""
+        # the longest hint that the lines have room for
         advance = self.fontMetrics().horizontalAdvance
         room = MIN_LINES * (self.viewport().width() - 4 * SPACE_2)  # a line ends between words
         fitting = (hint for hint in _HINTS if advance(hint) <= room)

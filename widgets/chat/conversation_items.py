@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from PySide6.QtCore import (
-    QAbstractItemModel,
-    QAbstractListModel,
     QModelIndex,
     QObject,
     QPersistentModelIndex,
@@ -18,13 +16,7 @@ from PySide6.QtCore import (
     Signal,
 )
 from PySide6.QtGui import QFontMetrics, QPainter, QTextCharFormat
-from PySide6.QtWidgets import (
-    QLineEdit,
-    QStyle,
-    QStyledItemDelegate,
-    QStyleOptionViewItem,
-    QWidget,
-)
+from PySide6.QtWidgets import QLineEdit, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from widgets.chat.records import ConversationRecord
 from widgets.controls.lines import marked_line
@@ -60,15 +52,14 @@ class ConversationModel(QStringListModel):
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         if not index.isValid():
             return None
+        record, roles = self.record(index), Qt.ItemDataRole
         match role:
-            case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.EditRole:
-                return self.record(index).title
-            case Qt.ItemDataRole.AccessibleTextRole:
-                return _spoken(self.record(index))
-            case Qt.ItemDataRole.ToolTipRole:
-                return self.record(index).title
-            case Qt.ItemDataRole.UserRole:
-                return self.record(index)
+            case roles.DisplayRole | roles.EditRole | roles.ToolTipRole:
+                return record.title
+            case roles.AccessibleTextRole:
+                return _spoken(record)
+            case roles.UserRole:
+                return record
         return None
 
     def setData(self, index: Index, value: Any, role: int = Qt.ItemDataRole.EditRole) -> bool:
@@ -79,10 +70,6 @@ class ConversationModel(QStringListModel):
         self._put(index.row(), record._replace(title=title))
         self.renamed.emit(record.id, title)
         return True
-
-    def flags(self, index: Index) -> Qt.ItemFlag:
-        flags = QAbstractListModel.flags(self, index)
-        return flags | Qt.ItemFlag.ItemIsEditable if index.isValid() else flags
 
     def record(self, index: Index) -> ConversationRecord:
         return self.record_at(index.row())
@@ -184,10 +171,8 @@ class ConversationDelegate(QStyledItemDelegate):
         painter.setPen(colors.color("text" if is_first else "text_muted"))
         pen = self._title.use(painter)
         pen.left(painter, title.toRectF(), pen.elided(record.title, title.width()))
-        detail = QRect(
-            text.left(), title.bottom() + 1, text.width(), text.bottom() - title.bottom()
-        )
-        self._paint_detail(painter, record, detail)
+        text.setTop(title.bottom() + 1)
+        self._paint_detail(painter, record, text)
         painter.restore()
 
     def _paint_detail(self, painter: QPainter, record: ConversationRecord, area: QRect) -> None:
@@ -199,23 +184,15 @@ class ConversationDelegate(QStyledItemDelegate):
             painter.drawEllipse(area.left(), area.center().y() - size // 2 + 1, size, size)
             area = area.adjusted(size + SPACE_1, 0, 0, 0)
         detail = self._detail.elided(record.detail, area.width())
-        if record.marks:
-            self._paint_marked(painter, record, detail, area)
-        else:
-            painter.setPen(colors.color("text_muted"))
+        painter.setPen(colors.color("text_muted"))
+        if not record.marks:
             self._detail.use(painter).left(painter, area.toRectF(), detail)
-
-    def _paint_marked(
-        self, painter: QPainter, record: ConversationRecord, detail: str, area: QRect
-    ) -> None:
-        """A search hit, with the matches in bold."""
-        colors = theme()
+            return
         marked = QTextCharFormat()
         marked.setForeground(colors.color("text"))
         marked.setFontWeight(600)
-        layout = marked_line(detail, self._detail.font, record.marks, marked)
-        painter.setPen(colors.color("text_muted"))
         painter.setClipRect(area)
+        layout = marked_line(detail, self._detail.font, record.marks, marked)
         layout.draw(painter, area.topLeft().toPointF())
 
     def createEditor(self, parent: QWidget, option: QStyleOptionViewItem, index: Index) -> QWidget:
@@ -223,10 +200,6 @@ class ConversationDelegate(QStyledItemDelegate):
         editor.setAccessibleName("Chat title")
         editor.setMaxLength(200)
         return editor
-
-    def setModelData(self, editor: QWidget, model: QAbstractItemModel, index: Index) -> None:
-        assert isinstance(editor, QLineEdit)
-        model.setData(index, editor.text())
 
     def updateEditorGeometry(
         self, editor: QWidget, option: QStyleOptionViewItem, index: Index

@@ -6,19 +6,11 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QEvent, QItemSelectionModel, QModelIndex, QPoint, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QLabel,
-    QLineEdit,
-    QListView,
-    QMenu,
-    QPushButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QAbstractItemView, QLineEdit, QListView, QMenu, QPushButton, QWidget
 
 from widgets.chat.conversation_items import ConversationDelegate, ConversationModel, RowKey
 from widgets.chat.records import ConversationRecord
+from widgets.controls.layouts import label, vbox
 from widgets.controls.text import key_words
 from widgets.theme.icons import icon, set_icon
 from widgets.theme.theme import SPACE_2, SPACE_4, theme_notifier
@@ -51,9 +43,7 @@ class ConversationList(QWidget):
         self.search = SearchField()
         key_words().changed.connect(self._name_keys)
         theme_notifier().changed.connect(self._name_keys)
-        self._later = QTimer(self)
-        self._later.setSingleShot(True)
-        self._later.setInterval(SEARCH_DELAY_MS)
+        self._later = QTimer(self, singleShot=True, interval=SEARCH_DELAY_MS)
         self._later.timeout.connect(lambda: self.search_changed.emit(self.search.text()))
         self.search.textChanged.connect(lambda: self._later.start())
         self.search.returnPressed.connect(self._open_first)
@@ -64,27 +54,23 @@ class ConversationList(QWidget):
         self.view.setModel(self._model)
         self.view.setItemDelegate(ConversationDelegate(self.view))
         self.view.chosen.connect(self._open_index)
-        self.view.delete_pressed.connect(self._delete_index)
+        self.view.delete_pressed.connect(
+            lambda index: self.delete_requested.emit(self._model.record(index).id)
+        )
         self.view.customContextMenuRequested.connect(self._show_menu)
-        self._empty = QLabel()
-        self._empty.setProperty("role", "small")
+        self._empty = label(role="small")
         self._empty.setWordWrap(True)
         self._empty.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
         self._empty.hide()
         self.archive = QPushButton()
-        self.archive.setProperty("kind", "flat")
         self.archive.setCheckable(True)
+        self.archive.setProperty("kind", "flat")
         self.archive.setToolTip("Show archived chats")
         set_icon(self.archive, "archive")
         self.archive.toggled.connect(self.archive_shown)
         self.archive.hide()
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
-        column.setSpacing(SPACE_2)
-        for widget in (self.new_button, self.search, self._empty):
-            column.addWidget(widget)
-        column.addWidget(self.view, 1)
-        column.addWidget(self.archive)
+        parts = (self.new_button, self.search, self._empty, (self.view, 1), self.archive)
+        vbox(*parts, of=self, margins=(SPACE_2, SPACE_2, SPACE_2, SPACE_2))
         self.setMinimumWidth(160)
         self._name_keys()
 
@@ -117,7 +103,11 @@ class ConversationList(QWidget):
     ) -> None:
         """The same for records that are made when they become visible."""
         self._model.set_rows(keys, record_of)
-        self._empty.setText(self._empty_text())
+        self._empty.setText(
+            "No results." if self.search.text().strip()
+            else "No archived chats." if self.archive.isChecked()
+            else "No chats yet."
+        )  # fmt: skip
         self._empty.setVisible(not keys)
         self.select(current)
 
@@ -128,11 +118,6 @@ class ConversationList(QWidget):
         if not count:
             self.archive.setChecked(False)
 
-    def _empty_text(self) -> str:
-        if self.search.text().strip():
-            return "No results."
-        return "No archived chats." if self.archive.isChecked() else "No chats yet."
-
     def update_conversation(self, record: ConversationRecord) -> None:
         """Show a changed title or state of one conversation."""
         self._model.update_record(record)
@@ -140,8 +125,7 @@ class ConversationList(QWidget):
     def select(self, conversation_id: str) -> None:
         if conversation_id and self.selected == conversation_id:
             return  # a search has several rows for it
-        index = self._model.index_of(conversation_id)
-        selection = self.view.selectionModel()
+        index, selection = self._model.index_of(conversation_id), self.view.selectionModel()
         if index.isValid():
             flag = QItemSelectionModel.SelectionFlag.ClearAndSelect
             selection.setCurrentIndex(index, flag)
@@ -187,9 +171,6 @@ class ConversationList(QWidget):
             self.view.setFocus()
             self.view.setCurrentIndex(self._model.index(0))
 
-    def _delete_index(self, index: QModelIndex) -> None:
-        self.delete_requested.emit(self._model.record(index).id)
-
     def _show_menu(self, position: QPoint) -> None:
         index = self.view.indexAt(position)
         if index.isValid():
@@ -211,14 +192,11 @@ class ConversationList(QWidget):
             "Unarchive" if record.is_archived else "Archive",
             lambda: self.archive_requested.emit(record.id, not record.is_archived),
         )
-        menu.addAction(
-            icon("download"), "Export…", lambda: self.export_requested.emit(record.id)
-        )
+        export, delete = self.export_requested, self.delete_requested
+        menu.addAction(icon("download"), "Export…", lambda: export.emit(record.id))
         menu.addSeparator()
-        delete = menu.addAction(
-            icon("delete"), "Delete", lambda: self.delete_requested.emit(record.id)
-        )
-        delete.setShortcut("Delete")
+        remove = menu.addAction(icon("delete"), "Delete", lambda: delete.emit(record.id))
+        remove.setShortcut("Delete")
         return menu
 
 
@@ -229,14 +207,13 @@ class ConversationView(QListView):
     delete_pressed = Signal(QModelIndex)
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(uniformItemSizes=True)
         self.setProperty("bare", True)
         self.setAccessibleName("Chats")
         self.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self.setEditTriggers(QAbstractItemView.EditTrigger.EditKeyPressed)
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setUniformItemSizes(True)
         self.setMouseTracking(True)
         self.clicked.connect(self.chosen)
 
@@ -261,7 +238,6 @@ class SearchField(QLineEdit):
     def __init__(self) -> None:
         super().__init__()
         self.setAccessibleName("Search chats")
-        self.setClearButtonEnabled(False)
         glass = self.addAction(icon("search"), QLineEdit.ActionPosition.LeadingPosition)
         set_icon(glass, "search")
 

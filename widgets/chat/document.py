@@ -50,8 +50,7 @@ class _Place(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Lines on one panel: kind "code", "quote", "rule" or "mark"; items first to
-    last."""
+    """Lines on one panel: kind "code", "quote", "rule" or "mark"; items first to last."""
 
     kind: str
     first: int
@@ -69,18 +68,15 @@ class MarkdownDocument:
         option = QTextOption(Qt.AlignmentFlag.AlignLeft)
         option.setWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
         document.setDefaultTextOption(option)
-        self._items: list[Item] = []
+        self.items: list[Item] = []
         self._places: list[_Place] = []
         self._is_free = True  # the last block is empty and belongs to no item
-        self._groups: list[Group] = []
-
-    @property
-    def items(self) -> Sequence[Item]:
-        return self._items
+        self.groups: list[Group] = []
+        """From top to bottom; quotes may contain code."""
 
     def set_items(self, items: Sequence[Item], num_same: int = 0) -> None:
         """Show `items` after the first `num_same` items, which stay as they are."""
-        old = self._items[num_same:]
+        old = self.items[num_same:]
         same = 0
         while same < len(old) and same < len(items) and old[same] == items[same]:
             same += 1
@@ -94,20 +90,15 @@ class MarkdownDocument:
         for item in items[same:]:
             self._write(cursor, item, colors)
         cursor.endEditBlock()
-        self._groups = groups_of(self._items, self._groups, num_same + same)
+        self.groups = groups_of(self.items, self.groups, num_same + same)
 
     def rewrite(self) -> None:
         """Write everything again, after the theme has changed."""
-        items = list(self._items)
+        items = list(self.items)
         self.set_items([])
         self.set_items(items)
 
     # Places ----------------------------------------------------------------------------------
-
-    @property
-    def groups(self) -> list[Group]:
-        """Groups from top to bottom; quotes may contain code."""
-        return self._groups
 
     def rect(self, group: Group) -> QRectF:
         """Where a group's lines are, without the space around them."""
@@ -117,7 +108,7 @@ class MarkdownDocument:
 
     def left_of(self, group: Group) -> int:
         """Where a group's panel begins, in pixels from the left."""
-        return left_margin(self._items[group.first])
+        return left_margin(self.items[group.first])
 
     def right_of_text(self, group: Group) -> float:
         """Where the text of a group's first line ends, in pixels from the left."""
@@ -128,7 +119,7 @@ class MarkdownDocument:
         return layout.position().x() + line.x() + line.naturalTextWidth()
 
     def text_of(self, group: Group) -> str:
-        lines = self._items[group.first : group.last + 1]
+        lines = self.items[group.first : group.last + 1]
         return "\n".join(item.text for item in lines if isinstance(item, Line))
 
     def _block(self, item: int) -> QTextBlock:
@@ -138,30 +129,30 @@ class MarkdownDocument:
 
     def _cut(self, cursor: QTextCursor, count: int) -> None:
         """Leave the first `count` items only."""
-        if count == len(self._items):
+        if count == len(self.items):
             return
         place = self._places[count]
         cursor.setPosition(place.end)
         cursor.movePosition(QTextCursor.MoveOperation.End, QTextCursor.MoveMode.KeepAnchor)
         cursor.removeSelectedText()
-        del self._items[count:], self._places[count:]
+        del self.items[count:], self._places[count:]
         self._is_free = place.is_free
-        last = self._items[-1] if self._items else None
+        last = self.items[-1] if self.items else None
         if place.is_free:
             cursor.setBlockFormat(gap_format() if last else QTextBlockFormat())
             cursor.setBlockCharFormat(QTextCharFormat())
         elif isinstance(last, Line):
             # of two joined blocks Qt may keep the second one's format
-            cursor.setBlockFormat(block_format(last, self._items[-2] if count > 1 else None))
+            cursor.setBlockFormat(block_format(last, self.items[-2] if count > 1 else None))
 
     def _write(self, cursor: QTextCursor, item: Item, colors: Theme) -> None:
-        before = self._items[-1] if self._items else None
+        before = self.items[-1] if self.items else None
         end, is_free = cursor.position(), self._is_free
         if isinstance(item, Table):
             first_block = self._write_table(cursor, item, before, colors)
         else:
             first_block = self._write_line(cursor, item, before, colors)
-        self._items.append(item)
+        self.items.append(item)
         self._places.append(_Place(end, is_free, first_block))
 
     def _write_line(
@@ -193,12 +184,11 @@ class MarkdownDocument:
         for r, row in enumerate(table.rows):
             for c in range(columns):
                 cell = made.cellAt(r, c)
+                spans = row[c] if c < len(row) else ()
                 if r == 0:
                     style = cell.format()
                     style.setBackground(colors.color("raised"))
                     cell.setFormat(style)
-                spans = row[c] if c < len(row) else ()
-                if r == 0:
                     spans = tuple(span._replace(bold=True) for span in spans)
                 _write_cell(cell.firstCursorPosition(), spans, table.aligns[c], colors)
         first = made.firstCursorPosition().block().blockNumber()

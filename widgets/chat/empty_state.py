@@ -11,16 +11,9 @@ from typing import NamedTuple
 
 from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent, QResizeEvent
-from PySide6.QtWidgets import (
-    QFrame,
-    QGridLayout,
-    QLabel,
-    QScrollArea,
-    QSizePolicy,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QScrollArea, QSizePolicy, QWidget
 
+from widgets.controls.layouts import label, vbox
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_8, restyle
 
@@ -42,36 +35,25 @@ class EmptyState(QScrollArea):
 
     chosen = Signal(str)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.setWidgetResizable(True)
+    def __init__(self) -> None:
+        super().__init__(widgetResizable=True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setMinimumHeight(1)  # in a low window the composer comes first
         content = QWidget()
         content.setProperty("bare", True)
-        self._title, self._text = QLabel(), QLabel()
-        self._title.setProperty("role", "figure")
-        self._text.setProperty("role", "muted")
+        self._title, self._text = label(role="figure"), label(role="muted")
         self._text.setWordWrap(True)
-        self._hint = QLabel("Try one of these, or type your own.")
-        self._hint.setProperty("role", "small")
+        self._hint = label("Try one of these, or type your own.", "small")
         self.cards: list[SuggestionCard] = []
         self.shape = Shape(_WHOLE_PROMPT, 2)
         self._grid = QGridLayout()
         self._grid.setSpacing(SPACE_2)
         inner = QWidget()
         inner.setMaximumWidth(COLUMN_WIDTH)
-        column = QVBoxLayout(inner)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1)
-        column.addWidget(self._title)
-        column.addWidget(self._text)
-        column.addSpacing(SPACE_4)
-        column.addWidget(self._hint)
-        column.addSpacing(SPACE_1)
-        column.addLayout(self._grid)
+        parts = (self._title, self._text, SPACE_4, self._hint, SPACE_1, self._grid)
+        vbox(*parts, of=inner, spacing=SPACE_1)
         self._outer = outer = QGridLayout(content)
         outer.setColumnStretch(0, 1)
         outer.setColumnStretch(1, 1000)
@@ -91,7 +73,6 @@ class EmptyState(QScrollArea):
     def set_suggestions(self, suggestions: Sequence[tuple[str, str]]) -> None:
         """(title, prompt) of each card."""
         for card in self.cards:
-            self._grid.removeWidget(card)
             card.hide()
             card.deleteLater()
         self.cards = [SuggestionCard(title, prompt) for title, prompt in suggestions]
@@ -159,21 +140,15 @@ class SuggestionCard(QFrame):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setAccessibleName(f"{title}: {prompt}")
         heading = title_line(title, hugs=False)
-        self._text, self._line = QLabel(prompt), ElidedLine("text_muted")
+        self._text = QLabel(prompt, textFormat=Qt.TextFormat.PlainText, wordWrap=True)
+        self._text.setProperty("role", "muted")
+        self._line = ElidedLine("text_muted")
         self._line.set_text(prompt)
         for line in (heading, self._line):
             line.setToolTip("")  # the card's tooltip has both
-        text = self._text
-        text.setProperty("role", "muted")
-        text.setTextFormat(Qt.TextFormat.PlainText)
-        text.setWordWrap(True)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-        column.setSpacing(SPACE_1)
-        column.addWidget(heading)
-        column.addWidget(text, 1, Qt.AlignmentFlag.AlignTop)
-        column.addWidget(self._line)
+        parts = (heading, (self._text, 1, Qt.AlignmentFlag.AlignTop), self._line)
+        vbox(*parts, of=self, spacing=SPACE_1, margins=(SPACE_3, SPACE_2, SPACE_3, SPACE_2))
         self.set_lines(_WHOLE_PROMPT)
 
     def set_lines(self, count: int) -> None:

@@ -108,10 +108,8 @@ def table_format(table: Table, before: Item | None, colors: Theme) -> QTextTable
     return made
 
 
-@cache
-def _font(kind: str, level: int, bold: bool, italic: bool, code: bool, scale: float) -> QFont:
-    """`scale`: that of all text; fonts of another are other fonts."""
-    if code or kind == "code":
+def _font(kind: str, level: int, span: Span) -> QFont:
+    if span.code or kind == "code":
         font = mono_font("small" if kind == "code" else "body")
         font.setPointSizeF(font.pointSizeF() * (1.06 if kind == "code" else 0.94))
     elif kind == "mark":
@@ -122,9 +120,9 @@ def _font(kind: str, level: int, bold: bool, italic: bool, code: bool, scale: fl
             font.setPointSizeF(font.pointSizeF() * 1.15)
     else:
         font = ui_font("body")
-    if bold:
+    if span.bold:
         font.setWeight(QFont.Weight.Bold if kind == "heading" else QFont.Weight.DemiBold)
-    font.setItalic(italic)
+    font.setItalic(span.italic)
     return font
 
 
@@ -139,8 +137,9 @@ def char_format(
 def _char_format(
     span: Span, kind: str, level: int, is_quoted: bool, colors: Theme, scale: float
 ) -> QTextCharFormat:
+    """`scale`: of all text, which the fonts have."""
     made = QTextCharFormat()
-    made.setFont(_font(kind, level, span.bold, span.italic, span.code, scale))
+    made.setFont(_font(kind, level, span))
     color = span.color or ("text_muted" if is_quoted else "text")
     if span.code:
         made.setBackground(QBrush(colors.color("code_background")))
@@ -160,15 +159,13 @@ def _char_format(
 
 def line_formats(line: Line, colors: Theme) -> list[tuple[str, QTextCharFormat]]:
     """(text, format) of the runs of a line, its list marker first."""
-    runs: list[tuple[str, QTextCharFormat]] = []
     quoted = line.quote > 0
-    if line.marker:
-        muted = Span("", color="text_muted")
-        runs.append((line.marker + "\t", char_format(muted, "text", 0, quoted, colors)))
-    for span in (*line.spans, *line.notes):
-        style = char_format(span._replace(text=""), line.kind, line.level, quoted, colors)
-        runs.append((span.text, style))
-    return runs
+    muted = char_format(Span("", color="text_muted"), "text", 0, quoted, colors)
+    marker = [(line.marker + "\t", muted)] if line.marker else []
+    return marker + [
+        (span.text, char_format(span._replace(text=""), line.kind, line.level, quoted, colors))
+        for span in (*line.spans, *line.notes)
+    ]
 
 
 def plain_format(line: Line, colors: Theme) -> QTextCharFormat:

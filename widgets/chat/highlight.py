@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name
@@ -38,9 +37,8 @@ _COLORS: tuple[tuple[_TokenType, str], ...] = (
 )
 
 
-class CodeSpan(NamedTuple):
-    text: str
-    color: str  # a name of the theme
+CodeSpan = tuple[str, str]
+"""A text, and a colour's name of the theme."""
 
 
 @lru_cache(maxsize=64)
@@ -87,7 +85,7 @@ def segment_ends(lines: list[str]) -> list[int]:
 def _highlight_segment(code: str, language: str) -> tuple[tuple[CodeSpan, ...], ...]:
     lexer = _lexer(language) if language else None
     if lexer is None or max(map(len, code.split("\n"))) > LONGEST_LINE:
-        return tuple((CodeSpan(line, "code_text"),) if line else () for line in code.split("\n"))
+        return tuple(((line, "code_text"),) if line else () for line in code.split("\n"))
     lines: list[list[CodeSpan]] = [[]]
     # get_tokens would change line ends and strip a byte order mark
     for _, kind, value in lexer.get_tokens_unprocessed(code):
@@ -97,8 +95,7 @@ def _highlight_segment(code: str, language: str) -> tuple[tuple[CodeSpan, ...], 
                 lines.append([])
             if part:
                 before = lines[-1]
-                if before and before[-1].color == color:
-                    before[-1] = CodeSpan(before[-1].text + part, color)
-                else:
-                    before.append(CodeSpan(part, color))
+                if before and before[-1][1] == color:
+                    part = before.pop()[0] + part
+                before.append((part, color))
     return tuple(tuple(line) for line in lines)

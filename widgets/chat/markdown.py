@@ -11,9 +11,9 @@ change the text before them), is switched off.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 from markdown_it import MarkdownIt
@@ -91,21 +91,14 @@ class _Block(NamedTuple):
 
 
 def _blocks(source: str) -> list[_Block]:
-    return [_block(tokens) for tokens in _top_level(_parser.parse(source))]
-
-
-def _top_level(tokens: list[Token]) -> Iterator[list[Token]]:
-    """The tokens of one top-level block after the other."""
-    number = 0
-
-    def block_number(token: Token) -> int:
-        nonlocal number
-        if token.level == 0 and token.nesting >= 0:
-            number += 1
-        return number
-
-    for _, group in groupby(tokens, block_number):
-        yield list(group)
+    found: list[_Block] = []
+    tokens: list[Token] = []
+    for token in _parser.parse(source):
+        tokens.append(token)
+        if token.level == 0 and token.nesting <= 0:  # the end of a top-level block
+            found.append(_block(tokens))
+            tokens = []
+    return found
 
 
 def _block(tokens: list[Token]) -> _Block:
@@ -117,52 +110,38 @@ def _block(tokens: list[Token]) -> _Block:
 
 
 @dataclass(slots=True)
-class _List:
-    ordered: bool
-    number: int
-
-    @property
-    def marker(self) -> str:
-        return f"{self.number}." if self.ordered else "•"
-
-
-@dataclass(slots=True)
 class _Builder:
-    """Walks the tokens of one block."""
+    """Walks the tokens of one block. `lists`: the number of each list's item; None for bullets."""
 
     items: list[Item] = field(default_factory=list)
-    lists: list[_List] = field(default_factory=list)
+    lists: list[int | None] = field(default_factory=list)
     quote: int = 0
     marker: str = ""
 
     def build(self, tokens: list[Token]) -> list[Item]:
-        position = 0
-        while position < len(tokens):
-            token = tokens[position]
+        before, rest = tokens[0], iter(tokens)
+        for token in rest:
             if token.type == "table_open":
-                end = next(
-                    i for i in range(position, len(tokens)) if tokens[i].type == "table_close"
-                )
-                self._table(tokens[position:end])
-                position = end
+                self._table(takewhile(lambda inner: inner.type != "table_close", rest))
             elif token.type == "inline":
-                self._text(tokens[position - 1], token)
+                self._text(before, token)
             else:
                 self._structure(token)
-            position += 1
+            before = token
         return self.items
 
     def _structure(self, token: Token) -> None:
         match token.type:
             case "bullet_list_open":
-                self.lists.append(_List(False, 0))
+                self.lists.append(None)
             case "ordered_list_open":
-                self.lists.append(_List(True, int(token.attrGet("start") or 1) - 1))
+                self.lists.append(int(token.attrGet("start") or 1))
             case "bullet_list_close" | "ordered_list_close":
                 self.lists.pop()
             case "list_item_open":
-                self.lists[-1].number += 1
-                self.marker = self.lists[-1].marker
+                number = self.lists[-1]
+                self.marker = "•" if number is None else f"{number}."
+                self.lists[-1] = None if number is None else number + 1
             case "list_item_close" if self.marker:
                 self._add(Line("text"))  # an empty item still shows its marker
             case "blockquote_open":
@@ -196,14 +175,14 @@ class _Builder:
         indent, quote = len(self.lists), self.quote
         self.items += [
             Line(
-                "code", tuple(Span(part.text, color=part.color) for part in line),
+                "code", tuple(Span(text, color=color) for text, color in line),
                 indent=indent, quote=quote, first=number == 0, label=language,
                 notes=tuple(notes.get(number, ())),
             )
             for number, line in enumerate(highlight(code, language))
         ]  # fmt: skip
 
-    def _table(self, tokens: list[Token]) -> None:
+    def _table(self, tokens: Iterable[Token]) -> None:
         rows: list[list[tuple[Span, ...]]] = []
         aligns: list[str] = []
         for token in tokens:
@@ -312,7 +291,7 @@ def _merged(spans: list[Span]) -> Iterator[Span]:
 
 
 class StreamingMarkdown:
-    """A source that grows. `items` is always what `parse(source)` gives."""
+    """A source that grows. Its items are always what `parse(source)` gives."""
 
     def __init__(self) -> None:
         self._settled: list[Item] = []  # what cannot change any more
@@ -325,10 +304,6 @@ class StreamingMarkdown:
     def num_settled(self) -> int:
         """How many items at the beginning will stay as they are."""
         return len(self._settled)
-
-    @property
-    def items(self) -> list[Item]:
-        return self._settled + self._tail
 
     def items_from(self, number: int) -> list[Item]:
         """The items after the first `number`, which is at most `num_settled`."""
@@ -345,9 +320,7 @@ class StreamingMarkdown:
         complete = self._open.rfind("\n") + 1
         if complete and "\n" in text:
             self._settle(self._open[:complete])
-        self._tail = self._continued(
-            [item for block in _blocks(self._open) for item in block.items]
-        )
+        self._tail = self._continued(parse(self._open))
 
     def _settle(self, source: str) -> None:
         """Settle what cannot change, whatever follows the complete lines of `source`."""
@@ -380,7 +353,4 @@ class StreamingMarkdown:
 
 def _offset(source: str, line: int) -> int:
     """Where a line begins."""
-    position = 0
-    for _ in range(line):
-        position = source.index("\n", position) + 1
-    return position
+    return sum(len(before) + 1 for before in source.split("\n", line)[:line])

@@ -18,20 +18,13 @@ from PySide6.QtGui import (
     QTextCursor,
     QWheelEvent,
 )
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QSizePolicy,
-    QTextBrowser,
-    QTextEdit,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser, QTextEdit, QWidget
 
 from widgets.chat.document import Group, MarkdownDocument
 from widgets.chat.formats import CODE_HEADER, CODE_PADDING
 from widgets.chat.markdown import Line, Span, StreamingMarkdown
 from widgets.controls.buttons import CopyButton
+from widgets.controls.layouts import hbox, label
 from widgets.theme.theme import RADIUS, SPACE_1, SPACE_3, theme, theme_notifier
 
 _COST_SHARE = 8
@@ -50,14 +43,13 @@ class MessageText(QTextBrowser):
     link_activated = Signal(str)
     height_changed = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__(openLinks=False)
         self.setProperty("bare", True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-        self.setOpenLinks(False)
         self.anchorClicked.connect(lambda url: self.link_activated.emit(url.toString()))
         self.setTextInteractionFlags(
             Qt.TextInteractionFlag.TextBrowserInteraction
@@ -72,8 +64,7 @@ class MessageText(QTextBrowser):
         self._cost = self._rendered_at = 0.0
         self._pending = ""
         self._words: tuple[str, ...] = ()  # marked
-        self._later = QTimer(self)
-        self._later.setSingleShot(True)
+        self._later = QTimer(self, singleShot=True)
         self._later.timeout.connect(self.render_now)
         self.setFixedHeight(self.fontMetrics().height())
         theme_notifier().changed.connect(self._theme_changed)
@@ -85,7 +76,7 @@ class MessageText(QTextBrowser):
         self._stream, self._pending = StreamingMarkdown(), ""
         self._later.stop()
         self._stream.append(source)
-        self._written.set_items(self._stream.items)
+        self._written.set_items(self._stream.items_from(0))
         self._arrange()
 
     def set_plain(self, text: str) -> None:
@@ -121,11 +112,6 @@ class MessageText(QTextBrowser):
         if has_caret != self._has_caret:
             self._has_caret = has_caret
             self.viewport().update()
-
-    @property
-    def document_items(self) -> list:
-        """The items of markdown that are shown."""
-        return list(self._written.items)
 
     def mark(self, words: Sequence[str]) -> QRect | None:
         """Mark `words`, ignoring case, in place of previous marks; the rectangle of the first, or
@@ -204,7 +190,8 @@ class MessageText(QTextBrowser):
             self._headers.append(CodeHeader(self.viewport()))
         for header, group in zip(self._headers[first:], groups[first:], strict=True):
             panel = self._panel(group)
-            header.show_group(group.label, partial(self._written.text_of, group))
+            header.language.setText(group.label or "text")
+            header.code = partial(self._written.text_of, group)
             header.setGeometry(int(panel.left()), int(panel.top()), int(panel.width()), CODE_HEADER)
             header.show()
 
@@ -322,24 +309,12 @@ class MessageText(QTextBrowser):
 
 
 class CodeHeader(QWidget):
-    """The strip above a block of code: its language, and a button that copies it."""
+    """The strip above a block of code: its language, and a button that copies `code()`."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
-        self._label = QLabel()
-        self._label.setProperty("role", "small")
-        self._copy = CopyButton("Copy code", self._text)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(SPACE_3, 0, SPACE_1, 0)
-        row.addWidget(self._label, 1)
-        row.addWidget(self._copy)
+        self.code: Callable[[], str] = str
+        self.language = label(role="small")
+        self._copy = CopyButton("Copy code", lambda: self.code())
+        hbox((self.language, 1), self._copy, of=self, spacing=-1, margins=(SPACE_3, 0, SPACE_1, 0))
         self.setCursor(Qt.CursorShape.ArrowCursor)
-        self._read: Callable[[], str] = str
-
-    def show_group(self, label: str, read: Callable[[], str]) -> None:
-        """`read` returns the code."""
-        self._label.setText(label or "text")
-        self._read = read
-
-    def _text(self) -> str:
-        return self._read()

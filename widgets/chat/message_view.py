@@ -6,16 +6,7 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt, Signal, SignalInstance
 from PySide6.QtGui import QEnterEvent, QResizeEvent, QTextCursor
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QPushButton,
-    QSizePolicy,
-    QToolButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QLabel, QSizePolicy, QToolButton, QWidget
 
 from widgets.chat.attachments import SentFiles
 from widgets.chat.composer import ComposerInput
@@ -30,6 +21,7 @@ from widgets.chat.reasoning import (
 )
 from widgets.chat.records import MessageRecord
 from widgets.controls.buttons import CopyButton, IconButton, QuietButton
+from widgets.controls.layouts import STRETCH, button, hbox, label, vbox
 from widgets.controls.text import set_key_tip
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
@@ -60,11 +52,10 @@ class MessageView(QWidget):
         self.requests = requests or MessageRequests(self)
         self.text = MessageText()
         self.text.link_activated.connect(self.requests.link)
-        self.versions = VersionSwitcher()
-        self.versions.stepped.connect(
-            lambda step: self.requests.version.emit(self.record.id, step)
+        self.versions = VersionSwitcher(
+            lambda step: self.requests.version.emit(self.record.id, step),
+            self._ask(self.requests.branches),
         )
-        self.versions.overview.connect(self._ask(self.requests.branches))
         self._copy = CopyButton("Copy message", self.copied)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
@@ -96,31 +87,19 @@ class UserMessageView(MessageView):
         self.text.setAccessibleName("Your message")
         self._bubble = QFrame()
         self._bubble.setProperty("bubble", "user")
-        inside = QVBoxLayout(self._bubble)
-        inside.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-        inside.addWidget(self.text)
+        vbox(self.text, of=self._bubble, margins=(SPACE_3, SPACE_2, SPACE_3, SPACE_2))
         self._edit = QuietButton("edit", "Edit and resend", self.begin_edit)
         self._copy.is_lit = False
         self._editor: MessageEditor | None = None
         self._parts = QWidget()
-        row = QHBoxLayout(self._parts)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(SPACE_1)
-        row.addStretch(1)
-        for widget in (self._edit, self._copy, self.versions):
-            row.addWidget(widget, 0, Qt.AlignmentFlag.AlignVCenter)
-        row.addSpacing(SPACE_1)
-        row.addWidget(self._bubble)
-        self._column = QVBoxLayout(self)
-        self._column.setContentsMargins(0, SPACE_3, 0, 0)
-        self._column.addWidget(self._parts)
+        middle = Qt.AlignmentFlag.AlignVCenter
+        beside = ((widget, 0, middle) for widget in (self._edit, self._copy, self.versions))
+        hbox(STRETCH, *beside, SPACE_1, self._bubble, of=self._parts, spacing=SPACE_1)
         self.text.set_plain(record.text)
         self._bubble.setVisible(bool(record.text))
-        files = SentFiles(record.attachments)
-        files.opened.connect(
-            lambda index, button: self.requests.file.emit(self.record.attachments[index], button)
-        )
-        self._column.addWidget(files, 0, Qt.AlignmentFlag.AlignRight)
+        files = SentFiles(record.attachments, self.requests.file.emit)
+        parts = (self._parts, (files, 0, Qt.AlignmentFlag.AlignRight))
+        self._column = vbox(*parts, of=self, spacing=-1, margins=(0, SPACE_3, 0, 0))
         self.show_record(record)
 
     @property
@@ -162,9 +141,9 @@ class UserMessageView(MessageView):
         self._light(False)
 
     def _light(self, is_lit: bool) -> None:
-        for button in (self._edit, self._copy):
-            button.is_lit = is_lit
-            button.update()
+        for one in (self._edit, self._copy):
+            one.is_lit = is_lit
+            one.update()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -191,18 +170,9 @@ class AssistantMessageView(MessageView):
         self.tokens = IconButton(
             "tokens", "Tokens: probabilities, alternatives, branches", ask(self.requests.tokens)
         )
-        foot = QHBoxLayout()
-        foot.setSpacing(SPACE_1)
-        foot.addWidget(self._status, 1)
-        for widget in (self.versions, self.latency, self.tokens, self._copy, self._regenerate):
-            foot.addWidget(widget)
-        self._column = QVBoxLayout(self)
-        self._column.setContentsMargins(0, 0, 0, 0)
-        self._column.setSpacing(SPACE_1)
-        self._column.addWidget(self.reasoning)
-        self._column.addWidget(self.text)
-        self._column.addWidget(self._error)
-        self._column.addLayout(foot)
+        buttons = (self.versions, self.latency, self.tokens, self._copy, self._regenerate)
+        foot = hbox((self._status, 1), *buttons, spacing=SPACE_1)
+        vbox(self.reasoning, self.text, self._error, foot, of=self, spacing=SPACE_1)
         self.show_record(record)
 
     def append(self, text: str) -> None:
@@ -247,23 +217,16 @@ class AssistantMessageView(MessageView):
 class VersionSwitcher(QWidget):
     """ "2 / 3" between two arrows; opens the branches. Hidden where there is one version only."""
 
-    stepped = Signal(int)
-    overview = Signal()
-
-    def __init__(self) -> None:
+    def __init__(self, step: Callable[[int], object], show_branches: Callable[[], object]) -> None:
         super().__init__()
-        self._before = IconButton("chevron-left", "Previous version", lambda: self.stepped.emit(-1))
-        self._after = IconButton("chevron-right", "Next version", lambda: self.stepped.emit(1))
+        self._before = IconButton("chevron-left", "Previous version", lambda: step(-1))
+        self._after = IconButton("chevron-right", "Next version", lambda: step(1))
         self._label = QToolButton()
         self._label.setFont(figure_font("small"))
         set_key_tip(self._label, "Branches", "chat.branches")
         self._label.setCursor(Qt.CursorShape.PointingHandCursor)
-        self._label.clicked.connect(self.overview)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(0)
-        for widget in (self._before, self._label, self._after):
-            row.addWidget(widget)
+        self._label.clicked.connect(lambda: show_branches())
+        hbox(self._before, self._label, self._after, of=self, spacing=0)
         self.hide()
 
     def show_version(self, version: int, count: int) -> None:
@@ -283,16 +246,16 @@ class ErrorBox(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setProperty("notice", "error")
-        self._cause, self._remedy = QLabel(), QLabel()
+        self._cause, self._remedy = (
+            QLabel(
+                wordWrap=True, textFormat=Qt.TextFormat.PlainText,
+                textInteractionFlags=Qt.TextInteractionFlag.TextSelectableByMouse,
+            )
+            for _ in range(2)
+        )  # fmt: skip
         self._remedy.setProperty("role", "muted")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-        column.setSpacing(SPACE_1)
-        for label in (self._cause, self._remedy):
-            label.setWordWrap(True)
-            label.setTextFormat(Qt.TextFormat.PlainText)
-            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            column.addWidget(label)
+        margins = (SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+        vbox(self._cause, self._remedy, of=self, spacing=SPACE_1, margins=margins)
         self.hide()
 
     def show_error(self, error: tuple[str, str] | None) -> None:
@@ -322,21 +285,10 @@ class MessageEditor(QWidget):
         self.input.regenerate.connect(self._accept)
         self.input.stop.connect(self.cancelled)
         self.setFocusProxy(self.input)
-        hint = QLabel("A new reply is generated; this version is kept.")
-        hint.setProperty("role", "small")
-        cancel, send = QPushButton("Cancel"), QPushButton("Send")
-        send.setProperty("kind", "primary")
-        cancel.clicked.connect(self.cancelled)
-        send.clicked.connect(self._accept)
-        foot = QHBoxLayout()
-        foot.addWidget(hint, 1)
-        foot.addWidget(cancel)
-        foot.addWidget(send)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self.input)
-        column.addLayout(foot)
+        hint = label("A new reply is generated; this version is kept.", "small")
+        cancel = button("Cancel", self.cancelled.emit)
+        send = button("Send", self._accept, kind="primary")
+        vbox(self.input, hbox((hint, 1), cancel, send, spacing=-1), of=self)
 
     def _accept(self) -> None:
         text = self.input.toPlainText().strip()

@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from PySide6.QtCore import QPoint, QRect, QRectF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent
-from PySide6.QtWidgets import QSizePolicy, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QSizePolicy, QToolButton, QWidget
 
 from widgets.chat.message_text import MessageText
+from widgets.controls.layouts import vbox
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, SPACE_4, theme, theme_notifier
 
@@ -74,26 +75,19 @@ class ReasoningBlock(QWidget):
     """Expanded while the reasoning streams, folded when the answer begins, unless the user chose.
     Hidden without reasoning."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._shown = ""
-        self._is_open = False
         self._chosen: bool | None = None  # by the user
-        self.header = QToolButton()
-        self.header.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        beside = Qt.ToolButtonStyle.ToolButtonTextBesideIcon
+        self.header = QToolButton(toolButtonStyle=beside)
         self.header.setCursor(Qt.CursorShape.PointingHandCursor)
         self.header.setToolTip("Show or hide the reasoning")
         self.header.clicked.connect(lambda: self._choose(not self.is_unfolded))
         self.text = MessageText()
         self.text.setAccessibleName("Reasoning")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1)
-        column.addWidget(self.header, 0, Qt.AlignmentFlag.AlignLeft)
-        body = QVBoxLayout()
-        body.setContentsMargins(SPACE_4, 0, 0, SPACE_1)
-        body.addWidget(self.text)
-        column.addLayout(body)
+        body = vbox(self.text, margins=(SPACE_4, 0, 0, SPACE_1))
+        vbox((self.header, 0, Qt.AlignmentFlag.AlignLeft), body, of=self, spacing=SPACE_1)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         theme_notifier().changed.connect(self.update)
         self.hide()
@@ -104,7 +98,6 @@ class ReasoningBlock(QWidget):
 
     def show_thought(self, thought: str, is_open: bool) -> None:
         """Show reasoning; `is_open`: it is still streaming."""
-        self._is_open = is_open
         if thought.startswith(self._shown):
             if thought != self._shown:
                 self.text.append(thought[len(self._shown) :])

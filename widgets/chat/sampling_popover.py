@@ -6,21 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal
-from PySide6.QtWidgets import (
-    QDoubleSpinBox,
-    QFormLayout,
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QLineEdit,
-    QPushButton,
-    QSpinBox,
-    QWidget,
-)
+from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QLineEdit, QSpinBox, QWidget
 
 from widgets.chat.records import PresetRecord, SamplingField
 from widgets.controls.buttons import IconButton
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.layouts import button, hbox, label
 from widgets.controls.popover import Popover
 from widgets.theme.theme import SPACE_1, SPACE_2, figure_font
 
@@ -38,64 +29,43 @@ class SamplingPopover(Popover):
     preset_deleted = Signal(str)
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        title = QLabel("Sampling")
-        title.setProperty("role", "title")
+        super().__init__(parent, "Sampling")
         self.presets = ElidedCombo()
         self.presets.setAccessibleName("Preset")
         self.presets.textActivated.connect(self._preset_activated)
         self._delete = IconButton("delete", "Delete preset", self._delete_preset)
-        choose = QHBoxLayout()
-        choose.setSpacing(SPACE_1)
-        choose.addWidget(self.presets, 1)
-        choose.addWidget(self._delete)
-        self._form = QFormLayout()
-        self._form.setHorizontalSpacing(SPACE_2 * 2)
-        self._form.setVerticalSpacing(SPACE_1)
+        self._form = QFormLayout(horizontalSpacing=2 * SPACE_2, verticalSpacing=SPACE_1)
         self._form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         self._boxes: dict[str, QSpinBox | QDoubleSpinBox] = {}
-        self._stop = QLineEdit()
-        self._stop.setPlaceholderText("none")
+        self._stop = QLineEdit(placeholderText="none")
         self._stop.setFixedWidth(_FIELD_WIDTH)
         self._stop.setAccessibleName("Stop sequences")
         self._stop.setToolTip("Generation stops before any of these. Separate them with commas")
         self._stop.editingFinished.connect(self._stop_edited)
-        self.name = QLineEdit()
-        self.name.setPlaceholderText("Preset name")
+        self.name = QLineEdit(placeholderText="Preset name", maxLength=40)
         self.name.setAccessibleName("Preset name")
-        self.name.setMaxLength(40)
-        self.save = QPushButton("Save preset")
-        self.save.clicked.connect(self._save_preset)
+        self.save = button("Save preset", self._save_preset)
         self.name.returnPressed.connect(self._save_preset)
         self.name.textChanged.connect(lambda text: self.save.setEnabled(bool(text.strip())))
         self.save.setEnabled(False)
-        keep = QHBoxLayout()
-        keep.setSpacing(SPACE_2)
-        keep.addWidget(self.name, 1)
-        keep.addWidget(self.save)
         line = QFrame()
         line.setProperty("line", True)
-        self.column.setSpacing(SPACE_2)
-        self.column.addWidget(title)
-        self.column.addLayout(choose)
+        self.column.addLayout(hbox((self.presets, 1), self._delete, spacing=SPACE_1))
         self.column.addLayout(self._form)
         self.column.addWidget(line)
-        self.column.addLayout(keep)
-        self._known: list[PresetRecord] = []
+        self.column.addLayout(hbox((self.name, 1), self.save))
 
     def first_field(self) -> QWidget:
         return self.presets
 
     def set_presets(self, presets: Sequence[PresetRecord], current: str) -> None:
         """Offer `presets`; `current` "" is none of them."""
-        self._known = list(presets)
         with QSignalBlocker(self.presets):
             self.presets.clear()
             for preset in presets:
                 self.presets.addItem(preset.name)
-                self.presets.setItemData(
-                    self.presets.count() - 1, preset.help, Qt.ItemDataRole.ToolTipRole
-                )
+                row = self.presets.count() - 1
+                self.presets.setItemData(row, preset.help, Qt.ItemDataRole.ToolTipRole)
             if not current:
                 self.presets.addItem(CUSTOM)
             self.presets.setCurrentText(current or CUSTOM)
@@ -119,15 +89,13 @@ class SamplingPopover(Popover):
 
     def _make_box(self, field: SamplingField) -> QSpinBox | QDoubleSpinBox:
         box: QSpinBox | QDoubleSpinBox
+        least, most, step = field.minimum, field.maximum, field.step
         if field.decimals:
-            box = QDoubleSpinBox()
-            box.setDecimals(field.decimals)
-            box.setRange(field.minimum, field.maximum)
-            box.setSingleStep(field.step)
+            box = QDoubleSpinBox(
+                decimals=field.decimals, minimum=least, maximum=most, singleStep=step
+            )
         else:
-            box = QSpinBox()
-            box.setRange(int(field.minimum), int(field.maximum))
-            box.setSingleStep(int(field.step))
+            box = QSpinBox(minimum=int(least), maximum=int(most), singleStep=int(step))
         box.valueChanged.connect(partial(self.changed.emit, field.name))
         box.setSpecialValueText(field.unset_text)
         box.setKeyboardTracking(False)
@@ -135,9 +103,9 @@ class SamplingPopover(Popover):
         box.setFixedWidth(_FIELD_WIDTH)
         box.setToolTip(field.help)
         box.setAccessibleName(field.label)
-        label = QLabel(field.label)
-        label.setToolTip(field.help)
-        self._form.addRow(label, box)
+        name = label(field.label)
+        name.setToolTip(field.help)
+        self._form.addRow(name, box)
         self._boxes[field.name] = box
         return box
 

@@ -14,14 +14,7 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer
 from PySide6.QtGui import QKeyEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QApplication,
-    QFrame,
-    QHBoxLayout,
-    QScrollArea,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QWidget
 
 from widgets.chat.message_view import (
     AssistantMessageView,
@@ -32,6 +25,7 @@ from widgets.chat.message_view import (
 from widgets.chat.reading_place import ReadingPlace
 from widgets.chat.records import MessageRecord
 from widgets.controls.buttons import JumpButton
+from widgets.controls.layouts import STRETCH, hbox, vbox
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
 COLUMN_WIDTH = 820
@@ -50,41 +44,35 @@ _NEAR = 24  # pixels from the end that count as the end
 class Transcript(QScrollArea):
     """`requests`: what the user asks of its messages."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__(widgetResizable=True)
         self.requests = MessageRequests(self)
         self.requests.edit_begun.connect(self._show_editor)
-        self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName("Conversation")
         self.setMinimumHeight(LEAST_HEIGHT)
         content = QWidget()
         content.setProperty("bare", True)
-        row = QHBoxLayout(content)
-        row.setContentsMargins(SIDE_MARGIN, SPACE_2, SIDE_MARGIN, SPACE_4)
-        row.addStretch(1)
         self._column_widget = QWidget()
         self._column_widget.setMaximumWidth(COLUMN_WIDTH)
-        row.addWidget(self._column_widget, 1000)
-        row.addStretch(1)
-        self._column = QVBoxLayout(self._column_widget)
-        self._column.setContentsMargins(0, 0, 0, 0)
-        self._column.setSpacing(SPACE_3)
-        self._column.addStretch(1)
+        self._margins = hbox(
+            STRETCH, (self._column_widget, 1000), STRETCH, of=content, spacing=-1,
+            margins=(SIDE_MARGIN, SPACE_2, SIDE_MARGIN, SPACE_4),
+        )  # fmt: skip
+        self._column = vbox(STRETCH, of=self._column_widget, spacing=SPACE_3)
         self.setWidget(content)
-        self._margins = row
         self._ids: list[str] = []  # of all records
         self._record_of: Callable[[int], MessageRecord] = list[MessageRecord]().__getitem__
         self._made: dict[int, MessageRecord] = {}  # those that were looked at
         self._places: dict[str, int] = {}  # of records by id
         self._first = 0  # record of the first view
         self._views: dict[str, MessageView] = {}  # in order, of a stretch of the records
-        self._follows = True
+        self.follows = True
+        """Whether new text scrolls into view."""
         self.is_moving = False
         """Views are added or removed while the visible ones keep their place."""
-        self._later = QTimer(self)
-        self._later.setSingleShot(True)
+        self._later = QTimer(self, singleShot=True)
         self._later.timeout.connect(self._tend)
         self._jump = JumpButton(self)
         self._jump.clicked.connect(self.jump_to_end)
@@ -95,13 +83,9 @@ class Transcript(QScrollArea):
 
     # Content ---------------------------------------------------------------------------------
 
-    def set_messages(self, records: Sequence[MessageRecord]) -> None:
-        """Show `records`. Views of messages that stay are kept, with their selection."""
-        self.set_rows([record.id for record in records], list(records).__getitem__)
-        self._made = dict(enumerate(records))  # what is appended goes there
-
     def set_rows(self, ids: Sequence[str], record_of: Callable[[int], MessageRecord]) -> None:
-        """The same for records that are made when they come near the screen."""
+        """Show records, which `record_of` makes when they come near the screen. Views of messages
+        that stay are kept, with their selection."""
         had_end = self._has_end
         is_same = self._ids[:1] == list(ids[:1])
         shown = [i for i, view_id in enumerate(ids) if view_id in self._views] if is_same else []
@@ -123,7 +107,7 @@ class Transcript(QScrollArea):
             else:
                 view.show_record(self._record(place))
         self._sort_views()
-        if self._follows and not self._has_end:
+        if self.follows and not self._has_end:
             self.jump_to_end()
         self._tend_soon()
 
@@ -156,7 +140,7 @@ class Transcript(QScrollArea):
     def paint_now(self, view: QWidget) -> None:
         """Lay out and paint changes without waiting for the event loop."""
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
-        if self._follows:
+        if self.follows:
             self.jump_to_end()
         view.repaint()
 
@@ -184,7 +168,7 @@ class Transcript(QScrollArea):
             return
         if message_id not in self._views:
             self._show_stretch(place - FIRST // 3, place + FIRST)
-        self._follows = False
+        self.follows = False
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         view = self._views[message_id]
         self.unmark()
@@ -201,7 +185,7 @@ class Transcript(QScrollArea):
 
     def _show_editor(self, message_id: str) -> None:
         """Scroll to the editor of a message that has just opened."""
-        self._follows = False
+        self.follows = False
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         self.ensureWidgetVisible(self._views[message_id], 0, SPACE_4)
 
@@ -213,15 +197,10 @@ class Transcript(QScrollArea):
 
     # Scrolling -------------------------------------------------------------------------------
 
-    @property
-    def follows(self) -> bool:
-        """Whether new text scrolls into view."""
-        return self._follows
-
     def jump_to_end(self) -> None:
         if not self._has_end:
             self._show_stretch(len(self._ids) - FIRST, len(self._ids))
-        self._follows = True
+        self.follows = True
         bar = self.verticalScrollBar()
         bar.setValue(bar.maximum())
         self._jump.hide()
@@ -230,7 +209,7 @@ class Transcript(QScrollArea):
     def jump_to_start(self) -> None:
         if self._first:
             self._show_stretch(0, FIRST)
-        self._follows = False
+        self.follows = False
         self.verticalScrollBar().setValue(0)
         self._tend_soon()
 
@@ -239,7 +218,7 @@ class Transcript(QScrollArea):
         # the column keeps its place when the scroll bar appears
         taken = bar.sizeHint().width() if high > 0 else 0
         self._margins.setContentsMargins(SIDE_MARGIN, SPACE_2, SIDE_MARGIN - taken, SPACE_4)
-        if self._follows:
+        if self.follows:
             bar.setValue(high)
         self._show_jump()
         self._tend_soon()
@@ -248,13 +227,13 @@ class Transcript(QScrollArea):
         if self.is_moving:
             return
         bar = self.verticalScrollBar()
-        self._follows = self._has_end and value >= bar.maximum() - _NEAR
+        self.follows = self._has_end and value >= bar.maximum() - _NEAR
         self._show_jump()
         self._tend_soon()
 
     def _show_jump(self) -> None:
         bar = self.verticalScrollBar()
-        self._jump.setVisible(not self._follows and bar.maximum() > 0)
+        self._jump.setVisible(not self.follows and bar.maximum() > 0)
         self._jump.place(self.viewport().geometry())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -326,7 +305,7 @@ class Transcript(QScrollArea):
         self.is_moving = True
         do()
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
-        bar.setValue(bar.maximum() if self._follows else self.top_of(held) - place)
+        bar.setValue(bar.maximum() if self.follows else self.top_of(held) - place)
         self.is_moving = False
 
     def _insert(self, place: int) -> None:

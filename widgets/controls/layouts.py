@@ -62,6 +62,13 @@ def _filled(layout: L, items: tuple[Item, ...], spacing: int, margins: Margins) 
     return layout
 
 
+def label(text: str = "", role: str = "") -> QLabel:
+    """A label in a `role` of the stylesheet."""
+    made = QLabel(text)
+    made.setProperty("role", role)
+    return made
+
+
 def wrapped(role: str = "", text: str = "") -> QLabel:
     """A plain-text label with word wrap that adapts to the available width."""
     label = QLabel(text)

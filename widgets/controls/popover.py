@@ -5,8 +5,9 @@ from __future__ import annotations
 import shiboken6
 from PySide6.QtCore import QEvent, QObject, QPoint, Qt
 from PySide6.QtGui import QHideEvent, QKeyEvent
-from PySide6.QtWidgets import QApplication, QDockWidget, QFrame, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QDockWidget, QFrame, QWidget
 
+from widgets.controls.layouts import label, vbox
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
 
@@ -19,12 +20,15 @@ class Popover(QFrame):
     platform can, and drop-down lists inside them would close them.
     """
 
-    def __init__(self, parent: QWidget) -> None:
+    def __init__(self, parent: QWidget, title: str = "") -> None:
         super().__init__(parent)
         self.setProperty("panel", True)
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
-        self.column = QVBoxLayout(self)
-        self.column.setContentsMargins(SPACE_3, SPACE_3, SPACE_3, SPACE_3)
+        self.column = vbox(of=self, margins=(SPACE_3, SPACE_3, SPACE_3, SPACE_3))
+        if title:
+            self.setAccessibleName(title)
+            self.title = label(title, "title")
+            self.column.addWidget(self.title)
         self._button: QWidget | None = None
         self.hide()
 

@@ -33,13 +33,6 @@ class Attachment(NamedTuple):
     def num_bytes(self) -> int:
         return len(self.text.encode())
 
-    def stored(self) -> dict[str, str]:
-        return {"name": self.name, "text": self.text}
-
-    @classmethod
-    def of(cls, stored: Mapping[str, str]) -> Attachment:
-        return cls(stored["name"], stored["text"])
-
 
 def may_be_text(path: Path) -> bool:
     """Folders and weights are models to open, not texts to attach."""

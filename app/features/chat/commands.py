@@ -43,7 +43,7 @@ def chat_commands(page: ChatPage) -> list[Command]:
             lambda: controller.is_busy,
         ),
         command(
-            "regenerate", "Send or regenerate", page.send_or_regenerate, "Ctrl+Return",
+            "regenerate", "Send or regenerate", page.composer.send_or_regenerate, "Ctrl+Return",
             "regenerate", "reply",
         ),
         command("edit", "Edit last message", page.edit_last, "Ctrl+E", "edit", "reply"),

@@ -5,33 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import Signal
 
 from app.features.chat.attachments import Attachment
 from app.features.chat.conversation import Conversation, Message, Role, State, title_of
 from app.features.chat.figures import Figures, passages_before
-from app.features.chat.generation import ChatEngine, Generation
+from app.features.chat.generation import Generation
 from app.features.chat.library import ChatLibrary
 from app.features.chat.reply_data import ReplyTokens
 from app.features.chat.sampling import Preset, sampling_to_dict, with_field
 from app.features.chat.saving import storable
+from app.link.bridge import EngineBridge
 from app.storage import ChatStore, StorageError
 from engine.sampling_params import SamplingParams
-from widgets.tokens.record import TokenRecord
-
-
-class Exchange(NamedTuple):
-    """A prompt and its reply. `tokens`: all of the reply's, or none."""
-
-    prompt: str
-    text: str
-    state: State
-    sampling: SamplingParams
-    figures: Figures | None = None
-    model: str = ""
-    tokens: tuple[TokenRecord, ...] = ()
 
 
 class ChatController(ChatLibrary):
@@ -41,8 +29,8 @@ class ChatController(ChatLibrary):
     text_returned = Signal(str, str, object)  # text, attachments: could not be stored
     presets_changed = Signal()
 
-    def __init__(self, engine: ChatEngine, store: ChatStore, parent: QObject | None = None) -> None:
-        super().__init__(store, parent)
+    def __init__(self, engine: EngineBridge, store: ChatStore) -> None:
+        super().__init__(store)
         self.engine = engine
         self.generation = Generation(engine, self.saver, self.tokens, self.times, self)
 
@@ -57,10 +45,6 @@ class ChatController(ChatLibrary):
         """The title of the conversation that a request's reply belongs to."""
         conversation = self.generation.conversation_of(reply_id)
         return conversation.title if conversation is not None else reply_id[:8]
-
-    def has_times(self, reply_id: str) -> bool:
-        """Whether the latency of a reply is known."""
-        return self.generation.times_of(reply_id) is not None or self.times.has(reply_id)
 
     @property
     def is_busy(self) -> bool:
@@ -90,23 +74,32 @@ class ChatController(ChatLibrary):
         if not (text or attachments) or self.is_busy:
             return False
         last = self.current.last
-        stored = tuple(attachment.stored() for attachment in attachments)
+        stored = tuple(attachment._asdict() for attachment in attachments)
         self.current.draft = storable(left)  # stored together with what is sent
         self._ask(self.current, last.id if last else None, text, stored)
         return True
 
-    def keep_exchange(self, exchange: Exchange) -> None:
-        """Make a conversation of a prompt and a reply from elsewhere, and open it."""
-        made = Conversation(sampling=exchange.sampling, title=title_of(exchange.prompt))
-        user = made.add(Role.USER, None, storable(exchange.prompt))
-        reply = made.add(Role.ASSISTANT, user.id, exchange.text)
-        reply.state, reply.figures = exchange.state, exchange.figures
+    def keep_exchange(
+        self,
+        prompt: str,
+        text: str,
+        state: State,
+        sampling: SamplingParams,
+        figures: Figures | None,
+        tokens: ReplyTokens | None,
+    ) -> None:
+        """Make a conversation of a prompt and a reply from elsewhere, and open it. `tokens`: all of
+        the reply's, or none."""
+        made = Conversation(sampling=sampling, title=title_of(prompt))
+        user = made.add(Role.USER, None, storable(prompt))
+        reply = made.add(Role.ASSISTANT, user.id, text)
+        reply.state, reply.figures = state, figures
         future = self._store.add_messages(made.record(), user.record(), reply.record())
         self._loaded.add(made.id)
         self._conversations[made.id] = made
         self.saver.watch(future, partial(self._after_keeping, made))
-        if exchange.tokens:
-            self.tokens.keep(reply.id, ReplyTokens(exchange.model, exchange.tokens))
+        if tokens is not None:
+            self.tokens.keep(reply.id, tokens)
         self.list_changed.emit()
         self.open(made.id)
 
@@ -227,7 +220,7 @@ class ChatController(ChatLibrary):
             conversation.title = Conversation().title
         self.messages_changed.emit(conversation.id)
         self.list_changed.emit()
-        given = [Attachment.of(stored) for stored in messages[0].attachments]
+        given = [Attachment(**stored) for stored in messages[0].attachments]
         if text or given:
             self.text_returned.emit(self._reachable(conversation).id, text, given)
 
@@ -241,12 +234,12 @@ class ChatController(ChatLibrary):
     def set_sampling(self, name: str, value: Any) -> None:
         """Change one sampling setting of the current conversation."""
         self.current.sampling = with_field(self.current.sampling, name, value)
-        same = [p.name for p in self._presets if p.params == self.current.sampling]
+        same = [p.name for p in self.presets if p.params == self.current.sampling]
         self.current.preset = same[0] if same else ""
         self._settings_changed()
 
     def apply_preset(self, name: str) -> None:
-        for preset in self._presets:
+        for preset in self.presets:
             if preset.name == name:
                 self.current.sampling, self.current.preset = preset.params, name
                 self._settings_changed()
@@ -254,11 +247,11 @@ class ChatController(ChatLibrary):
     def save_preset(self, name: str) -> None:
         """Save the current sampling settings under `name`. Built-in names are refused."""
         name = " ".join(name.split())
-        if not name or any(p.name.lower() == name.lower() and not p.is_own for p in self._presets):
+        if not name or any(p.name.lower() == name.lower() and not p.is_own for p in self.presets):
             return
         params = self.current.sampling
-        self._presets = [p for p in self._presets if p.name != name]
-        self._presets.append(Preset(name, "Your preset.", params, is_own=True))
+        self.presets = [p for p in self.presets if p.name != name]
+        self.presets.append(Preset(name, "Your preset.", params, is_own=True))
         future = self._store.save_preset(name, sampling_to_dict(params))
         self.saver.watch(future, self.saver.report)
         self.current.preset = name
@@ -267,8 +260,8 @@ class ChatController(ChatLibrary):
 
     def delete_preset(self, name: str) -> None:
         """Delete one of the user's presets; conversations keep their settings."""
-        if any(p.name == name and p.is_own for p in self._presets):
-            self._presets = [p for p in self._presets if p.name != name]
+        if any(p.name == name and p.is_own for p in self.presets):
+            self.presets = [p for p in self.presets if p.name != name]
             self.saver.watch(self._store.delete_preset(name), self.saver.report)
             if self.current.preset == name:
                 self.current.preset = ""

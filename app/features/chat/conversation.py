@@ -14,11 +14,11 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from app.features.chat.attachments import message_content
-from app.features.chat.figures import Figures, Passage, Passages, as_stored
+from app.features.chat.figures import Figures, Passage, Passages
 from app.features.chat.sampling import DEFAULT, sampling_from_dict, sampling_to_dict
 from app.storage.records import StoredConversation, StoredMessage
 from engine.errors import ErrorInfo
@@ -79,9 +79,9 @@ class Message:
         return StoredMessage(
             self.id, self.conversation_id, self.parent_id, self.role.value, self.text,
             self.state.value, self.shown, self.created,
-            self.figures.as_dict() if self.figures else None,
+            asdict(self.figures) if self.figures else None,
             self.error._asdict() if self.error else None, self.attachments,
-            as_stored(self.passages),
+            tuple(passage._asdict() for passage in self.passages),
         )  # fmt: skip
 
     @classmethod

@@ -47,10 +47,8 @@ class Draft(QObject):
         self, controller: ChatController, composer: Composer, notice: Notice, parent: QWidget
     ) -> None:
         super().__init__(parent)
-        self._controller = controller
-        self._composer = composer
-        self._notice = notice
-        self._window = parent
+        self._controller, self._window = controller, parent
+        self._composer, self._notice = composer, notice
         self._kept: dict[str, list[Attachment]] = {}  # of the other conversations
         self._shown = controller.current
         composer.set_text(self._shown.draft)
@@ -58,19 +56,16 @@ class Draft(QObject):
         self._counts: dict[str, int] = {}  # text -> tokens, of what is here
         self._asked: dict[str, str] = {}  # key -> text
         self._keys = itertools.count()
-        self._later = QTimer(self)
-        self._later.setSingleShot(True)
-        self._later.setInterval(COUNT_DELAY_MS)
+        self._later = QTimer(self, singleShot=True, interval=COUNT_DELAY_MS)
         self._later.timeout.connect(self.count)
-        self._pause = QTimer(self)
-        self._pause.setSingleShot(True)
+        self._pause = QTimer(self, singleShot=True)
         self._pause.timeout.connect(self.keep)
         self._written_since = 0.0
-        composer.text_changed.connect(self._later.start)
-        composer.text_changed.connect(self._keep_soon)
-        composer.files_given.connect(self.add_files)
+        composer.input.textChanged.connect(self._later.start)
+        composer.input.textChanged.connect(self._keep_soon)
+        composer.input.files_given.connect(self.add_files)
         composer.attach_requested.connect(self.choose_files)
-        composer.attachment_removed.connect(self.remove)
+        composer.files.removed.connect(self.remove)
         controller.engine.tokens_counted.connect(self._counted)
         controller.engine.state_changed.connect(lambda state: self._forget_counts())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -55,9 +55,6 @@ class Figures:
     @property
     def num_context_tokens(self) -> int:
         return self.num_prompt_tokens + self.num_given_tokens + self.num_tokens
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Figures:
@@ -269,7 +266,3 @@ def note_of(passages: Passages) -> str:
         return ""
     later = (f"from token {p.num_tokens + 1:,} on in {p.precision}" for p in passages[1:])
     return f"Written in {passages[0].precision}, {', '.join(later)}."
-
-
-def as_stored(passages: Sequence[Passage]) -> tuple[Mapping[str, Any], ...]:
-    return tuple(passage._asdict() for passage in passages)

@@ -8,15 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Qt, Signal
-from PySide6.QtWidgets import (
-    QDialog,
-    QDialogButtonBox,
-    QFileDialog,
-    QLabel,
-    QPushButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFileDialog, QLabel, QWidget
 
 from app.features.chat.controller import ChatController
 from app.features.chat.files import Bundle, ChatFileError, collect, dump, keep, parse
@@ -25,10 +17,42 @@ from app.features.chat.markdown import as_markdown, from_markdown
 from app.link.tasks import run_task
 from app.storage import ChatStore, StorageError, StoredConversation, StoredMessage
 from engine.errors import ErrorInfo, InferdeckError
+from widgets.controls.layouts import vbox
 from widgets.theme.theme import SPACE_3, SPACE_4, restyle
 
 JSON, MARKDOWN = "Chats with all branches (*.json)", "Current branch (*.md)"
+IMPORTED, ALL = "Chats (*.json *.md)", "inferdeck-chats"
 LARGEST_IMPORT = 512 * 2**20
+
+
+def ask_for_file(
+    parent: QWidget,
+    title: str,
+    filters: Sequence[str],
+    chosen: Callable[[str], object],
+    name: str | None = None,
+    folder: str = "",
+) -> QFileDialog:
+    """Open a dialog for a file, whose path `chosen` gets: one to read, or one to write, which is
+    called `name` unless the user changes it."""
+    dialog = QFileDialog(parent, title, folder)
+    dialog.setNameFilters(list(filters))
+    if name is None:
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+    else:
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+        dialog.setDefaultSuffix(_suffix(filters[0]))
+        dialog.filterSelected.connect(lambda kind: dialog.setDefaultSuffix(_suffix(kind)))
+        dialog.selectFile(name)
+    dialog.fileSelected.connect(chosen)
+    dialog.finished.connect(dialog.deleteLater)
+    dialog.open()
+    return dialog
+
+
+def _suffix(name_filter: str) -> str:
+    """Of "Text (*.md)": "md"."""
+    return name_filter.rpartition("*.")[2].rstrip(")")
 
 
 class ChatTransfer(QObject):
@@ -49,45 +73,24 @@ class ChatTransfer(QObject):
         conversation = self._controller.conversation(conversation_id)
         if conversation is None or not conversation.is_stored:
             return None
-        dialog = self._dialog("Export chat", [JSON, MARKDOWN])
-        dialog.selectFile(file_name(conversation.title))
-        dialog.fileSelected.connect(lambda path: self.write(path, [conversation_id]))
-        return dialog
+        write = lambda path: self.write(path, [conversation_id])
+        name = file_name(conversation.title)
+        return ask_for_file(self._window, "Export chat", [JSON, MARKDOWN], write, name)
 
     def export_all(self) -> QFileDialog:
         """Ask for a file, then write every chat, also archived ones, as JSON."""
-        dialog = self._dialog("Export all chats", [JSON])
-        dialog.selectFile("inferdeck-chats")
         ids = [c.id for c in (*self._controller.conversations, *self._controller.archived)]
-        dialog.fileSelected.connect(lambda path: self.write(path, ids))
-        return dialog
+        write = lambda path: self.write(path, ids)
+        return ask_for_file(self._window, "Export all chats", [JSON], write, ALL)
 
     def save_copy(self, ids: Sequence[str], saved: Callable[[], object]) -> QFileDialog:
         """Ask for a file, then write these chats as JSON; `saved` is called after success."""
-        dialog = self._dialog("Save chats", [JSON])
-        dialog.selectFile("inferdeck-chats")
-        dialog.fileSelected.connect(lambda path: self.write(path, ids, saved))
-        return dialog
+        write = lambda path: self.write(path, ids, saved)
+        return ask_for_file(self._window, "Save chats", [JSON], write, ALL)
 
     def import_some(self) -> QFileDialog:
         """Ask for a file, then add its chats."""
-        dialog = self._dialog("Import chats", ["Chats (*.json *.md)", "All files (*)"])
-        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptOpen)
-        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.fileSelected.connect(self.read)
-        return dialog
-
-    def _dialog(self, title: str, filters: Sequence[str]) -> QFileDialog:
-        dialog = QFileDialog(self._window, title)
-        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
-        dialog.setNameFilters(list(filters))
-        dialog.setDefaultSuffix("json")
-        dialog.filterSelected.connect(
-            lambda chosen: dialog.setDefaultSuffix("md" if chosen == MARKDOWN else "json")
-        )
-        dialog.finished.connect(dialog.deleteLater)
-        dialog.open()
-        return dialog
+        return ask_for_file(self._window, "Import chats", [IMPORTED, "All files (*)"], self.read)
 
     # The work ----------------------------------------------------------------------------------
 
@@ -198,25 +201,17 @@ class UnsavedDialog(QDialog):
     def __init__(self, text: str, save: str, parent: QWidget) -> None:
         super().__init__(parent)
         self.setWindowTitle("Save chats?")
-        self.text = QLabel(text)
-        self.text.setWordWrap(True)
-        self.text.setTextFormat(Qt.TextFormat.PlainText)
+        self.text = QLabel(text, wordWrap=True, textFormat=Qt.TextFormat.PlainText)
         self.text.setMinimumWidth(400)
-        buttons = QDialogButtonBox()
-        self.save, self.leave = QPushButton(save), QPushButton("Close without saving")
-        self.stay = QPushButton("Cancel")
+        buttons, roles = QDialogButtonBox(), QDialogButtonBox.ButtonRole
+        self.stay = buttons.addButton("Cancel", roles.RejectRole)
+        self.leave = buttons.addButton("Close without saving", roles.ActionRole)
         restyle(self.leave, kind="danger")
-        roles = QDialogButtonBox.ButtonRole
-        buttons.addButton(self.stay, roles.RejectRole)
-        buttons.addButton(self.leave, roles.ActionRole)
-        buttons.addButton(self.save, roles.ActionRole)
-        buttons.rejected.connect(self.reject)
+        self.save = buttons.addButton(save, roles.ActionRole)
         self.save.setDefault(True)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
-        column.setSpacing(SPACE_3)
-        column.addWidget(self.text)
-        column.addWidget(buttons)
+        buttons.rejected.connect(self.reject)
+        margins = (SPACE_4, SPACE_4, SPACE_4, SPACE_4)
+        vbox(self.text, buttons, of=self, spacing=SPACE_3, margins=margins)
 
 
 class FileRecovery(QObject):

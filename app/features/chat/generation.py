@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from PySide6.QtCore import QObject, Signal
@@ -14,47 +13,14 @@ from app.features.chat.figures import Figures, Progress, followed, records_of
 from app.features.chat.reply_data import ReplyTokens
 from app.features.chat.saving import ReplyStore, Saver
 from app.features.models.precision import precision_words
-from engine.config import EngineConfig
+from app.link.bridge import EngineBridge
 from engine.errors import ErrorInfo
-from engine.messages import EngineCrashed, OutputEvent, Prompt, RequestFailed
-from engine.sampling_params import SamplingParams
-from engine.snapshot import FinishReason, ModelInfo, RequestTimes
+from engine.messages import EngineCrashed, OutputEvent, RequestFailed
+from engine.snapshot import FinishReason, RequestTimes
 from widgets.tokens.record import TokenRecord
-
-
-class ChatEngine(Protocol):
-    """What a chat needs of an engine; `app.link.bridge.EngineBridge` is one. Commands return at
-    once, results arrive by signals in the thread of the window. `state` is one of "no model",
-    "loading", "ready", "crashed"."""
-
-    outputs: Any  # Signal(list[OutputEvent])
-    request_failed: Any  # Signal(RequestFailed)
-    crashed: Any  # Signal(EngineCrashed)
-    state_changed: Any  # Signal(state): before the event's own signal
-    tokens_counted: Any  # Signal(TokensCounted)
-    loaded: Any  # Signal(Loaded)
-    model: ModelInfo | None
-    config: EngineConfig | None
-
-    @property
-    def is_ready(self) -> bool: ...
-    @property
-    def state(self) -> str: ...
-    def add_request(
-        self,
-        request_id: str,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        begin_with: tuple[int, ...] = (),
-    ) -> None: ...
-    def abort(self, request_id: str) -> None: ...
-    def count_tokens(self, key: str, text: str) -> None: ...
-
 
 STATUS_INTERVAL_S = 1.0
 """Figures of open replies are refreshed this often, all at once."""
-
-KEPT_TIMES = 500
 
 _ENDS = {
     FinishReason.STOP: State.COMPLETE,
@@ -89,21 +55,18 @@ class Generation(QObject):
 
     def __init__(
         self,
-        engine: ChatEngine,
+        engine: EngineBridge,
         saver: Saver,
         tokens: ReplyStore[ReplyTokens],
         times: ReplyStore[RequestTimes],
         parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)
-        self._engine = engine
-        self._saver = saver
-        self._tokens = tokens
-        self._kept_times = times
+        self._engine, self._saver = engine, saver
+        self._tokens, self._times = tokens, times
         self._open: dict[str, OpenReply] = {}
         # by reply, to name requests; weak: a deleted conversation drops out
         self._conversations = WeakValueDictionary[str, Conversation]()
-        self._times: dict[str, RequestTimes] = {}  # of the last replies, oldest first
         self._shown_at = 0.0
         engine.outputs.connect(self._on_outputs)
         engine.request_failed.connect(self._on_failed)
@@ -123,10 +86,6 @@ class Generation(QObject):
     def conversation_of(self, reply_id: str) -> Conversation | None:
         """The conversation of a reply that was started in this session."""
         return self._conversations.get(reply_id)
-
-    def times_of(self, reply_id: str) -> RequestTimes | None:
-        """Times of one of the last `KEPT_TIMES` replies of this session, on the engine's clock."""
-        return self._times.get(reply_id)
 
     def start(self, conversation: Conversation, reply: Message) -> None:
         """Send the request for `reply`, now or once a model is loaded."""
@@ -153,17 +112,17 @@ class Generation(QObject):
 
     def _send(self, entry: OpenReply) -> None:
         if entry.reply.opening and entry.model != self._model_name:
-            self._finish(entry, State.ERROR, _other_tokens(entry.model, self._model_name))
+            wanted, found = entry.model or "a closed model", self._model_name
+            cause = f"This branch starts with tokens of {wanted}, but {found} is open."
+            remedy = "Open the model of the reply, then start the branch again."
+            self._finish(entry, State.ERROR, ErrorInfo(cause, remedy))
             return
         entry.is_sent, entry.model = True, self._model_name
         entry.reply.state = State.STREAMING
-        conversation = entry.conversation
-        prompt = conversation.prompt_for(entry.reply)
-        opening = entry.reply.opening
-        entry.tokens = list(opening)
-        self._engine.add_request(
-            entry.reply.id, prompt, conversation.sampling, tuple(t.token_id for t in opening)
-        )
+        entry.tokens = list(entry.reply.opening)
+        prompt, sampling = entry.conversation.prompt_for(entry.reply), entry.conversation.sampling
+        begin_with = tuple(token.token_id for token in entry.tokens)
+        self._engine.add_request(entry.reply.id, prompt, sampling, begin_with)
         self._changed(entry)
 
     def _on_state(self, state: object) -> None:
@@ -199,10 +158,7 @@ class Generation(QObject):
             num_given = len(entry.reply.opening)
             entry.reply.figures = Figures.of(last, entry.progress.num_tokens, name, num_given)
             if last.times is not None and last.times.tokens:
-                self._times[entry.reply.id] = last.times
-                self._kept_times.keep(entry.reply.id, last.times)
-                if len(self._times) > KEPT_TIMES:
-                    del self._times[next(iter(self._times))]
+                self._times.keep(entry.reply.id, last.times)
             self._finish(entry, _ENDS[last.finish_reason], last.error)
             return
         self._saver.touch(entry.reply)
@@ -259,10 +215,3 @@ class Generation(QObject):
 
     def _changed(self, entry: OpenReply) -> None:
         self.reply_changed.emit(entry.conversation.id, entry.reply.id)
-
-
-def _other_tokens(wanted: str, found: str) -> ErrorInfo:
-    return ErrorInfo(
-        f"This branch starts with tokens of {wanted or 'a closed model'}, but {found} is open.",
-        "Open the model of the reply, then start the branch again.",
-    )

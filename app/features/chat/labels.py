@@ -64,11 +64,11 @@ def message_record(
         error=(error.cause, error.remedy) if error else None,
         version=version,
         num_versions=count,
-        has_latency=controller.has_times(message.id),
+        has_latency=controller.times.has(message.id),
         has_tokens=controller.tokens.has(message.id),
         attachments=tuple(
             AttachmentRecord(a.name, format_bytes(a.num_bytes), a.text)
-            for a in map(Attachment.of, message.attachments)
+            for a in (Attachment(**stored) for stored in message.attachments)
         ),
         marks=marks_of(message.passages),
         note=note_of(message.passages),

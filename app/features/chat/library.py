@@ -41,19 +41,21 @@ class ChatLibrary(QObject):
     deleted = Signal(str, str)  # id, title: can be undone until `purge`
     was_archived = Signal(str, str)  # id, title
 
-    def __init__(self, store: ChatStore, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, store: ChatStore) -> None:
+        super().__init__()
         self._store = store
         self.saver = Saver(store, self)
         self.tokens = ReplyStore[ReplyTokens](
             self.saver, "tokens", store.messages_with_tokens, store.packed_tokens,
             ReplyTokens.unpack, lambda reply_id, tokens: store.save_tokens(reply_id, tokens.pack),
+            num_cached=8,
         )  # fmt: skip
         self.times = ReplyStore[RequestTimes](
             self.saver, "latency", store.messages_with_times, store.packed_times, unpack_times,
             lambda reply_id, times: store.save_times(reply_id, lambda: pack_times(times)),
+            num_cached=500,
         )  # fmt: skip
-        self._presets: list[Preset] = built_in_presets()
+        self.presets: list[Preset] = built_in_presets()
         self._conversations: dict[str, Conversation] = {}
         self._deleted: dict[str, Conversation] = {}
         self._loaded: set[str] = set()  # conversations whose messages were read
@@ -63,7 +65,10 @@ class ChatLibrary(QObject):
             for record in store.conversations():
                 self._conversations[record.id] = made = Conversation.from_record(record)
                 made.draft = drafts.get(record.id, "")
-            self._presets += _own_presets(store)
+            self.presets += [
+                Preset(name, "Your preset.", sampling_from_dict(values), is_own=True)
+                for name, values in store.presets().items()
+            ]
         except InferdeckError as error:
             self._report_read(error)
         self.current = self._new = self._make_new()
@@ -97,10 +102,6 @@ class ChatLibrary(QObject):
                 return unlisted
         return self._conversations.get(conversation_id)
 
-    @property
-    def presets(self) -> list[Preset]:
-        return list(self._presets)
-
     def search(self, query: str) -> list[Found]:
         """Every title and message that contains every word of `query`."""
         try:
@@ -115,10 +116,9 @@ class ChatLibrary(QObject):
             conversation = self._conversations.get(hit.conversation_id)
             if conversation is not None:
                 numbers[conversation.id] += 1
-                place = numbers[conversation.id], counts[conversation.id]
-                found.append(
-                    Found(conversation, hit.message_id or "", hit.snippet, hit.marks, place)
-                )
+                place, message_id = numbers[conversation.id], hit.message_id or ""
+                of_all = (place, counts[conversation.id])
+                found.append(Found(conversation, message_id, hit.snippet, hit.marks, of_all))
         return found
 
     # Conversations ---------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class ChatLibrary(QObject):
         return new
 
     def _make_new(self) -> Conversation:
-        preset = next(p for p in self._presets if p.name == DEFAULT_PRESET)
+        preset = next(p for p in self.presets if p.name == DEFAULT_PRESET)
         return Conversation(sampling=preset.params, preset=preset.name)
 
     def _show(self, conversation: Conversation) -> None:
@@ -304,10 +304,3 @@ class ChatLibrary(QObject):
         self.saver.report(
             error if isinstance(error, StorageError) else StorageError(error.cause, error.remedy)
         )
-
-
-def _own_presets(store: ChatStore) -> list[Preset]:
-    return [
-        Preset(name, "Your preset.", sampling_from_dict(values), is_own=True)
-        for name, values in store.presets().items()
-    ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication, QKeyEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QStackedLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QStackedLayout, QWidget
 
 from app.features.chat.commands import chat_commands
 from app.features.chat.controller import ChatController
@@ -27,8 +27,9 @@ from widgets.chat.reasoning import without_reasoning
 from widgets.chat.records import AttachmentRecord
 from widgets.chat.sampling_popover import SamplingPopover
 from widgets.chat.transcript import COLUMN_WIDTH, SIDE_MARGIN, Transcript
+from widgets.controls.layouts import STRETCH, hbox, vbox
 from widgets.controls.notice import Notice, Toast
-from widgets.theme.theme import SPACE_2, SPACE_3
+from widgets.theme.theme import SPACE_3
 
 
 class ChatPage(QWidget):
@@ -72,23 +73,12 @@ class ChatPage(QWidget):
         self.draft = Draft(controller, self.composer, self.context_notice, self)
         self.file = FilePopover(self)
         self.setAcceptDrops(True)
-        self._lay_out()
+        self.panes = ChatPanes(self.list, self._conversation_widget())
+        hbox(self.panes, of=self)
         self.toast = Toast(self.stage)
         self.recovery = FileRecovery(controller, self.transfer, self.toast.show_message, self)
         self._connect_widgets()
         self._presenter = Presenter(self)
-
-    # For the window --------------------------------------------------------------------------
-
-    def set_suggestions(self, suggestions: Sequence[tuple[str, str]]) -> None:
-        """(title, prompt) of the cards in an empty conversation."""
-        self.empty.set_suggestions(suggestions)
-
-    def set_model_notice(
-        self, text: str, action_text: str = "", callback: Callable[[], object] | None = None
-    ) -> None:
-        """A line about the model above the conversation; "" for none."""
-        self.model_notice.say(text, action_text, callback)
 
     def actions(self) -> list[Command]:  # type: ignore[override]
         """Commands for the menus and shortcuts of the window."""
@@ -105,22 +95,10 @@ class ChatPage(QWidget):
         self.panes.show_list()
         self.list.focus_search()
 
-    def send(self, text: str) -> None:
-        """Send the draft."""
-        if self.controller.send(text, self.draft.attachments):
-            self.draft.clear()
-
-    def send_suggestion(self, text: str) -> None:
-        """Send another text; the draft stays."""
-        left = self.composer.text
+    def send(self, text: str, left: str = "") -> None:
+        """Send the files of the draft with `text`; `left` stays as the draft."""
         if self.controller.send(text, self.draft.attachments, left):
             self.draft.clear(left)
-
-    def send_or_regenerate(self) -> None:
-        if self.composer.is_empty:
-            self.controller.regenerate()
-        else:
-            self.composer.send()
 
     def edit_last(self) -> None:
         own = [m for m in self.controller.current.path() if m.role is Role.USER]
@@ -197,12 +175,6 @@ class ChatPage(QWidget):
 
     # Layout ----------------------------------------------------------------------------------
 
-    def _lay_out(self) -> None:
-        self.panes = ChatPanes(self.list, self._conversation_widget())
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.addWidget(self.panes)
-
     def _conversation_widget(self) -> QWidget:
         self.stage = QWidget()
         self.stack = QStackedLayout(self.stage)
@@ -210,28 +182,13 @@ class ChatPage(QWidget):
         self.stack.addWidget(self.transcript)
         column = QWidget()
         column.setMaximumWidth(COLUMN_WIDTH + 2 * SIDE_MARGIN)
-        inner = QVBoxLayout(column)
-        inner.setContentsMargins(SIDE_MARGIN, 0, SIDE_MARGIN, SPACE_3)
-        inner.addWidget(self.file_notice)
-        inner.addWidget(self.context_notice)
-        inner.addWidget(self.composer)
-        centred = QHBoxLayout()
-        centred.addStretch(1)
-        centred.addWidget(column, 1000)
-        centred.addStretch(1)
-        notices = QVBoxLayout()
-        notices.setContentsMargins(SPACE_3, SPACE_3, SPACE_3, 0)
-        notices.setSpacing(SPACE_2)
-        notices.addWidget(self.problem_notice)
-        notices.addWidget(self.transfer_notice)
-        notices.addWidget(self.model_notice)
+        asking = (self.file_notice, self.context_notice, self.composer)
+        vbox(*asking, of=column, spacing=-1, margins=(SIDE_MARGIN, 0, SIDE_MARGIN, SPACE_3))
+        notices = (self.problem_notice, self.transfer_notice, self.model_notice)
+        above = vbox(*notices, margins=(SPACE_3, SPACE_3, SPACE_3, 0))
+        below = hbox(STRETCH, (column, 1000), STRETCH, spacing=-1)
         made = QWidget()
-        outer = QVBoxLayout(made)
-        outer.setContentsMargins(0, 0, 0, 0)
-        outer.setSpacing(SPACE_2)
-        outer.addLayout(notices)
-        outer.addWidget(self.stage, 1)
-        outer.addLayout(centred)
+        vbox(above, (self.stage, 1), below, of=made)
         made.setMinimumWidth(CONVERSATION_WIDTH)
         return made
 
@@ -242,10 +199,10 @@ class ChatPage(QWidget):
         self.list.opened.connect(self._open)
         self.list.hit_opened.connect(self._open_hit)
         self.composer.send_requested.connect(self.send)
-        self.composer.edit_last_requested.connect(self.edit_last)
-        self.composer.sampling_requested.connect(self.open_sampling)
-        self.composer.system_prompt_requested.connect(self.open_system_prompt)
-        self.empty.chosen.connect(self.send_suggestion)
+        self.composer.input.edit_last.connect(self.edit_last)
+        self.composer.sampling.clicked.connect(self.open_sampling)
+        self.composer.system_prompt.clicked.connect(self.open_system_prompt)
+        self.empty.chosen.connect(lambda text: self.send(text, self.composer.text))
         self.transcript.requests.link.connect(self.open_link)
         self.transcript.requests.branches.connect(self.open_branches)
         self.transcript.requests.file.connect(self._open_file)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QSize, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QSplitter, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 
 from widgets.controls.buttons import IconButton
+from widgets.controls.layouts import STRETCH, hbox, vbox
 from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, theme_notifier
@@ -26,23 +27,19 @@ class ChatPanes(QWidget):
     def __init__(self, conversations: QWidget, conversation: QWidget) -> None:
         super().__init__()
         self.list_wanted = True
-        self._is_narrow = self._is_list_in_front = False
+        self.is_narrow = False
+        """Whether list and conversation do not fit side by side."""
+        self._is_list_in_front = False
         self._list_width = LIST_WIDTH
         self._list, self._conversation = _panel(conversations), _panel(conversation)
-        self._splitter = QSplitter(Qt.Orientation.Horizontal)
-        self._splitter.setHandleWidth(SPACE_2)
-        self._splitter.setChildrenCollapsible(False)
+        self._splitter = QSplitter(handleWidth=SPACE_2, childrenCollapsible=False)
         self._splitter.addWidget(self._list)
         self._splitter.addWidget(self._conversation)
         self._splitter.setStretchFactor(1, 1)
         self._splitter.setSizes([LIST_WIDTH, 4 * LIST_WIDTH])
-        self._splitter.splitterMoved.connect(self._on_moved)
+        self._splitter.splitterMoved.connect(self._keep_width)
         self.strip = self._make_strip()
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(SPACE_2)
-        row.addWidget(self.strip)
-        row.addWidget(self._splitter, 1)
+        hbox(self.strip, (self._splitter, 1), of=self)
         theme_notifier().changed.connect(self._fit)
         self._show_panes()
 
@@ -53,26 +50,17 @@ class ChatPanes(QWidget):
         set_key_tip(new, "New chat", "chat.new")
         strip = QFrame()
         strip.setProperty("panel", True)
-        column = QVBoxLayout(strip)
-        column.setContentsMargins(SPACE_1, SPACE_2, SPACE_1, SPACE_2)
-        column.setSpacing(SPACE_1)
-        column.addWidget(self.list_button)
-        column.addWidget(new)
-        column.addStretch(1)
+        margins = (SPACE_1, SPACE_2, SPACE_1, SPACE_2)
+        vbox(self.list_button, new, STRETCH, of=strip, spacing=SPACE_1, margins=margins)
         return strip
 
     @property
-    def is_narrow(self) -> bool:
-        """Whether list and conversation do not fit side by side."""
-        return self._is_narrow
-
-    @property
     def is_list_shown(self) -> bool:
-        return self._is_list_in_front if self._is_narrow else self.list_wanted
+        return self._is_list_in_front if self.is_narrow else self.list_wanted
 
     def toggle(self) -> None:
         """Show or hide the list. In a narrow window that is temporary, not a choice."""
-        if self._is_narrow:
+        if self.is_narrow:
             self._is_list_in_front = not self._is_list_in_front
         else:
             self.list_wanted = not self.list_wanted
@@ -100,27 +88,25 @@ class ChatPanes(QWidget):
     def _fit(self) -> None:
         beside = scaled(CONVERSATION_WIDTH)
         least = self._list.minimumSizeHint().width() + SPACE_2 + beside
-        if (self.width() < least) is not self._is_narrow:
-            self._is_narrow, self._is_list_in_front = self.width() < least, False
+        if (self.width() < least) is not self.is_narrow:
+            self.is_narrow, self._is_list_in_front = self.width() < least, False
             self._show_panes()
 
     def _show_panes(self) -> None:
-        self.strip.setVisible(self._is_narrow)
+        self.strip.setVisible(self.is_narrow)
         self._list.setVisible(self.is_list_shown)
         self._conversation.setVisible(not self._is_list_in_front)
-        if not self._is_narrow:
+        if not self.is_narrow:
             rest = max(1, self.width() - self._list_width - SPACE_2)
             self._splitter.setSizes([self._list_width, rest])
         self.changed.emit()
 
-    def _on_moved(self, position: int) -> None:
+    def _keep_width(self, position: int) -> None:
         self._list_width = position
 
 
 def _panel(inside: QWidget) -> QFrame:
     frame = QFrame()
     frame.setProperty("panel", True)
-    column = QVBoxLayout(frame)
-    column.setContentsMargins(0, 0, 0, 0)
-    column.addWidget(inside)
+    vbox(inside, of=frame)
     return frame

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices
@@ -12,6 +13,7 @@ from PySide6.QtWidgets import QMessageBox, QWidget
 
 from app.features.chat.controller import ChatController
 from app.features.chat.reply_data import ReplyTokens
+from app.features.chat.saving import ReplyStore
 from engine.errors import ErrorInfo
 from engine.snapshot import RequestTimes, StepRecord
 from widgets.chat.message_view import AssistantMessageView
@@ -28,30 +30,40 @@ Say = Callable[[str], object]
 
 
 class ReplyPopover(ABC):
-    """Opens a popover at a button below a reply, for replies that have its data."""
+    """Opens a popover at a button below a reply, for replies that have its data in `store`."""
 
     popover: Popover
 
-    def __init__(self, controller: ChatController, transcript: Transcript, say: Say) -> None:
-        self._controller, self._transcript, self._say = controller, transcript, say
+    def __init__(
+        self, controller: ChatController, store: ReplyStore[Any], transcript: Transcript, say: Say
+    ) -> None:
+        self._controller, self._store = controller, store
+        self._transcript, self._say = transcript, say
 
     @abstractmethod
-    def has(self, message_id: str) -> bool: ...
+    def _open(self, message_id: str, view: AssistantMessageView, data: Any) -> None: ...
 
-    @abstractmethod
-    def show(self, message_id: str) -> None: ...
+    def show(self, message_id: str) -> None:
+        """Open it, or close it where it is open."""
+        if not self.popover.isHidden():
+            self.popover.hide()
+        elif self._store.has(message_id):
+            self._store.read(
+                self._controller, message_id, partial(self._found, message_id), self._refuse
+            )
 
     def show_last(self) -> None:
         """Open it for the last reply of the conversation that has the data."""
-        known = [m.id for m in self._controller.current.path() if self.has(m.id)]
+        known = [m.id for m in self._controller.current.path() if self._store.has(m.id)]
         if known:
             self._transcript.reveal(known[-1])
             self.show(known[-1])
 
-    def _view(self, message_id: str) -> AssistantMessageView | None:
-        """None also where another chat was opened meanwhile."""
+    def _found(self, message_id: str, data: Any) -> None:
         view = self._transcript.view(message_id)
-        return view if isinstance(view, AssistantMessageView) else None
+        # another chat may have been opened meanwhile, or the popover
+        if isinstance(view, AssistantMessageView) and self.popover.isHidden():
+            self._open(message_id, view, data)
 
     def _refuse(self, error: ErrorInfo) -> None:
         self._say(f"{error.cause} {error.remedy}")
@@ -72,34 +84,19 @@ class ReplyLatencyPopover(ReplyPopover):
         steps: Steps,
     ) -> None:
         """`name_of`: how the user knows a request."""
-        super().__init__(controller, transcript, say)
+        super().__init__(controller, controller.times, transcript, say)
         self._steps = steps
         self.popover = LatencyPopover(parent)
         self.popover.name = name_of
 
-    def has(self, message_id: str) -> bool:
-        return self._controller.has_times(message_id)
-
-    def show(self, message_id: str) -> None:
-        """A reply of an earlier session has its own times, but no steps."""
-        times = self._controller.generation.times_of(message_id)
-        if not self.popover.isHidden():
-            self.popover.hide()
-        elif times is not None:
-            steps = self._steps(times.arrival, times.tokens[-1].time)
-            self._open(message_id, steps, times)
-        elif self.has(message_id):
-            self._controller.times.read(
-                self._controller, message_id, partial(self._open, message_id, ()), self._refuse
-            )
-
-    def _open(self, message_id: str, steps: Sequence[StepRecord], times: RequestTimes) -> None:
-        view = self._view(message_id)
-        if not times.tokens:
+    def _open(self, message_id: str, view: AssistantMessageView, data: RequestTimes) -> None:
+        if not data.tokens:
             self._say("This reply has no tokens to time. Regenerate it.")
-        elif view is not None:
-            self.popover.show_latency(reply_latency(message_id, times, steps))
-            self.popover.toggle_at(view.latency)
+            return
+        # a reply of an earlier session arrives at 0, and has no steps
+        steps = self._steps(data.arrival, data.tokens[-1].time) if data.arrival else ()
+        self.popover.show_latency(reply_latency(message_id, data, steps))
+        self.popover.toggle_at(view.latency)
 
 
 class ReplyTokensPopover(ReplyPopover):
@@ -110,30 +107,17 @@ class ReplyTokensPopover(ReplyPopover):
     def __init__(
         self, controller: ChatController, transcript: Transcript, parent: QWidget, say: Say
     ) -> None:
-        super().__init__(controller, transcript, say)
+        super().__init__(controller, controller.tokens, transcript, say)
         self._shown_id = ""
         self.popover = TokensPopover(parent)
         self.popover.branch_wanted.connect(
             lambda index, token_id: controller.branch_from_token(self._shown_id, index, token_id)
         )
 
-    def has(self, message_id: str) -> bool:
-        return self._controller.tokens.has(message_id)
-
-    def show(self, message_id: str) -> None:
-        if not self.popover.isHidden():
-            self.popover.hide()
-        elif self.has(message_id):
-            self._controller.tokens.read(
-                self._controller, message_id, partial(self._open, message_id), self._refuse
-            )
-
-    def _open(self, message_id: str, tokens: ReplyTokens) -> None:
-        view = self._view(message_id)
-        if view is not None and self.popover.isHidden():
-            self._shown_id = message_id
-            self.popover.show_tokens(tokens.records, self._controller.branch_refusal(message_id))
-            self.popover.toggle_at(view.tokens)
+    def _open(self, message_id: str, view: AssistantMessageView, data: ReplyTokens) -> None:
+        self._shown_id = message_id
+        self.popover.show_tokens(data.records, self._controller.branch_refusal(message_id))
+        self.popover.toggle_at(view.tokens)
 
 
 def open_link(address: str, parent: QWidget, refuse: Say, asks: bool) -> None:
@@ -146,13 +130,11 @@ def open_link(address: str, parent: QWidget, refuse: Say, asks: bool) -> None:
     if not asks:
         QDesktopServices.openUrl(url)
         return
-    box = QMessageBox(parent)
+    box = QMessageBox(parent, icon=QMessageBox.Icon.Question, textFormat=Qt.TextFormat.PlainText)
     box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-    box.setIcon(QMessageBox.Icon.Question)
     box.setWindowTitle("Open link")
     box.setText(f"Open {url.host()} in the browser?")
     box.setInformativeText(url.toDisplayString())
-    box.setTextFormat(Qt.TextFormat.PlainText)
     opens = box.addButton("Open", QMessageBox.ButtonRole.AcceptRole)
     box.addButton(QMessageBox.StandardButton.Cancel)
     opens.clicked.connect(lambda: QDesktopServices.openUrl(url))

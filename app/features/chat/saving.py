@@ -15,8 +15,6 @@ from app.storage import NEW, ChatStore, StorageError
 from engine.errors import ErrorInfo
 
 SAVE_INTERVAL_MS = 1000
-NUM_CACHED = 8
-"""Replies whose data stay in memory."""
 
 Done = Callable[[StorageError | None], None]
 Data = TypeVar("Data")
@@ -40,8 +38,7 @@ class Saver(QObject):
         self._drafts: dict[str, Conversation] = {}  # whose drafts could not be saved
         # queued also for a future that has already ended: `done` never runs inside `watch`
         self._ended.connect(self._call, Qt.ConnectionType.QueuedConnection)
-        self._timer = QTimer(self)
-        self._timer.setInterval(SAVE_INTERVAL_MS)
+        self._timer = QTimer(self, interval=SAVE_INTERVAL_MS)
         self._timer.timeout.connect(self.save)
 
     def watch(self, future: Future, done: Done) -> None:
@@ -145,9 +142,11 @@ class ReplyStore(Generic[Data]):
         load: Callable[[str], bytes | None],
         unpack: Callable[[bytes], Data],
         save: Callable[[str, Data], Future],
+        num_cached: int,
     ) -> None:
-        """`find`: the replies of a conversation that have it; `unpack` may raise ValueError."""
-        self._saver, self._name = saver, name
+        """`find`: the replies of a conversation that have it; `unpack` may raise ValueError;
+        `num_cached`: replies whose data stay in memory."""
+        self._saver, self._name, self._num_cached = saver, name, num_cached
         self._find, self._load, self._unpack, self._save = find, load, unpack, save
         self._known: set[str] = set()
         self._cache: dict[str, Data] = {}  # the last used last
@@ -206,7 +205,7 @@ class ReplyStore(Generic[Data]):
     def _remember(self, reply_id: str, data: Data) -> None:
         self._cache.pop(reply_id, None)
         self._cache[reply_id] = data
-        while len(self._cache) > NUM_CACHED:
+        if len(self._cache) > self._num_cached:
             del self._cache[next(iter(self._cache))]
 
 

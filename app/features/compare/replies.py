@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from statistics import median
 
-from app.features.chat.controller import Exchange
+from app.features.chat.controller import ChatController
 from app.features.chat.conversation import State
 from app.features.chat.figures import Figures, records_of
+from app.features.chat.reply_data import ReplyTokens
 from engine.errors import ErrorInfo
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
@@ -175,15 +176,9 @@ def name_of(request_id: str) -> str:
     return "comparison" if kind == COMPARE else ""
 
 
-def exchange_of(reply: Reply, model: str) -> Exchange:
-    """A reply that has ended, written by `model`."""
+def keep_as_chat(chats: ChatController, reply: Reply, model: str) -> None:
+    """Make a chat of a reply that has ended, written by `model`."""
     has_all = len(reply.tokens) == reply.num_tokens > 0
-    return Exchange(
-        reply.prompt,
-        reply.text,
-        State.COMPLETE if reply.is_done else State.STOPPED,
-        reply.params,
-        reply.figures,
-        model,
-        tuple(reply.tokens) if has_all else (),
-    )
+    tokens = ReplyTokens(model, tuple(reply.tokens)) if has_all else None
+    state = State.COMPLETE if reply.is_done else State.STOPPED
+    chats.keep_exchange(reply.prompt, reply.text, state, reply.params, reply.figures, tokens)

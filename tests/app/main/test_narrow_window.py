@@ -30,8 +30,8 @@ def usual_text(qapp: QApplication) -> Iterator[None]:
 @pytest.fixture
 def page(application: Application) -> ChatPage:
     page = application.pages.chat_page
-    page.set_suggestions([("A title of a few words", "And a question.")] * 6)
-    page.set_model_notice(REMARK, "Open a model…", lambda: None)
+    page.empty.set_suggestions([("A title of a few words", "And a question.")] * 6)
+    page.model_notice.say(REMARK, "Open a model…", lambda: None)
     return page
 
 

@@ -461,7 +461,7 @@ def test_a_reply_says_where_its_time_went(qtbot: QtBot, application: Application
     ask(application, "What is TTFT?", max_tokens=32)
     text = wait_for_end(qtbot, application)
     message = reply(application)
-    figures, times = message.figures, application.pages.chat.generation.times_of(message.id)
+    figures, times = message.figures, application.pages.chat.times.of(message.id)
     assert text and figures is not None and times is not None
     last = times.tokens[-1].time
     qtbot.waitUntil(lambda: bool(views.steps_between(last - 1e-3, last)), timeout=5000)

@@ -59,7 +59,7 @@ def test_a_growing_source_with_a_mark_is_what_the_whole_one_is(
     stream = StreamingMarkdown()
     for place in range(0, len(marked), size):
         stream.append(marked[place : place + size])
-    assert stream.items == parse(marked)
+    assert stream.items_from(0) == parse(marked)
 
 
 def test_a_mark_after_which_nothing_stands_is_not_shown() -> None:

@@ -193,15 +193,15 @@ def test_code_has_a_header_with_its_language(qtbot: QtBot) -> None:
     qtbot.addWidget(text)
     text.resize(400, 50)
     text.set_markdown("```rust\nfn main() {}\n```\n\n```\nplain\n```")
-    assert [h._label.text() for h in text._headers] == ["rust", "text"]
-    assert [h._text() for h in text._headers] == ["fn main() {}", "plain"]
+    assert [h.language.text() for h in text._headers] == ["rust", "text"]
+    assert [h.code() for h in text._headers] == ["fn main() {}", "plain"]
     assert text._headers[1].y() > text._headers[0].y() + text._headers[0].height()
     text.set_markdown("no code")
     assert text._headers == []
 
 
 def headers_of(text: MessageText) -> list[tuple]:
-    return [(h._label.text(), h._text(), h.geometry().getRect()) for h in text._headers]
+    return [(h.language.text(), h.code(), h.geometry().getRect()) for h in text._headers]
 
 
 def test_headers_stand_where_they_belong_however_the_text_came(qtbot: QtBot) -> None:

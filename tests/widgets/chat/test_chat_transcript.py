@@ -27,11 +27,15 @@ def records(count: int) -> list[MessageRecord]:
     ]
 
 
+def show(transcript: Transcript, messages: list[MessageRecord]) -> None:
+    transcript.set_rows([message.id for message in messages], messages.__getitem__)
+
+
 def shown(qtbot: QtBot, messages: list[MessageRecord]) -> Transcript:
     transcript = Transcript()
     qtbot.addWidget(transcript)
     transcript.resize(600, 400)
-    transcript.set_messages(messages)
+    show(transcript, messages)
     transcript.show()
     bar = transcript.verticalScrollBar()
     qtbot.waitUntil(lambda: bar.maximum() > 0 and bar.value() == bar.maximum())
@@ -82,7 +86,7 @@ def ids(transcript: Transcript) -> list[str]:
 def test_a_long_conversation_opens_with_a_screen_of_views(qtbot: QtBot) -> None:
     transcript = Transcript()
     qtbot.addWidget(transcript)
-    transcript.set_messages(records(300))
+    show(transcript, records(300))
     assert ids(transcript) == [f"m{n}" for n in range(300 - FIRST, 300)]
 
 
@@ -154,10 +158,10 @@ def test_views_of_messages_that_stay_are_kept(qtbot: QtBot) -> None:
     transcript = shown(qtbot, messages)
     settle(qtbot, transcript)
     kept = transcript.view("m1")
-    transcript.set_messages([*messages[:2], MessageRecord("x", True, "another")])
+    show(transcript, [*messages[:2], MessageRecord("x", True, "another")])
     assert transcript.view("m1") is kept and transcript.view("m3") is None
     assert ids(transcript) == ["m0", "m1", "x"]
-    transcript.set_messages([MessageRecord("other", True, "another conversation")])
+    show(transcript, [MessageRecord("other", True, "another conversation")])
     assert ids(transcript) == ["other"]
 
 
@@ -174,7 +178,7 @@ def test_the_composer_grows_to_eight_lines(qtbot: QtBot) -> None:
     assert heights[MAX_LINES - 1] == heights[-1]
     always = Qt.ScrollBarPolicy.ScrollBarAlwaysOff
     assert composer.input.verticalScrollBarPolicy() != always
-    composer.clear()
+    composer.set_text("")
     assert composer.input.height() == heights[0]
 
 

@@ -223,7 +223,7 @@ def test_the_meter_counts_what_is_written_and_warns(qtbot: QtBot, chat: Chat) ->
     qtbot.waitUntil(lambda: "8,192" in chat.page.context_notice.text())
     assert "about 8,804 tokens" in chat.page.context_notice.text()
     assert len(chat.engine.counted[-1]) <= 2**16
-    chat.page.composer.clear()
+    chat.page.composer.set_text("")
     qtbot.waitUntil(chat.page.context_notice.isHidden)
 
 
@@ -272,7 +272,7 @@ def test_a_message_that_was_refused_is_counted_and_said_to_be_in_the_way(
     qtbot.waitUntil(lambda: "+ about 8,001 of" in chat.page.composer.context_text())
     assert chat.page.composer.meter.accessibleDescription().startswith("8,804 of 8,192")
     assert "8,192" in chat.page.context_notice.text()
-    chat.page.composer.clear()
+    chat.page.composer.set_text("")
     qtbot.waitUntil(lambda: "+ about 8,000 of" in chat.page.composer.context_text())
     assert not chat.page.context_notice.isHidden()
     view = chat.page.transcript.views[-2]

@@ -470,12 +470,12 @@ def test_the_system_prompt_is_sent_and_kept(chat: Chat) -> None:
 
 def test_suggestions_and_the_notice_of_the_model(chat: Chat) -> None:
     called: list[str] = []
-    chat.page.set_suggestions([("Count", "Count to ten."), ("TTFT", "What is TTFT?")])
-    chat.page.set_model_notice("A small model.", "Open a model…", lambda: called.append("open"))
+    chat.page.empty.set_suggestions([("Count", "Count to ten."), ("TTFT", "What is TTFT?")])
+    chat.page.model_notice.say("A small model.", "Open a model…", lambda: called.append("open"))
     assert not chat.page.model_notice.isHidden()
     chat.page.model_notice._action.click()
     assert called == ["open"]
-    chat.page.set_model_notice("")
+    chat.page.model_notice.say("")
     assert chat.page.model_notice.isHidden()
     chat.page.empty.cards[1].chosen.emit("What is TTFT?")
     chat.settle()

@@ -55,7 +55,7 @@ def ask(made: Chat) -> str:
 def test_the_latency_of_a_reply_opens_after_a_restart(qtbot: QtBot, tmp_path: Path) -> None:
     with chat_in(tmp_path) as made:
         request = ask(made)
-        before = made.controller.generation.times_of(request)
+        before = made.controller.times.of(request)
         assert before is not None
     with chat_in(tmp_path) as made:
         made.controller.open(made.controller.conversations[0].id)
@@ -76,8 +76,7 @@ def test_the_latency_of_a_reply_opens_after_a_restart(qtbot: QtBot, tmp_path: Pa
 
 def test_times_that_cannot_be_read_show_an_error(qtbot: QtBot, chat: Chat) -> None:
     request = ask(chat)
-    chat.controller.generation._times.clear()  # as after a restart
-    chat.controller.times._cache.clear()
+    chat.controller.times._cache.clear()  # as after a restart
     chat.store.save_times(request, lambda: b"damaged").result(5)
     said: list[str] = []
     chat.page.latency._say = said.append

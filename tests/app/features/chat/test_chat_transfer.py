@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -62,7 +62,7 @@ def bundles(draw: st.DrawFn) -> Bundle:
                 f"m{number}", "c", parent, role, draw(TEXT),
                 draw(st.sampled_from([s.value for s in State if not s.is_open])),
                 draw(st.integers(0, 9)), draw(MOMENT),
-                draw(st.none() | st.just(Figures(3, 4, 0, "m", ttft_ms=0.1).as_dict())),
+                draw(st.none() | st.just(asdict(Figures(3, 4, 0, "m", ttft_ms=0.1)))),
                 draw(st.none() | st.fixed_dictionaries({"cause": TEXT, "remedy": TEXT})),
                 tuple(draw(st.lists(attachment, max_size=2))),
             )

@@ -137,7 +137,7 @@ def test_a_new_chat_that_was_left_is_gone_on_with(chat: Chat) -> None:
     chat.page.new_chat()
     assert (chat.controller.current.id, chat.page.composer.text) == (begun, "Begun")
     assert chat.controller.current.sampling.max_tokens == 99
-    chat.page.composer.clear()
+    chat.page.composer.set_text("")
     chat.controller.open(chat.page.list.records[0].id)
     chat.page.new_chat()
     assert chat.controller.current.sampling.max_tokens == 77  # as of a new one
