@@ -40,6 +40,10 @@ class InvalidRequestError(InferdeckError):
     """A request with invalid parameters, or one that never fits."""
 
 
+class ContextLengthError(InvalidRequestError):
+    """A request that is longer than the context or the KV cache."""
+
+
 class CheckpointError(InferdeckError):
     """An incomplete, damaged or inconsistent model folder."""
 

@@ -30,7 +30,7 @@ from app.server.bodies import (
     plain_messages,
 )
 from app.server.body_reader import BodyReader
-from app.server.call import Call
+from app.server.call import Call, new_call_id
 from app.server.call_log import CallLog, Logged, arrival_of
 from app.server.connection import Guard
 from app.server.errors import SERVER_ERROR, ApiError
@@ -132,12 +132,10 @@ class Api:
         model, _ = self._gate.serving()
         params, prompts = body.sampling(self._options.limits), body.prompts(self._options.limits)
         encoded, tokenizer = await self._tokens.encode(model, prompts, params)
-        call = Call(prefix, self._name_of(model), encoded, body, arrival=arrival)
+        call = Call(new_call_id(prefix), self._name_of(model), encoded, body, arrival=arrival)
         outputs = self._gate.send(call.requests(), self._options.limits.max_queued)
-        made = shape(call, tokenizer.token_bytes)
-        if body.stream:
-            return StreamedReply(outputs, made, usage_at_end=body.usage_at_end)
-        return Reply(outputs, made)
+        answer = StreamedReply if body.stream else Reply
+        return answer(outputs, shape(call, tokenizer.token_bytes))
 
     # -- what serves ------------------------------------------------------------------------
 

@@ -19,10 +19,10 @@ from app.server.attach_permissions import Offers
 from app.server.attach_session import Session
 from app.server.gate import EngineGate
 from app.server.options import ServerOptions
-from app.wire.codec import CancelLoad, History, WireCommand
+from app.wire.codec import CancelLoad, WireCommand
 from app.wire.protocol import MAX_WINDOWS, SESSION_S, VERSION, Hello, ProtocolError, Welcome
 from engine import messages as m
-from engine.errors import ConfigError, ErrorInfo
+from engine.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +75,7 @@ class Hub:
         session = Session()
         self._sessions[session.id] = session
         for event in self._gate.attach_state.told():
-            if isinstance(event, History):
-                session.tell(self._offers.told_history(event))
-            else:
-                session.tell(self._offers.told(event))
+            session.tell(self._offers.told(event))
         return session, self._welcome(session, resumed=False)
 
     def _welcome(self, session: Session, *, resumed: bool) -> Welcome:
@@ -168,7 +165,7 @@ class Hub:
         if asked:
             session.num_asked -= 1
         session.tell(event)
-        if session.is_full:
+        if session.queue.is_full:
             log.warning("disconnected a window that reads too slowly")
             self.forget(session)
 
@@ -187,13 +184,13 @@ class Hub:
             return
         if isinstance(command, m.Abort) and not self._runs(command.request_id):
             return  # it has just ended
-        refusal = permissions.refusal(command, self._options, session.requests)
         try:
-            if refusal is not None:
-                raise refusal
+            permissions.check_allowed(command, self._options, session.requests)
             self._obey(session, command)
         except ConfigError as error:
-            self._refuse(session, command, error.info())
+            loaded = self._gate.attach_state.loaded
+            for event in permissions.refused(command, error.info(), loaded):
+                session.tell(self._offers.told(event))
 
     def _obey(self, session: Session, command: WireCommand) -> None:
         """Raises ConfigError in words for the window."""
@@ -256,8 +253,3 @@ class Hub:
         if session.num_asked >= MAX_ASKED:
             raise ConfigError("Too many queries are pending.", "Try again shortly.")
         session.num_asked += 1
-
-    def _refuse(self, session: Session, command: WireCommand, error: ErrorInfo) -> None:
-        loaded = self._gate.attach_state.loaded
-        for event in permissions.refused(command, error, loaded):
-            session.tell(self._offers.told(event))

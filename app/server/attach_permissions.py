@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from app.wire.protocol import Offer
 from engine import messages as m
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo
-from engine.snapshot import EngineSnapshot, ModelInfo
+from engine.snapshot import ModelInfo
 
 _CONTROLS = (m.Load, m.Unload, m.Reconfigure, m.MeasurePeaks, CancelLoad)
 _LOOK_ONLY = (
@@ -24,15 +24,11 @@ _LOOK_ONLY = (
 )
 
 
-def refusal(
-    command: WireCommand, options: ServerOptions, own: Collection[str]
-) -> ConfigError | None:
-    """Why a window with the requests `own` may not give `command`."""
-    if options.allows_control:
-        return None
-    if isinstance(command, m.Abort) and command.request_id in own:
-        return None
-    return ConfigError(*_LOOK_ONLY) if isinstance(command, (*_CONTROLS, m.Abort)) else None
+def check_allowed(command: WireCommand, options: ServerOptions, own: Collection[str]) -> None:
+    """Raises ConfigError where a window with the requests `own` may not give `command`."""
+    is_of_others = isinstance(command, m.Abort) and command.request_id not in own
+    if not options.allows_control and (is_of_others or isinstance(command, _CONTROLS)):
+        raise ConfigError(*_LOOK_ONLY)
 
 
 def check_request(command: m.AddRequest, limits: Limits) -> None:
@@ -125,35 +121,22 @@ class Offers:
                 found[name] = self.path_of(found[name])
         return found
 
-    def told_history(self, history: History) -> History:
-        """With names in place of paths."""
+    def told(self, message: Any) -> Any:
+        """An event, or the history, with names in place of paths."""
         if self.trusts_paths:
-            return history
-        return history._replace(past=tuple(map(self._snapshot, history.past)))
-
-    def told(self, event: m.Event) -> m.Event:
-        """What the engine says, with names in place of paths."""
-        if self.trusts_paths:
-            return event
-        match event:
-            case m.SnapshotEvent(snapshot):
-                return m.SnapshotEvent(self._snapshot(snapshot))
-            case m.Loaded(config, model):
-                config, model = self._config(config), self._model(model)
-                return dataclasses.replace(event, config=config, model=model)
-            case m.Reconfigured(config):
-                changed = None if event.model is None else self._model(event.model)
-                return dataclasses.replace(event, config=self._config(config), model=changed)
-            case m.MadeRoom():
-                return dataclasses.replace(event, model=self._model(event.model))
-            case m.ReconfigureFailed():
-                return dataclasses.replace(event, config=self._config(event.config))
-            case m.LoadFailed() if event.serving is not None:
-                return dataclasses.replace(event, serving=self.add(event.serving))
-        return event
-
-    def _snapshot(self, s: EngineSnapshot) -> EngineSnapshot:
-        return dataclasses.replace(s, config=self._config(s.config), model=self._model(s.model))
+            return message
+        if isinstance(message, History):
+            return message._replace(past=tuple(map(self.told, message.past)))
+        named: dict[str, Callable[[Any], Any]] = {
+            "config": self._config, "model": self._model, "serving": self.add,
+            "snapshot": self.told,
+        }  # fmt: skip
+        changes = {
+            field: name(value)
+            for field, name in named.items()
+            if (value := getattr(message, field, None)) is not None
+        }
+        return dataclasses.replace(message, **changes) if changes else message
 
     def _config(self, config: EngineConfig) -> EngineConfig:
         before, told = self._last

@@ -19,14 +19,7 @@ from app.server.attach_state import MAX_STEPS
 from app.wire.codec import EventWriter, Message, WireEvent
 from app.wire.sequencer import Sequencer
 from app.wire.snapshots import merge_snapshots
-from engine.messages import (
-    EngineCrashed,
-    Loaded,
-    LoadProgress,
-    OutputEvent,
-    SnapshotEvent,
-    Unloaded,
-)
+from engine import messages as m
 from engine.snapshot import EngineSnapshot
 
 MERGE_AT = 1000
@@ -39,7 +32,7 @@ class EventQueue:
     def __init__(self) -> None:
         self._events: deque[WireEvent] = deque()
         self._snapshot: EngineSnapshot | None = None
-        self._progress: LoadProgress | None = None
+        self._progress: m.LoadProgress | None = None
         self._merge_at = MERGE_AT
         self._weight = 0
         self.is_urgent = False
@@ -50,22 +43,23 @@ class EventQueue:
 
     @property
     def is_full(self) -> bool:
+        """Whether more waits for the window than it may cost."""
         return len(self._events) > MAX_EVENTS or self._weight > MAX_WEIGHT
 
     def put(self, event: WireEvent) -> None:
         match event:
-            case SnapshotEvent(snapshot):
+            case m.SnapshotEvent(snapshot):
                 before = self._snapshot
                 both = [snapshot] if before is None else [before, snapshot]
                 self._snapshot = merge_snapshots(both, MAX_STEPS) if before else snapshot
                 return
-            case LoadProgress():
+            case m.LoadProgress():
                 self._progress = event
                 return
-            case OutputEvent():
+            case m.OutputEvent():
                 self.is_urgent |= event.is_first or event.finish_reason is not None
                 self._weight += _weight(event)
-            case Loaded() | Unloaded() | EngineCrashed():
+            case m.Loaded() | m.Unloaded() | m.EngineCrashed():
                 self._snapshot = None  # it tells of the model before
                 self.is_urgent = True
             case _:
@@ -80,7 +74,7 @@ class EventQueue:
         """The next to send, which leaves the box."""
         if self._events:
             event = self._events.popleft()
-            if isinstance(event, OutputEvent):
+            if isinstance(event, m.OutputEvent):
                 self._weight -= _weight(event)
             return event
         self.is_urgent = False
@@ -90,7 +84,7 @@ class EventQueue:
             return progress
         if self._snapshot is not None:
             snapshot, self._snapshot = self._snapshot, None
-            return SnapshotEvent(snapshot)
+            return m.SnapshotEvent(snapshot)
         return None
 
     def _settle_progress(self) -> None:
@@ -99,7 +93,7 @@ class EventQueue:
             self._progress = None
 
 
-def _weight(event: OutputEvent) -> int:
+def _weight(event: m.OutputEvent) -> int:
     logprobs = sum(20 + 20 * len(p.alternatives) for p in event.logprobs)
     return len(event.text) + len(event.token_ids) + logprobs
 
@@ -107,9 +101,9 @@ def _weight(event: OutputEvent) -> int:
 def _merged(events: deque[WireEvent]) -> deque[WireEvent]:
     """Between two events that are no outputs, one output of each request."""
     made: deque[WireEvent] = deque()
-    run: dict[str, list[OutputEvent]] = {}
+    run: dict[str, list[m.OutputEvent]] = {}
     for event in events:
-        if isinstance(event, OutputEvent):
+        if isinstance(event, m.OutputEvent):
             run.setdefault(event.request_id, []).append(event)
         else:
             made.extend(map(_joined, run.values()))
@@ -119,7 +113,7 @@ def _merged(events: deque[WireEvent]) -> deque[WireEvent]:
     return made
 
 
-def _joined(events: list[OutputEvent]) -> OutputEvent:
+def _joined(events: list[m.OutputEvent]) -> m.OutputEvent:
     """The last with the text of all. What was drafted in each is not told any more."""
     if len(events) == 1:
         return events[0]
@@ -151,7 +145,7 @@ class Session:
         self.line: object | None = None
         self.cut_at: float | None = None
         self.is_ended = False
-        self._queue = EventQueue()
+        self.queue = EventQueue()
         self._writer = EventWriter()
         self._changed = asyncio.Event()
 
@@ -160,20 +154,15 @@ class Session:
         return 0.0 if self.cut_at is None else time.monotonic() - self.cut_at
 
     @property
-    def is_full(self) -> bool:
-        """Whether more waits for the window than it may cost."""
-        return self._queue.is_full
-
-    @property
     def may_send(self) -> bool:
-        return bool(self._queue) and self.sequencer.has_room
+        return bool(self.queue) and self.sequencer.has_room
 
     @property
     def is_urgent(self) -> bool:
-        return self._queue.is_urgent and self.sequencer.has_room
+        return self.queue.is_urgent and self.sequencer.has_room
 
     def tell(self, event: WireEvent) -> None:
-        self._queue.put(event)
+        self.queue.put(event)
         self._changed.set()
 
     def heard(self) -> None:
@@ -192,7 +181,7 @@ class Session:
         """The next that waits, numbered."""
         messages: list[Message] = []
         size = 0
-        while size < PIECE_BYTES and (event := self._queue.next()) is not None:
+        while size < PIECE_BYTES and (event := self.queue.next()) is not None:
             message = self._writer.write(event)
             messages.append(message)
             size += len(message[1])

@@ -32,7 +32,8 @@ class AttachState:
     """Follows the engine's events, all of them in order."""
 
     def __init__(self) -> None:
-        self._loaded: m.Loaded | None = None
+        self.loaded: m.Loaded | None = None
+        """As the engine is now: its settings may have changed since."""
         self._progress: m.LoadProgress | None = None
         self._crashed: m.EngineCrashed | None = None
         self._peaks: m.PeaksMeasured | None = None
@@ -41,11 +42,6 @@ class AttachState:
         self._ttft: deque[Sample] = deque(maxlen=MAX_STEPS)
         self._itl: deque[Sample] = deque(maxlen=MAX_STEPS)
         self._past: deque[EngineSnapshot] = deque(maxlen=MAX_PAST)
-
-    @property
-    def loaded(self) -> m.Loaded | None:
-        """As the engine is now: its settings may have changed since."""
-        return self._loaded
 
     def note(self, event: m.Event) -> None:
         match event:
@@ -60,23 +56,23 @@ class AttachState:
                 self._progress = event
             case m.Loaded():
                 self._forget()
-                self._loaded = event
+                self.loaded = event
             case m.Unloaded():
                 self._forget()
             case m.EngineCrashed():
                 self._forget()
                 self._crashed = event
-            case m.LoadFailed():
+            case m.LoadFailed(serving=None):
+                self._forget()
+            case m.Reconfigured(config):
                 self._progress = None
-                if event.serving is None:
-                    self._forget()
-            case m.Reconfigured():
+                if self.loaded is not None:
+                    model, plan = event.model or self.loaded.model, event.plan or self.loaded.plan
+                    self.loaded = m.Loaded(config, model, plan)
+            case m.LoadFailed() | m.ReconfigureFailed():
                 self._progress = None
-                self._change(event)
-            case m.ReconfigureFailed():
-                self._progress = None
-            case m.MadeRoom(_, model, plan) if self._loaded is not None:
-                self._loaded = dataclasses.replace(self._loaded, model=model, plan=plan)
+            case m.MadeRoom(_, model, plan) if self.loaded is not None:
+                self.loaded = dataclasses.replace(self.loaded, model=model, plan=plan)
             case m.PeaksMeasured() if event.peaks is not None:
                 self._peaks = event
 
@@ -84,43 +80,31 @@ class AttachState:
         """The events after which a window shows what is."""
         if self._crashed is not None:
             yield self._crashed
-        elif self._loaded is None:
+        elif self.loaded is None:
             yield m.Unloaded()
         else:
-            yield dataclasses.replace(self._loaded, without_draft=None)
+            yield dataclasses.replace(self.loaded, without_draft=None)
         if self._progress is not None:
             yield self._progress
         if self._peaks is not None:
             yield self._peaks
         if self._latest is not None:
-            yield from self._figures_before(self._latest.time)
-            yield from self._history()
+            past = tuple(s for s in self._past if s.time < self._latest.time)
+            if past:
+                yield History(past=past)
+            longest = max(len(self._steps), len(self._ttft), len(self._itl))
+            for begin in range(0, longest, _PIECE):
+                end = begin + _PIECE
+                yield History(
+                    tuple(map(unpacked, islice(self._steps, begin, end))),
+                    tuple(islice(self._ttft, begin, end)),
+                    tuple(islice(self._itl, begin, end)),
+                )
             yield m.SnapshotEvent(dataclasses.replace(self._latest, steps=(), ttft=(), itl=()))
-
-    def _figures_before(self, time: float) -> Iterator[History]:
-        past = [s for s in self._past if s.time < time]
-        for begin in range(0, len(past), _PIECE):
-            yield History(past=tuple(past[begin : begin + _PIECE]))
-
-    def _history(self) -> Iterator[History]:
-        longest = max(len(self._steps), len(self._ttft), len(self._itl))
-        for begin in range(0, longest, _PIECE):
-            end = begin + _PIECE
-            yield History(
-                tuple(map(unpacked, islice(self._steps, begin, end))),
-                tuple(islice(self._ttft, begin, end)),
-                tuple(islice(self._itl, begin, end)),
-            )
-
-    def _change(self, event: m.Reconfigured) -> None:
-        if self._loaded is not None:
-            self._loaded = m.Loaded(
-                event.config, event.model or self._loaded.model, event.plan or self._loaded.plan
-            )
 
     def _forget(self) -> None:
         """Another model: what was measured tells of the one before."""
-        self._loaded = self._progress = self._crashed = self._latest = None
+        self.loaded = self._progress = self._crashed = self._latest = None
         self._steps.clear()
         self._ttft.clear()
         self._itl.clear()

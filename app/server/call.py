@@ -46,16 +46,12 @@ def origin_of(request_id: str) -> str | None:
 class Call:
     """One call. The replies to prompt p are the choices p * n to p * n + n - 1."""
 
-    prefix: str
+    call_id: str
     model: str
     prompts: Sequence[EncodedPrompt]
     body: ReplyBody
-    call_id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
     arrival: float | None = None  # when the client began to wait, on the engine's clock
-
-    def __post_init__(self) -> None:
-        self.call_id = self.call_id or new_call_id(self.prefix)
 
     @property
     def num_replies(self) -> int:

@@ -61,22 +61,11 @@ class CallLog:
         self._lock = threading.Lock()
         self._records: deque[CallRecord] = deque(maxlen=KEPT)
         self._ends: deque[float] = deque(maxlen=100_000)
-        self._num_open = 0
         self.total = 0
-
-    @property
-    def num_open(self) -> int:
-        """Calls that have come and not ended."""
-        return self._num_open
-
-    def begin(self) -> None:
-        with self._lock:
-            self._num_open += 1
 
     def end(self, record: CallRecord) -> None:
         """Keep it; its number is given here."""
         with self._lock:
-            self._num_open -= 1
             self.total += 1
             self._ends.append(time.monotonic())
             self._records.append(replace(record, number=self.total))
@@ -133,7 +122,6 @@ class Logged:
                 note.error = _words_of(message.get("body", b""))
             await send(message)
 
-        self._log.begin()
         try:
             await self._app(scope, receive, watch)
         finally:

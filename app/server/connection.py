@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import h11
@@ -31,6 +31,7 @@ from app.server.options import Limits, ServerOptions, is_loopback
 from app.server.reply import error_response, json_bytes
 
 OPEN_PATHS = ("/health",)
+T = TypeVar("T")
 
 
 class Guard:
@@ -250,13 +251,9 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
         timer.cancel()
 
 
-def protocol_with(limits: Limits) -> type[LimitedProtocol]:
+def with_limits(protocol: type[T], limits: Limits) -> type[T]:
     """uvicorn instantiates the class itself, so the class carries the limits."""
-    return type("ConnectionProtocol", (LimitedProtocol,), {"limits": limits})
-
-
-def socket_protocol_with(limits: Limits) -> type[LimitedSocket]:
-    return type("SocketProtocol", (LimitedSocket,), {"limits": limits})
+    return type(protocol.__name__, (protocol,), {"limits": limits})
 
 
 def _refusal(most: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.errors import ErrorInfo
+from engine.errors import ContextLengthError, ErrorInfo
 from engine.sampling_params import SamplingParams
 
 INVALID = "invalid_request_error"
@@ -14,6 +14,7 @@ SERVER_ERROR = "server_error"
 RETRY_AFTER_S = 1
 
 _PARAMETERS = frozenset(SamplingParams.__dataclass_fields__)
+_TOO_LONG = ContextLengthError.__name__
 
 
 class ErrorDetail(msgspec.Struct):
@@ -72,7 +73,7 @@ def unavailable(message: str, code: str = "not_ready") -> ApiError:
 
 def failed(info: ErrorInfo) -> ApiError:
     """What the engine reports of a request that it refused or could not finish."""
-    if info.kind == "InvalidRequestError":
+    if info.kind in ("InvalidRequestError", _TOO_LONG):
         return refused(info)
     return ApiError(500, _text(info), kind=SERVER_ERROR, code=info.kind)
 
@@ -80,11 +81,10 @@ def failed(info: ErrorInfo) -> ApiError:
 def refused(info: ErrorInfo) -> ApiError:
     """A request that the engine cannot serve. Its messages on a parameter begin with the name."""
     first = info.cause.split(" ", 1)[0]
-    too_long = "the context holds" in info.cause or "the KV cache holds" in info.cause
     return bad_request(
         _text(info),
         param=first if first in _PARAMETERS else None,
-        code="context_length_exceeded" if too_long else None,
+        code="context_length_exceeded" if info.kind == _TOO_LONG else None,
     )
 
 

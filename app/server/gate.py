@@ -19,23 +19,9 @@ from contextlib import suppress
 from app.server.attach_state import AttachState
 from app.server.call import OutputCollector
 from app.server.errors import ApiError, failed, too_busy, unavailable
+from engine import messages as m
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
-from engine.messages import (
-    Abort,
-    AddRequest,
-    Command,
-    EngineCrashed,
-    Event,
-    Loaded,
-    LoadFailed,
-    OutputEvent,
-    Reconfigured,
-    ReconfigureFailed,
-    RequestFailed,
-    SnapshotEvent,
-    Unloaded,
-)
 from engine.snapshot import ModelInfo
 from engine.telemetry.metrics import EngineMetrics
 
@@ -53,7 +39,7 @@ class EngineGate:
 
     def __init__(
         self,
-        submit: Callable[[Command], None],
+        submit: Callable[[m.Command], None],
         cancel_load: Callable[[], None] = lambda: None,
         pace_s: float = 0.0,
     ) -> None:
@@ -61,9 +47,9 @@ class EngineGate:
         self.submit = submit
         self.cancel_load = cancel_load
         self.attach_state = AttachState()
-        self.listener: Callable[[Event], None] | None = None
+        self.listener: Callable[[m.Event], None] | None = None
         self.foreign: set[str] = set()
-        self._events: deque[Event] = deque()
+        self._events: deque[m.Event] = deque()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_woken = False  # it comes at once
@@ -76,17 +62,17 @@ class EngineGate:
 
     # -- the engine's thread ----------------------------------------------------------------
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: m.Event) -> None:
         match event:
-            case Loaded(config, model):
+            case m.Loaded(config, model):
                 self.model, self.config = model, config
-            case Reconfigured(config):
+            case m.Reconfigured(config):
                 self.model, self.config = event.model or self.model, config
-            case ReconfigureFailed(config):
+            case m.ReconfigureFailed(config):
                 self.config = config
-            case LoadFailed() if event.serving is not None:
+            case m.LoadFailed() if event.serving is not None:
                 pass  # what serves on has been there all the time, or announces itself
-            case Unloaded() | EngineCrashed() | LoadFailed():
+            case m.Unloaded() | m.EngineCrashed() | m.LoadFailed():
                 self.model = self.config = None
         with self._lock:
             if self._loop is None:
@@ -106,7 +92,7 @@ class EngineGate:
 
     def on_left(self) -> None:
         """From any thread: another engine takes the place of this one, which says no more."""
-        self.on_event(Unloaded())
+        self.on_event(m.Unloaded())
         with self._lock:
             loop = self._loop
         if loop is not None:
@@ -153,7 +139,7 @@ class EngineGate:
             raise unavailable("No model is loaded. Try again shortly.")
         return model, config
 
-    def send(self, requests: Sequence[AddRequest], max_queued: int) -> OutputCollector:
+    def send(self, requests: Sequence[m.AddRequest], max_queued: int) -> OutputCollector:
         """Give the requests of one call to the engine, together.
 
         Raises ApiError 429 where more than `max_queued` would wait, 503 without a model.
@@ -176,13 +162,13 @@ class EngineGate:
 
     def abort_all(self) -> None:
         for request_id in list(self._collectors):
-            self.submit(Abort(request_id))
+            self.submit(m.Abort(request_id))
 
     def _abort(self, request_id: str) -> None:
         # It stays in the books until the engine says that it is gone: whoever sends and hangs up
         # in a loop meets the queue's limit all the same.
         if request_id in self._collectors:
-            self.submit(Abort(request_id))
+            self.submit(m.Abort(request_id))
 
     def _hand_on(self) -> None:
         with self._lock:
@@ -194,20 +180,18 @@ class EngineGate:
             if self.listener is not None:
                 self.listener(event)
             match event:
-                case OutputEvent():
+                case m.OutputEvent():
                     self._on_output(event)
-                case RequestFailed():
+                case m.RequestFailed():
                     self._fail(event.request_id, self._meaning(event.error))
-                case SnapshotEvent():
+                case m.SnapshotEvent():
                     self.metrics.observe_snapshot(event.snapshot)
-                case EngineCrashed():
+                case m.EngineCrashed():
                     log.error("the engine crashed: %s\n%s", event.error.cause, event.traceback)
                     for request_id in list(self._collectors):
                         self._fail(request_id, failed(event.error))
-                case Unloaded() | LoadFailed() | Loaded():
-                    pass  # the engine has ended its requests by itself: their events came before
 
-    def _on_output(self, event: OutputEvent) -> None:
+    def _on_output(self, event: m.OutputEvent) -> None:
         if event.finish_reason is None:
             outputs = self._collectors.get(event.request_id)
         else:
@@ -235,7 +219,7 @@ class EngineGate:
             outputs.on_failed(request_id, error)
 
 
-def _may_rest(event: Event) -> bool:
-    if isinstance(event, OutputEvent):
+def _may_rest(event: m.Event) -> bool:
+    if isinstance(event, m.OutputEvent):
         return not event.is_first and event.finish_reason is None
-    return isinstance(event, SnapshotEvent)
+    return isinstance(event, m.SnapshotEvent)

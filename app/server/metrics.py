@@ -48,7 +48,8 @@ class EngineCollector(Collector):
                 yield _histogram(metric, common, now.histograms[metric.name])
                 continue
             kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
-            family = kind(_base_name(metric), metric.help, labels=[*COMMON_LABELS, *metric.labels])
+            name = metric.exported_name.removesuffix("_total")  # the format adds it to samples
+            family = kind(name, metric.help, labels=[*COMMON_LABELS, *metric.labels])
             for labels, value in now.values[metric.name].items():
                 family.add_metric([*common, *labels], value)
             yield family
@@ -62,11 +63,6 @@ def _histogram(
     family = HistogramMetricFamily(metric.exported_name, metric.help, labels=COMMON_LABELS)
     family.add_metric(common, buckets, sum_value=now.sum)
     return family
-
-
-def _base_name(metric: Exported) -> str:
-    """Without the _total that the format adds to a counter's samples."""
-    return metric.exported_name.removesuffix("_total")
 
 
 def exposition(now: MetricsSnapshot, model_name: str, accept: str) -> tuple[bytes, str]:

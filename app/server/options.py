@@ -73,20 +73,17 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"The port is {self.port}.", "Use 0 to 65535.")
-        key = self.api_key
-        if key is not None and not (
-            key.isascii() and key.isprintable() and key.strip() == key and key
-        ):
+        if self.api_key is not None and not _is_key(self.api_key):
             raise ConfigError(
                 "The API key is empty, not ASCII, or starts or ends with a space.",
                 "Use printable ASCII characters: the key is sent in an HTTP header.",
             )
         for origin in self.cors_origins:
-            if origin != "*" and not origin.startswith(("http://", "https://")):
+            if not _is_origin(origin):
                 raise ConfigError(
                     f"{origin!r} is not an origin.", "Use one such as http://localhost:3000."
                 )
-        if not self.is_loopback and key is None and not self.allow_unauthenticated:
+        if not self.is_loopback and self.api_key is None and not self.allow_unauthenticated:
             raise ConfigError(
                 f"Other machines can reach {self.host or 'every address'}, and no API key is set.",
                 "Set one with --api-key or INFERDECK_API_KEY, listen on 127.0.0.1, or use "
@@ -110,6 +107,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _is_key(key: str) -> bool:
+    return key.isascii() and key.isprintable() and key.strip() == key != ""
+
+
+def _is_origin(origin: str) -> bool:
+    return origin == "*" or origin.startswith(("http://", "https://"))
 
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
@@ -148,15 +153,14 @@ class ServingChoice:
         found: list[Problem] = []
         if self.is_public and not key:
             found.append(Problem("key", "Serving on the network needs an API key."))
-        elif key and not (key.isascii() and key.isprintable() and key.strip() == key):
+        elif key and not _is_key(key):
             found.append(
                 Problem("key", "Use printable ASCII characters without leading or trailing spaces.")
             )  # fmt: skip
-        for origin in self.origins:
-            if origin != "*" and not origin.startswith(("http://", "https://")):
-                text = f"“{origin[:60]}” is not an origin. Use one such as http://localhost:3000."
-                found.append(Problem("origins", text))
-                break
+        wrong = next((one for one in self.origins if not _is_origin(one)), None)
+        if wrong is not None:
+            text = f"“{wrong[:60]}” is not an origin. Use one such as http://localhost:3000."
+            found.append(Problem("origins", text))
         if any(not letter.isprintable() for letter in self.model_name):
             found.append(Problem("model_name", "The name has unprintable characters."))
         return found

@@ -42,15 +42,17 @@ class Shape(ABC):
         is_first = self._num_tokens[piece.index] == 0
         self._count(piece)
         result = self._envelope(self.object_chunk)
-        result["choices"] = [self._chunk_choice(piece, is_first=is_first)]
+        result["choices"] = [self._choice(piece, self._delta(piece, is_first), is_first)]
         if self._call.body.usage_always:
             result["usage"] = self.usage()
         elif self._call.body.usage_at_end:
             result["usage"] = None
         return result
 
-    def last_chunk(self) -> Json:
-        """The usage, in a chunk without choices."""
+    def last_chunk(self) -> Json | None:
+        """The usage, in a chunk without choices; None if it was not asked for."""
+        if not self._call.body.usage_at_end:
+            return None
         return {**self._envelope(self.object_chunk), "choices": [], "usage": self.usage()}
 
     def whole(self, pieces: Sequence[Piece]) -> Json:
@@ -58,7 +60,7 @@ class Shape(ABC):
         for piece in pieces:
             self._count(piece)
         result = self._envelope(self.object_whole)
-        result["choices"] = [self._whole_choice(piece) for piece in pieces]
+        result["choices"] = [self._choice(piece, self._content(piece), True) for piece in pieces]
         result["usage"] = self.usage()
         return result
 
@@ -72,10 +74,30 @@ class Shape(ABC):
         }
 
     @abstractmethod
-    def _chunk_choice(self, piece: Piece, *, is_first: bool) -> Json: ...
+    def _content(self, piece: Piece) -> Json:
+        """The text, in a whole answer."""
+
+    def _delta(self, piece: Piece, is_first: bool) -> Json:
+        """The text, in a chunk."""
+        return self._content(piece)
 
     @abstractmethod
-    def _whole_choice(self, piece: Piece) -> Json: ...
+    def _logprobs(self, piece: Piece) -> Json: ...
+
+    def _choice(self, piece: Piece, content: Json, has_prompt: bool) -> Json:
+        body = self._call.body
+        choice = {
+            "index": piece.index,
+            **content,
+            "logprobs": None if body.num_logprobs is None else self._logprobs(piece),
+            "finish_reason": piece.finish_reason,
+        }
+        if body.return_token_ids:
+            choice["token_ids"] = list(piece.token_ids)
+            if has_prompt:
+                prompt = self._call.prompts[piece.index // body.num_replies]
+                choice["prompt_token_ids"] = list(prompt.token_ids)
+        return choice
 
     def _envelope(self, kind: str) -> Json:
         call = self._call
@@ -87,43 +109,19 @@ class Shape(ABC):
         if number == 0:  # the others to the same prompt find what the first one computed
             self._num_cached[prompt] = piece.num_cached_tokens
 
-    def _with_token_ids(self, choice: Json, piece: Piece, *, with_prompt: bool) -> Json:
-        if self._call.body.return_token_ids:
-            choice["token_ids"] = list(piece.token_ids)
-            if with_prompt:
-                prompt = self._call.prompts[piece.index // self._call.body.num_replies]
-                choice["prompt_token_ids"] = list(prompt.token_ids)
-        return choice
-
 
 class ChatShape(Shape):
     object_whole = "chat.completion"
     object_chunk = "chat.completion.chunk"
 
-    def _chunk_choice(self, piece: Piece, *, is_first: bool) -> Json:
-        delta: Json = {"content": piece.text}
-        if is_first:
-            delta = {"role": "assistant", **delta}
-        choice = {
-            "index": piece.index,
-            "delta": delta,
-            "logprobs": self._logprobs(piece),
-            "finish_reason": piece.finish_reason,
-        }
-        return self._with_token_ids(choice, piece, with_prompt=is_first)
+    def _content(self, piece: Piece) -> Json:
+        return {"message": {"role": "assistant", "content": piece.text, "refusal": None}}
 
-    def _whole_choice(self, piece: Piece) -> Json:
-        choice = {
-            "index": piece.index,
-            "message": {"role": "assistant", "content": piece.text, "refusal": None},
-            "logprobs": self._logprobs(piece),
-            "finish_reason": piece.finish_reason,
-        }
-        return self._with_token_ids(choice, piece, with_prompt=True)
+    def _delta(self, piece: Piece, is_first: bool) -> Json:
+        role = {"role": "assistant"} if is_first else {}
+        return {"delta": {**role, "content": piece.text}}
 
-    def _logprobs(self, piece: Piece) -> Json | None:
-        if self._call.body.num_logprobs is None:
-            return None
+    def _logprobs(self, piece: Piece) -> Json:
         return {"content": [self._token(entry) for entry in piece.logprobs]}
 
     def _token(self, entry: TokenLogprob) -> Json:
@@ -146,24 +144,10 @@ class CompletionShape(Shape):
         super().__init__(call, token_bytes)
         self._offsets = [0] * call.num_replies
 
-    def _chunk_choice(self, piece: Piece, *, is_first: bool) -> Json:
-        return self._choice(piece, with_prompt=is_first)
+    def _content(self, piece: Piece) -> Json:
+        return {"text": piece.text}
 
-    def _whole_choice(self, piece: Piece) -> Json:
-        return self._choice(piece, with_prompt=True)
-
-    def _choice(self, piece: Piece, *, with_prompt: bool) -> Json:
-        choice = {
-            "index": piece.index,
-            "text": piece.text,
-            "logprobs": self._logprobs(piece),
-            "finish_reason": piece.finish_reason,
-        }
-        return self._with_token_ids(choice, piece, with_prompt=with_prompt)
-
-    def _logprobs(self, piece: Piece) -> Json | None:
-        if self._call.body.num_logprobs is None:
-            return None
+    def _logprobs(self, piece: Piece) -> Json:
         result: Json = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for entry in piece.logprobs:
             result["tokens"].append(entry.token)
@@ -241,11 +225,7 @@ class Reply:
 
 
 class StreamedReply(Reply):
-    """`usage_at_end`: the last chunk has the usage and no choices."""
-
-    def __init__(self, outputs: OutputCollector, shape: Shape, *, usage_at_end: bool) -> None:
-        super().__init__(outputs, shape)
-        self._usage_at_end = usage_at_end
+    """As server-sent events."""
 
     async def _response(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         with suppress(TimeoutError):
@@ -264,7 +244,8 @@ class StreamedReply(Reply):
                 ]
                 await _body(send, b"".join(chunks))
                 self._outputs.handed_over(pieces)
-            end = _event(self._shape.last_chunk()) if self._usage_at_end else b""
+            last = self._shape.last_chunk()
+            end = _event(last) if last is not None else b""
         except ApiError as error:
             note_of(scope).error = error.message
             end = _event(error.body())

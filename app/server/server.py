@@ -16,7 +16,7 @@ import uvicorn
 from app.server.api import Api
 from app.server.attach_hub import Hub
 from app.server.call_log import CallLog
-from app.server.connection import protocol_with, socket_protocol_with
+from app.server.connection import LimitedProtocol, LimitedSocket, with_limits
 from app.server.gate import EngineGate
 from app.server.metrics import TokenizerWorker
 from app.server.options import ServerOptions
@@ -179,8 +179,8 @@ class ApiServer:
         options = self.options
         return uvicorn.Config(
             Api(self._gate, tokens, options, int(time.time()), hub, self._calls).app(),
-            http=protocol_with(options.limits),
-            ws=socket_protocol_with(options.limits),
+            http=with_limits(LimitedProtocol, options.limits),
+            ws=with_limits(LimitedSocket, options.limits),
             ws_max_size=options.limits.max_body_bytes + FRAME_ROOM,
             ws_per_message_deflate=False,
             ws_ping_interval=None,  # the attach protocol has its own heartbeats

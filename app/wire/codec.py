@@ -1,7 +1,6 @@
 """Every command and every event as a kind and bytes, and back. No pickle: types are checked.
 
-`event_form` and `event_of` convert between an event and the record that is encoded; recordings use
-them too. Frequent records are arrays (`forms`), snapshots are changes (`snapshots`).
+Frequent records are arrays (`forms`), snapshots are changes (`snapshots`).
 """
 
 from __future__ import annotations
@@ -12,14 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from app.wire.forms import (
-    ArrayForm,
-    asked_config,
-    checked_changes,
-    config_values,
-    told_config,
-    wanted_values,
-)
+from app.wire.forms import ArrayForm, asked_config, checked_changes, wanted_values
 from app.wire.protocol import MAX_ID, ProtocolError
 from app.wire.snapshots import (
     STEP,
@@ -33,17 +25,9 @@ from app.wire.snapshots import (
     shifted_times,
 )
 from engine import messages as m
-from engine.config import Change
-from engine.errors import ErrorInfo, InferdeckError
+from engine.errors import InferdeckError
 from engine.sampling_params import SamplingParams
-from engine.snapshot import (
-    EngineSnapshot,
-    MemoryPlan,
-    ModelInfo,
-    PackedTokens,
-    Sample,
-    StepRecord,
-)
+from engine.snapshot import EngineSnapshot, PackedTokens, Sample, StepRecord
 
 OUTPUT = ArrayForm(m.OutputEvent)
 
@@ -78,27 +62,6 @@ class _AddRequest(msgspec.Struct):
     begin_with: tuple[int, ...] = ()
 
 
-class _Loaded(msgspec.Struct):
-    config: dict[str, Any]
-    model: ModelInfo
-    plan: MemoryPlan | None
-    without_draft: ErrorInfo | None = None
-
-
-class _Reconfigured(msgspec.Struct):
-    config: dict[str, Any]
-    change: Change | None
-    seconds: float
-    notices: tuple[str, ...] = ()
-    model: ModelInfo | None = None
-    plan: MemoryPlan | None = None
-
-
-class _ReconfigureFailed(msgspec.Struct):
-    config: dict[str, Any]
-    error: ErrorInfo
-
-
 class _History(msgspec.Struct, array_like=True):
     steps: tuple[STEP.wire, ...] = ()  # type: ignore[name-defined]
     ttft: tuple[Sample, ...] = ()
@@ -112,19 +75,19 @@ _COMMANDS: dict[str, Any] = {
     "count": m.CountTokens, "cancel": dict[str, Any],
 }  # fmt: skip
 EVENTS: dict[str, Any] = {
-    "progress": m.LoadProgress, "loaded": _Loaded, "load-failed": m.LoadFailed,
+    "progress": m.LoadProgress, "loaded": m.Loaded, "load-failed": m.LoadFailed,
     "unloaded": m.Unloaded, "output": OUTPUT.wire, "failed": m.RequestFailed,
-    "reconfigured": _Reconfigured, "reconfigure-failed": _ReconfigureFailed,
+    "reconfigured": m.Reconfigured, "reconfigure-failed": m.ReconfigureFailed,
     "snapshot": WireSnapshot, "block": m.BlockInspected, "peaks": m.PeaksMeasured,
     "counted": m.TokensCounted, "crashed": m.EngineCrashed, "history": _History,
     "made-room": m.MadeRoom,
 }  # fmt: skip
-_PLAIN: dict[type, str] = {
+PLAIN: dict[type, str] = {
     kind: name
     for name, kind in (*_COMMANDS.items(), *EVENTS.items())
     if isinstance(kind, type) and kind.__module__ == m.__name__
 }
-"""Records that are encoded as they are."""
+"""Kinds of the messages that are encoded as they are. A reader ignores settings unknown to it."""
 
 
 def _plainly(value: Any) -> Any:
@@ -154,7 +117,7 @@ def write_command(command: WireCommand) -> Message:
             return "cancel", _encode({})
         case m.Stop():
             raise ValueError("Stop is never sent to another process")
-    return _PLAIN[type(command)], _encode(command)
+    return PLAIN[type(command)], _encode(command)
 
 
 def read_command(kind: str, body: msgspec.Raw | bytes) -> WireCommand:
@@ -192,31 +155,6 @@ def _check_id(request_id: str) -> None:
 # Events ---------------------------------------------------------------------------------------
 
 
-def event_form(event: m.Event) -> tuple[str, Any]:
-    """The kind of an event and the record to encode; not for outputs and snapshots."""
-    match event:
-        case m.Loaded(config, model, plan, without_draft):
-            return "loaded", _Loaded(config_values(config), model, plan, without_draft)
-        case m.Reconfigured(config, change, seconds, notices, model, plan):
-            values = config_values(config)
-            return "reconfigured", _Reconfigured(values, change, seconds, notices, model, plan)
-        case m.ReconfigureFailed(config, error):
-            return "reconfigure-failed", _ReconfigureFailed(config_values(config), error)
-    return _PLAIN[type(event)], event
-
-
-def event_of(form: Any) -> m.Event:
-    """The event that `event_form` was given. Raises ProtocolError."""
-    match form:
-        case _Loaded(config, model, plan, without_draft):
-            return m.Loaded(told_config(config), model, plan, without_draft)  # type: ignore[arg-type]
-        case _Reconfigured(config, change, seconds, notices, model, plan):
-            return m.Reconfigured(told_config(config), change, seconds, notices, model, plan)
-        case _ReconfigureFailed(config, error):
-            return m.ReconfigureFailed(told_config(config), error)
-    return form
-
-
 class EventWriter:
     """For one reader: snapshots go as changes since the last one that it got."""
 
@@ -232,8 +170,7 @@ class EventWriter:
             case History(steps, ttft, itl, past):
                 before = tuple(map(self._past.write, past))
                 return "history", _encode((tuple(map(STEP.values, steps)), ttft, itl, before))
-        kind, form = event_form(event)
-        return kind, _encode(form)
+        return PLAIN[type(event)], _encode(event)
 
 
 class EventReader:
@@ -261,8 +198,8 @@ class EventReader:
             case m.BlockInspected(block, details) if details is not None:
                 published = maybe(here, details.published)
                 return m.BlockInspected(block, dataclasses.replace(details, published=published))
-            case form:
-                return event_of(form)
+            case event:
+                return event
 
 
 def _shifted_output(event: m.OutputEvent, here: Here) -> m.OutputEvent:

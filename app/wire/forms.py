@@ -49,27 +49,16 @@ def _declared(field: dataclasses.Field[Any], hint: Any) -> Any:
     return field.name, hint
 
 
-def config_values(config: Any) -> dict[str, Any]:
-    """To be encoded; {} for a source without settings."""
-    return {name: getattr(config, name) for name in SETTINGS if hasattr(config, name)}
-
-
 def wanted_values(config: EngineConfig) -> dict[str, Any]:
     """What a window asks for, without settings at their default: an older server may not know
     them."""
     return {name: pair[0] for name, pair in config.differences(EngineConfig()).items()}
 
 
-def told_config(values: Mapping[str, Any]) -> EngineConfig:
-    """The settings of a server or recording; unknown ones are dropped: no view shows them.
-    Raises ProtocolError."""
-    return _config({name: value for name, value in values.items() if name in SETTINGS})
-
-
 def asked_config(values: Mapping[str, Any]) -> EngineConfig:
     """What a window asks for. Raises ProtocolError, also for an unknown setting."""
     checked_changes(values)
-    return _config(values)
+    return EngineConfig(**values)
 
 
 def checked_changes(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,16 +67,8 @@ def checked_changes(values: Mapping[str, Any]) -> dict[str, Any]:
         setting = SETTINGS.get(name)
         if setting is None:
             raise ProtocolError(f"This engine has no setting {name[:60]!r}.")
-        _check(lambda setting=setting, value=value: setting.check(value))
+        try:
+            setting.check(value)
+        except ConfigError as error:
+            raise ProtocolError(str(error)) from None
     return dict(values)
-
-
-def _config(values: Mapping[str, Any]) -> EngineConfig:
-    return _check(lambda: EngineConfig(**values))
-
-
-def _check(make: Any) -> Any:
-    try:
-        return make()
-    except ConfigError as error:
-        raise ProtocolError(f"{error.cause} {error.remedy}".strip()) from None

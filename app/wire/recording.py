@@ -17,10 +17,11 @@ import msgspec
 import numpy as np
 
 from app.wire.blocks import ARRAYS, DTYPES, INDEX, WireBlocks
-from app.wire.codec import EVENTS, event_form, event_of
+from app.wire.codec import EVENTS, PLAIN
 from app.wire.protocol import ProtocolError
 from app.wire.snapshots import MEMORY, SnapshotReader, SnapshotWriter, WireSnapshot
 from engine import messages
+from engine.errors import ConfigError
 from engine.snapshot import (
     EngineSnapshot,
     FinishReason,
@@ -63,7 +64,9 @@ def decode(data: bytes) -> Iterator[Frame]:
     for line in data.split(b"\n")[:-1]:
         try:
             yield reader.frame(json.loads(line))
-        except (KeyError, TypeError, AttributeError, IndexError, ProtocolError) as error:
+        except (
+            KeyError, TypeError, AttributeError, IndexError, ProtocolError, ConfigError,
+        ) as error:  # fmt: skip
             raise ValueError(f"not a frame: {error!r}") from error
 
 
@@ -79,10 +82,10 @@ class _Writer(SnapshotWriter):
             case messages.OutputEvent() as event:
                 kind, body = "ended", _ended(event)
             case event:
-                kind, form = event_form(event)
+                kind = PLAIN[type(event)]
                 if kind not in _RECORDED:
                     raise ValueError(f"{type(event).__name__} is not recorded")
-                body = {n: msgspec.to_builtins(getattr(form, n)) for n in _RECORDED[kind]}
+                body = {n: msgspec.to_builtins(getattr(event, n)) for n in _RECORDED[kind]}
         return {"t": frame.time, "k": kind, **body}
 
     def _known(self, r: RequestSnapshot) -> int:
@@ -144,7 +147,7 @@ class _Reader(SnapshotReader):
             return _read_ended(line)
         if kind not in _RECORDED:
             raise ValueError(f"unknown kind of frame {kind!r}")
-        return event_of(msgspec.convert({"traceback": "", **line}, EVENTS[kind]))
+        return msgspec.convert({"traceback": "", **line}, EVENTS[kind])
 
     def _remember(self, tokens: dict[str, tuple[TokenEvent, ...]]) -> None:
         self._tokens |= tokens

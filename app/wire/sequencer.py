@@ -34,14 +34,10 @@ class Sequencer:
 
     def __init__(self) -> None:
         self._number = 0
-        self._received = 0
+        self.received = 0
+        """The number of the last frame received."""
         self._unacknowledged: deque[Sent] = deque()
         self._unacknowledged_bytes = 0
-
-    @property
-    def received(self) -> int:
-        """The number of the last frame received."""
-        return self._received
 
     @property
     def has_room(self) -> bool:
@@ -71,11 +67,11 @@ class Sequencer:
         self.acknowledge(frame.ack)
         if frame.number == 0:
             return frame.messages
-        if frame.number > self._received + 1:
-            raise ProtocolError(f"Frame {self._received + 1} is missing before {frame.number}.")
-        if frame.number <= self._received:
+        if frame.number > self.received + 1:
+            raise ProtocolError(f"Frame {self.received + 1} is missing before {frame.number}.")
+        if frame.number <= self.received:
             return ()
-        self._received = frame.number
+        self.received = frame.number
         return frame.messages
 
     def acknowledge(self, number: int) -> None:
@@ -96,4 +92,4 @@ class Sequencer:
 
     def _frame(self, number: int, messages: Sequence[tuple[str, bytes]]) -> bytes:
         raw = tuple((kind, msgspec.Raw(body)) for kind, body in messages)
-        return encode(Frame(number, self._received, raw))
+        return encode(Frame(number, self.received, raw))

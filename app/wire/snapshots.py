@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from app.wire.blocks import BlockReader, BlockWriter, WireBlocks
-from app.wire.forms import ArrayForm, config_values, told_config
+from app.wire.forms import ArrayForm
 from app.wire.protocol import ProtocolError
+from engine.config import EngineConfig
 from engine.snapshot import (
     Counters,
     EngineSnapshot,
@@ -66,7 +67,7 @@ class WireSnapshot(msgspec.Struct, array_like=True):
 
     time: float
     step_index: int
-    config: dict[str, Any] | None
+    config: EngineConfig | None
     model: ModelInfo | None
     plan: MemoryPlan | None
     memory: tuple[int, ...]
@@ -95,11 +96,10 @@ class SnapshotWriter:
     def write(self, s: EngineSnapshot) -> WireSnapshot:
         known = {r.request_id: self._known(r) for r in s.requests}
         self._times = {r.request_id: r.times for r in s.requests}
-        config = self._changed("config", s.config)
         return WireSnapshot(
             time=s.time,
             step_index=s.step_index,
-            config=None if config is None else config_values(config),
+            config=self._changed("config", s.config),
             model=self._changed("model", s.model),
             plan=self._changed("plan", s.memory.plan),
             memory=tuple(getattr(s.memory, name) for name in MEMORY),
@@ -147,7 +147,6 @@ class SnapshotReader:
         here = self._here
         if len(wire.memory) != len(MEMORY):
             raise ProtocolError(f"A snapshot has {len(wire.memory)} memory figures.")
-        config = None if wire.config is None else told_config(wire.config)
         plan = self._kept("plan", wire.plan)
         known = self._tokens
         requests = tuple(self._request(r, known.get(r.request_id, ())) for r in wire.requests)
@@ -155,7 +154,7 @@ class SnapshotReader:
         return EngineSnapshot(
             time=here(wire.time),
             step_index=wire.step_index,
-            config=self._kept("config", config),
+            config=self._kept("config", wire.config),
             model=self._kept("model", wire.model),
             requests=requests,
             blocks=self._blocks.read(wire.blocks),

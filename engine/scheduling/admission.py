@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from engine.errors import ConfigError, InvalidRequestError
+from engine.errors import ConfigError, ContextLengthError, InvalidRequestError
 from engine.sampling_params import SamplingParams
 from engine.scheduling.block_pool import BlockPool
 from engine.scheduling.request import Request
@@ -27,11 +27,11 @@ def longest_length(
 ) -> int:
     """Where a request ends at the latest, in tokens of prompt and reply.
 
-    Raises InvalidRequestError where it can never fit the context or the cache.
+    Raises ContextLengthError where it can never fit the context or the cache.
     """
     length = num_prompt_tokens
     if length >= context:
-        raise InvalidRequestError(
+        raise ContextLengthError(
             f"The prompt has {length:,} tokens; the context holds {context:,}, reply included.",
             "Shorten the prompt, or raise max_model_len if the model allows it.",
         )
@@ -39,7 +39,7 @@ def longest_length(
     wanted = min(context, length + (params.max_tokens or context))
     if length >= capacity or (params.max_tokens and wanted > capacity):
         asked = f" and asks for {params.max_tokens:,}" if params.max_tokens else ""
-        raise InvalidRequestError(
+        raise ContextLengthError(
             f"The request has {length:,} prompt tokens{asked}; the KV cache holds "
             f"{capacity - 1:,} ({pool.num_blocks:,} blocks of {pool.block_size}).",
             "Raise kv_cache_memory_bytes, lower max_tokens, or shorten the prompt.",
