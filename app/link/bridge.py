@@ -72,7 +72,7 @@ class EngineBridge(QObject):
         self._closed = False
         self._listeners: tuple[Callable[[messages.Event], None], ...] = ()
         self._requests: set[str] = set()  # that have not ended
-        self._dispatcher = EventDispatcher(self, self)
+        self.dispatcher = EventDispatcher(self)
         self.state = EngineState.EMPTY
         self.model: ModelInfo | None = None
         self.config: EngineConfig | None = None
@@ -118,7 +118,7 @@ class EngineBridge(QObject):
     @property
     def offers(self) -> tuple[str, ...] | None:
         """Model names that a remote engine opens; None if the engine reads local folders."""
-        return self._handle.offers
+        return getattr(self.engine, "offers", ()) if self.is_remote else None
 
     @property
     def gives_back(self) -> Mapping[str, int]:
@@ -132,12 +132,14 @@ class EngineBridge(QObject):
     @property
     def place(self) -> str:
         """Name of a remote engine's host; "" if local."""
-        return self._handle.place
+        return str(getattr(self.engine, "place", "")) if self.is_remote else ""
 
     @property
     def look_only(self) -> str:
         """Why this window may not open models or change settings; "" if it may."""
-        return self._handle.look_only
+        if not self.is_remote or getattr(self.engine, "may_control", True):
+            return ""
+        return f"{self.place} is view and chat only (--no-control)."
 
     def attach(self, make_thread: ThreadFactory) -> None:
         """Switch to a remote engine; its events report what it has loaded."""
@@ -148,7 +150,7 @@ class EngineBridge(QObject):
     def attach_again(self) -> None:
         """Connect to the remote engine again after the connection closed."""
         if self.is_remote:
-            self.attach(self._handle.maker)
+            self.attach(self._handle.make)
 
     def detach(self) -> None:
         """Back to a local engine with nothing loaded."""
@@ -158,7 +160,7 @@ class EngineBridge(QObject):
 
     def _turn_to(self, make_thread: ThreadFactory) -> None:
         self._handle.leave(make_thread)
-        self._dispatcher.keep_written()  # text stays; the rest is outdated
+        self.dispatcher.keep_written()  # text stays; the rest is outdated
         self.link = None
         words = ErrorInfo("The window switched to another engine. The reply stopped.")
         for request_id in sorted(self._requests):
@@ -229,9 +231,9 @@ class EngineBridge(QObject):
     def shutdown(self, timeout: float = 5.0) -> None:
         """End the engine's thread and deliver its last events. The only call that blocks."""
         self._closed = True
-        self._dispatcher.stop_waking()
+        self.dispatcher.is_closed = True
         self._handle.end(timeout)
-        self._dispatcher.close()
+        self.dispatcher.close()
 
     def _submit(self, command: messages.Command) -> None:
         if self._closed:
@@ -245,24 +247,9 @@ class EngineBridge(QObject):
         if not self.is_remote and not isinstance(event, LinkChanged | Past | Remark):
             for listener in self._listeners:
                 listener(event)
-        self._dispatcher.put(event)
+        self.dispatcher.put(event)
 
     # The GUI thread: called by the dispatcher ------------------------------------------------
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether every event was delivered."""
-        return self._dispatcher.is_at_rest
-
-    @property
-    def num_waiting(self) -> int:
-        """Events not taken by this thread yet."""
-        return self._dispatcher.num_waiting
-
-    @property
-    def snapshot_at(self) -> float:
-        """When the last snapshot was delivered."""
-        return self._dispatcher.snapshot_at
 
     def take_outputs(self, batch: list[messages.OutputEvent]) -> None:
         ended = {event.request_id for event in batch if event.finish_reason is not None}
@@ -278,24 +265,23 @@ class EngineBridge(QObject):
         self.snapshot.emit(snapshot)
 
     def take_answer(self, event: Event) -> None:
+        event = event_by_row(event)
         match event:
             case LinkChanged():
                 self.link = event
                 self.link_changed.emit(event)
-            case Remark():
-                self.remarked.emit(event)
             case Past(snapshots):
                 self.past.emit(snapshots)
-            case messages.Loaded(config, model, plan):
-                model = titled(model)
-                self._now(EngineState.READY, model, config, plan)
-                self.loaded.emit(dataclasses.replace(event_by_row(event), model=model))
-            case messages.LoadFailed(serving=None):
-                self._now(EngineState.EMPTY)
-                self.load_failed.emit(event_by_row(event))
-            case messages.LoadFailed():
-                self._set_state(EngineState.READY)
-                self.load_failed.emit(event_by_row(event))
+            case messages.Loaded():
+                event = dataclasses.replace(event, model=titled(event.model))
+                self._now(EngineState.READY, event)
+                self.loaded.emit(event)
+            case messages.LoadFailed(serving=serving):
+                if serving is None:
+                    self._now(EngineState.EMPTY)
+                else:
+                    self._set_state(EngineState.READY)
+                self.load_failed.emit(event)
             case messages.Unloaded():
                 self._now(EngineState.EMPTY)
                 self.unloaded.emit()
@@ -311,30 +297,28 @@ class EngineBridge(QObject):
                 self.made_room.emit(event)
             case messages.ReconfigureFailed(config):
                 self.config = config
-                self.reconfigure_failed.emit(event_by_row(event))
+                self.reconfigure_failed.emit(event)
             case messages.RequestFailed():
                 self._requests.discard(event.request_id)
-                self.request_failed.emit(event_by_row(event))
+                self.request_failed.emit(event)
+            case messages.EngineCrashed():
+                self._requests.clear()
+                self._now(EngineState.CRASHED)
+                self.crashed.emit(event)
+            case Remark():
+                self.remarked.emit(event)
             case messages.TokensCounted():
                 self.tokens_counted.emit(event)
             case messages.BlockInspected():
                 self.block_inspected.emit(event)
             case messages.PeaksMeasured():
                 self.peaks_measured.emit(event)
-            case messages.EngineCrashed():
-                self._requests.clear()
-                self._now(EngineState.CRASHED)
-                self.crashed.emit(event)
 
-    def _now(
-        self,
-        state: EngineState,
-        model: ModelInfo | None = None,
-        config: EngineConfig | None = None,
-        plan: MemoryPlan | None = None,
-    ) -> None:
-        self.model, self.config, self.plan = model, config, plan
-        self._dispatcher.drop_states()
+    def _now(self, state: EngineState, loaded: messages.Loaded | None = None) -> None:
+        self.model, self.config, self.plan = (
+            (None, None, None) if loaded is None else (loaded.model, loaded.config, loaded.plan)
+        )
+        self.dispatcher.snapshots.clear()  # of the previous model
         self._set_state(state)
 
     def _set_state(self, state: EngineState) -> None:

@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from app.clients.target import Event, LinkChanged, LinkState, OnEvent, Target
 from app.link.child_process import (
@@ -20,6 +19,7 @@ from app.link.child_process import (
     fault_in,
     new_fault_file,
 )
+from app.link.engine_handle import EngineThreadLike
 from engine import messages
 from engine.errors import ErrorInfo
 
@@ -45,8 +45,10 @@ def crash_of(code: int, last_lines: Sequence[str], was_ready: bool) -> ErrorInfo
     its last output."""
     reason, remedy = _reason(code)
     if not was_ready:
+        if code >= 0:
+            remedy = "See the log, or set “Run engine in” to “This process” in the settings."
         begun = f"The engine process did not start: {reason}."
-        return ErrorInfo(_with_last(begun, last_lines), _remedy_of_start(code), "ProcessNotStarted")
+        return ErrorInfo(_with_last(begun, last_lines), remedy, "ProcessNotStarted")
     if code > 0 and reason.startswith("exit code"):
         reason = _with_last(f"{reason}.", last_lines).rstrip(".")
     return ErrorInfo(f"The engine process ended: {reason}.", remedy, "ProcessEnded")
@@ -75,12 +77,6 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _remedy_of_start(code: int) -> str:
-    if code < 0:
-        return _reason(code)[1]
-    return "See the log, or set “Run engine in” to “This process” in the settings."
-
-
 def _with_last(sentence: str, lines: Sequence[str]) -> str:
     """Append the last output line: of a traceback it is the error."""
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -98,16 +94,7 @@ _OF_A_LOAD = (messages.LoadProgress, messages.Loaded, messages.LoadFailed)
 NOT_RUNNING = ErrorInfo("The engine process is not running.", "Open a model first.", "NotRunning")
 
 
-class Line(Protocol):
-    """What is needed of `app.clients.attached.RemoteEngine`."""
-
-    def start(self) -> None: ...
-    def submit(self, command: messages.Command) -> None: ...
-    def cancel_load(self) -> None: ...
-    def stop(self, timeout_s: float = ...) -> object: ...
-
-
-def remote_engine(on_event: OnEvent, target: Target) -> Line:
+def remote_engine(on_event: OnEvent, target: Target) -> EngineThreadLike:
     from app.clients.attached import RemoteEngine
 
     return RemoteEngine(on_event, target)
@@ -124,7 +111,7 @@ class IsolatedEngine:
         on_event: OnEvent,
         *,
         command: Sequence[str] = COMMAND,
-        connect: Callable[[OnEvent, Target], Line] = remote_engine,
+        connect: Callable[[OnEvent, Target], EngineThreadLike] = remote_engine,
     ) -> None:
         self._on_event, self._command, self._connect = on_event, command, connect
         self._thread = threading.Thread(target=self._run, name="isolated engine", daemon=True)
@@ -132,7 +119,7 @@ class IsolatedEngine:
         self._waiting: deque[messages.Command] = deque()
         self._child: ChildProcess | None = None
         self._fault = Path()  # where the process writes, should native code fail
-        self._line: Line | None = None  # where commands go at once
+        self._line: EngineThreadLike | None = None  # where commands go at once
         self._is_stopping = False
         self._is_cancelled = False  # the load for which the process is being started
         self._line_is_gone = threading.Event()
@@ -212,9 +199,7 @@ class IsolatedEngine:
                 if isinstance(self._waiting[0], messages.Load):
                     return True
                 command = self._waiting.popleft()
-            answer = answer_without_engine(command)
-            if answer is not None:
-                self._on_event(answer)
+            self._answer_without_engine(command)
 
     def _launched(self) -> ChildProcess | None:
         """A process that accepts commands; None after a reported failure."""
@@ -269,9 +254,7 @@ class IsolatedEngine:
         log.error("%s", error.cause)
         self._on_event(messages.EngineCrashed(error, printed))
         for command in waiting:
-            answer = answer_without_engine(command)
-            if answer is not None:
-                self._on_event(answer)
+            self._answer_without_engine(command)
 
     def _attach(self, ready: Ready, key: str) -> bool:
         """Send commands to the process from now on. False if it is no longer needed."""
@@ -307,6 +290,20 @@ class IsolatedEngine:
             printed = "\n".join([*child.last_lines, trace]).strip()
             self._on_event(messages.EngineCrashed(error, printed))
 
+    def _answer_without_engine(self, command: messages.Command) -> None:
+        """As an engine without a model."""
+        match command:
+            case messages.AddRequest(request_id):
+                self._on_event(messages.RequestFailed(request_id, NOT_RUNNING))
+            case messages.InspectBlock(block):
+                self._on_event(messages.BlockInspected(block, None))
+            case messages.CountTokens(key):
+                self._on_event(messages.TokensCounted(key, None))
+            case messages.MeasurePeaks():
+                self._on_event(messages.PeaksMeasured(None, "No model is loaded."))
+            case messages.Unload():
+                self._on_event(messages.Unloaded())
+
     # -- the line's thread ------------------------------------------------------------------
 
     def _hand_on(self, event: Event) -> None:
@@ -323,19 +320,3 @@ class IsolatedEngine:
         if event.state is LinkState.CLOSED and event.words and child is not None:
             self._given_up = event.words
             child.kill()
-
-
-def answer_without_engine(command: messages.Command) -> messages.Event | None:
-    """The answer of an engine without a model."""
-    match command:
-        case messages.AddRequest(request_id):
-            return messages.RequestFailed(request_id, NOT_RUNNING)
-        case messages.InspectBlock(block):
-            return messages.BlockInspected(block, None)
-        case messages.CountTokens(key):
-            return messages.TokensCounted(key, None)
-        case messages.MeasurePeaks():
-            return messages.PeaksMeasured(None, "No model is loaded.")
-        case messages.Unload():
-            return messages.Unloaded()
-    return None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
 from threading import Lock
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer
 
@@ -26,6 +26,9 @@ from app.storage.model_sources import STARTER_TITLE, is_starter
 from app.wire.snapshots import merge_snapshots
 from engine import messages
 from engine.snapshot import EngineSnapshot, ModelInfo
+
+if TYPE_CHECKING:
+    from app.link.bridge import EngineBridge
 
 SHORTEST_MS, LONGEST_MS = 66, 200
 """Between two updates of streaming text. 15 a second look fluent; below 5 it stutters."""
@@ -107,26 +110,6 @@ class SnapshotThrottle:
 _WAKE = QEvent.Type(QEvent.registerEventType())
 
 
-class Receiver(Protocol):
-    """Receives the events in the GUI thread."""
-
-    def take_outputs(self, batch: list[messages.OutputEvent]) -> None:
-        """Text, in order."""
-        ...
-
-    def take_progress(self, progress: messages.LoadProgress) -> None:
-        """Loading progress, the latest."""
-        ...
-
-    def take_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """A snapshot with the steps and samples of all merged ones."""
-        ...
-
-    def take_answer(self, event: Event) -> None:
-        """Everything else, after all earlier text."""
-        ...
-
-
 class EventDispatcher(QObject):
     """Delivers to `receiver`. Lives in the GUI thread; only `put` is called elsewhere.
 
@@ -134,17 +117,19 @@ class EventDispatcher(QObject):
     snapshots wait for their throttle too.
     """
 
-    def __init__(self, receiver: Receiver, parent: QObject) -> None:
-        super().__init__(parent)
+    def __init__(self, receiver: EngineBridge) -> None:
+        super().__init__(receiver)
         self._receiver = receiver
-        self._closed = False
-        self._inbox: deque[Event] = deque()
+        self.is_closed = False
+        """Later events wait for `close`."""
+        self.inbox: deque[Event] = deque()
+        """Events that the GUI thread has not taken yet."""
         self._lock = Lock()  # of the two flags below, which both threads set
         self._wake_posted = False
         self._timer_soon = False
         self._outputs: list[messages.OutputEvent] = []
         self._progress: messages.LoadProgress | None = None
-        self._snapshots: list[EngineSnapshot] = []
+        self.snapshots: list[EngineSnapshot] = []  # pending
         self._last_model: tuple[ModelInfo, ModelInfo] | None = None  # as told, and as shown
         self.snapshot_at = 0.0  # when the last state was handed on
         self._text_throttle = TextThrottle()  # of text: that of all replies is handed on together
@@ -161,8 +146,8 @@ class EventDispatcher(QObject):
 
     def put(self, event: Event) -> None:
         """Queue the event; wake the GUI thread if needed."""
-        self._inbox.append(event)
-        if self._closed:
+        self.inbox.append(event)
+        if self.is_closed:
             return
         urgent = _is_urgent(event)
         with self._lock:
@@ -176,15 +161,10 @@ class EventDispatcher(QObject):
     # The GUI thread --------------------------------------------------------------------------
 
     @property
-    def num_waiting(self) -> int:
-        """Events not taken yet."""
-        return len(self._inbox)
-
-    @property
     def is_at_rest(self) -> bool:
         """Whether nothing is pending."""
         active = self._timer.isActive() or self._state_timer.isActive()
-        return not (active or self._inbox or self._outputs or self._snapshots)
+        return not (active or self.inbox or self._outputs or self.snapshots)
 
     def event(self, event: QEvent) -> bool:
         if event.type() != _WAKE:
@@ -197,14 +177,14 @@ class EventDispatcher(QObject):
 
     def deliver(self) -> None:
         """Take queued events in order: deliver urgent ones, keep the rest for the timer."""
-        while self._inbox:
-            event = self._inbox.popleft()
+        while self.inbox:
+            event = self.inbox.popleft()
             if isinstance(event, messages.OutputEvent):
                 self._outputs.append(event)
                 if _is_urgent(event):
                     self.flush_outputs()
             elif isinstance(event, messages.SnapshotEvent):
-                self._snapshots.append(event.snapshot)
+                self.snapshots.append(event.snapshot)
             elif isinstance(event, messages.LoadProgress):
                 self._progress = event
             else:
@@ -219,34 +199,26 @@ class EventDispatcher(QObject):
         self.deliver()
         self.flush_outputs()
         self._flush_progress()
-        if self._snapshots and self._snapshot_due_ms() <= 0:
+        if self.snapshots and self._snapshot_due_ms() <= 0:
             self._state_timer.start(0)
         self._run_timer()
 
     def keep_written(self) -> None:
         """Deliver pending text and drop the rest, which is outdated."""
-        written = [event for event in self._inbox if isinstance(event, messages.OutputEvent)]
-        self._inbox.clear()
+        written = [event for event in self.inbox if isinstance(event, messages.OutputEvent)]
+        self.inbox.clear()
         self._outputs += written
         self.flush_outputs()
         self._progress = None
 
-    def drop_states(self) -> None:
-        """Drop pending snapshots, which are of the previous model."""
-        self._snapshots.clear()
-
     def close(self) -> None:
         """Deliver the last events; ignore later ones."""
-        self.stop_waking()
+        self.is_closed = True
         self.deliver()
         self.flush_outputs()
         self._timer.stop()
         self._state_timer.stop()
-        self._snapshots.clear()
-
-    def stop_waking(self) -> None:
-        """Later events wait for `close`."""
-        self._closed = True
+        self.snapshots.clear()
 
     def flush_outputs(self) -> None:
         """Deliver pending text."""
@@ -261,8 +233,8 @@ class EventDispatcher(QObject):
             self._receiver.take_progress(latest)
 
     def _flush_snapshots(self) -> None:
-        if self._snapshots:
-            merged, self._snapshots = merge_snapshots(self._snapshots), []
+        if self.snapshots:
+            merged, self.snapshots = merge_snapshots(self.snapshots), []
             merged = dataclasses.replace(merged, model=self._titled(merged.model))
             self.snapshot_at = time.perf_counter()
             with self._snapshot_throttle.account():
@@ -278,11 +250,11 @@ class EventDispatcher(QObject):
 
     def _run_timer(self) -> None:
         """Start the timer if something is pending and it does not run yet."""
-        if self._closed:
+        if self.is_closed:
             return
         if self._outputs or self._progress:
             wait = self._text_throttle.interval_ms
-        elif self._snapshots and not self._state_timer.isActive():
+        elif self.snapshots and not self._state_timer.isActive():
             wait = max(self._text_throttle.interval_ms, self._snapshot_due_ms())
         else:
             return
@@ -294,7 +266,7 @@ class EventDispatcher(QObject):
 
     def _snapshot_due_ms(self) -> int:
         """The last snapshot before the engine idles does not wait for the throttle."""
-        if self._snapshots[-1].requests:
+        if self.snapshots[-1].requests:
             interval = self._snapshot_throttle.interval_ms
         else:
             interval = SnapshotThrottle.SHORTEST_MS

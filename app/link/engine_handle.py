@@ -49,71 +49,43 @@ class EngineHandle:
         self.make_own = make_own
         self.make_next: ThreadFactory | None = None
         self.engine: EngineThreadLike | None = None
-        self._make = make_own
+        self.make = make_own
+        """Makes the current engine, and restarts it."""
         self._on_event = on_event
         self._number = 0  # events of replaced engines are ignored
         self._leaving: list[Thread] = []  # these end replaced engines
 
     @property
     def is_remote(self) -> bool:
-        return self._make is not self.make_own
-
-    @property
-    def offers(self) -> tuple[str, ...] | None:
-        return getattr(self.engine, "offers", ()) if self.is_remote else None
-
-    @property
-    def place(self) -> str:
-        return str(getattr(self.engine, "place", "")) if self.is_remote else ""
-
-    @property
-    def look_only(self) -> str:
-        if not self.is_remote or getattr(self.engine, "may_control", True):
-            return ""
-        return f"{self.place} is view and chat only (--no-control)."
-
-    @property
-    def maker(self) -> ThreadFactory:
-        """Makes the current engine, and restarts it."""
-        return self._make
+        return self.make is not self.make_own
 
     def start(self) -> EngineThreadLike:
         """The running engine."""
         if self.engine is None or not self.engine.is_alive():
-            self.engine = self._make(self._handler())
+            number = self._number
+            self.engine = self.make(
+                lambda event: self._on_event(event) if number == self._number else None
+            )
             self.engine.start()
         return self.engine
-
-    def _handler(self) -> OnEvent:
-        """The event handler of the current engine."""
-        number = self._number
-
-        def handle(event: Event) -> None:
-            if number == self._number:
-                self._on_event(event)
-
-        return handle
 
     def use_next(self) -> None:
         """Apply `make_next`; a running engine keeps running."""
         if self.make_next is not None:
-            self.make_own = self._make = self.make_next
+            self.make_own = self.make = self.make_next
             self.make_next = None
 
     def leave(self, make: ThreadFactory) -> None:
         """Drop the current engine and its events; `make` makes the next."""
         before, self.engine = self.engine, None
         self._number += 1
-        self._make = make
+        self.make = make
         if before is not None and before.is_alive():
-            self._end_aside(before)
-
-    def _end_aside(self, engine: EngineThreadLike) -> None:
-        """In a thread: the engine may be in a step or a load."""
-        engine.cancel_load()
-        self._leaving = [thread for thread in self._leaving if thread.is_alive()]
-        self._leaving.append(Thread(target=engine.stop, name="leaving engine", daemon=True))
-        self._leaving[-1].start()
+            before.cancel_load()
+            # in a thread: the engine may be in a step or a load
+            self._leaving = [thread for thread in self._leaving if thread.is_alive()]
+            self._leaving.append(Thread(target=before.stop, name="leaving engine", daemon=True))
+            self._leaving[-1].start()
 
     def end(self, timeout_s: float) -> None:
         """End the engine; wait for it and for replaced ones."""

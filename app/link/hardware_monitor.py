@@ -19,37 +19,20 @@ from engine.hardware.peaks import Peaks
 from engine.snapshot import EngineSnapshot, GpuFigures, ModelInfo
 
 
-class GpuMonitor(QObject):
-    """NVIDIA GPUs of this machine: `figures` once a second, with the time (`time.perf_counter`) and
-    tuple[GpuFigures, ...]. Polls the driver on its own thread; silent without a driver."""
-
-    figures = Signal(float, object)
-
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
-        self._watch = GpuWatch(self._on_figures)
-
-    def start(self) -> None:
-        self._watch.start()
-
-    def stop(self) -> None:
-        self._watch.stop()
-
-    def _on_figures(self, time: float, found: tuple[GpuFigures, ...]) -> None:
-        self.figures.emit(time, found)  # from the watch's thread: Qt queues it
-
-
 class GpuFeed(QObject):
     """GPUs of the machine that runs the engine: this one, or that of a remote engine's snapshots.
-    `figures`: time, all GPUs, and those that CUDA can use."""
+    `figures`: time, all GPUs, and those that CUDA can use. `watch` polls this machine's driver on
+    its own thread, once a second: `measured`, with the time (`time.perf_counter`)."""
 
     figures = Signal(float, object, object)
+    measured = Signal(float, object)  # from the watch's thread: Qt queues it
 
-    def __init__(self, monitor: GpuMonitor, bridge: EngineBridge, parent: QObject) -> None:
+    def __init__(self, bridge: EngineBridge, parent: QObject | None = None) -> None:
         super().__init__(parent)
+        self.watch = GpuWatch(self.measured.emit)
         self._bridge = bridge
         self._remote: tuple[GpuFigures, ...] | None = None  # None: the engine runs here
-        monitor.figures.connect(self._on_own)
+        self.measured.connect(self._on_own)
         bridge.snapshot.connect(self._on_snapshot)
 
     def _on_own(self, at: float, gpus: tuple[GpuFigures, ...]) -> None:

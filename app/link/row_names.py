@@ -15,7 +15,7 @@ from engine.config import SETTINGS
 from engine.errors import ErrorInfo
 from engine.sampling_params import PARAMETERS
 
-Event = TypeVar("Event", bound=messages.Event)
+Event = TypeVar("Event")
 
 _LABELS = {name: setting.label for name, setting in SETTINGS.items()} | {
     name: parameter.label for name, parameter in PARAMETERS.items()
@@ -40,7 +40,7 @@ def event_by_row(event: Event) -> Event:
         return event
     changed: dict[str, Any] = {
         field.name: error_by_row(value)
-        for field in dataclasses.fields(event)
+        for field in dataclasses.fields(event)  # type: ignore[arg-type]
         if isinstance(value := getattr(event, field.name), ErrorInfo)
     }
-    return dataclasses.replace(event, **changed) if changed else event
+    return dataclasses.replace(event, **changed) if changed else event  # type: ignore

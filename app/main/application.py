@@ -44,7 +44,7 @@ from app.features.tune.engine_settings import EngineSettingsPanel
 from app.features.tune.page import TunePage
 from app.link.bridge import EngineBridge
 from app.link.engine_handle import ThreadFactory
-from app.link.hardware_monitor import GpuFeed, GpuMonitor, PeaksRecorder, PeaksStore
+from app.link.hardware_monitor import GpuFeed, PeaksRecorder, PeaksStore
 from app.link.tasks import wait_for_tasks
 from app.log import LogKeeper, set_log_level, set_log_size
 from app.main.commands import file_commands, help_commands, tune_commands, view_commands
@@ -244,8 +244,7 @@ class Application(QObject):
         restorable = lambda: (session.latest, pages.chat.current.id)
         self.crash = CrashWatch(bridge, self.recorder, restorable, self)
         self.peaks = PeaksRecorder(bridge, PeaksStore(), self)  # after the views: they listen
-        self.gpu = GpuMonitor(self)
-        self.gpu_feed = GpuFeed(self.gpu, bridge, self)
+        self.gpu = GpuFeed(bridge, self)
         self.startup = Startup(
             self.settings, bridge, session, self.crash, pages.models_place, pages.chat,
             self.notices, window,
@@ -277,7 +276,7 @@ class Application(QObject):
     def start(self, given: Mapping[str, Any]) -> None:
         """Start what can wait until the window shows. `given`: the command line's settings."""
         restyling().is_gradual = True
-        self.gpu.start()
+        self.gpu.watch.start()
         self.pages.models.start()
         self.pages.server.start()
         self.startup.open(given, self.crash.start())
@@ -289,7 +288,7 @@ class Application(QObject):
         self.window.close()
         restyling().is_gradual = False
         restyling().finish()
-        self.gpu.stop()
+        self.gpu.watch.stop()
         self.crash.stop()
         self.bridge.shutdown(SHUTDOWN_S)
         self.pages.tune.close_load()

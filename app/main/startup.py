@@ -23,7 +23,7 @@ from app.window.notices import NoticeArea, error_notice
 from app.window.program_settings import NO_MODEL, STARTER
 from app.window.settings_store import SettingsStore
 from engine.config import SETTINGS
-from engine.errors import ConfigError
+from engine.errors import ConfigError, InferdeckError
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Startup(QObject):
         """Attach to the remote engine of the command line."""
         try:
             attach(self._bridge, Target(given[ATTACH], given.get(API_KEY)))
-        except ConfigError as error:
+        except InferdeckError as error:
             self._notices.show_notice(error_notice(LINK, "", error.info()))
 
     def open_at_start(self, given: Mapping[str, Any]) -> None:

@@ -120,7 +120,7 @@ def _connect_panels(app: Application) -> None:
         for charts in (app.charts, app.pages.tune.charts):
             charts.update_gpus(at, gpus)
 
-    app.gpu_feed.figures.connect(show_gpus)
+    app.gpu.figures.connect(show_gpus)
 
 
 def _connect_pages(app: Application) -> None:

@@ -29,7 +29,7 @@ class Listener(QObject):
         self.other: list[tuple[str, Any]] = []
         self.snapshots: list[tuple[float, EngineSnapshot]] = []
         bridge.outputs.connect(lambda b: self.batches.append((time.perf_counter(), b)))
-        bridge.snapshot.connect(lambda s: self.snapshots.append((bridge.snapshot_at, s)))
+        bridge.snapshot.connect(lambda s: self.snapshots.append((bridge.dispatcher.snapshot_at, s)))
         for name in ("loaded", "load_failed", "request_failed", "reconfigured", "crashed",
                      "reconfigure_failed", "load_progress"):  # fmt: skip
             signal = getattr(bridge, name)
@@ -145,8 +145,8 @@ def test_the_timer_rests_when_nothing_is_pending(qtbot: QtBot, bridge: EngineBri
     bridge.add_request("r", "hello")
     heard = Listener(bridge)
     qtbot.waitUntil(lambda: bool(heard.events and heard.events[-1].finish_reason), timeout=5000)
-    qtbot.waitUntil(lambda: bridge.is_at_rest, timeout=1000)
-    assert not bridge.num_waiting
+    qtbot.waitUntil(lambda: bridge.dispatcher.is_at_rest, timeout=1000)
+    assert not bridge.dispatcher.inbox
 
 
 def test_failures_leave_what_still_serves(
@@ -220,13 +220,13 @@ def test_a_state_is_shown_in_another_turn_than_text(qtbot: QtBot, bridge: Engine
     qtbot.waitUntil(lambda: any(e.finish_reason for e in heard.events))
     last = heard.events[-1].step_index
     qtbot.waitUntil(lambda: bool(heard.snapshots) and heard.snapshots[-1][1].step_index == last)
-    qtbot.waitUntil(lambda: bridge.is_at_rest)
+    qtbot.waitUntil(lambda: bridge.dispatcher.is_at_rest)
     order: list[str] = []
     bridge.outputs.connect(lambda batch: order.append("text"))
     bridge.snapshot.connect(lambda snapshot: order.append("state"))
     event = m.OutputEvent("r", "word", (1,), time.perf_counter(), 1, 4, 0)
-    dispatcher = bridge._dispatcher
-    dispatcher._inbox.extend([event, m.SnapshotEvent(heard.snapshots[-1][1])])
+    dispatcher = bridge.dispatcher
+    dispatcher.inbox.extend([event, m.SnapshotEvent(heard.snapshots[-1][1])])
     dispatcher.snapshot_at = 0.0
     dispatcher.flush()
     assert order == ["text"]  # a first token may come now: the state waits, and not for long

@@ -55,7 +55,8 @@ def shown(qtbot: QtBot, application: Application) -> EngineSnapshot:
         dock.show()
     ask(application, "hello")
     wait_idle(qtbot, application)
-    rests = lambda: bool(snapshots) and not snapshots[-1].requests and application.bridge.is_at_rest
+    dispatcher = application.bridge.dispatcher
+    rests = lambda: bool(snapshots) and not snapshots[-1].requests and dispatcher.is_at_rest
     qtbot.waitUntil(rests)
     return dataclasses.replace(snapshots[-1], steps=(), ttft=(), itl=())
 

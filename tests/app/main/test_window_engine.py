@@ -45,7 +45,8 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.015) -> Pace:
         if isinstance(event, messages.OutputEvent):
             time.sleep(pace.seconds)
             until = time.monotonic() + 2.0
-            while bridge.num_waiting > 8 and not bridge._closed and time.monotonic() < until:
+            inbox = bridge.dispatcher.inbox
+            while len(inbox) > 8 and not bridge._closed and time.monotonic() < until:
                 time.sleep(0.005)
         deliver(bridge, event)
 

@@ -269,13 +269,13 @@ def test_gpus_of_the_driver_become_devices(
         panel = application.engine_settings
         control = panel.rows["device"].control
         assert isinstance(control, ChoiceControl) and control.findData("cuda:0") < 0
-        application.gpu.figures.emit(1.0, (card,))
+        application.gpu.measured.emit(1.0, (card,))
         place = control.findData("cuda:0")
         assert control.itemText(place) == "cuda:0 · NVIDIA H200"
         assert [control.itemData(i) for i in range(control.count())] == ["auto", "cpu", "cuda:0"]
         rows = {s.name: s for specs in sections(panel.machine).values() for s in specs}
         assert ("cuda:0", "cuda:0 · NVIDIA H200") in rows["device"].choices
-        application.gpu.figures.emit(2.0, (card,))
+        application.gpu.measured.emit(2.0, (card,))
         assert control.count() == 3
         panel.offer_gpus(())
         assert [control.itemData(i) for i in range(control.count())] == ["auto", "cpu"]
@@ -297,14 +297,14 @@ def test_gpus_of_an_engine_elsewhere_are_shown_while_it_is_used(
         told = lambda gpus: application.bridge.snapshot.emit(
             dataclasses.replace(synthetic.snapshot(1.0), gpus=gpus)
         )
-        application.gpu.figures.emit(1.0, (own,))
+        application.gpu.measured.emit(1.0, (own,))
         told(())
         assert memory._gpus == (own,)
         away = True
         told(())  # it computes on its CPU: this machine's GPU is not its
         assert memory._gpus == () and panel.machine.gpus == ()
         told((card,))
-        application.gpu.figures.emit(2.0, (own,))
+        application.gpu.measured.emit(2.0, (own,))
         assert memory._gpus == (card,) and panel.machine.gpus == (card.name,)
         divided = dataclasses.replace(card, uuid="GPU-0")
         part = GpuFigures("A part", 18 * 2**30, 2**30, uuid="MIG-0", part_of="GPU-0")
@@ -313,7 +313,7 @@ def test_gpus_of_an_engine_elsewhere_are_shown_while_it_is_used(
         away = False
         told(())
         assert memory._gpus == () and panel.machine.gpus == ()
-        application.gpu.figures.emit(3.0, (own,))
+        application.gpu.measured.emit(3.0, (own,))
         assert memory._gpus == (own,)
 
 

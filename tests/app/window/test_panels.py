@@ -13,7 +13,8 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.link.hardware_monitor import GpuMonitor
+from app.link.bridge import EngineBridge
+from app.link.hardware_monitor import GpuFeed
 from app.link.tasks import run_task, wait_for_tasks
 from app.log import log_file, start_logging, stop_logging
 from app.main.start import show_fault
@@ -124,10 +125,10 @@ def test_the_gpu_monitor_tells_what_the_driver_tells(
 ) -> None:
     nvml: Any = fake_nvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monitor = GpuMonitor()
-    with qtbot.waitSignal(monitor.figures) as signal:
-        monitor.start()
-    monitor.stop()
+    monitor = GpuFeed(EngineBridge())
+    with qtbot.waitSignal(monitor.measured) as signal:
+        monitor.watch.start()
+    monitor.watch.stop()
     assert signal.args is not None
     _, gpus = signal.args
     assert [(gpu.name, gpu.own, gpu.others) for gpu in gpus] == [("A card", 2**30, 2**31)] * 2
@@ -138,9 +139,9 @@ def test_without_a_driver_the_gpu_monitor_is_silent(
     qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monitor = GpuMonitor()
-    monitor.start()
-    monitor.stop()
+    monitor = GpuFeed(EngineBridge())
+    monitor.watch.start()
+    monitor.watch.stop()
     assert not is_watched()
 
 

@@ -41,7 +41,7 @@ def application(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     make_quick(monkeypatch)
     made = Application(qapp, lambda on_event: FakeEngineThread(on_event, Script()))
-    made.gpu.start = lambda: None  # type: ignore[method-assign]
+    made.gpu.watch.start = lambda: None  # type: ignore[method-assign]
     made.show()
     yield made
     if shiboken6.isValid(made.window):  # a test may have closed it itself

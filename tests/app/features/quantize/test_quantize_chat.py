@@ -26,7 +26,7 @@ def real(
     """With the real engine."""
     make_quick(monkeypatch)
     made = Application(qapp)
-    made.gpu.start = lambda: None  # type: ignore[method-assign]
+    made.gpu.watch.start = lambda: None  # type: ignore[method-assign]
     made.show()
     with qtbot.waitSignal(made.bridge.loaded, timeout=RUN_MS):
         made.startup.open_first_model({"num_threads": 1, "model": str(starter_model())})

@@ -310,7 +310,7 @@ def wait_for_rest(
     qtbot.waitUntil(lambda: bool(snapshots) and snapshots[-1].config == bridge.config)
     qtbot.waitUntil(lambda: not snapshots[-1].requests and strip.state[0] == "Ready")
     qtbot.wait(300)  # one that is on its way
-    qtbot.waitUntil(lambda: bridge.is_at_rest)
+    qtbot.waitUntil(lambda: bridge.dispatcher.is_at_rest)
 
 
 def test_a_recording_of_a_real_run_replays_to_equal_views(

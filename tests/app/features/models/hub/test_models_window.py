@@ -40,7 +40,7 @@ def application(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("app.main.application.estimate", halves)
     made = Application(qapp, lambda on_event: FakeEngineThread(on_event, Script()))
-    made.gpu.start = lambda: None  # type: ignore[method-assign]
+    made.gpu.watch.start = lambda: None  # type: ignore[method-assign]
     made.show()
     yield made
     made.shutdown()
