@@ -14,12 +14,12 @@ from app.bench.server_metrics import add_reported, client_figures
 from app.bench.workload import TEXT, BenchRequest, stand_in_ids, text_of
 from app.clients.calls import TAKES_IDS, Call, make_call
 from app.clients.errors import TargetError
-from app.clients.http import TokenCounter, parse_address
+from app.clients.http import TokenCounter
 from app.clients.metric_names import Figure
 from app.clients.metrics import Change, Scrape
 from app.clients.probe import probe
 from app.clients.stream import Streamer
-from app.clients.target import Dialect, Probe, Target
+from app.clients.target import Dialect, Probe, Target, parse_address
 from app.clients.watch import Pages, Watch
 from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from app.clients.attached_line import Line, LineError, address_of, connected
+from app.clients.attached_line import Line, LineError, connected
 from app.clients.attached_session import Talk
-from app.clients.target import LinkChanged, LinkState, OnEvent, Target
+from app.clients.loop_thread import LoopThread
+from app.clients.target import LinkChanged, LinkState, OnEvent, Target, parse_address
 from app.wire.codec import CancelLoad, WireCommand
 from app.wire.protocol import SESSION_S, Welcome
 from engine import messages as m
@@ -27,7 +26,6 @@ from engine.errors import ErrorInfo
 
 if TYPE_CHECKING:
     from app.link.bridge import EngineBridge
-    from app.link.engine_handle import EngineThreadLike
 
 
 log = logging.getLogger(__name__)
@@ -39,8 +37,8 @@ GIVE_UP_S = SESSION_S + 5.0
 """Then the session is gone on the server, and nobody waits for its replies."""
 
 
-class RemoteEngine(threading.Thread):
-    """Speaks engine.messages like EngineThread, and LinkChanged. Raises ConfigError for a target
+class RemoteEngine(LoopThread):
+    """Speaks engine.messages like EngineThread, and LinkChanged. Raises TargetError for a target
     that has no address.
 
     `welcome`: what the server last said of itself; None before. All times in events are of this
@@ -48,31 +46,26 @@ class RemoteEngine(threading.Thread):
     """
 
     def __init__(self, on_event: OnEvent, target: Target) -> None:
-        super().__init__(name="remote engine", daemon=True)
         self.target = target
-        self.address = address_of(target)
+        self.address = parse_address(target.base_url)
+        super().__init__("remote engine")
         self.welcome: Welcome | None = None
         self._emit = on_event
         self._talk = Talk(on_event)
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._given: list[WireCommand] = []  # to be taken by the loop
-        self._is_woken = False
-        self._leaving = threading.Event()
-        self._wake = asyncio.Event()
+        self._leaving = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._line: Line | None = None
         self._is_live = False
         self._closed_for = ""  # why for good, in words
         self._cut_at: float | None = None
-        self._tries = 0
+        self._tries = 0  # since it was live
 
     # Any thread ------------------------------------------------------------------------------
 
     @property
     def place(self) -> str:
         """What the window calls it."""
-        return self.target.name or self.address.place
+        return self.target.name or self.address.host
 
     @property
     def offers(self) -> tuple[str, ...] | None:
@@ -88,87 +81,48 @@ class RemoteEngine(threading.Thread):
         return self.welcome is None or self.welcome.may_control
 
     def submit(self, command: m.Command) -> None:
-        self._give(command)
+        self._post(self._take, command)
 
     def cancel_load(self) -> None:
-        self._give(CancelLoad())
-
-    def stop(self, timeout_s: float = 5.0) -> bool:
-        """Leave the engine, which goes on without this window. True if the thread ended."""
-        self._leaving.set()
-        self._call(self._leave)
-        if self.is_alive():
-            self.join(timeout_s)
-        return not self.is_alive()
-
-    def _give(self, command: WireCommand) -> None:
-        with self._lock:
-            self._given.append(command)
-            if self._is_woken:
-                return
-            self._is_woken = True
-        self._call(self._take)
-
-    def _call(self, work: Callable[[], None]) -> None:
-        with self._lock:
-            loop = self._loop
-        if loop is not None:
-            try:
-                loop.call_soon_threadsafe(work)
-            except RuntimeError:  # it has ended
-                return
+        self._post(self._take, CancelLoad())
 
     # The thread ------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        try:
-            asyncio.run(self._live())
-        except asyncio.CancelledError:
-            pass  # it was left before it was connected
-        except Exception as error:
-            log.exception("the connection to %s failed", self.address.place)
-            self._tell(LinkState.CLOSED, f"The connection failed: {error!r}.")
+    def _on_failed(self, error: Exception) -> None:
+        log.exception("the connection to %s failed", self.address.host)
+        self._tell(LinkState.CLOSED, f"The connection failed: {error!r}.")
 
     async def _live(self) -> None:
-        with self._lock:
-            self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
-        self._take()
+        self._main = asyncio.current_task()
         wait = FIRST_WAIT_S
         words = ""
         try:
             while not self._leaving.is_set() and not self._closed_for:
                 self._say_trying(words)
-                was_live = False
                 try:
-                    was_live = await self._one_line()
+                    await self._one_line()
                     words = "The server closed the connection."
                 except LineError as error:
-                    was_live, words = error.was_live, str(error)
+                    words = str(error)
                     if error.for_good:
                         self._close(words)
                         break
+                was_live = not self._tries
                 wait = FIRST_WAIT_S if was_live else min(2 * wait, LONGEST_WAIT_S)
                 await self._pause(wait)
-            while not self._leaving.is_set():  # closed: every command is refused in words
-                await self._pause(60.0)
+            await self._leaving.wait()  # closed: every command is refused in words
         finally:
-            with self._lock:
-                self._loop = None
             if not self._closed_for:
                 self._tell(LinkState.CLOSED)
 
-    async def _one_line(self) -> bool:
-        """From one connection to its end. True if it was live. Raises LineError."""
+    async def _one_line(self) -> None:
+        """From one connection to its end. Raises LineError."""
         line = self._line = await connected(self.target, self.address)
         try:
             self.welcome = await line.greet(self._talk)
             self._cut_at, self._tries, self._is_live = None, 0, True
             self._tell(LinkState.LIVE)
             await line.serve(self._talk, self._on_silence, self._leaving)
-            return True
-        except LineError as error:
-            error.was_live = self._is_live
-            raise
         finally:
             if self._is_live:
                 self._cut_at = time.perf_counter()
@@ -177,37 +131,30 @@ class RemoteEngine(threading.Thread):
 
     async def _pause(self, seconds: float) -> None:
         """Between two lines; the session's end is watched meanwhile."""
-        self._wake.clear()
-        if self._leaving.is_set():
-            return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._wake.wait()
+                await self._leaving.wait()
         cut = self._cut_at
         if cut is not None and time.perf_counter() - cut > GIVE_UP_S:
             self._talk.give_up(time.perf_counter() - cut)
             self._cut_at = None
 
     def _leave(self) -> None:
-        """On the loop. A line that is live ends by itself, with a word to the server."""
-        self._wake.set()
+        """A line that is live ends by itself, with a word to the server."""
+        self._leaving.set()
         self._talk.wake()
         if not self._is_live and self._main is not None:
             self._main.cancel()
 
-    def _take(self) -> None:
-        """Commands that were given, to the session."""
-        with self._lock:
-            self._is_woken = False
-            given, self._given = self._given, []
-        for command in given:
-            if self._closed_for:
-                self._talk.refuse(command, ErrorInfo(self._closed_for, "Reconnect."))
-            elif self._line is None and self._talk.num_waiting >= MAX_WAITING:
-                why = f"{self.address.place} is not connected; {MAX_WAITING} commands are pending."
-                self._talk.refuse(command, ErrorInfo(why, "Wait for the connection."))
-            else:
-                self._talk.give(command)
+    def _take(self, command: WireCommand) -> None:
+        """A command, to the session."""
+        if self._closed_for:
+            self._talk.refuse(command, ErrorInfo(self._closed_for, "Reconnect."))
+        elif self._line is None and self._talk.num_waiting >= MAX_WAITING:
+            why = f"{self.address.host} is not connected; {MAX_WAITING} commands are pending."
+            self._talk.refuse(command, ErrorInfo(why, "Wait for the connection."))
+        else:
+            self._talk.give(command)
 
     def _close(self, words: str) -> None:
         self._closed_for = words
@@ -229,7 +176,7 @@ class RemoteEngine(threading.Thread):
             self._tell(LinkState.STALE, f"No message for {seconds:.0f} s.")
 
     def _tell(self, state: LinkState, words: str = "") -> None:
-        log.info("%s: %s %s", self.address.place, state, words)
+        log.info("%s: %s %s", self.address.host, state, words)
         self._emit(LinkChanged(state, time.perf_counter(), words))
 
 
@@ -241,11 +188,7 @@ def _ordinal(number: int) -> str:
 
 def attach(bridge: EngineBridge, target: Target) -> None:
     """`bridge` shows the engine at `target` from now on: `bridge.link_changed` tells how the line
-    to it stands. Raises ConfigError where the target has no address."""
-    address_of(target)
+    to it stands. Raises TargetError where the target has no address."""
+    parse_address(target.base_url)
 
-    def remote(on_event: OnEvent) -> EngineThreadLike:
-
-        return RemoteEngine(on_event, target)
-
-    bridge.attach(remote)
+    bridge.attach(lambda on_event: RemoteEngine(on_event, target))

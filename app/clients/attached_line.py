@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -20,9 +17,8 @@ from websockets.exceptions import (
 )
 
 from app.clients.attached_session import Talk
-from app.clients.target import Target
+from app.clients.target import Address, Target
 from app.paths import program_version
-from app.server.options import is_loopback
 from app.wire.protocol import (
     BEAT_S,
     HELLO_S,
@@ -41,38 +37,10 @@ from app.wire.protocol import (
     read_answer,
     read_frame,
 )
-from engine.errors import ConfigError
-
-REMEDY = "Use an address such as http://host:8000."
 
 
-class Address(NamedTuple):
-    """`place`: host and port, as people say it."""
-
-    url: str
-    place: str
-    is_local: bool
-
-
-def address_of(target: Target) -> Address:
-    """Raises ConfigError where the base URL is none."""
-    text = target.base_url.strip()
-    if "://" not in text:
-        text = f"http://{text}"
-    try:
-        parts = urlsplit(text)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f"Invalid address {target.base_url[:100]!r}: {error}.", REMEDY) from None
-    schemes = {"http": "ws", "https": "wss"}
-    if parts.scheme not in schemes or not host:
-        raise ConfigError(f"{target.base_url[:100]!r} is not a server address.", REMEDY)
-    base = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    shown = f"[{host}]" if ":" in host else host
-    place = f"{shown}:{port}" if port is not None else shown
-    return Address(
-        f"{schemes[parts.scheme]}://{place}{base}{STREAM_PATH}", place, is_loopback(host)
-    )
+def stream_url(address: Address) -> str:
+    return address.root.replace("http", "ws", 1) + STREAM_PATH
 
 
 ACK_BYTES, ACK_FRAMES = 1 << 20, 32
@@ -89,7 +57,6 @@ class LineError(Exception):
     def __init__(self, words: str, *, for_good: bool = False) -> None:
         super().__init__(words)
         self.for_good = for_good
-        self.was_live = False
 
 
 async def connected(target: Target, address: Address) -> Line:
@@ -97,11 +64,11 @@ async def connected(target: Target, address: Address) -> Line:
     headers = {} if target.api_key is None else {"Authorization": f"Bearer {target.api_key}"}
     try:
         socket = await connect(
-            address.url,
+            stream_url(address),
             additional_headers=headers,
             user_agent_header=f"inferdeck/{program_version()}",
             compression=None,
-            proxy=None if address.is_local else True,
+            proxy=None if address.is_here else True,
             open_timeout=HELLO_S,
             close_timeout=1.0,
             ping_interval=None,  # our own beats
@@ -111,23 +78,23 @@ async def connected(target: Target, address: Address) -> Line:
         raise _not_let_in(error, address) from None
     except InvalidMessage as error:
         if isinstance(error.__cause__, EOFError):  # it hung up: somebody between is not ready
-            raise LineError(f"{address.place} closed the connection.") from None
+            raise LineError(f"{address.host} closed the connection.") from None
         raise LineError(
-            f"{address.place} is not an HTTP server.", for_good=True
+            f"{address.host} is not an HTTP server.", for_good=True
         ) from None
     except InvalidHandshake as error:
         raise LineError(
-            f"{address.place} is not an Inferdeck server: {error}.", for_good=True
+            f"{address.host} is not an Inferdeck server: {error}.", for_good=True
         ) from None
     except TimeoutError:
-        raise LineError(f"{address.place} does not respond.") from None
+        raise LineError(f"{address.host} does not respond.") from None
     except (OSError, WebSocketException) as error:
-        raise LineError(f"Cannot reach {address.place}: {_reason(error)}.") from None
+        raise LineError(f"Cannot reach {address.host}: {_reason(error)}.") from None
     return Line(socket, address)
 
 
 def _not_let_in(error: InvalidStatus, address: Address) -> LineError:
-    status, place = error.response.status_code, address.place
+    status, place = error.response.status_code, address.host
     if status == 401:
         return LineError(f"{place} rejected the API key.", for_good=True)
     if status == 403:
@@ -168,7 +135,7 @@ class Line:
             async with asyncio.timeout(HELLO_S):
                 return await self._greet(talk)
         except TimeoutError:
-            raise LineError(f"{self._address.place} does not respond.") from None
+            raise LineError(f"{self._address.host} does not respond.") from None
         except ConnectionClosed as error:
             raise self._cut(error) from None
         except ProtocolError as error:
@@ -200,7 +167,7 @@ class Line:
         self,
         talk: Talk,
         on_silence: Callable[[float | None], None],
-        leaving: threading.Event,
+        leaving: asyncio.Event,
     ) -> None:
         """Until the line ends, or `leaving` is set. Raises LineError."""
         works = (
@@ -248,7 +215,7 @@ class Line:
             raise ProtocolError(f"Cannot read a pong: {error}.") from None
         talk.clock.heard(pong.sent, pong.now, time.perf_counter())
 
-    async def _say(self, talk: Talk, leaving: threading.Event) -> None:
+    async def _say(self, talk: Talk, leaving: asyncio.Event) -> None:
         while not leaving.is_set():
             for data in talk.frames():
                 await self._socket.send(data)
@@ -263,7 +230,7 @@ class Line:
             silent = now - self._heard_at
             if silent > SILENT_S:
                 self._socket.transport.abort()
-                raise LineError(f"{self._address.place} sent nothing for {silent:.0f} s.")
+                raise LineError(f"{self._address.host} sent nothing for {silent:.0f} s.")
             if silent > STALE_S and not self._is_stale:
                 self._is_stale = True
                 on_silence(silent)
@@ -293,4 +260,4 @@ class Line:
             return LineError(f"The server closed the connection: {received.reason}", for_good=True)
         if received is not None and received.code in (1001, 1012):
             return LineError("The server was stopped.")
-        return LineError(f"Connection to {self._address.place} lost.")
+        return LineError(f"Connection to {self._address.host} lost.")

@@ -60,21 +60,6 @@ class Clock:
         self._exchanges: deque[Exchange] = deque(maxlen=LATEST)
         self._knots: list[_Knot] = []
 
-    @property
-    def error(self) -> float | None:
-        """Seconds by which a time may be wrong; None before the first exchange."""
-        best = self._best
-        return None if best is None else best.round_trip / 2
-
-    @property
-    def round_trip(self) -> float | None:
-        best = self._best
-        return None if best is None else best.round_trip
-
-    @property
-    def _best(self) -> Exchange | None:
-        return min(self._exchanges, default=None)
-
     def reset(self) -> None:
         """A new line: its exchanges count, what was put into our clock stays where it was."""
         self._exchanges.clear()
@@ -82,8 +67,7 @@ class Clock:
     def heard(self, sent: float, now: float, received: float) -> None:
         """An exchange: `sent` and `received` of our clock, `now` of theirs."""
         self._exchanges.append(Exchange(received - sent, (sent + received) / 2 - now))
-        best = self._best
-        assert best is not None
+        best = min(self._exchanges)
         if not self._knots:
             self._knots.append(_Knot(now, best.offset, best.offset))
             return
@@ -169,7 +153,7 @@ class Talk:
                     "lost for too long"
                 )
             )
-            self._begin_anew(f"{cut}. The reply stopped.")
+            self._fail_pending(f"{cut}. The reply stopped.")
         self.session = welcome.session
         self.sequencer = Sequencer()
         self._reader = EventReader(self.clock.here)
@@ -179,17 +163,17 @@ class Talk:
     def give_up(self, seconds: float) -> None:
         """The line was cut for longer than the server keeps a session."""
         if self.session:
-            self._begin_anew(f"The connection was lost for {seconds:.0f} s. The reply stopped.")
+            self._fail_pending(f"The connection was lost for {seconds:.0f} s. The reply stopped.")
             self.session = ""
             self.sequencer = Sequencer()
 
     def close(self, words: str) -> None:
         """There will be no line any more."""
-        self._begin_anew(words)
+        self._fail_pending(words)
         while self._waiting:
             self.refuse(self._waiting.popleft(), ErrorInfo(words, "Reconnect."))
 
-    def _begin_anew(self, words: str) -> None:
+    def _fail_pending(self, words: str) -> None:
         """What was under way has no answer any more."""
         error = ErrorInfo(words, "Send it again.")
         sent = [s.about for s in self.sequencer.unacknowledged]
@@ -211,7 +195,8 @@ class Talk:
         for kind, body in messages:
             event = self._reader.read(kind, body)
             if isinstance(event, History):
-                self._history = _joined(self._history, event)
+                pairs = zip(self._history, event, strict=True)
+                self._history = History(*(before + more for before, more in pairs))  # type: ignore
             else:
                 self._hand_on(event)
         return ()
@@ -248,12 +233,3 @@ class Talk:
                 self._loaded = None
         if isinstance(event, m.EngineCrashed):
             self._requests.clear()  # everybody knows that they are lost
-
-
-def _joined(before: History, more: History) -> History:
-    return History(
-        before.steps + more.steps,
-        before.ttft + more.ttft,
-        before.itl + more.itl,
-        before.past + more.past,
-    )

@@ -169,8 +169,10 @@ def make_call(
     """Raises TargetError for a prompt that the dialect does not take."""
     is_chat = not isinstance(prompt, str) and not (prompt and isinstance(prompt[0], int))
     fields = sampling_fields(params, dialect, is_chat=is_chat)
-    body: dict[str, Any] = {"model": model, "stream": True, "stream_options": _usage(dialect)}
-    body |= fields.body
+    usage = {"include_usage": True}
+    if dialect in COUNTS_ALWAYS:
+        usage["continuous_usage_stats"] = True
+    body = {"model": model, "stream": True, "stream_options": usage, **fields.body}
     if dialect in TELLS_IDS:
         body["return_token_ids"] = True
     if is_chat:
@@ -181,15 +183,6 @@ def make_call(
         raise TargetError(f"{dialect} does not accept token ids as a prompt.", "Send it as text.")
     body["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
     if "max_tokens" not in body:
-        known = len(prompt) if not isinstance(prompt, str) else 0
-        body["max_tokens"] = max((max_model_len or 0) - known, 1) if known else UNBOUNDED
-        if max_model_len is None:
-            body["max_tokens"] = UNBOUNDED
+        is_known = max_model_len is not None and not isinstance(prompt, str)
+        body["max_tokens"] = max((max_model_len or 0) - len(prompt), 1) if is_known else UNBOUNDED
     return Call("completions", body, remark(dialect, fields.not_taken))
-
-
-def _usage(dialect: Dialect) -> dict[str, bool]:
-    options = {"include_usage": True}
-    if dialect in COUNTS_ALWAYS:
-        options["continuous_usage_stats"] = True
-    return options

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from app.clients.errors import TargetError, message_in
+from app.clients.errors import MOST_WORDS, TargetError, message_in
 from engine.messages import TokenLogprob
 from engine.snapshot import FinishReason
 
@@ -65,9 +65,9 @@ class ReplyReader:
         if not isinstance(value, dict):
             raise _no_piece(value)
         if value.get("error") or value.get("object") == "error":
+            words = message_in(value)[:MOST_WORDS].rstrip(".") or "no details"
             raise TargetError(
-                f"The server failed during the reply: {message_in(value)[:300] or 'no details'}",
-                "See the server's log.",
+                f"The server failed during the reply: {words}.", "See the server's log."
             )
         self._usage(value.get("usage"))
         if isinstance(value.get("model"), str):
@@ -150,16 +150,12 @@ class ReplyReader:
         return self._made(1, text) if text else ()
 
     def _rest(self) -> tuple[int, ...]:
-        if self.num_told is None or self.num_told <= self.num_tokens:
-            return ()
-        rest = self._made(self.num_told - self.num_tokens, "")
+        rest = self._made((self.num_told or 0) - self.num_tokens, "")
         self.num_tokens += len(rest)
         return rest
 
     def _made(self, count: int, text: str) -> tuple[int, ...]:
-        """Stand-ins for ids that are not told."""
-        if count <= 0:
-            return ()
+        """Stand-ins for ids that are not told; none where `count` is not positive."""
         return (self._unknown_id(text),) * count
 
     def _unknown_id(self, text: str) -> int:

@@ -9,19 +9,13 @@ import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from app.clients.target import Dialect, Target
+from app.clients.target import Dialect, Target, TargetError, parse_address
+from app.server.options import Problem
 
 MAX_NAME = 60
-
-
-class Problem(NamedTuple):
-    """An invalid field of the form, and why."""
-
-    field: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +82,6 @@ def _read(entry: Any) -> Connection | None:
 
 def check(name: str, base_url: str, others: Sequence[Connection]) -> list[Problem]:
     """What keeps a connection from being kept. `others`: those that there are beside it."""
-    from app.clients.errors import TargetError
-    from app.clients.http import parse_address
-
     found: list[Problem] = []
     if not name.strip():
         found.append(Problem("name", "Enter a name."))
@@ -101,7 +92,7 @@ def check(name: str, base_url: str, others: Sequence[Connection]) -> list[Proble
     try:
         parse_address(base_url)
     except TargetError as error:
-        found.append(Problem("base_url", f"{error.cause} {error.remedy}".strip()))
+        found.append(Problem("base_url", str(error)))
     return found
 
 

@@ -1,6 +1,6 @@
 """ForeignEngine: another server with the interface of EngineThread.
 
-    window  -- submit(Command) -->  loop of the thread "foreign engine"  -- HTTP -->  server
+    window  -- submit(m.Command) -->  loop of the thread "foreign engine"  -- HTTP -->  server
     window  <-- on_event(Event) --  replies as they stream, /metrics once a second
 
 What the server does not tell is named in each snapshot's `missing`; latencies are measured here,
@@ -11,117 +11,312 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
+import math
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
+from typing import Any
 
 from app.clients.errors import TargetError
-from app.clients.http import parse_address
-from app.clients.session import Session, said
-from app.clients.target import LinkChanged, LinkState, OnEvent, Probe, Target
-from engine.errors import describe
-from engine.messages import Command, EngineCrashed, LoadFailed, Stop
+from app.clients.http import TokenCounter
+from app.clients.loop_thread import LoopThread
+from app.clients.probe import probe as ask
+from app.clients.replies import Replies
+from app.clients.stream import Streamer
+from app.clients.target import LinkChanged, LinkState, OnEvent, Probe, Target, parse_address
+from app.clients.watch import NO_PLAN, Watch, model_named
+from engine import messages as m
+from engine.config import EngineConfig
+from engine.errors import ErrorInfo, describe
+from engine.snapshot import ModelInfo
 
 log = logging.getLogger(__name__)
 
+SNAPSHOT_S = 0.25
+"""Between snapshots while replies stream."""
+BUSY_S, IDLE_S, WITHOUT_METRICS_S = 1.0, 2.0, 15.0
+"""Between looks at the server's metrics; without any, between looks whether it is still there."""
+FIRST_RETRY_S, LAST_RETRY_S = 0.5, 5.0
 
-class ForeignEngine(threading.Thread):
+
+class ForeignEngine(LoopThread):
     """Serves commands until `stop`. probe: what was found there, where it was just asked; model:
-    which of its models, else its first."""
+    which of its models, else its first. All that begins with _ belongs to the loop."""
 
     def __init__(
         self, on_event: OnEvent, target: Target, probe: Probe | None = None, model: str = ""
     ) -> None:
-        super().__init__(name="foreign engine", daemon=True)
+        super().__init__("foreign engine")
         self._emit = on_event
-        self._target = target
-        self._probe = probe
+        self.target = target
+        self._found = probe
         self._wanted = model
-        self._lock = threading.Lock()
-        self._early: list[tuple[Command, float]] = []  # before the loop runs
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_stopping = False
-        self._session: Session | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._waiting: list[tuple[m.Command, float]] = []  # for the connection
+        self._link = LinkState.CLOSED
+        self._look_now = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._connecting: asyncio.Task[None] | None = None
+        self._refusal: ErrorInfo | None = None  # why there is no connection
+        self._config: EngineConfig | None = None
+        self._model: ModelInfo | None = None
+        self._watch: Watch | None = None
+        self._counter: TokenCounter | None = None
 
     # -- called from any thread -------------------------------------------------------------
 
     @property
     def offers(self) -> tuple[str, ...]:
         """Names of the models that it serves; none before it has answered."""
-        return self._session.models if self._session is not None else ()
+        return self._found.models if self._found is not None else ()
 
     @property
     def place(self) -> str:
         """What the window calls it."""
         try:
-            return self._target.name or parse_address(self._target.base_url).host
+            return self.target.name or parse_address(self.target.base_url).host
         except TargetError:
-            return self._target.base_url
+            return self.target.base_url
 
-    def submit(self, command: Command) -> None:
-        at = time.perf_counter()
-        with self._lock:
-            if self._loop is None:
-                self._early.append((command, at))
-                return
-            loop = self._loop
-        with suppress(RuntimeError):  # it has just ended
-            loop.call_soon_threadsafe(self._handle, command, at)
+    def submit(self, command: m.Command) -> None:
+        self._post(self._handle, command, time.perf_counter())
 
     def cancel_load(self) -> None:
         """Give up connecting; where it is connected, nothing happens."""
-        with self._lock:
-            loop = self._loop
-        if loop is not None:
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._cancel_connecting)
-
-    def stop(self, timeout_s: float = 10.0) -> bool:
-        """Hang up and end the thread; the server elsewhere runs on. True if it ended in time."""
-        with self._lock:
-            self._is_stopping = True
-        self.submit(Stop())
-        if self.is_alive():
-            self.join(timeout_s)
-        return not self.is_alive()
+        self._post(self._cancel_connecting)
 
     # -- the thread -------------------------------------------------------------------------
 
-    def run(self) -> None:
+    async def _live(self) -> None:
         try:
-            with asyncio.Runner() as runner:
-                runner.run(self._serve())
-        except Exception as error:
-            log.exception("the connection to %s failed", self._target.base_url)
-            self._emit(EngineCrashed(describe(error), ""))
-
-    async def _serve(self) -> None:
-        with self._lock:
-            if self._is_stopping:
-                return
-            self._loop = asyncio.get_running_loop()
-            early, self._early = self._early, []
-        try:
-            address = parse_address(self._target.base_url)
-            session = Session(self._emit, self._target, address, self._probe, self._wanted)
+            self._address = parse_address(self.target.base_url)
+            self._streamer = Streamer(self.target, self._address)
         except TargetError as error:
-            self._emit(LinkChanged(LinkState.CLOSED, time.perf_counter(), said(error)))
-            self._emit(LoadFailed(error.info()))
+            self._emit(LinkChanged(LinkState.CLOSED, time.perf_counter(), str(error)))
+            self._emit(m.LoadFailed(error.info()))
             return
-        self._session = session
-        for command, at in early:
-            session.handle(command, at)
+        replies = Replies(self._streamer, self._emit, self._look_now.set, self._snapshot)
+        self._replies = replies
+        self._begin_connecting()
         try:
-            await session.run()
+            await self._stopped.wait()
         finally:
-            with self._lock:
-                self._loop = None
-            await session.close()
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(replies.close(), *tasks, return_exceptions=True)
+            await self._streamer.close()
 
-    def _handle(self, command: Command, at: float) -> None:
-        if self._session is not None:
-            self._session.handle(command, at)
+    def _leave(self) -> None:
+        self._stopped.set()
+
+    def _on_failed(self, error: Exception) -> None:
+        log.exception("the connection to %s failed", self.target.base_url)
+        self._emit(m.EngineCrashed(describe(error), ""))
+
+    @property
+    def _server(self) -> str:
+        return str(self._found.dialect) if self._found is not None else self._address.host
+
+    # -- the line ---------------------------------------------------------------------------
+
+    def _begin_connecting(self) -> None:
+        self._refusal = None
+        self._connecting = self._spawn(self._connect())
+
+    async def _connect(self) -> None:
+        """Ask until somebody answers, or says that asking on would not help."""
+        self._say_link(LinkState.CONNECTING)
+        pause = FIRST_RETRY_S
+        while self._found is None:
+            self._emit(m.LoadProgress(f"Connecting to {self._address.host}", 0, 0))
+            try:
+                self._found = await asyncio.to_thread(ask, self.target)
+            except TargetError as error:
+                if error.is_final:
+                    self._give_up(error.info())
+                    return
+                self._say_link(LinkState.RECONNECTING, str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LAST_RETRY_S)
+        self._open(self._wanted)
+        if self._config is not None:
+            self._spawn(self._look())
+            self._spawn(self._publish())
+
+    def _give_up(self, error: ErrorInfo, *, cancelled: bool = False) -> None:
+        """There will be no connection, until Load asks for one again."""
+        self._refusal = error
+        self._say_link(LinkState.CLOSED, "" if cancelled else f"{error.cause} {error.remedy}")
+        self._emit(m.LoadFailed(error, cancelled=cancelled))
+        waiting, self._waiting = self._waiting, []
+        for command, at in waiting:
+            self._handle(command, at)
 
     def _cancel_connecting(self) -> None:
-        if self._session is not None:
-            self._session.cancel_connecting()
+        if self._config is None and self._connecting is not None and self._refusal is None:
+            self._connecting.cancel()
+            remedy = "Reconnect when the server is up."
+            self._give_up(ErrorInfo("Connection canceled.", remedy), cancelled=True)
+
+    def _open(self, wanted: str) -> None:
+        """Begin with one of the models that are served."""
+        found = self._found
+        assert found is not None
+        name = wanted or (found.models[0] if found.models else "")
+        if not found.may_serve(name):
+            error = self._no_model(name)
+            if self._config is None:
+                self._give_up(error)
+            else:
+                self._emit(m.LoadFailed(error, serving=self._config.model))
+            return
+        self._config = EngineConfig(model=name, max_model_len=found.max_model_len)
+        self._model = model_named(name, str(found.dialect), found.max_model_len)
+        self._counter = TokenCounter(self._streamer.client, self._address, found.dialect, name)
+        if self._watch is None:
+            self._watch = Watch(self._streamer.client, self.target, self._address, found)
+        self._say_link(LinkState.LIVE)
+        self._emit(m.Loaded(self._config, self._model, NO_PLAN))
+        waiting, self._waiting = self._waiting, []
+        for command, at in waiting:
+            self._handle(command, at)
+
+    def _no_model(self, name: str) -> ErrorInfo:
+        found = self._found
+        assert found is not None
+        if not found.models:
+            return ErrorInfo(
+                f"{self._server} serves no model.",
+                "Load one there and reconnect, or enter a name if it loads on demand.",
+            )
+        return ErrorInfo(
+            f"{self._server} does not serve {name!r}.",
+            f"It serves: {', '.join(found.models[:10])}.",
+        )
+
+    def _say_link(self, state: LinkState, words: str = "") -> None:
+        if state is LinkState.LIVE and self._link is LinkState.LIVE:
+            return
+        self._link = state
+        self._emit(LinkChanged(state, time.perf_counter(), words))
+
+    # -- commands ---------------------------------------------------------------------------
+
+    def _handle(self, command: m.Command, at: float) -> None:
+        if self._config is None:
+            self._handle_without(command, at)
+            return
+        match command:
+            case m.AddRequest():
+                assert self._found is not None
+                self._replies.add(command, at, self._found, self._config.model)
+            case m.Abort(request_id):
+                self._replies.abort(request_id)
+            case m.Load(config):
+                if config.model != self._config.model:
+                    self._open(config.model)
+                else:
+                    assert self._model is not None
+                    self._emit(m.Loaded(self._config, self._model, NO_PLAN))
+            case m.Unload():
+                self._emit(m.LoadFailed(self._not_here("Its model"), serving=self._config.model))
+            case m.Reconfigure():
+                self._emit(m.ReconfigureFailed(self._config, self._not_here("Its settings")))
+            case m.InspectBlock(block):
+                self._emit(m.BlockInspected(block, None))
+            case m.MeasurePeaks():
+                why = f"Peak bandwidth and FLOPS are not reported by {self._server}."
+                self._emit(m.PeaksMeasured(None, why))
+            case m.CountTokens(key, text):
+                self._spawn(self._count_tokens(key, text))
+
+    def _handle_without(self, command: m.Command, at: float) -> None:
+        """There is no connection yet, or there will be none."""
+        if self._refusal is None:
+            self._waiting.append((command, at))
+        elif isinstance(command, m.AddRequest):
+            self._emit(m.RequestFailed(command.request_id, self._refusal))
+        elif isinstance(command, m.CountTokens):
+            self._emit(m.TokensCounted(command.key, None))
+        elif isinstance(command, m.Load):
+            self._wanted = ""
+            self._begin_connecting()
+
+    def _not_here(self, what: str) -> ErrorInfo:
+        return ErrorInfo(
+            f"{what} cannot be changed from here.", f"Set it when you start {self._server}."
+        )
+
+    async def _count_tokens(self, key: str, text: str) -> None:
+        assert self._counter is not None
+        self._emit(m.TokensCounted(key, await self._counter.count(text)))
+
+    # -- looking ----------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """See how the server is, again and again; where it does not answer, until it does."""
+        assert self._watch is not None
+        pause = FIRST_RETRY_S
+        while True:
+            self._look_now.clear()
+            try:
+                await self._watch.look()
+            except TargetError as error:
+                self._say_link(LinkState.RECONNECTING, str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LAST_RETRY_S)
+                continue
+            pause = FIRST_RETRY_S
+            if self._link is not LinkState.LIVE:
+                await self._again()
+            self._snapshot()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause()):
+                    await self._look_now.wait()
+
+    def _pause(self) -> float:
+        """Until the next look: in the middle of a whole second, because the charts count tokens in
+        whole seconds."""
+        assert self._watch is not None
+        if not self._watch.has_metrics:
+            return WITHOUT_METRICS_S
+        length = BUSY_S if self._replies or self._watch.is_busy else IDLE_S
+        now = time.perf_counter()
+        return math.ceil(now + length - 1.0) + 0.5 - now
+
+    async def _again(self) -> None:
+        """It answers again: is it still the same?"""
+        assert self._config is not None
+        try:
+            found = await asyncio.to_thread(ask, self.target)
+        except TargetError:
+            return  # the next look says how it is
+        self._found = found
+        if found.may_serve(self._config.model):
+            self._say_link(LinkState.LIVE)
+        else:
+            self._open("")  # it was started with another model
+
+    async def _publish(self) -> None:
+        while True:
+            await asyncio.sleep(SNAPSHOT_S)
+            if self._replies:
+                self._snapshot()
+
+    def _snapshot(self) -> None:
+        if self._config is None or self._model is None or self._watch is None:
+            return
+        rows, samples = self._replies.rows(), self._replies.samples
+        self._emit(m.SnapshotEvent(self._watch.snapshot(self._config, self._model, rows, samples)))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("watching %s failed", self._address.host, exc_info=task.exception())

@@ -1,4 +1,4 @@
-"""TargetError: network and HTTP errors with cause and remedy."""
+"""Network and HTTP errors as TargetError: cause and remedy."""
 
 from __future__ import annotations
 
@@ -10,86 +10,56 @@ from typing import Any
 
 import httpx
 
-from engine.errors import InferdeckError
+from app.clients.target import TargetError
 
 MOST_WORDS = 300
 """Characters of a server's own message that are shown."""
 
 
-class TargetError(InferdeckError):
-    """A server that is unreachable or does not respond as a model server.
-
-    is_final: trying again as it is would not help (a wrong key, an address that is something else).
-    """
-
-    def __init__(self, cause: str, remedy: str = "", *, is_final: bool = False) -> None:
-        super().__init__(cause, remedy)
-        self.is_final = is_final
-
-
 def of_transport(error: Exception, host: str) -> TargetError:
     """From what httpx raises: refused, unknown, TLS, too slow, not HTTP, cut."""
     causes = list(_chain(error))
-    if any(isinstance(one, socket.gaierror) for one in causes):
-        return TargetError(
-            f"Unknown host {_name(host)!r}.",
-            "Check the spelling and the network.",
-        )
-    for one in causes:
-        if isinstance(one, ssl.SSLError):
-            return _of_tls(one, host)
-    if isinstance(error, httpx.ConnectTimeout | httpx.ConnectError):
-        return _not_connected(error, causes, host)
-    if isinstance(error, httpx.TimeoutException):
-        return TargetError(
-            f"{host} did not respond in time.",
-            "It may be busy or loading its model. Try again shortly.",
-        )
-    if isinstance(error, httpx.RemoteProtocolError):
-        if "disconnected without sending" in str(error):
-            return TargetError(
-                f"{host} closed the connection without an HTTP response.",
-                "Check the port, or use https:// in the address.",
-            )
-        if "incomplete" in str(error) or "peer closed" in str(error):
-            return TargetError(
-                f"{host} closed the connection during its response.",
-                "Check that the server is running, and see its log.",
-            )
-        return TargetError(
-            f"{host} is not an HTTP server.",
-            "Check the port, or use https://.",
-            is_final=True,
-        )
-    if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
-        return TargetError(
-            f"{host} is not a server address: {error}.",
-            "Use the form http://host:port.", is_final=True,
-        )  # fmt: skip
-    if isinstance(error, httpx.NetworkError):
-        return TargetError(
-            f"Connection to {host} lost.", "Check that the server is running, and see its log."
-        )
-    words = str(error).strip() or type(error).__name__
-    return TargetError(f"Cannot query {host}: {words}.", "Check the address and the network.")
-
-
-def _not_connected(error: Exception, causes: list[BaseException], host: str) -> TargetError:
-    if any(isinstance(one, ConnectionRefusedError) for one in causes):
-        return TargetError(
-            f"Connection refused: nothing listens on {host}.",
-            "Start the server, or check the port.",
-        )
-    if isinstance(error, httpx.ConnectTimeout):
-        return TargetError(
-            f"{host} does not respond.",
-            "Check the address and firewalls.",
-        )
-    words = next((one.strerror for one in causes if isinstance(one, OSError) and one.strerror), "")
-    return TargetError(
-        f"{host} cannot be reached{f': {words}' if words else ''}.",
-        "Check the address and the network.",
-    )
+    has = lambda kind: any(isinstance(one, kind) for one in causes)
+    words = str(error).strip()
+    is_final = False
+    if has(socket.gaierror):
+        name = host.rsplit(":", 1)[0] if host.count(":") == 1 else host
+        cause, remedy = f"Unknown host {name!r}.", "Check the spelling and the network."
+    elif has(ssl.SSLError):
+        return _of_tls(next(one for one in causes if isinstance(one, ssl.SSLError)), host)
+    elif isinstance(error, httpx.ConnectTimeout | httpx.ConnectError):
+        if has(ConnectionRefusedError):
+            cause = f"Connection refused: nothing listens on {host}."
+            remedy = "Start the server, or check the port."
+        elif isinstance(error, httpx.ConnectTimeout):
+            cause, remedy = f"{host} does not respond.", "Check the address and firewalls."
+        else:
+            of_system = (one.strerror for one in causes if isinstance(one, OSError))
+            cause = f"{host} cannot be reached{_quoted(next(filter(None, of_system), ''))}."
+            remedy = "Check the address and the network."
+    elif isinstance(error, httpx.TimeoutException):
+        cause = f"{host} did not respond in time."
+        remedy = "It may be busy or loading its model. Try again shortly."
+    elif isinstance(error, httpx.RemoteProtocolError):
+        if "disconnected without sending" in words:
+            cause = f"{host} closed the connection without an HTTP response."
+            remedy = "Check the port, or use https:// in the address."
+        elif "incomplete" in words or "peer closed" in words:
+            cause = f"{host} closed the connection during its response."
+            remedy = "Check that the server is running, and see its log."
+        else:
+            cause, is_final = f"{host} is not an HTTP server.", True
+            remedy = "Check the port, or use https://."
+    elif isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
+        cause, is_final = f"{host} is not a server address: {error}.", True
+        remedy = "Use the form http://host:port."
+    elif isinstance(error, httpx.NetworkError):
+        cause = f"Connection to {host} lost."
+        remedy = "Check that the server is running, and see its log."
+    else:
+        cause = f"Cannot query {host}: {words or type(error).__name__}."
+        remedy = "Check the address and the network."
+    return TargetError(cause, remedy, is_final=is_final)
 
 
 def _of_tls(error: ssl.SSLError, host: str) -> TargetError:
@@ -106,44 +76,32 @@ def _of_tls(error: ssl.SSLError, host: str) -> TargetError:
     )  # fmt: skip
 
 
-def of_status(status: int, body: bytes, headers: httpx.Headers, host: str, has_key: bool,
-              ) -> TargetError:  # fmt: skip
+def of_status(
+    status: int, body: bytes, headers: httpx.Headers, host: str, has_key: bool
+) -> TargetError:
     """From an answer that is no success."""
-    said = server_words(body)
-    if status in (401, 403):
-        if not has_key:
-            return TargetError(
-                f"{host} needs an API key ({status}).", "Enter the key.", is_final=True
-            )
-        return TargetError(
-            f"{host} rejected the API key ({status}{_quoted(said)}).",
-            "Use the key of the server.", is_final=True,
-        )  # fmt: skip
-    if 300 <= status < 400:
-        where = headers.get("location", "")[:MOST_WORDS]
-        return TargetError(
-            f"{host} redirects to {where or 'another address'}.",
-            "Use that address.", is_final=True,
-        )  # fmt: skip
-    if status == 404:
-        return TargetError(
-            f"{host} has no such path (404{_quoted(said)}).",
-            "Check the address: it must end in the port or /v1.",
-            is_final=True,
-        )
-    if status == 429:
-        return TargetError(f"{host} is overloaded (429{_quoted(said)}).", "Try again shortly.")
-    if status in (502, 503, 504):
-        return TargetError(
-            f"{host} is not ready ({status}{_quoted(said)}).",
-            "It may be loading its model. Try again shortly.",
-        )
-    if 400 <= status < 500:
-        return TargetError(
-            f"{host} rejected the request ({status}{_quoted(said)}).",
-            "See the message.", is_final=True,
-        )  # fmt: skip
-    return TargetError(f"{host} failed ({status}{_quoted(said)}).", "See the server's log.")
+    said = f"({status}{_quoted(server_words(body))})"
+    is_final = True
+    if status in (401, 403) and not has_key:
+        cause, remedy = f"{host} needs an API key ({status}).", "Enter the key."
+    elif status in (401, 403):
+        cause, remedy = f"{host} rejected the API key {said}.", "Use the key of the server."
+    elif 300 <= status < 400:
+        where = headers.get("location", "")[:MOST_WORDS] or "another address"
+        cause, remedy = f"{host} redirects to {where}.", "Use that address."
+    elif status == 404:
+        cause = f"{host} has no such path {said}."
+        remedy = "Check the address: it must end in the port or /v1."
+    elif status == 429:
+        cause, remedy, is_final = f"{host} is overloaded {said}.", "Try again shortly.", False
+    elif status in (502, 503, 504):
+        cause, is_final = f"{host} is not ready {said}.", False
+        remedy = "It may be loading its model. Try again shortly."
+    elif 400 <= status < 500:
+        cause, remedy = f"{host} rejected the request {said}.", "See the message."
+    else:
+        cause, remedy, is_final = f"{host} failed {said}.", "See the server's log.", False
+    return TargetError(cause, remedy, is_final=is_final)
 
 
 def server_words(body: bytes) -> str:
@@ -170,10 +128,6 @@ def message_in(value: Any) -> str:
 
 def _quoted(words: str) -> str:
     return f": {words}" if words else ""
-
-
-def _name(host: str) -> str:
-    return host.rsplit(":", 1)[0] if host.count(":") == 1 else host
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -4,88 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 import httpx
 
 from app.clients.errors import TargetError, of_status, of_transport
-from app.clients.target import Dialect, Target
-
-_OURS = ("/chat/completions", "/completions", "/models", "/v1")
-"""Ends of addresses that people copy: what stands before them is the server's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """root: the server's URL without /v1 and without a slash at its end. `host` with the port, as
-    the user knows it."""
-
-    root: str
-    host: str
-
-    def api(self, path: str) -> str:
-        """A path of the OpenAI API."""
-        return f"{self.root}/v1/{path}"
-
-    def beside(self, path: str) -> str:
-        """A path beside the API: /metrics, /version."""
-        return f"{self.root}/{path}"
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it is an address of this machine's own loopback."""
-        name = httpx.URL(self.root).host
-        if name == "localhost" or name.endswith(".localhost"):
-            return True
-        try:
-            return ip_address(name).is_loopback
-        except ValueError:
-            return False
-
-
-def parse_address(text: str) -> Address:
-    """Raises TargetError if the text is no server address."""
-    given = text.strip()
-    if not given:
-        raise TargetError("The address is empty.", "Use the form http://host:port.", is_final=True)
-    if "://" not in given:
-        given = f"http://{given}"
-    try:
-        url = httpx.URL(given)
-    except (httpx.InvalidURL, ValueError) as error:
-        raise _bad(text, str(error)) from None
-    if url.scheme not in ("http", "https"):
-        raise _bad(text, f"the scheme is {url.scheme}://")
-    if not url.host or any(c.isspace() for c in url.host):
-        raise _bad(text, "it has no host")
-    if url.port is not None and not 0 < url.port < 65536:
-        raise _bad(text, f"the port is {url.port}")
-    if url.userinfo:
-        raise TargetError(
-            "The address contains a user name or password.",
-            "Enter the key in its own field: addresses are stored as plain text.", is_final=True,
-        )  # fmt: skip
-    if url.query or url.fragment:
-        raise _bad(text, "it has a query or fragment")
-    host = url.netloc.decode("ascii")
-    return Address(f"{url.scheme}://{host}{_prefix(url.path)}", host)
-
-
-def _prefix(path: str) -> str:
-    path = path.rstrip("/")
-    for end in _OURS:  # in this order: /v1 stands before the others
-        path = path.removesuffix(end).rstrip("/")
-    return path
-
-
-def _bad(text: str, why: str) -> TargetError:
-    return TargetError(
-        f"{text.strip()[:200]!r} is not a server address: {why}.",
-        "Use the form http://host:port.", is_final=True,
-    )  # fmt: skip
-
+from app.clients.target import Address, Dialect, Target
 
 MOST_BYTES = 8 * 2**20
 """Of an answer: lists of models and metrics are smaller. What sends more is something else."""
@@ -124,26 +48,18 @@ class Answer(NamedTuple):
         return self.body.decode("utf-8", "replace")
 
 
-def headers_for(target: Target) -> dict[str, str]:
-    """Raises TargetError for a key that cannot be sent."""
-    found = {"user-agent": "inferdeck"}
+def client_options(target: Target, address: Address) -> dict[str, Any]:
+    """Of httpx' clients. What runs on this machine is never asked through a proxy. Raises
+    TargetError for a key that cannot be sent."""
+    headers = {"user-agent": "inferdeck"}
     if target.api_key:
         if not target.api_key.isascii() or not target.api_key.isprintable():
             raise TargetError(
                 "The API key has invalid characters.",
                 "Copy it again, without spaces and line breaks.", is_final=True,
             )  # fmt: skip
-        found["authorization"] = f"Bearer {target.api_key}"
-    return found
-
-
-def client_options(target: Target, address: Address) -> dict[str, Any]:
-    """Of httpx' clients. What runs on this machine is never asked through a proxy."""
-    return {
-        "headers": headers_for(target),
-        "trust_env": not address.is_here,
-        "follow_redirects": False,
-    }
+        headers["authorization"] = f"Bearer {target.api_key}"
+    return {"headers": headers, "trust_env": not address.is_here, "follow_redirects": False}
 
 
 class Fetcher:
@@ -171,14 +87,17 @@ class Fetcher:
                 for part in response.iter_bytes():
                     body += part
                     if len(body) > MOST_BYTES:
-                        raise self._too_long()
+                        raise TargetError(
+                            f"{self._address.host} answered a small query with over "
+                            f"{MOST_BYTES // 2**20} MiB.",
+                            "Check the address: it is not a model server.", is_final=True,
+                        )  # fmt: skip
                     if time.perf_counter() > deadline:
                         raise httpx.ReadTimeout("the response takes too long")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise of_transport(error, self._address.host) from error
-        return Answer(
-            response.status_code, response.headers, bytes(body), time.perf_counter() - began
-        )
+        seconds = time.perf_counter() - began
+        return Answer(response.status_code, response.headers, bytes(body), seconds)
 
     def problem(self, answer: Answer) -> TargetError:
         """An answer that is no success, as an error."""
@@ -186,23 +105,8 @@ class Fetcher:
             answer.status, answer.body, answer.headers, self._address.host, self._has_key
         )
 
-    def _too_long(self) -> TargetError:
-        return TargetError(
-            f"{self._address.host} answered a small query with over {MOST_BYTES // 2**20} MiB.",
-            "Check the address: it is not a model server.", is_final=True,
-        )  # fmt: skip
-
 
 TIMEOUT_S = 5.0
-
-_PATHS = {
-    Dialect.INFERDECK: "tokenize",
-    Dialect.VLLM: "tokenize",
-    Dialect.SGLANG: "tokenize",
-    Dialect.TENSORRT_LLM: "_internal/tokenize",
-    Dialect.TGI: "tokenize",
-    Dialect.LLAMA_CPP: "tokenize",
-}
 
 
 class TokenCounter:
@@ -215,7 +119,7 @@ class TokenCounter:
         self._address = address
         self._dialect = dialect
         self._model = model
-        self._cannot = dialect not in _PATHS
+        self._cannot = dialect is Dialect.OPENAI
 
     async def count(self, text: str) -> int | None:
         """Tokens of a text, without those that stand at the beginning of every prompt."""
@@ -228,7 +132,8 @@ class TokenCounter:
     async def _asked(self, text: str) -> Any:
         if self._cannot:
             return None
-        url = self._address.beside(_PATHS[self._dialect])
+        folder = "_internal/" if self._dialect is Dialect.TENSORRT_LLM else ""
+        url = self._address.beside(f"{folder}tokenize")
         try:
             answer = await self._client.post(url, json=self._body(text), timeout=TIMEOUT_S)
             if answer.status_code in (404, 405, 501):

@@ -81,7 +81,8 @@ class Looker:
             self._is_looking.release()
 
     def _look(self) -> LiveFigures:
-        from app.clients.http import Fetcher, parse_address
+        from app.clients.http import Fetcher
+        from app.clients.target import parse_address
 
         address = parse_address(self._target.base_url)
         if self._fetcher is None:
@@ -143,7 +144,8 @@ def reach(target: Target, dialect: Dialect | None) -> Probe | None:
 
 def _is_ours(target: Target) -> bool:
     """False where another server listens there by now. Raises TargetError: wrong key, nobody."""
-    from app.clients.http import Fetcher, parse_address
+    from app.clients.http import Fetcher
+    from app.clients.target import parse_address
 
     address = parse_address(target.base_url)
     with Fetcher(target, address) as fetcher:

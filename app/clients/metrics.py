@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from app.clients import metrics_page as pages
 from app.clients.errors import TargetError
-from app.clients.http import Address, Answer, Fetcher, parse_address
-from app.clients.metric_names import GAUGES, NEVER_TOLD, PARTS, TABLES, Figure, Latency
-from app.clients.metrics_page import Exposition, Reading, quantile, since
-from app.clients.target import Dialect, Target
+from app.clients.http import Address, Answer, Fetcher
+from app.clients.metric_names import NEVER_TOLD, PARTS, TABLES, Figure, Latency
+from app.clients.metrics_page import (
+    Exposition,
+    Readings,
+    llama_slots,
+    quantile,
+    since,
+    tensorrt_iterations,
+)
+from app.clients.target import Dialect
 from engine.snapshot import Counters, Part, SpeculationSnapshot, Told
 from engine.telemetry.metrics import HistogramSnapshot
 
@@ -19,7 +26,7 @@ from engine.telemetry.metrics import HistogramSnapshot
 @dataclass(frozen=True, slots=True)
 class Scrape:
     """One look at a server's metrics. time: of time.perf_counter. Counters are since the server was
-    started. itl_is_mean, hits_are_tokens: see `figures.Table`."""
+    started. itl_is_mean, hits_are_tokens: see `Table`."""
 
     time: float
     values: Mapping[Figure, float]
@@ -51,44 +58,39 @@ class Scrape:
 NOTHING_TOLD = NEVER_TOLD | frozenset(PARTS)
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A path that has metrics, and how it is read. ValueError: it is something else."""
-
-    path: str
-    read: Callable[[Answer], Reading]
-
-
-def metric_pages(dialect: Dialect) -> tuple[Page, ...]:
-    """Where a dialect's metrics may be; what an earlier page tells goes before a later one's."""
+def metric_pages(dialect: Dialect) -> Mapping[str, Callable[[Answer], Readings]]:
+    """How each path that may have a dialect's metrics is read; what an earlier page tells goes
+    before a later one's. Reading raises ValueError for a page of something else."""
     table = TABLES.get(dialect)
     if table is None:
-        return ()
-    text = lambda path: Page(path, lambda answer: Exposition(answer.text).read(table))
+        return {}
+    text: Callable[[Answer], Readings] = lambda answer: Exposition(answer.text).read(table)
     if dialect is Dialect.TENSORRT_LLM:
-        iterations = lambda answer: pages.tensorrt_iterations(answer.json())
-        return text("prometheus/metrics"), Page("metrics", iterations)
+        return {
+            "prometheus/metrics": text,
+            "metrics": lambda answer: (tensorrt_iterations(answer.json()), {}),
+        }
     if dialect is Dialect.LLAMA_CPP:
-        return text("metrics"), Page("slots", lambda answer: pages.llama_slots(answer.json()))
-    return (text("metrics"),)
+        return {"metrics": text, "slots": lambda answer: (llama_slots(answer.json()), {})}
+    return {"metrics": text}
 
 
 def merged(dialect: Dialect, at: float, answers: Mapping[str, Answer]) -> Scrape:
     """One scrape from what came of the pages, by path. Raises TargetError where none has
     anything, and says why not."""
-    reading = Reading()
-    for page in metric_pages(dialect):
-        answer = answers.get(page.path)
+    values: dict[Figure, float] = {}
+    latencies: dict[Latency, HistogramSnapshot] = {}
+    for path, read in metric_pages(dialect).items():
+        answer = answers.get(path)
         if answer is None or answer.status != 200:
             continue
-        try:
-            reading = reading | page.read(answer)
-        except ValueError:
-            continue  # a page of something else
-    if not reading.values and not reading.latencies:
+        with suppress(ValueError):
+            more_values, more_latencies = read(answer)
+            values, latencies = more_values | values, more_latencies | latencies
+    if not values and not latencies:
         raise TargetError(f"{dialect} reports no metrics.", HOW_TO_SHOW.get(dialect, ""))
     table = TABLES[dialect]
-    return Scrape(at, reading.values, reading.latencies, table.itl_is_mean, table.hits_are_tokens)
+    return Scrape(at, values, latencies, table.itl_is_mean, table.hits_are_tokens)
 
 
 HOW_TO_SHOW: Mapping[Dialect, str] = {
@@ -101,21 +103,13 @@ HOW_TO_SHOW: Mapping[Dialect, str] = {
 """What makes a server show them."""
 
 
-def scrape(target: Target, dialect: Dialect, timeout_s: float = 3.0) -> Scrape:
-    """Look once; blocks for at most `timeout_s`. Raises TargetError."""
-    address = parse_address(target.base_url)
-    with Fetcher(target, address) as fetcher:
-        return scrape_with(fetcher, address, dialect, time.perf_counter() + timeout_s)
-
-
 def scrape_with(fetcher: Fetcher, address: Address, dialect: Dialect, deadline: float) -> Scrape:
-    """As `scrape`, over a connection that is kept."""
+    """Look once, until `deadline` (of time.perf_counter). Raises TargetError."""
     answers: dict[str, Answer] = {}
-    for page in metric_pages(dialect):
-        answer = fetcher.get(address.beside(page.path), deadline)
-        if answer.status in (401, 403):
-            raise fetcher.problem(answer)
-        answers[page.path] = answer
+    for path in metric_pages(dialect):
+        answers[path] = fetcher.get(address.beside(path), deadline)
+        if answers[path].status in (401, 403):
+            raise fetcher.problem(answers[path])
     return merged(dialect, time.perf_counter(), answers)
 
 
@@ -162,15 +156,11 @@ class RunningTotals:
     def __init__(self) -> None:
         self._base: dict[Figure, float] = {}
         self._last: dict[Figure, float] = {}
-        self._hits_are_tokens = False
-        self._round_length: float | None = None
+        self._now: Scrape | None = None
 
     def update(self, scrape: Scrape) -> None:
-        self._round_length = scrape.get(Figure.ROUND_LENGTH)
-        self._hits_are_tokens = scrape.hits_are_tokens
+        self._now = scrape
         for figure, value in scrape.values.items():
-            if figure in GAUGES:
-                continue
             last = self._last.get(figure, 0.0)
             if value < last:
                 self._base[figure] = self._base.get(figure, 0.0) + last
@@ -181,7 +171,8 @@ class RunningTotals:
 
     def drafts(self) -> SpeculationSnapshot | None:
         """None where none were made, or nothing is told of them."""
-        drafted, length = self.get(Figure.DRAFTED), self._round_length
+        drafted = self.get(Figure.DRAFTED)
+        length = None if self._now is None else self._now.get(Figure.ROUND_LENGTH)
         if not drafted and not length:
             return None
         return SpeculationSnapshot(
@@ -192,7 +183,7 @@ class RunningTotals:
     def counters(self) -> Counters:
         """Under our names. Of a prompt's tokens only those count that were computed."""
         hits = min(self.get(Figure.PREFIX_HITS), self.get(Figure.PREFIX_QUERIES))
-        cached = hits if self._hits_are_tokens else 0
+        cached = hits if self._now is not None and self._now.hits_are_tokens else 0
         return Counters(
             prompt_tokens=max(self.get(Figure.PROMPT_TOKENS) - cached, 0),
             cached_prompt_tokens=cached,

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from app.clients.errors import TargetError
-from app.clients.http import Address, Answer, Fetcher, parse_address
+from app.clients.http import Answer, Fetcher
+from app.clients.metric_names import TABLES
 from app.clients.metrics import scrape_with
 from app.clients.metrics_page import Exposition
-from app.clients.target import Dialect, Probe, Target
+from app.clients.target import Address, Dialect, Probe, Target, parse_address
 
 OWNERS: Mapping[str, Dialect] = {
     "inferdeck": Dialect.INFERDECK,
@@ -20,14 +21,6 @@ OWNERS: Mapping[str, Dialect] = {
     "llamacpp": Dialect.LLAMA_CPP,  # llama.cpp tools/server
 }
 """owned_by in the list of models. TGI writes the model's own name there, proxies what they like."""
-
-METRIC_PREFIXES: tuple[tuple[str, Dialect], ...] = (
-    ("vllm:", Dialect.VLLM),
-    ("sglang:", Dialect.SGLANG),
-    ("tgi_", Dialect.TGI),
-    ("llamacpp:", Dialect.LLAMA_CPP),
-    ("trtllm_", Dialect.TENSORRT_LLM),
-)
 
 
 class _Facts(NamedTuple):
@@ -123,8 +116,8 @@ class _Prober:
                 page = Exposition(answer.text)
             except ValueError:
                 continue
-            for prefix, dialect in METRIC_PREFIXES:
-                if page.has_prefix(prefix):
+            for dialect, table in TABLES.items():
+                if page.is_of(table):
                     return dialect
         return Dialect.OPENAI
 

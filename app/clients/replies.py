@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.clients.calls import Call, make_call
-from app.clients.chunks import Counting, ReplyReader
+from app.clients.chunks import Counting, Piece, ReplyReader
 from app.clients.errors import TargetError
 from app.clients.stream import Streamer, Timed
 from app.clients.target import OnEvent, Probe, Remark
@@ -89,7 +89,7 @@ class Reply:
     def abort(self) -> None:
         """It was cancelled: its last event."""
         if not self._is_ended:
-            self._end(FinishReason.ABORT, time.perf_counter())
+            self._end(Piece(finish_reason=FinishReason.ABORT), time.perf_counter())
 
     def row(self) -> RequestSnapshot:
         """As it stands now. A reply without a token waits, as far as can be told from here."""
@@ -113,14 +113,8 @@ class Reply:
         if not piece.text and not piece.token_ids:
             return
         is_first = self._measure(timed.time, len(piece.token_ids))
-        self._emit(
-            OutputEvent(
-                self.request_id, piece.text, piece.token_ids, timed.time, NO_STEP,
-                self._reader.num_prompt_tokens or 0, self._reader.num_cached_tokens or 0,
-                piece.logprobs, is_first=is_first,
-                times=RequestTimes(self._arrival, None, tuple(self._tokens)) if is_first else None,
-            )
-        )  # fmt: skip
+        times = RequestTimes(self._arrival, None, tuple(self._tokens)) if is_first else None
+        self._output(piece, timed.time, is_first=is_first, times=times)
 
     def _finish(self, timed: Timed) -> None:
         piece = timed.piece
@@ -132,40 +126,33 @@ class Reply:
         is_first = self._measure(timed.time, num_new - num_late)
         self._tokens = with_late_tokens(self._tokens, num_late)
         self._samples.num_output_tokens += num_late
-        assert piece.finish_reason is not None
-        self._end(piece.finish_reason, timed.time, timed, is_first=is_first)
+        self._end(piece, timed.time, is_first=is_first)
 
     def _fail(self, error: ErrorInfo) -> None:
         """What was written stays; the failure says why there is no more."""
         if self._tokens:
-            self._end(FinishReason.ERROR, time.perf_counter(), error=error)
+            last = Piece(finish_reason=FinishReason.ERROR)
+            self._end(last, time.perf_counter(), error=error)
         self._is_ended = True
         self._emit(RequestFailed(self.request_id, error))
 
-    def _end(
-        self,
-        reason: FinishReason,
-        at: float,
-        timed: Timed | None = None,
-        *,
-        is_first: bool = False,
-        error: ErrorInfo | None = None,
-    ) -> None:
+    def _end(self, last: Piece, at: float, **more: Any) -> None:
         self._is_ended = True
-        samples, reader = self._samples, self._reader
+        samples, reader, reason = self._samples, self._reader, last.finish_reason
+        assert reason is not None
         samples.num_prompt_tokens += reader.num_prompt_tokens or 0
         samples.num_cached_tokens += reader.num_cached_tokens or 0
         samples.finished[reason.value] = samples.finished.get(reason.value, 0) + 1
+        times = RequestTimes(self._arrival, None, tuple(self._tokens), at)
+        self._output(last, at, finish_reason=reason, times=times, **more)
+
+    def _output(self, piece: Piece, at: float, **more: Any) -> None:
+        reader = self._reader
         self._emit(
             OutputEvent(
-                self.request_id,
-                timed.piece.text if timed is not None else "",
-                timed.piece.token_ids if timed is not None else (),
-                at, NO_STEP, reader.num_prompt_tokens or 0, reader.num_cached_tokens or 0,
-                timed.piece.logprobs if timed is not None else (),
-                finish_reason=reason,
-                times=RequestTimes(self._arrival, None, tuple(self._tokens), at),
-                is_first=is_first, error=error,
+                self.request_id, piece.text, piece.token_ids, at, NO_STEP,
+                reader.num_prompt_tokens or 0, reader.num_cached_tokens or 0, piece.logprobs,
+                **more,
             )
         )  # fmt: skip
 
@@ -198,7 +185,7 @@ def with_late_tokens(events: list[TokenEvent], count: int) -> list[TokenEvent]:
 def _joined(one: Timed, other: Timed) -> Timed:
     """The finish, and what came behind it."""
     piece, more = one.piece, other.piece
-    joined = type(piece)(
+    joined = Piece(
         piece.text + more.text, piece.token_ids + more.token_ids,
         piece.logprobs + more.logprobs, piece.finish_reason or more.finish_reason,
     )  # fmt: skip

@@ -156,7 +156,9 @@ class Streamer:
                 async for timed in self._events(response, reader):
                     yield timed
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise self._cut(error, reader) from error
+            if reader.num_tokens:
+                raise self._stopped(reader) from error
+            raise of_transport(error, self._address.host) from error
         if reader.finish_reason is None:
             raise self._stopped(reader)
         rest = reader.end()
@@ -210,11 +212,6 @@ class Streamer:
             "Check proxies between this machine and the server.",
         )
 
-    def _cut(self, error: Exception, reader: ReplyReader) -> TargetError:
-        if reader.num_tokens:
-            return self._stopped(reader)
-        return of_transport(error, self._address.host)
-
     def _stopped(self, reader: ReplyReader) -> TargetError:
         if not reader.num_tokens:
             return TargetError(
@@ -222,8 +219,7 @@ class Streamer:
                 "See the server's log.",
             )
         return TargetError(
-            f"{self._address.host} stopped during the reply, after "
-            f"{reader.num_tokens:,} tokens.",
+            f"{self._address.host} stopped during the reply, after {reader.num_tokens:,} tokens.",
             "The text so far is kept. Check that the server is running, and see its log.",
         )
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from urllib.parse import urlsplit
 
+from app.server.options import is_loopback
 from engine import messages
+from engine.errors import InferdeckError
 from engine.snapshot import EngineSnapshot
 
 
@@ -33,6 +36,81 @@ class Target:
     base_url: str
     api_key: str | None = field(default=None, repr=False)
     name: str = ""
+
+
+class TargetError(InferdeckError):
+    """A server that is unreachable or does not respond as a model server.
+
+    is_final: trying again as it is would not help (a wrong key, an address that is something else).
+    """
+
+    def __init__(self, cause: str, remedy: str = "", *, is_final: bool = False) -> None:
+        super().__init__(cause, remedy)
+        self.is_final = is_final
+
+
+_OURS = ("/chat/completions", "/completions", "/models", "/v1")
+"""Ends of addresses that people copy: what stands before them is the server's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """root: the server's URL without /v1 and without a slash at its end. `host` with the port, as
+    the user knows it."""
+
+    root: str
+    host: str
+
+    def api(self, path: str) -> str:
+        """A path of the OpenAI API."""
+        return f"{self.root}/v1/{path}"
+
+    def beside(self, path: str) -> str:
+        """A path beside the API: /metrics, /version."""
+        return f"{self.root}/{path}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is an address of this machine's own loopback."""
+        name = urlsplit(self.root).hostname or ""
+        return is_loopback(name) or name.endswith(".localhost")
+
+
+def parse_address(text: str) -> Address:
+    """Raises TargetError if the text is no server address."""
+    given = text.strip()
+    if not given:
+        raise TargetError("The address is empty.", "Use the form http://host:port.", is_final=True)
+    try:
+        url = urlsplit(given if "://" in given else f"http://{given}")
+        host, port = url.hostname or "", url.port
+    except ValueError as error:
+        raise _bad(text, str(error)) from None
+    if url.scheme not in ("http", "https"):
+        raise _bad(text, f"the scheme is {url.scheme}://")
+    if not host or any(c.isspace() for c in host):
+        raise _bad(text, "it has no host")
+    if port == 0:
+        raise _bad(text, "the port is 0")
+    if "@" in url.netloc:
+        raise TargetError(
+            "The address contains a user name or password.",
+            "Enter the key in its own field: addresses are stored as plain text.", is_final=True,
+        )  # fmt: skip
+    if url.query or url.fragment:
+        raise _bad(text, "it has a query or fragment")
+    path = url.path.rstrip("/")
+    for end in _OURS:  # in this order: /v1 stands before the others
+        path = path.removesuffix(end).rstrip("/")
+    place = url.netloc.lower().rstrip(":")
+    return Address(f"{url.scheme}://{place}{path}", place)
+
+
+def _bad(text: str, why: str) -> TargetError:
+    return TargetError(
+        f"{text.strip()[:200]!r} is not a server address: {why}.",
+        "Use the form http://host:port.", is_final=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

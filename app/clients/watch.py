@@ -110,9 +110,10 @@ class Watch:
     async def ask(self) -> Pages:
         """Its pages of metrics, unread: to read them takes as long as some tokens. Raises
         TargetError where the server does not answer."""
-        answers = {}
-        for page in metric_pages(self._dialect):
-            answers[page.path] = await self._get(self._address.beside(page.path))
+        answers = {
+            path: await self._get(self._address.beside(path))
+            for path in metric_pages(self._dialect)
+        }
         return Pages(time.perf_counter(), answers)
 
     def read(self, pages: Pages) -> Scrape | None:

@@ -23,8 +23,8 @@ from pytestqt.qtbot import QtBot
 
 # What reads the files. Where modules move, these lines follow; the tests below stay.
 from app import paths
-from app.clients.attached_line import address_of
-from app.clients.target import Dialect, Target
+from app.clients.attached_line import stream_url
+from app.clients.target import Dialect, parse_address
 from app.features.chat.conversation import Conversation, Message
 from app.features.chat.figures import note_of
 from app.features.chat.files import Bundle, collect, dump, keep, parse
@@ -609,7 +609,7 @@ BEATS = {"ping": Ping, "pong": Pong}
 
 def test_the_greeting_is_read_and_the_address_is_the_same() -> None:
     said = transcript()
-    assert address_of(Target("http://host:8000/v1")).url == f"ws://host:8000{said['path']}"
+    assert stream_url(parse_address("http://host:8000/v1")) == f"ws://host:8000{said['path']}"
     for one, read in zip(said["said"], (read_hello, read_answer, read_answer), strict=False):
         data = bytes.fromhex(one["bytes"])
         words = read(data)

@@ -20,11 +20,10 @@ from app.bench.workload import BenchRequest, fixed, stand_in_ids, text_of
 from app.clients.calls import make_call
 from app.clients.chunks import Counting
 from app.clients.errors import TargetError
-from app.clients.http import parse_address
 from app.clients.metric_names import Figure, Latency
 from app.clients.metrics import Change, Scrape
 from app.clients.stream import Streamer
-from app.clients.target import Dialect
+from app.clients.target import Dialect, parse_address
 from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
 from engine.snapshot import RequestTimes, TokenEvent

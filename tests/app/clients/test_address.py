@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.clients.errors import TargetError
-from app.clients.http import parse_address
+from app.clients.target import parse_address
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,11 +11,11 @@ import httpx
 import pytest
 
 from app.clients.errors import TargetError
-from app.clients.http import Answer
+from app.clients.http import Answer, Fetcher
 from app.clients.metric_names import NEVER_TOLD, Figure, Latency
-from app.clients.metrics import Change, RunningTotals, Scrape, merged, metric_pages, scrape
+from app.clients.metrics import Change, RunningTotals, Scrape, merged, metric_pages, scrape_with
 from app.clients.metrics_page import mean, quantile
-from app.clients.target import Dialect
+from app.clients.target import Dialect, Target, parse_address
 from engine.snapshot import Part
 from tests.app.clients.conftest import PAGES, Exchange, ScriptedServer
 
@@ -66,7 +67,7 @@ def answer(text: str, status: int = 200) -> Answer:
 
 def read(file: str, at: float = 0.0) -> Scrape:
     dialect = WANTED[file][0]
-    path = metric_pages(dialect)[0].path
+    path = next(iter(metric_pages(dialect)))
     return merged(dialect, at, {path: answer((PAGES / file).read_text())})
 
 
@@ -137,7 +138,7 @@ def test_slots_of_llama_cpp_tell_what_runs() -> None:
 @pytest.mark.parametrize("text", ["", "<html>", "{}", '{"error": "x"}', "a b c d\n", "\x00"])
 def test_pages_of_something_else_are_refused(text: str) -> None:
     for dialect in (Dialect.VLLM, Dialect.TENSORRT_LLM, Dialect.LLAMA_CPP):
-        answers = {page.path: answer(text) for page in metric_pages(dialect)}
+        answers = {path: answer(text) for path in metric_pages(dialect)}
         with pytest.raises(TargetError):
             merged(dialect, 0.0, answers)
 
@@ -189,6 +190,12 @@ def test_quantiles_are_those_of_the_time_between() -> None:
 
 
 # -- over the line ----------------------------------------------------------------------------
+
+
+def scrape(target: Target, dialect: Dialect) -> Scrape:
+    address = parse_address(target.base_url)
+    with Fetcher(target, address) as fetcher:
+        return scrape_with(fetcher, address, dialect, time.perf_counter() + 3.0)
 
 
 def test_a_scrape_reads_what_the_server_shows(server: ScriptedServer) -> None:

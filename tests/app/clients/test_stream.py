@@ -11,9 +11,8 @@ import pytest
 from app.clients.calls import make_call
 from app.clients.chunks import Counting, Piece, ReplyReader
 from app.clients.errors import TargetError
-from app.clients.http import parse_address
 from app.clients.stream import Streamer
-from app.clients.target import Dialect
+from app.clients.target import Dialect, parse_address
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason
 from tests.app.clients.conftest import Exchange, ScriptedServer, chat_chunk, usage

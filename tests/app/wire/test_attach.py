@@ -15,10 +15,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from app.clients.attached import RemoteEngine
-from app.clients.target import LinkState, Target
+from app.clients.attached_line import stream_url
+from app.clients.target import LinkState, Target, TargetError
 from app.wire import protocol
 from engine import messages as m
-from engine.errors import ConfigError
 from tests.app.wire.windows import Bench
 
 
@@ -47,7 +47,7 @@ def test_no_web_page_attaches(bench: Bench) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host:port", "http://[::1"])
 def test_an_invalid_address_is_named(url: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(url)):
+    with pytest.raises(TargetError, match=re.escape(url)):
         RemoteEngine(lambda event: None, Target(url))
 
 
@@ -56,7 +56,7 @@ def test_an_invalid_address_is_named(url: str) -> None:
 )
 def test_an_address_may_be_written_in_many_ways(url: str) -> None:
     engine = RemoteEngine(lambda event: None, Target(url))
-    assert engine.address.url == "ws://h:1/inferdeck/v1/stream"
+    assert stream_url(engine.address) == "ws://h:1/inferdeck/v1/stream"
     assert engine.place == "h:1"
 
 
