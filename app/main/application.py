@@ -204,14 +204,14 @@ class Application(QObject):
         window, bridge, settings, session = self.window, self.bridge, self.settings, self.session
         panel, add = self.engine_settings, window.commands.add
         self.preferences = SettingsController(settings.preferences, panel, window.commands, window)
-        self.dialogs = Dialogs(window, settings, bridge, session, self.preferences)
+        self.dialogs = Dialogs(window, self.preferences)
         self.recorder = FlightRecorder(bridge, window)
         self.recordings = RecordingController(self.recorder, window)
         self.compare = CompareManager(bridge, panel.precision, window, session, settings)
         self.broadcast = BroadcastManager(bridge, window, self._keep_reply)
         charts = (self.charts, self.pages.tune.charts)
         add(*window.page_commands())
-        add(*file_commands(window, self.dialogs, session, bridge))
+        add(*file_commands(window, self.pages.models.open_model, session, bridge))
         add(*view_commands(window, settings.preferences, charts))
         add(*tune_commands(panel, bridge), *help_commands(window, self.dialogs))
         add(*self.recordings.commands(), *self.compare.commands(), *self.broadcast.commands())

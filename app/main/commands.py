@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from PySide6.QtWidgets import QDockWidget
@@ -19,12 +19,13 @@ from widgets.live.charts import LiveCharts
 
 
 def file_commands(
-    window: MainWindow, dialogs: Dialogs, session: ModelSession, bridge: EngineBridge
+    window: MainWindow,
+    open_model: Callable[[], object],
+    session: ModelSession,
+    bridge: EngineBridge,
 ) -> list[Command]:
     return [
-        Command(
-            "model.open", "Open model…", dialogs.open_model, "File", "Ctrl+O", "folder", "model"
-        ),
+        Command("model.open", "Open model…", open_model, "File", "Ctrl+O", "folder", "model"),
         Command(
             "model.unload", "Unload model", session.unload, "File", section="unload",
             is_enabled=lambda: bridge.is_ready, why_not=lambda: bridge.look_only,

@@ -20,7 +20,6 @@ from PySide6.QtCore import QSize, Signal
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
-from app.features.models.dialog import dropped_path
 from app.window.commands import Command, CommandRegistry
 from app.window.dock_layouts import DockLayouts
 from app.window.docks import DockArea, DockPlan, Page, PanelDock, is_on_a_screen
@@ -194,3 +193,9 @@ class MainWindow(QMainWindow):
         self.settings.sync()
         self.closing.emit()
         event.accept()
+
+
+def dropped_path(event: QDropEvent) -> str:
+    """The dragged local folder or file; empty unless there is exactly one."""
+    urls = event.mimeData().urls()
+    return urls[0].toLocalFile() if len(urls) == 1 and urls[0].isLocalFile() else ""

@@ -81,8 +81,8 @@ def _connect_model(app: Application) -> None:
     app.session.opened.connect(app.engine_settings.show_model)
     app.session.opened.connect(opened)
     app.session.remark.connect(remarked)
-    app.session.wants_dialog.connect(app.dialogs.open_model)
-    app.window.model_dropped.connect(app.dialogs.open_model)
+    app.session.wants_model.connect(app.pages.models.open_model)
+    app.window.model_dropped.connect(app.pages.models.open_model)
     app.pages.models.model_chosen.connect(app.session.open)
     app.load_strip.cancelled.connect(app.bridge.cancel_load)
 
@@ -103,7 +103,7 @@ def _connect_panels(app: Application) -> None:
         if way == QUANTIZE:
             app.window.show_widget(app.pages.quantize)
         else:
-            app.dialogs.open_model()
+            app.pages.models.open_model()
 
     panel.commands.changed.connect(changed)
     panel.precision.way_out.connect(get_precision)
@@ -112,9 +112,7 @@ def _connect_panels(app: Application) -> None:
     views.bottleneck.applied.connect(panel.commands.change)
     views.speculation.settings_wanted.connect(partial(show_setting, METHOD))
 
-    def show_gpus(
-        at: float, gpus: tuple[GpuFigures, ...], usable: tuple[GpuFigures, ...]
-    ) -> None:
+    def show_gpus(at: float, gpus: tuple[GpuFigures, ...], usable: tuple[GpuFigures, ...]) -> None:
         panel.offer_gpus(tuple(gpu.name for gpu in usable))
         views.memory.update_gpus(gpus)
         for charts in (app.charts, app.pages.tune.charts):

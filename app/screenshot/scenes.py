@@ -95,7 +95,7 @@ def _models(camera: Camera) -> Iterator[Path]:
     place.show_welcome()
     camera.wait(place.welcome.fits.isVisible, ESTIMATE_TIMEOUT_S, "the estimates did not appear")
     yield from camera.in_both_modes("welcome", camera.window)
-    place.page.show_shapes()
+    place.page.open_model(shape_sources()[0].path)
     fits = place.page.detail.fits
     camera.wait(lambda: not fits.isHidden(), ESTIMATE_TIMEOUT_S, "the estimate did not appear")
     yield from camera.in_both_modes("models-fit", camera.window)
@@ -282,13 +282,13 @@ def _palette(camera: Camera) -> Iterator[Path]:
 
 
 def _open_model(camera: Camera) -> Iterator[Path]:
-    camera.application.dialogs.open_model()
-    dialog = camera.application.dialogs.model_dialog
-    assert dialog is not None
-    dialog.choose(shape_sources()[0])
-    camera.wait(lambda: dialog.can_open, ESTIMATE_TIMEOUT_S, "the estimate did not appear")
-    yield from camera.in_both_modes("open-model", dialog)
-    dialog.reject()
+    models = camera.application.pages.models
+    models.open_model(shape_sources()[0].path)
+    camera.wait(
+        lambda: models.inspector.can_open, ESTIMATE_TIMEOUT_S, "the estimate did not appear"
+    )
+    yield from camera.in_both_modes("open-model", camera.window)
+    camera.window.show_page(0)
 
 
 def _kv_dtype(bridge: EngineBridge) -> str:

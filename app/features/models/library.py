@@ -3,6 +3,7 @@ known sizes with random weights."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from app.link.tasks import Task, run_task
 from app.storage.model_sources import (
     ModelSource,
     SourceKind,
+    folder_source,
     folder_sources,
     hugging_face_sources,
     recent_sources,
@@ -52,11 +54,13 @@ class Library(QWidget):
         self._task: Task | None = None
         self._folders: list[ModelSource] = []
         self._cached: list[ModelSource] = []
+        self._chosen: list[ModelSource] = []  # by their path
         self.filter = QLineEdit()
-        self.filter.setPlaceholderText("Filter")
-        self.filter.setAccessibleName("Filter models by name")
+        self.filter.setPlaceholderText("Filter by name, or enter a path")
+        self.filter.setAccessibleName("Filter models by name, or enter a path")
         self.filter.setClearButtonEnabled(True)
         self.filter.textChanged.connect(self.show_sources)
+        self.filter.returnPressed.connect(self._on_return)
         self.list = SourceList()
         self.list.setAccessibleName("Models on this machine")
         self.list.source_chosen.connect(self.source_chosen)
@@ -110,6 +114,17 @@ class Library(QWidget):
             self._store.folders = [*self._store.folders, path]
         self.reload()
 
+    def choose_path(self, path: str) -> None:
+        """Select the model in a folder, or of one of its files; an unknown one is listed."""
+        source = folder_source(path)
+        found = next((known for known in self._sources() if known.path == source.path), None)
+        if found is None:
+            self._chosen.append(source)
+        self.filter.clear()
+        self.show_sources()
+        self.list.choose(found or source)
+        self.list.setFocus()
+
     def drop_folder(self, source: ModelSource) -> None:
         """Stop listing the folder of `source`; no file is deleted."""
         path = Path(source.path)
@@ -150,7 +165,17 @@ class Library(QWidget):
         known = {source.key for source in (*self._folders, *self._cached)}
         recent = [(m.path, m.load_format, m.title) for m in self._store.recent]
         yield from (s for s in recent_sources(recent) if s.key not in known)
+        yield from self._chosen
         yield from shape_sources()
+
+    def _on_return(self) -> None:
+        """Select what the field names: a path, or the first match."""
+        path = os.path.expanduser(self.filter.text().strip())
+        if os.path.isabs(path):
+            self.choose_path(path)
+        elif self.list.sources:
+            self.list.choose(self.list.sources[0])
+            self.list.setFocus()
 
     def _on_found(self, found: Found) -> None:
         self._task = None

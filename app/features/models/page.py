@@ -151,13 +151,15 @@ class ModelsPage(QWidget):
         self.tabs.setCurrentIndex(HERE)
         self.library.choose_folder()
 
-    def show_shapes(self) -> None:
-        """Select the smallest model with random weights."""
+    def open_model(self, path: str = "") -> None:
+        """Select the model at `path`; without one, the user filters or enters a path."""
         self.wants_front.emit()
         self.tabs.setCurrentIndex(HERE)
-        self.library.filter.clear()
-        self.library.list.choose(shape_sources()[0])
-        self.library.list.setFocus()
+        if path:
+            self.library.choose_path(path)
+        else:
+            self.library.filter.setFocus()
+            self.library.filter.selectAll()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -326,7 +328,7 @@ class ModelsPages(QStackedWidget):
         welcome.left.connect(self._show_page)
         welcome.hub.connect(page.show_hub)
         welcome.folder.connect(page.add_folder)
-        welcome.shapes.connect(page.show_shapes)
+        welcome.shapes.connect(lambda: page.open_model(shape_sources()[0].path))
         welcome.chat.connect(self.chat_wanted)
 
     def commands(self) -> list[Command]:

@@ -38,7 +38,7 @@ class ModelSession(QObject):
     remark = Signal(object)  # Notice | None: about the open model
     notice = Signal(object)  # Notice
     notice_gone = Signal(str)  # its key
-    wants_dialog = Signal(str)  # a path to look at, or ""
+    wants_model = Signal(str)  # a path to look at, or ""
     recent_changed = Signal()
 
     def __init__(
@@ -155,7 +155,7 @@ class ModelSession(QObject):
         if event.without_draft is not None:
             title = "Speculative decoding is off: the draft model failed to load."
             self.notice.emit(error_notice(DRAFT, title, event.without_draft))
-        look = ("Open a model…", lambda: self.wants_dialog.emit(""))
+        look = ("Open a model…", lambda: self.wants_model.emit(""))
         remarks = " ".join(event.model.notices)
         if self._bridge.offers is not None:
             self.remark.emit(Notice("model", remarks) if remarks else None)
@@ -194,7 +194,7 @@ class ModelSession(QObject):
         if chosen_settings(failed):
             plain = EngineConfig(model=failed.model, load_format=failed.load_format)
             ways.append(("Load with defaults", lambda: self.load(plain)))
-        ways.append(("Open a model…", lambda: self.wants_dialog.emit(failed.model)))
+        ways.append(("Open a model…", lambda: self.wants_model.emit(failed.model)))
         return ways
 
     def _on_unloaded(self) -> None:

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.main.application import Application
+from app.storage.model_sources import shape_sources
 from tests.app.cuts import cuts
 from tests.app.window_fixtures import application, ask, script, wait_idle
 from widgets.theme.fonts import text_scale
@@ -71,7 +72,7 @@ def test_the_first_page_and_a_models_card(
     place.show_welcome()
     qtbot.waitUntil(place.welcome.fits.isVisible, timeout=WAIT_MS)
     expect_whole(qtbot, window)
-    place.page.show_shapes()
+    place.page.open_model(shape_sources()[0].path)
     qtbot.waitUntil(lambda: not place.page.detail.fits.isHidden(), timeout=WAIT_MS)
     expect_whole(qtbot, window)
 

@@ -159,13 +159,11 @@ def test_a_dropped_folder_is_looked_at_before_it_is_loaded(
         Qt.KeyboardModifier.NoModifier,
     )  # fmt: skip
     application.window.dropEvent(event)
-    dialog = application.dialogs.model_dialog
-    assert dialog is not None and dialog.list.source is not None
-    assert dialog.list.source.path == str(tmp_path)
-    qtbot.waitUntil(lambda: "not a model folder" in dialog.card.verdict, timeout=60_000)
-    assert not dialog.can_open
-    dialog.reject()
-    assert application.dialogs.model_dialog is None
+    models = application.pages.models
+    assert models.isVisible() and models.source is not None
+    assert models.source.path == str(tmp_path)
+    qtbot.waitUntil(lambda: "not a model folder" in models.detail.card.verdict, timeout=60_000)
+    assert not models.detail.primary.isEnabled()
 
 
 # Chat --------------------------------------------------------------------------------------------

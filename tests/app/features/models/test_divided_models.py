@@ -11,7 +11,6 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from app.features.compare.way import Way, decide
-from app.features.models.dialog import OpenModelDialog
 from app.features.models.estimate import NOTHING, Estimate, InRam, Need, estimate
 from app.features.models.fit import fits
 from app.features.models.fit_rows import FitRows, MemoryBar
@@ -21,7 +20,7 @@ from engine.config import EngineConfig
 from engine.host.resolve import resolve
 from engine.memory.plan import plan_memory
 from engine.snapshot import MemoryPlan
-from tests.app.features.models.test_open_model import report
+from tests.app.features.models.test_open_model import page_for, report
 
 GIB = 2**30
 LLAMA = shape_sources()[2]
@@ -142,7 +141,7 @@ def test_precisions_say_which_are_divided(gpu: Pretend, qtbot: QtBot) -> None:
     assert "Paler" not in rows.toolTip()
 
 
-# The dialog and its card -------------------------------------------------------------------------
+# The page and its card -------------------------------------------------------------------------
 
 
 def divided(length: int, layers: int) -> Need:
@@ -169,12 +168,10 @@ def scripted(config: EngineConfig, in_use: Any) -> Estimate:
 
 def test_a_model_that_is_divided_is_opened_as_it_was_said(qtbot: QtBot) -> None:
     store = SettingsStore()
-    dialog = OpenModelDialog(store, estimator=scripted)
-    qtbot.addWidget(dialog)
-    dialog.show()
-    dialog.choose(LLAMA)
-    qtbot.waitUntil(lambda: dialog.can_open, timeout=5000)
-    card = dialog.card
+    page = page_for(qtbot, store, scripted)
+    page.library.list.choose(LLAMA)
+    qtbot.waitUntil(lambda: page.inspector.can_open, timeout=5000)
+    card = page.detail.card
     assert card.verdict == (
         "Fits with 20 of 32 layers on cuda:0. The CPU computes the other 12 (6.44 GiB of RAM), "
         "slower."
@@ -185,23 +182,21 @@ def test_a_model_that_is_divided_is_opened_as_it_was_said(qtbot: QtBot) -> None:
     card.layers.slider.setValue(30)
     qtbot.waitUntil(lambda: "Does not fit with 30 of 32" in card.verdict, timeout=5000)
     assert "needed on cuda:0, 11.0 GiB usable." in card.verdict
-    assert not dialog.can_open
+    assert not page.inspector.can_open
     card.layers.slider.setValue(12)
     qtbot.waitUntil(lambda: "Fits with 12 of 32" in card.verdict, timeout=5000)
-    with qtbot.waitSignal(dialog.model_chosen) as chosen:
-        dialog._button.click()
+    with qtbot.waitSignal(page.model_chosen) as chosen:
+        page.detail.primary.click()
     assert chosen.args is not None and chosen.args[2]["gpu_layers"] == "12"
 
 
 def test_the_layers_chosen_before_are_offered_again(qtbot: QtBot) -> None:
     store = SettingsStore()
     store.remember_model(RecentModel(LLAMA.path, "dummy", "shape", {"gpu_layers": "16"}))
-    dialog = OpenModelDialog(store, estimator=scripted)
-    qtbot.addWidget(dialog)
-    dialog.show()
-    dialog.choose(LLAMA)
-    qtbot.waitUntil(lambda: "Fits with 16 of 32" in dialog.card.verdict, timeout=5000)
-    assert dialog.card.layers.field.text() == "16 of 32"
+    page = page_for(qtbot, store, scripted)
+    page.library.list.choose(LLAMA)
+    qtbot.waitUntil(lambda: "Fits with 16 of 32" in page.detail.card.verdict, timeout=5000)
+    assert page.detail.card.layers.field.text() == "16 of 32"
 
 
 def test_a_shorter_context_is_proposed_before_the_cpu_computes(qtbot: QtBot) -> None:
@@ -215,27 +210,23 @@ def test_a_shorter_context_is_proposed_before_the_cpu_computes(qtbot: QtBot) -> 
         found = scripted(config, in_use)
         return replace(found, whole_len=8192, proposed_len=8192)
 
-    dialog = OpenModelDialog(SettingsStore(), estimator=roomy)
-    qtbot.addWidget(dialog)
-    dialog.show()
-    dialog.choose(LLAMA)
-    qtbot.waitUntil(lambda: dialog.can_open, timeout=5000)
-    card = dialog.card
+    page = page_for(qtbot, SettingsStore(), roomy)
+    page.library.list.choose(LLAMA)
+    qtbot.waitUntil(lambda: page.inspector.can_open, timeout=5000)
+    card = page.detail.card
     assert card.chosen()["max_model_len"] == 8192 and "Fits in BF16" in card.verdict
     card.choose_context(16384)
     card.options_changed.emit()
-    qtbot.waitUntil(lambda: dialog.can_open, timeout=5000)
+    qtbot.waitUntil(lambda: page.inspector.can_open, timeout=5000)
     assert "At 8,192 tokens" in card.verdict
     assert card.chosen()["max_model_len"] == 16384
 
 
 def test_without_a_gpu_no_layers_are_offered(qtbot: QtBot) -> None:
-    dialog = OpenModelDialog(SettingsStore())
-    qtbot.addWidget(dialog)
-    dialog.show()
-    dialog.choose(shape_sources()[0])
-    qtbot.waitUntil(lambda: dialog._inspector.estimate is not None, timeout=30_000)
-    assert dialog.card.layers.isHidden() and "gpu_layers" not in dialog.card.chosen()
+    page = page_for(qtbot, SettingsStore())
+    page.library.list.choose(shape_sources()[0])
+    qtbot.waitUntil(lambda: page.inspector.estimate is not None, timeout=30_000)
+    assert page.detail.card.layers.isHidden() and "gpu_layers" not in page.detail.card.chosen()
 
 
 def test_the_bar_grows_with_a_second_part(qtbot: QtBot) -> None:

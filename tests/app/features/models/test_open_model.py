@@ -1,4 +1,4 @@
-"""Opening a model: where models are found, what they need, and the dialog."""
+"""Opening a model: where models are found, what they need, and the Models page."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
-from app.features.models.dialog import OpenModelDialog
+from app.features.models.downloads import DownloadQueue
 from app.features.models.estimate import SHORTEST_CONTEXT, Estimate, Held, Need, estimate
+from app.features.models.hub import Hub
 from app.features.models.model_card import DUMMY_NOTE, STARTER_NOTE
+from app.features.models.page import ModelsPage
 from app.paths import starter_model
 from app.storage.model_sources import (
     SourceKind,
@@ -23,6 +26,7 @@ from app.storage.model_sources import (
     shape_sources,
     starter_source,
 )
+from app.storage.trash import Trash
 from app.window.settings_store import RecentModel, SettingsStore
 from engine.config import EngineConfig
 from engine.memory.model_sizes import ModelReport
@@ -56,15 +60,34 @@ def store(qtbot: QtBot) -> SettingsStore:
     return SettingsStore()
 
 
-def dialog_for(
+def page_for(
     qtbot: QtBot,
     store: SettingsStore,
-    estimator: Callable[[EngineConfig, Held], Estimate],
-) -> OpenModelDialog:
-    made = OpenModelDialog(store, estimator=estimator)
+    estimator: Callable[[EngineConfig, Held], Estimate] = estimate,
+) -> ModelsPage:
+    hub, data = Hub(), store.path.parent
+    queue, trash = DownloadQueue(hub, data / "downloads.json"), Trash(data / "trash.json")
+    made = ModelsPage(store, queue, trash, hub, estimator=estimator)
     qtbot.addWidget(made)
     made.show()
     return made
+
+
+def test_a_path_is_looked_at_and_a_name_finds_the_first(
+    qtbot: QtBot, store: SettingsStore, tmp_path: Path
+) -> None:
+    page = page_for(qtbot, store, scripted(64 * GIB))
+    page.open_model()
+    assert page.focusWidget() is page.library.filter
+    qtbot.keyClicks(page.library.filter, str(tmp_path))
+    qtbot.keyClick(page.library.filter, Qt.Key.Key_Return)
+    assert page.source is not None and page.source.kind is SourceKind.FOLDER
+    assert page.source.path == str(tmp_path) and store.folders == []
+    page.open_model()
+    qtbot.keyClicks(page.library.filter, "llama")
+    qtbot.keyClick(page.library.filter, Qt.Key.Key_Return)
+    assert page.source is not None and page.source.title == "Llama-3.2-1B"
+    assert page.focusWidget() is page.library.list
 
 
 # Sources -----------------------------------------------------------------------------------------
@@ -180,21 +203,21 @@ def test_the_fitting_context_fits() -> None:
         assert found.fitting_len >= SHORTEST_CONTEXT
 
 
-# The dialog --------------------------------------------------------------------------------------
+# The page ----------------------------------------------------------------------------------------
 
 
 def test_choosing_a_model_shows_what_it_is_and_needs(qtbot: QtBot, store: SettingsStore) -> None:
-    dialog = dialog_for(qtbot, store, scripted(free=64 * GIB))
-    assert not dialog.can_open
-    dialog.choose(shape_sources()[1])
-    qtbot.waitUntil(lambda: dialog.can_open, timeout=5000)
-    assert dialog.card.fact("Parameters") == "1.24 B"
-    assert dialog.card.fact("Architecture") == "LlamaForCausalLM"
-    assert "Fits in BF16" in dialog.card.verdict and dialog.card.note == DUMMY_NOTE
-    bar = dialog.card._bar.text()
+    page = page_for(qtbot, store, scripted(free=64 * GIB))
+    assert not page.inspector.can_open
+    page.library.list.choose(shape_sources()[1])
+    qtbot.waitUntil(lambda: page.inspector.can_open, timeout=5000)
+    assert page.detail.card.fact("Parameters") == "1.24 B"
+    assert page.detail.card.fact("Architecture") == "LlamaForCausalLM"
+    assert "Fits in BF16" in page.detail.card.verdict and page.detail.card.note == DUMMY_NOTE
+    bar = page.detail.card._bar.text()
     assert "Weights 2.00 GiB" in bar and "64.0 GiB free" in bar
-    with qtbot.waitSignal(dialog.model_chosen) as chosen:
-        dialog._button.click()
+    with qtbot.waitSignal(page.model_chosen) as chosen:
+        page.detail.primary.click()
     assert chosen.args is not None
     assert chosen.args[:2] == [shape_sources()[1].path, "dummy"]
     assert chosen.args[2] == {"dtype": "auto", "max_model_len": None}
@@ -203,26 +226,26 @@ def test_choosing_a_model_shows_what_it_is_and_needs(qtbot: QtBot, store: Settin
 def test_a_context_that_does_not_fit_is_shortened_in_plain_sight(
     qtbot: QtBot, store: SettingsStore
 ) -> None:
-    dialog = dialog_for(qtbot, store, scripted(free=8 * GIB))
-    dialog.choose(shape_sources()[1])
-    qtbot.waitUntil(lambda: dialog.can_open, timeout=5000)
-    assert dialog.card.chosen()["max_model_len"] == 65536
-    dialog.card.choose_context(32768)
-    dialog.card.options_changed.emit()
-    qtbot.waitUntil(lambda: dialog.can_open, timeout=5000)
-    assert dialog.card.chosen()["max_model_len"] == 32768
+    page = page_for(qtbot, store, scripted(free=8 * GIB))
+    page.library.list.choose(shape_sources()[1])
+    qtbot.waitUntil(lambda: page.inspector.can_open, timeout=5000)
+    assert page.detail.card.chosen()["max_model_len"] == 65536
+    page.detail.card.choose_context(32768)
+    page.detail.card.options_changed.emit()
+    qtbot.waitUntil(lambda: page.inspector.can_open, timeout=5000)
+    assert page.detail.card.chosen()["max_model_len"] == 32768
 
 
 def test_what_was_chosen_before_is_offered_again(qtbot: QtBot, store: SettingsStore) -> None:
     shape = shape_sources()[1]
     settings = {"dtype": "float16", "max_model_len": 4096, "block_size": 32}
     store.remember_model(RecentModel(shape.path, "dummy", "shape", settings))
-    dialog = dialog_for(qtbot, store, scripted())
-    dialog.choose(shape)
-    qtbot.waitUntil(lambda: dialog.can_open, timeout=5000)
-    assert dialog.card.chosen() == {"dtype": "float16", "max_model_len": 4096}
-    with qtbot.waitSignal(dialog.model_chosen) as chosen:
-        dialog._button.click()
+    page = page_for(qtbot, store, scripted())
+    page.library.list.choose(shape)
+    qtbot.waitUntil(lambda: page.inspector.can_open, timeout=5000)
+    assert page.detail.card.chosen() == {"dtype": "float16", "max_model_len": 4096}
+    with qtbot.waitSignal(page.model_chosen) as chosen:
+        page.detail.primary.click()
     assert chosen.args is not None and chosen.args[2] == settings
 
 
@@ -231,19 +254,19 @@ def test_what_is_not_supported_says_why_and_cannot_be_opened(
 ) -> None:
     reason = "mamba layers are not supported. Choose a decoder-only model."
     refused = Estimate(report(supported=False), problem=reason)
-    dialog = dialog_for(qtbot, store, lambda config, in_use: refused)
-    dialog.choose(starter_source())
-    qtbot.waitUntil(lambda: reason in dialog.card.verdict, timeout=5000)
-    assert not dialog.can_open and dialog.card.note == STARTER_NOTE
+    page = page_for(qtbot, store, lambda config, in_use: refused)
+    page.library.list.choose(starter_source())
+    qtbot.waitUntil(lambda: reason in page.detail.card.verdict, timeout=5000)
+    assert not page.inspector.can_open and page.detail.card.note == STARTER_NOTE
 
 
 def test_a_fault_while_looking_is_shown_in_place(qtbot: QtBot, store: SettingsStore) -> None:
     def broken(config: EngineConfig, in_use: Held) -> Estimate:
         raise OSError(5, "Input/output error")
 
-    dialog = dialog_for(qtbot, store, broken)
-    dialog.choose(starter_source())
-    qtbot.waitUntil(lambda: "Input/output error" in dialog.card.verdict, timeout=5000)
+    page = page_for(qtbot, store, broken)
+    page.library.list.choose(starter_source())
+    qtbot.waitUntil(lambda: "Input/output error" in page.detail.card.verdict, timeout=5000)
 
 
 def test_an_answer_that_comes_late_is_not_shown(qtbot: QtBot, store: SettingsStore) -> None:
@@ -255,12 +278,12 @@ def test_an_answer_that_comes_late_is_not_shown(qtbot: QtBot, store: SettingsSto
             return Estimate(report(architecture="Late"), problem="late")
         return scripted(64 * GIB)(config, in_use)
 
-    dialog = dialog_for(qtbot, store, slow)
-    dialog.choose(shape_sources()[0])
-    dialog.choose(starter_source())
+    page = page_for(qtbot, store, slow)
+    page.library.list.choose(shape_sources()[0])
+    page.library.list.choose(starter_source())
     try:
-        qtbot.waitUntil(lambda: dialog.can_open, timeout=5000)
+        qtbot.waitUntil(lambda: page.inspector.can_open, timeout=5000)
     finally:
         release.set()
     qtbot.wait(100)
-    assert dialog.card.fact("Architecture") == "LlamaForCausalLM" and dialog.can_open
+    assert page.detail.card.fact("Architecture") == "LlamaForCausalLM" and page.inspector.can_open
