@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import shiboken6
@@ -69,6 +70,39 @@ class Task(QObject):
 
 
 _running: set[Task] = set()
+
+
+class LatestTask:
+    """One task of `owner` at a time: starting another drops the result of the one before."""
+
+    def __init__(self, owner: QObject) -> None:
+        self._owner = owner
+        self._task: Task | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None
+
+    def run(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[ErrorInfo], None],
+    ) -> None:
+        """As `run_task`; it is over when `done` or `failed` is called."""
+
+        def deliver(then: Callable[[Any], None], outcome: Any) -> None:
+            self._task = None
+            then(outcome)
+
+        self.cancel()
+        self._task = run_task(self._owner, work, partial(deliver, done), partial(deliver, failed))
+
+    def cancel(self) -> None:
+        """Drop the result of the running task, if any."""
+        if self._task is not None:
+            self._task.cancel()
+        self._task = None
 
 
 def run_task(

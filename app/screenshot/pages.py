@@ -143,7 +143,7 @@ def take_quantize(camera: Camera) -> Iterator[Path]:
         text = Path(folder) / "notes.txt"
         text.write_text(builtin_text(STARTER).read()[:TEXT_BYTES], encoding="utf-8")
         recipe = page.recipe
-        recipe.choose_source(str(starter_model()))
+        recipe.fields.source.choose(str(starter_model()))
         recipe.fields.num_sequences.setValue(8)
         recipe.fields.length.setValue(128)
         recipe.measure_text.choose(TextChoice("", str(text)))

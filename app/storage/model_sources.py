@@ -53,9 +53,7 @@ STARTER_TITLE = "Starter model"
 
 
 def starter_source() -> ModelSource:
-    return ModelSource(
-        SourceKind.STARTER, str(starter_model()), STARTER_TITLE, "demo model"
-    )
+    return ModelSource(SourceKind.STARTER, str(starter_model()), STARTER_TITLE, "demo model")
 
 
 def model_title(path: str) -> str:

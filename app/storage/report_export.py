@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.storage.report_metrics import (
-    METRICS,
     NOTHING,
     Form,
+    MetricRow,
     cautions,
     facts_title,
+    metric_rows,
     text_of,
     title_of,
 )
@@ -54,15 +55,9 @@ def figures(report: EvaluationReport) -> str:
     """One line for each metric that the report has; two columns where there is a reference."""
     has_reference = report.reference is not None
     rows = [["", "Reference", "Model"] if has_reference else ["", "Model"]]
-    for metric in METRICS:
-        value, reference = metric.value(report), metric.reference(report)
-        if value is None:
-            continue
-        cells = [metric.label, text_of(metric.form, value)]
-        if has_reference:
-            shown = "" if reference is None else text_of(metric.form, reference)
-            cells.insert(1, shown)
-        rows.append(cells)
+    for row in metric_rows([report], with_reference=has_reference):
+        shown = ("" if v is None else text_of(row.metric.form, v) for v in row.values)
+        rows.append([row.metric.label, *shown])
     ratio = report.weights_ratio
     if ratio is not None and ratio != 1.0:
         rows.append(["Size vs. reference", "", text_of(Form.SHARE, ratio)])
@@ -165,27 +160,24 @@ def as_json(reports: Sequence[EvaluationReport]) -> str:
 def as_csv(reports: Sequence[EvaluationReport]) -> str:
     """A line for each metric, a column for each model; numbers are plain, shares 0 to 1. A single
     report has a column for its reference too."""
-    titles, columns = _columns(reports)
+    titles, rows = _table(reports)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["metric", "unit", *titles])
-    for index, metric in enumerate(METRICS):
-        values = [column[index] for column in columns]
-        if any(value is not None for value in values):
-            writer.writerow([metric.key, metric.unit, *("" if v is None else v for v in values)])
+    for row in rows:
+        shown = ("" if value is None else value for value in row.values)
+        writer.writerow([row.metric.key, row.metric.unit, *shown])
     return out.getvalue()
 
 
 def as_markdown(reports: Sequence[EvaluationReport]) -> str:
     """A table of the figures; of a single report also the worst tokens and the answers."""
-    titles, columns = _columns(reports)
+    titles, rows = _table(reports)
     lines = ["# Evaluation", "", *_what_was_read(reports), ""]
     lines += _row(["", *titles]), _row(["---", *["---:"] * len(titles)])
-    for index, metric in enumerate(METRICS):
-        values = [column[index] for column in columns]
-        if any(value is not None for value in values):
-            shown = ["" if v is None else text_of(metric.form, v) for v in values]
-            lines.append(_row([metric.label, *shown]))
+    for row in rows:
+        shown = ("" if v is None else text_of(row.metric.form, v) for v in row.values)
+        lines.append(_row([row.metric.label, *shown]))
     if len(reports) == 1:
         lines += _worst(reports[0].worst)
         if reports[0].answers is not None:
@@ -210,15 +202,12 @@ def write_whole(file: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _columns(
-    reports: Sequence[EvaluationReport],
-) -> tuple[list[str], list[list[float | None]]]:
-    titles = [title_of(report) for report in reports]
-    columns = [[metric.value(report) for metric in METRICS] for report in reports]
-    if len(reports) == 1 and (reference := reports[0].reference) is not None:
-        titles.insert(0, f"{facts_title(reference)} (reference)")
-        columns.insert(0, [metric.reference(reports[0]) for metric in METRICS])
-    return titles, columns
+def _table(reports: Sequence[EvaluationReport]) -> tuple[list[str], tuple[MetricRow, ...]]:
+    """Titles and values; a single report has its reference in the first column."""
+    reference = reports[0].reference if len(reports) == 1 else None
+    titles = [f"{facts_title(reference)} (reference)"] if reference is not None else []
+    rows = metric_rows(reports, with_reference=reference is not None)
+    return [*titles, *map(title_of, reports)], rows
 
 
 def _what_was_read(reports: Sequence[EvaluationReport]) -> list[str]:

@@ -1,26 +1,18 @@
-"""The figures of a report, each declared once: the command line's table, comparisons and exports
-are made from this list."""
+"""The figures of a report, each declared once: tables, comparisons and exports are made from this
+list."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from app.units import format_bytes
-from engine.evaluate.report import (
-    Divergence,
-    EvaluationReport,
-    ModelFacts,
-    ReportError,
-    Similarity,
-    Speed,
-)
+from engine.evaluate.report import EvaluationReport, ModelFacts, ReportError
 
 NOTHING = "–"
-
-Value = Callable[[EvaluationReport], float | None]
 
 
 class Form(StrEnum):
@@ -32,22 +24,35 @@ class Form(StrEnum):
     CLOSE_SHARE = "share near 1"
     CHANGE = "change"
     BYTES = "bytes"
-    COUNT = "count"
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`value` is the candidate's, or of both together; `reference` the same of the reference.
-    better: -1 where less is better, 1 where more is, 0 where neither. `unit` is for exports, in
-    which values are plain numbers (shares 0 to 1)."""
+    """`path`: where a report has the value, the candidate's or of both models together. better: -1
+    where less is better, 1 where more is, 0 where neither. `unit` is for exports, in which values
+    are plain numbers (shares 0 to 1)."""
 
     key: str
     label: str
     form: Form
     better: int
-    value: Value
-    reference: Value = lambda report: None
+    path: str
     unit: str = ""
+
+    def value(self, report: EvaluationReport) -> float | None:
+        return _value_at(report, self.path)
+
+    def reference(self, report: EvaluationReport) -> float | None:
+        """The same of the reference, where it has one of its own."""
+        path = self.path.replace("candidate", "reference")
+        return _value_at(report, path) if path != self.path else None
+
+
+def _value_at(report: EvaluationReport, path: str) -> float | None:
+    found: Any = report
+    for name in path.split("."):
+        found = None if found is None else getattr(found, name)
+    return found  # type: ignore[no-any-return]
 
 
 def text_of(form: Form, value: float | None) -> str:
@@ -56,8 +61,6 @@ def text_of(form: Form, value: float | None) -> str:
         return NOTHING
     if form is Form.BYTES:
         return format_bytes(value)
-    if form is Form.COUNT:
-        return f"{value:,.0f}"
     if form is Form.SHARE:
         return f"{value:.2%}"
     if form is Form.CLOSE_SHARE:
@@ -70,95 +73,50 @@ def text_of(form: Form, value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _divergence(pick: Callable[[Divergence], float | None]) -> Value:
-    return lambda report: None if report.divergence is None else pick(report.divergence)
-
-
-def _similarity(pick: Callable[[Similarity], float | None]) -> Value:
-    return _divergence(lambda d: None if d.similarity is None else pick(d.similarity))
-
-
-def _both(pick: Callable[[Speed], float]) -> tuple[Value, Value]:
-    def of_candidate(report: EvaluationReport) -> float | None:
-        speed = report.candidate.speed
-        return None if speed is None else pick(speed)
-
-    def of_reference(report: EvaluationReport) -> float | None:
-        speed = None if report.reference is None else report.reference.speed
-        return None if speed is None else pick(speed)
-
-    return of_candidate, of_reference
-
-
 METRICS = (
-    Metric(
-        "perplexity", "Perplexity", Form.NUMBER, -1,
-        lambda r: r.candidate_loss.perplexity if r.candidate_loss else None,
-        lambda r: r.reference_loss.perplexity if r.reference_loss else None,
+    Metric("perplexity", "Perplexity", Form.NUMBER, -1, "candidate_loss.perplexity"),
+    Metric("perplexity_change", "Perplexity, change", Form.CHANGE, -1, "perplexity_change"),
+    Metric("bits_per_byte", "Bits per byte", Form.NUMBER, -1, "candidate_loss.bits_per_byte"),
+    *(
+        Metric(
+            f"kl_{name}", f"KL divergence, {name}", Form.SMALL, -1, f"divergence.kl.{name}", "nats"
+        )
+        for name in ("mean", "p50", "p90", "p99", "max")
     ),
-    Metric("perplexity_change", "Perplexity, change", Form.CHANGE, -1,
-           lambda r: r.perplexity_change),
-    Metric(
-        "bits_per_byte", "Bits per byte", Form.NUMBER, -1,
-        lambda r: r.candidate_loss.bits_per_byte if r.candidate_loss else None,
-        lambda r: r.reference_loss.bits_per_byte if r.reference_loss else None,
-    ),
-    Metric("kl_mean", "KL divergence, mean", Form.SMALL, -1,
-           _divergence(lambda d: d.kl.mean), unit="nats"),
-    Metric("kl_p50", "KL divergence, p50", Form.SMALL, -1,
-           _divergence(lambda d: d.kl.p50), unit="nats"),
-    Metric("kl_p90", "KL divergence, p90", Form.SMALL, -1,
-           _divergence(lambda d: d.kl.p90), unit="nats"),
-    Metric("kl_p99", "KL divergence, p99", Form.SMALL, -1,
-           _divergence(lambda d: d.kl.p99), unit="nats"),
-    Metric("kl_max", "KL divergence, max", Form.SMALL, -1,
-           _divergence(lambda d: d.kl.max), unit="nats"),
     Metric("top1_agreement", "Same most probable token", Form.SHARE, 1,
-           _divergence(lambda d: d.top1_agreement)),
-    Metric("similarity_mean", "Similarity of final states, mean", Form.CLOSE_SHARE, 1,
-           _similarity(lambda s: s.mean)),
-    Metric("similarity_p1", "Similarity of final states, p1", Form.CLOSE_SHARE, 1,
-           _similarity(lambda s: s.p1)),
+           "divergence.top1_agreement"),
+    *(
+        Metric(
+            f"similarity_{name}", f"Similarity of final states, {name}", Form.CLOSE_SHARE, 1,
+            f"divergence.similarity.{name}",
+        )
+        for name in ("mean", "p1")
+    ),
     Metric("mean_abs_logprob_change", "|Δ log p| of the true token", Form.SMALL, -1,
-           _divergence(lambda d: d.mean_abs_logprob_change), unit="nats"),
-    Metric("identical_answers", "Identical answers", Form.SHARE, 1,
-           lambda r: r.answers.identical_share if r.answers else None),
+           "divergence.mean_abs_logprob_change", "nats"),
+    Metric("identical_answers", "Identical answers", Form.SHARE, 1, "answers.identical_share"),
     Metric("equal_tokens", "Tokens before the first difference", Form.SHARE, 1,
-           lambda r: r.answers.mean_equal_share if r.answers else None),
-    Metric(
-        "weights_bytes", "Weights", Form.BYTES, -1,
-        lambda r: r.candidate.weights_bytes,
-        lambda r: r.reference.weights_bytes if r.reference else None, "bytes",
+           "answers.mean_equal_share"),
+    Metric("weights_bytes", "Weights", Form.BYTES, -1, "candidate.weights_bytes", "bytes"),
+    Metric("kv_bytes_per_token", "KV cache per token", Form.BYTES, -1,
+           "candidate.kv_bytes_per_token", "bytes"),
+    *(
+        Metric(
+            f"{name}_tokens_per_s", f"{name.title()}, one request, tokens per second",
+            Form.NUMBER, 1, f"candidate.speed.{name}", "tokens/s",
+        )
+        for name in ("decode", "prefill")
     ),
-    Metric(
-        "kv_bytes_per_token", "KV cache per token", Form.BYTES, -1,
-        lambda r: r.candidate.kv_bytes_per_token,
-        lambda r: r.reference.kv_bytes_per_token if r.reference else None, "bytes",
-    ),
-    Metric("decode_tokens_per_s", "Decode, one request, tokens per second", Form.NUMBER, 1,
-           *_both(lambda s: s.decode), "tokens/s"),
-    Metric("prefill_tokens_per_s", "Prefill, one request, tokens per second", Form.NUMBER, 1,
-           *_both(lambda s: s.prefill), "tokens/s"),
 )  # fmt: skip
 """In the order in which a person would read them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One metric of every report; None where a report has it not."""
+    """One metric of every report, or of a report and its reference; None where not measured."""
 
     metric: Metric
     values: tuple[float | None, ...]
-
-    def change(self, index: int) -> float | None:
-        """Of report `index` over the first, as a share (0.01: one percent more); None where
-        either is missing or the first is 0."""
-        before, after = self.values[0], self.values[index]
-        return (after - before) / abs(before) if before and after is not None else None
-
-    def difference(self, index: int) -> float | None:
-        before, after = self.values[0], self.values[index]
-        return None if before is None or after is None else after - before
 
     @property
     def best(self) -> tuple[int, ...]:
@@ -182,13 +140,22 @@ class Comparison:
 def compare(reports: Sequence[EvaluationReport], titles: Sequence[str] | None = None) -> Comparison:
     """At least two reports; rows that none of them has are left out."""
     if len(reports) < 2:
-        raise ReportError(
-            f"Only {len(reports)} report is selected.", "Select two or more."
-        )
+        raise ReportError(f"Only {len(reports)} report is selected.", "Select two or more.")
     names = tuple(titles) if titles is not None else tuple(map(title_of, reports))
-    rows = [MetricRow(metric, tuple(map(metric.value, reports))) for metric in METRICS]
-    present = tuple(row for row in rows if any(value is not None for value in row.values))
-    return Comparison(names, present, cautions(reports))
+    return Comparison(names, metric_rows(reports), cautions(reports))
+
+
+def metric_rows(
+    reports: Sequence[EvaluationReport], *, with_reference: bool = False
+) -> tuple[MetricRow, ...]:
+    """The metrics that any report has. `with_reference`: first the values of the reference of the
+    first report."""
+    before = reports[:1] if with_reference else ()
+    rows = (
+        MetricRow(metric, (*map(metric.reference, before), *map(metric.value, reports)))
+        for metric in METRICS
+    )
+    return tuple(row for row in rows if any(value is not None for value in row.values))
 
 
 def cautions(reports: Sequence[EvaluationReport]) -> tuple[str, ...]:

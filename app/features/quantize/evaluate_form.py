@@ -8,13 +8,9 @@ from typing import Any
 
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import (
-    QCheckBox,
     QComboBox,
     QFileDialog,
     QFrame,
-    QLineEdit,
-    QSpinBox,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -25,7 +21,16 @@ from app.features.quantize.evaluation import (
     EvaluationPlan,
     ModelChoice,
 )
-from app.features.quantize.fields import FOR_EVALUATION, Field, ModelField, TextField, path_button
+from app.features.quantize.fields import (
+    FOR_EVALUATION,
+    Field,
+    ModelField,
+    TextField,
+    line_field,
+    number_field,
+    path_button,
+    switch_field,
+)
 from app.features.quantize.texts import STARTER, TextChoice
 from app.storage.model_sources import is_starter
 from engine.config import SETTINGS
@@ -34,9 +39,9 @@ from engine.evaluate import PROMPT_LINES, read_prompts
 from engine.evaluate.windows import DEFAULT_CONTEXT
 from engine.quantize.recipe import GROUP_SIZES
 from widgets.controls.combo import ElidedCombo
-from widgets.controls.layouts import vbox
+from widgets.controls.layouts import STRETCH, vbox
 from widgets.live.figures import precision_name
-from widgets.theme.theme import SPACE_3, figure_font
+from widgets.theme.theme import SPACE_3
 
 _IN_A_ROW = 3
 _TITLES = {"quantization_group_size": "Group size", "quantization_head": "Output head"}
@@ -63,18 +68,16 @@ class SideFields(QWidget):
         self.model.changed.connect(lambda _: self.changed.emit())
         self.model_field = Field(title, self.model)
         self.settings = {name: _choices(name, title) for name in names}
-        self._fields = {
-            name: Field(_TITLES.get(name, SETTINGS[name].label), combo)
+        fields = [
+            Field(_TITLES.get(name, SETTINGS[name].label), combo)
             for name, combo in self.settings.items()
-        }
-        layout = vbox(self.model_field, of=self)
-        fields = list(self._fields.values())
-        for first in range(0, len(fields), _IN_A_ROW):
-            row = fields[first : first + _IN_A_ROW]
-            self.line = Field("", *row)  # the last row has the note
-            for place in range(len(row)):
-                self.line.row.setStretch(place, 1)
-            layout.addWidget(self.line)
+        ]
+        lines = [
+            Field("", *fields[first : first + _IN_A_ROW])
+            for first in range(0, len(fields), _IN_A_ROW)
+        ]
+        self.line = lines[-1]  # it has the note
+        vbox(self.model_field, *lines, of=self)
         for combo in self.settings.values():
             combo.currentIndexChanged.connect(self._on_setting)
         self._show_fitting()
@@ -140,63 +143,43 @@ class EvaluateForm(QWidget):
         self.candidate = SideFields("Model", "Choose a model", CANDIDATE_SETTINGS)
         self.reference = SideFields("Reference", "Same model", REFERENCE_SETTINGS)
         self.text = TextField("Text", TEXT_KINDS, FOR_EVALUATION)
-        self._make_numbers()
-        self._make_options()
-        self._arrange()
-        self.candidate.model.changed.connect(self._on_model)
-        for changed in (self.candidate.changed, self.reference.changed, self.text.changed):
-            changed.connect(self.refresh)
-        self.refresh()
-
-    def _make_numbers(self) -> None:
-        self.context, self.most = QSpinBox(), QSpinBox()
-        self.context.setRange(0, 1_048_576)
-        self.context.setSpecialValueText(f"up to {DEFAULT_CONTEXT:,}")
-        self.context.setSingleStep(128)
-        self.context.setAccessibleName("Window length")
-        self.context.setToolTip(
-            f"Window length in tokens (0: the model's maximum, up to {DEFAULT_CONTEXT:,})"
+        self.context = number_field(
+            "Window length",
+            f"Window length in tokens (0: the model's maximum, up to {DEFAULT_CONTEXT:,})",
+            (0, 1_048_576), 128, 0, f"up to {DEFAULT_CONTEXT:,}",
+        )  # fmt: skip
+        self.most = number_field(
+            "Maximum length", "Maximum length in tokens (0: no limit)",
+            (0, 16_777_216), 1000, 0, "all",
+        )  # fmt: skip
+        self.speed = switch_field(
+            "Measure single-request speed",
+            "Prefill and decode throughput of both models, in tokens/s",
+            is_on=True,
         )
-        self.most.setRange(0, 16_777_216)
-        self.most.setSpecialValueText("all")
-        self.most.setSingleStep(1000)
-        self.most.setAccessibleName("Maximum length")
-        self.most.setToolTip("Maximum length in tokens (0: no limit)")
-        for box in (self.context, self.most):
-            box.setFont(figure_font())
-            box.setKeyboardTracking(False)
-            box.setGroupSeparatorShown(True)
-            box.valueChanged.connect(self.refresh)
-
-    def _make_options(self) -> None:
-        self.speed = QCheckBox("Measure single-request speed")
-        self.speed.setToolTip("Prefill and decode throughput of both models, in tokens/s")
-        self.speed.setChecked(True)
-        self.speed.toggled.connect(self.refresh)
-        self.prompts = QLineEdit()
-        self.prompts.setPlaceholderText("None (JSONL file)")
-        self.prompts.setAccessibleName("Prompt file")
-        self.prompts.setToolTip(PROMPT_LINES)
-        self.prompts.editingFinished.connect(self.refresh)
+        self.prompts = line_field("Prompt file", "None (JSONL file)", PROMPT_LINES)
         self.browse = path_button("Choose prompt file")
         self.browse.setToolTip(PROMPT_LINES)
         self.browse.clicked.connect(self._browse)
+        self._arrange()
+        self.candidate.model.changed.connect(self._on_model)
+        for changed in (
+            self.candidate.changed, self.reference.changed, self.text.changed, self.speed.toggled,
+            self.context.valueChanged, self.most.valueChanged, self.prompts.editingFinished,
+        ):  # fmt: skip
+            changed.connect(self.refresh)
+        self.refresh()
 
     def _arrange(self) -> None:
         line = QFrame()
         line.setProperty("line", True)
         self.text_field = Field("Text", self.text)
         numbers = Field("", Field("Window", self.context), Field("Max tokens", self.most))
-        for place in (0, 1):
-            numbers.row.setStretch(place, 1)
         self.prompts_field = Field("Prompts", self.prompts, self.browse)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_3)
-        for widget in (self.candidate, self.reference, line, self.text_field, numbers,
-                       self.prompts_field, self.speed):  # fmt: skip
-            column.addWidget(widget)
-        column.addStretch(1)
+        vbox(
+            self.candidate, self.reference, line, self.text_field, numbers, self.prompts_field,
+            self.speed, STRETCH, of=self, spacing=SPACE_3,
+        )  # fmt: skip
 
     # What is chosen ----------------------------------------------------------------------------
 
@@ -240,48 +223,35 @@ class EvaluateForm(QWidget):
 
     def refresh(self, *_: Any) -> None:
         """Check everything again, and show problems at their fields."""
-        self._check_sides()
-        _say_error(self.text_field, lambda: self._check_text(), "")
-        prompts = self.prompts.text().strip()
-        _say_error(self.prompts_field, lambda: self._check_prompts(prompts),
-                   "Compares the answers token by token" if prompts else "")  # fmt: skip
+        for side in (self.candidate, self.reference):
+            is_gone = bool(side.model.path) and not Path(side.model.path).exists()
+            side.model_field.say_problem("This folder no longer exists." if is_gone else "")
+        problem, note = "", AGAINST
+        try:
+            if self.candidate.model.path and self.plan.configs()[1] is None:
+                note = SAME
+        except ConfigError as error:
+            problem = str(error)
+        self.candidate.line.say_problem(problem)
+        self.reference.line.say(note)
+        text, prompts = self.text.choice, self.prompts.text().strip()
+        self.text_field.say_problem("" if text.is_there else _missing(text.path))
+        about = "Compares the answers token by token" if prompts else ""
+        self.prompts_field.say_problem(_prompts_problem(prompts), about)
         self.changed.emit()
 
-    def _check_sides(self) -> None:
-        for side in (self.candidate, self.reference):
-            path = side.model.path
-            gone = bool(path) and not Path(path).exists()
-            side.model_field.say("This folder no longer exists." if gone else "",
-                                 "error" if gone else "small")  # fmt: skip
-        self.candidate.line.say("")
-        self.reference.line.say(AGAINST)
-        if not self.candidate.model.path:
-            return
-        try:
-            _, reference = self.plan.configs()
-        except ConfigError as error:
-            self.candidate.line.say(f"{error.cause} {error.remedy}", "error")
-            return
-        if reference is None:
-            self.reference.line.say(SAME)
 
-    def _check_text(self) -> None:
-        if not self.text.choice.is_there:
-            raise InferdeckError(f"{self.text.choice.path} does not exist.", "Choose another file.")
+def _missing(file: Path) -> str:
+    return f"{file} does not exist. Choose another file."
 
-    @staticmethod
-    def _check_prompts(prompts: str) -> None:
-        file = Path(prompts).expanduser()
-        if prompts and not file.is_file():
-            raise InferdeckError(f"{file} does not exist.", "Choose another file.")
+
+def _prompts_problem(prompts: str) -> str:
+    file = Path(prompts).expanduser()
+    if prompts and not file.is_file():
+        return _missing(file)
+    try:
         if prompts and file.stat().st_size <= LARGEST_READ_HERE:
             read_prompts(file)
-
-
-def _say_error(field: Field, check: Any, note: str) -> None:
-    try:
-        check()
     except InferdeckError as error:
-        field.say(f"{error.cause} {error.remedy}", "error")
-    else:
-        field.say(note)
+        return str(error)
+    return ""

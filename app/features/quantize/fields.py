@@ -4,49 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractSpinBox,
+    QCheckBox,
     QComboBox,
     QFileDialog,
-    QHBoxLayout,
     QLabel,
     QLineEdit,
     QPushButton,
     QSizePolicy,
-    QVBoxLayout,
+    QSpinBox,
     QWidget,
 )
 
 from app.features.quantize.texts import BUILTIN_TEXTS, PROGRAM, TextChoice
 from widgets.controls.combo import ElidedCombo
-from widgets.controls.layouts import wrapped
-from widgets.theme.theme import SPACE_1, SPACE_2, restyle
+from widgets.controls.layouts import hbox, vbox, wrapped
+from widgets.theme.theme import SPACE_1, figure_font, restyle
 
 _OTHER = object()
 
 
 class Field(QWidget):
-    """Controls in a row with an optional `title` above and a `note` below."""
+    """Controls in a row with an optional `title` above and a `note` below. Buttons and numbers keep
+    their width; the other controls fill the row."""
 
     def __init__(self, title: str, *controls: QWidget, tip: str = "") -> None:
         super().__init__()
         self.setToolTip(tip)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1 // 2)
-        self.title = QLabel(title)
-        self.title.setVisible(bool(title))
-        column.addWidget(self.title)
-        self.row = QHBoxLayout()
-        self.row.setSpacing(SPACE_2)
-        for control in controls:
-            self.row.addWidget(control, int(isinstance(control, QComboBox | QLineEdit)))
-        column.addLayout(self.row)
+        label = QLabel(title)
+        label.setVisible(bool(title))
+        fixed = QAbstractButton | QAbstractSpinBox
+        row = hbox(*((control, int(not isinstance(control, fixed))) for control in controls))
         self._note = wrapped("small")
         self._note.hide()
-        column.addWidget(self._note)
+        vbox(label, row, self._note, of=self, spacing=SPACE_1 // 2)
 
     @property
     def note(self) -> str:
@@ -62,6 +57,10 @@ class Field(QWidget):
         self._note.setVisible(bool(text))
         if self._note.property("role") != role:
             restyle(self._note, role=role)
+
+    def say_problem(self, problem: str, note: str = "") -> None:
+        """Show a problem, else the note."""
+        self.say(problem or note, "error" if problem else "small")
 
 
 class ModelField(ElidedCombo):
@@ -108,42 +107,30 @@ class ModelField(ElidedCombo):
             if self._path and self._path not in [path for path, _ in known]:
                 known = [*known, (self._path, Path(self._path).name or self._path)]
             for path, title in known:
-                self.addItem(title, path)
-                self.setItemData(self.count() - 1, path, Qt.ItemDataRole.ToolTipRole)
+                add_item(self, title, path, path)
             self.insertSeparator(self.count())
             self.addItem("Choose folder…", _OTHER)
-            self._show()
+            self.setCurrentIndex(self.findData(self._path))
         self.setToolTip(self._path)
-
-    def _show(self) -> None:
-        self.setCurrentIndex(self.findData(self._path))
 
     def _on_activated(self, index: int) -> None:
         chosen = self.itemData(index)
         if chosen is _OTHER:
-            self._show()
+            self._fill()
             chosen = QFileDialog.getExistingDirectory(self, "Model folder", self._path)
         if isinstance(chosen, str) and (chosen or index == 0):
             self.choose(chosen)
 
 
-class OwnText(NamedTuple):
-    """A built-in text; `about`: its tooltip."""
-
-    key: str
-    title: str
-    about: str
-
-
-FOR_CALIBRATION = (
-    OwnText(
+OwnText = tuple[str, str, str]
+"""A built-in text: key, title, tooltip."""
+FOR_CALIBRATION: tuple[OwnText, ...] = (
+    (
         PROGRAM, "Built-in",
         "English text; for the demo model, conversations like its training data",
     ),
 )  # fmt: skip
-FOR_EVALUATION = tuple(
-    OwnText(text.key, f"Built-in: {text.title}", text.about) for text in BUILTIN_TEXTS
-)
+FOR_EVALUATION = tuple((text.key, f"Built-in: {text.title}", text.about) for text in BUILTIN_TEXTS)
 
 
 class TextField(ElidedCombo):
@@ -154,11 +141,10 @@ class TextField(ElidedCombo):
     def __init__(self, name: str, kinds: str, own: Sequence[OwnText]) -> None:
         super().__init__()
         self.setAccessibleName(name)
-        self._choice, self._kinds, self._num_own = TextChoice(own[0].key), kinds, len(own)
+        self._choice, self._kinds, self._num_own = TextChoice(own[0][0]), kinds, len(own)
         _may_shrink(self)
-        for text in own:
-            self.addItem(text.title, text.key)
-            self.setItemData(self.count() - 1, text.about, Qt.ItemDataRole.ToolTipRole)
+        for key, title, about in own:
+            add_item(self, title, key, about)
         self.activated.connect(self._on_activated)
         self.set_choice(self._choice)
 
@@ -193,12 +179,49 @@ class TextField(ElidedCombo):
             self.choose(TextChoice(chosen))
 
 
+def add_item(box: QComboBox, text: str, data: object, tip: str) -> None:
+    box.addItem(text, data)
+    box.setItemData(box.count() - 1, tip, Qt.ItemDataRole.ToolTipRole)
+
+
 def path_button(name: str) -> QPushButton:
     """A Browse button for the line edit beside it."""
     button = QPushButton("Browse…")
     button.setAccessibleName(name)
     button.setToolTip(name)
     return button
+
+
+def number_field(
+    name: str, tip: str, bounds: tuple[int, int], step: int, value: int, special: str = ""
+) -> QSpinBox:
+    """A whole number; `special`: the text of the least."""
+    field = QSpinBox()
+    field.setRange(*bounds)
+    field.setSpecialValueText(special)
+    field.setSingleStep(step)
+    field.setValue(value)
+    field.setGroupSeparatorShown(True)
+    field.setKeyboardTracking(False)
+    field.setFont(figure_font())
+    field.setAccessibleName(name)
+    field.setToolTip(tip)
+    return field
+
+
+def switch_field(text: str, tip: str, is_on: bool = False) -> QCheckBox:
+    field = QCheckBox(text)
+    field.setToolTip(tip)
+    field.setChecked(is_on)
+    return field
+
+
+def line_field(name: str, hint: str = "", tip: str = "") -> QLineEdit:
+    field = QLineEdit()
+    field.setAccessibleName(name)
+    field.setPlaceholderText(hint)
+    field.setToolTip(tip)
+    return field
 
 
 def breakable(text: str) -> str:

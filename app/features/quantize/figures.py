@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.storage.report_metrics import METRICS, NOTHING, Comparison, Form, Metric, text_of
+from app.storage.report_metrics import NOTHING, Comparison, Form, Metric, metric_rows, text_of
 from app.units import format_bytes
 from engine.evaluate.report import EvaluationReport, ModelFacts
 from widgets.controls.layouts import wrapped
@@ -309,14 +309,12 @@ def report_rows(report: EvaluationReport) -> tuple[list[str], list[list[Cell]]]:
     has_reference = report.reference is not None
     heads = ["", "Reference", "Model", "Change"] if has_reference else ["", "Model"]
     rows = []
-    for metric in METRICS:
-        value, reference = metric.value(report), metric.reference(report)
-        if value is None:
-            continue
-        row = [Cell(metric.label, "muted"), Cell(value_text(metric, value))]
+    for found in metric_rows([report], with_reference=has_reference):
+        metric, values = found.metric, found.values
+        shown = ("" if value is None else value_text(metric, value) for value in values)
+        row = [Cell(metric.label, "muted"), *map(Cell, shown)]
         if has_reference:
-            row.insert(1, Cell("" if reference is None else value_text(metric, reference)))
-            row.append(_change(value, reference, metric.better))
+            row.append(_change(values[1], values[0], metric.better))
         rows.append(row)
     return heads, rows
 
@@ -347,15 +345,13 @@ def _difference(form: Form, value: float | None, first: float | None) -> Cell:
     return _change(value, first, 0)
 
 
-def _change(value: float, reference: float | None, better: int) -> Cell:
-    if not reference:
+def _change(value: float | None, reference: float | None, better: int) -> Cell:
+    if not reference or value is None or value == reference:
         return Cell("", "muted")
     share = value / reference - 1
     tone = "muted"
     if better and abs(share) >= 0.005:
         tone = "better" if share * better > 0 else "worse"
-    if value == reference:
-        return Cell("", "muted")
     if value / reference > MANY:
         return Cell(f"× {value / reference:,.0f}", tone)
     return Cell(f"{share:+.1%}".replace("-", "−").replace("%", " %"), tone)

@@ -8,25 +8,30 @@ from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import (
     QButtonGroup,
-    QCheckBox,
     QComboBox,
     QGridLayout,
     QHeaderView,
-    QLineEdit,
     QRadioButton,
-    QSpinBox,
     QTreeWidget,
     QTreeWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
-from app.features.quantize.fields import FOR_CALIBRATION, Field, ModelField, TextField, path_button
+from app.features.quantize.fields import (
+    FOR_CALIBRATION,
+    Field,
+    ModelField,
+    TextField,
+    line_field,
+    number_field,
+    path_button,
+    switch_field,
+)
 from app.features.quantize.plan import GROUP_SIZE, METHOD, MODULES, OUTPUT, SOURCE, TEXT
 from app.features.quantize.source import ModuleGroup
 from app.units import format_bytes
 from engine.quantize.recipe import GROUP_SIZES, METHODS, MIN_LENGTH, Recipe
-from widgets.controls.layouts import wrapped
+from widgets.controls.layouts import vbox, wrapped
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
 METHOD_HINTS = {
@@ -44,70 +49,54 @@ TEXT_KINDS = "Texts (*.txt *.jsonl *.json *.md);;All files (*)"
 
 
 class RecipeFields(QWidget):
-    """`method_changed` when another method is chosen, `changed` for other values."""
+    """`changed`: the method, or a value that the calibration depends on."""
 
-    method_changed = Signal()
     changed = Signal()
 
     def __init__(self) -> None:
         super().__init__()
+        default = Recipe()
         self.source = ModelField("Model to quantize")
         self.text = TextField("Calibration text", TEXT_KINDS, FOR_CALIBRATION)
         self.modules = ModuleList()
-        self.others = QLineEdit()
-        self.others.setPlaceholderText("Exclude more, such as layers.3")
-        self.others.setAccessibleName("Excluded modules")
-        self.others.setToolTip("Names, parts of names or patterns, separated by spaces")
-        self.others.editingFinished.connect(self.changed)
-        self.output = QLineEdit()
-        self.output.setAccessibleName("Output folder")
+        self.others = line_field(
+            "Excluded modules",
+            "Exclude more, such as layers.3",
+            "Names, parts of names or patterns, separated by spaces",
+        )
+        self.output = line_field("Output folder")
         self.browse = path_button("Choose output folder")
-        self._make_numbers()
-        self._make_methods()
-        self._arrange()
-        self.set_group_size(Recipe().group_size)
-        self._show_method()
-
-    def _make_numbers(self) -> None:
         self.bits, self.group_size = QComboBox(), QComboBox()
         self.bits.setAccessibleName("Bits per weight")
         self.group_size.setAccessibleName("Group size")
         for size in GROUP_SIZES:
             self.group_size.addItem(str(size), size)
-        self.symmetric = QCheckBox("Symmetric")
-        self.symmetric.setToolTip("No zero point: faster in some engines, slightly larger error")
-        self.act_order = QCheckBox("Act-order")
-        self.act_order.setToolTip(
-            "Quantize columns by activation size: slightly smaller error, slower inference"
+        self.symmetric = switch_field(
+            "Symmetric", "No zero point: faster in some engines, slightly larger error"
         )
-        self.num_sequences, self.length = QSpinBox(), QSpinBox()
-        self.num_sequences.setRange(1, 4096)
-        self.length.setRange(MIN_LENGTH, 32_768)
-        default = Recipe()
-        self.num_sequences.setValue(default.num_sequences)
-        self.length.setValue(default.sequence_length)
-        self.num_sequences.setAccessibleName("Sequences")
-        self.num_sequences.setToolTip("Calibration sequences: more are more accurate and slower")
-        self.length.setAccessibleName("Sequence length")
-        self.length.setToolTip("Tokens per sequence")
-        self.length.setSingleStep(64)
-        for box in (self.num_sequences, self.length):
-            box.setFont(figure_font())
-            box.setKeyboardTracking(False)
-            box.valueChanged.connect(lambda *_: self.changed.emit())
-        for combo in (self.bits, self.group_size):
-            combo.setFont(figure_font())
-            combo.currentIndexChanged.connect(lambda *_: self.changed.emit())
-        for switch in (self.symmetric, self.act_order):
-            switch.toggled.connect(lambda *_: self.changed.emit())
+        self.act_order = switch_field(
+            "Act-order",
+            "Quantize columns by activation size: slightly smaller error, slower inference",
+        )
+        self.num_sequences = number_field(
+            "Sequences",
+            "Calibration sequences: more are more accurate and slower",
+            (1, 4096), 1, default.num_sequences,
+        )  # fmt: skip
+        self.length = number_field(
+            "Sequence length", "Tokens per sequence",
+            (MIN_LENGTH, 32_768), 64, default.sequence_length,
+        )  # fmt: skip
+        self._arrange()
+        self.set_group_size(default.group_size)
+        self._show_method()
+        self._connect()
 
-    def _make_methods(self) -> None:
+    def _make_methods(self) -> QWidget:
         self.methods = QButtonGroup(self)
-        self._method_rows = QWidget()
-        column = QVBoxLayout(self._method_rows)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1)
-        grid = QGridLayout()
+        rows = QWidget()
+        grid = QGridLayout(rows)
+        grid.setContentsMargins(0, 0, 0, 0)
         grid.setHorizontalSpacing(SPACE_2)
         grid.setVerticalSpacing(SPACE_1)
         grid.setColumnStretch(1, 1)
@@ -117,49 +106,42 @@ class RecipeFields(QWidget):
             button.setAccessibleDescription(hint)
             button.setToolTip(f"{hint}\nOutput format: {METHODS[name].format}")
             self.methods.addButton(button)
-            line = wrapped("small", hint)
             grid.addWidget(button, row, 0)
-            grid.addWidget(line, row, 1)
-        column.addLayout(grid)
+            grid.addWidget(wrapped("small", hint), row, 1)
         self.methods.buttons()[0].setChecked(True)
-        self.methods.buttonToggled.connect(self._on_method)
+        return rows
 
     def _arrange(self) -> None:
-        bits = Field("Bits", self.bits)
-        group = Field("Group size", self.group_size)
-        reading = Field("Sequences × tokens", self.num_sequences, self.length)
-        self.by_name = {
+        self._bits, self._group = Field("Bits", self.bits), Field("Group size", self.group_size)
+        self._reading = Field("Sequences × tokens", self.num_sequences, self.length)
+        self._switches = QWidget()
+        vbox(self.symmetric, self.act_order, of=self._switches, spacing=SPACE_1)
+        named = {
             SOURCE: Field("Model", self.source),
-            METHOD: Field("Method", self._method_rows),
-            GROUP_SIZE: Field("", bits, group),
+            METHOD: Field("Method", self._make_methods()),
+            GROUP_SIZE: Field("", self._bits, self._group),
             TEXT: Field("Calibration text", self.text),
             MODULES: Field("Modules", self.modules),
             OUTPUT: Field("Output", self.output, self.browse),
         }
-        self._bits, self._group = bits, group
-        self._reading = reading
-        self.by_name[METHOD].row.setStretch(0, 1)
-        self.by_name[MODULES].row.setStretch(0, 1)
-        numbers = self.by_name[GROUP_SIZE].row
-        for place, stretch in enumerate((1, 1)):
-            numbers.setStretch(place, stretch)
-        self._switches = QWidget()
-        switches = QVBoxLayout(self._switches)
-        switches.setContentsMargins(0, 0, 0, 0)
-        switches.setSpacing(SPACE_1)
-        for switch in (self.symmetric, self.act_order):
-            switches.addWidget(switch)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_3)
-        for name in (SOURCE, METHOD, GROUP_SIZE):
-            column.addWidget(self.by_name[name])
-        column.addWidget(self._switches)
-        column.addWidget(self.by_name[TEXT])
-        column.addWidget(reading)
-        column.addWidget(self.by_name[MODULES])
-        column.addWidget(self.others)
-        column.addWidget(self.by_name[OUTPUT])
+        self.by_name = named
+        vbox(
+            named[SOURCE], named[METHOD], named[GROUP_SIZE], self._switches, named[TEXT],
+            self._reading, named[MODULES], self.others, named[OUTPUT],
+            of=self, spacing=SPACE_3,
+        )  # fmt: skip
+
+    def _connect(self) -> None:
+        self.methods.buttonToggled.connect(self._on_method)
+        self.others.editingFinished.connect(self.changed)
+        for changed in (
+            self.num_sequences.valueChanged, self.length.valueChanged,
+            self.bits.currentIndexChanged, self.group_size.currentIndexChanged,
+            self.symmetric.toggled, self.act_order.toggled, self.text.changed,
+        ):  # fmt: skip
+            changed.connect(lambda *_: self.changed.emit())
+        for combo in (self.bits, self.group_size):
+            combo.setFont(figure_font())
 
     # What is chosen ----------------------------------------------------------------------------
 
@@ -203,7 +185,7 @@ class RecipeFields(QWidget):
     def _on_method(self, button: QRadioButton, checked: bool) -> None:
         if checked:
             self._show_method()
-            self.method_changed.emit()
+            self.changed.emit()
 
     def _show_method(self) -> None:
         """Show the controls of the chosen method."""

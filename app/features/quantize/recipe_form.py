@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import QTimer, Signal
-from PySide6.QtWidgets import QCheckBox, QFileDialog, QWidget
+from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.features.quantize.evaluate_form import TEXT_KINDS as EVALUATION_KINDS
-from app.features.quantize.fields import FOR_EVALUATION, Field, TextField
+from app.features.quantize.fields import FOR_EVALUATION, Field, TextField, switch_field
 from app.features.quantize.figures import percent
 from app.features.quantize.plan import (
     GROUP_SIZE,
@@ -37,7 +38,7 @@ from app.features.quantize.texts import (
     TextChoice,
     measure_calibration,
 )
-from app.link.tasks import Task, run_task
+from app.link.tasks import LatestTask
 from app.storage.model_sources import is_starter
 from app.units import format_bytes
 from engine.errors import ConfigError, ErrorInfo
@@ -64,15 +65,15 @@ class RecipeForm(QWidget):
         self.facts: SourceFacts | None = None
         self.text_size: CalibrationSize | None = None
         self.problems: list[Problem] = []
-        self._source_error: ErrorInfo | None = None
-        self._text_error: ErrorInfo | None = None
-        self._source_task: Task | None = None
-        self._text_task: Task | None = None
+        self._errors: dict[str, ErrorInfo] = {}  # of reading, by field
+        self._source_task, self._text_task = LatestTask(self), LatestTask(self)
         self._own_output = False  # the user chose the output
         self.fields = RecipeFields()
-        self.measure = QCheckBox("Evaluate against the original")
-        self.measure.setToolTip("Measure perplexity, divergence and speed, and store a report")
-        self.measure.setChecked(True)
+        self.measure = switch_field(
+            "Evaluate against the original",
+            "Measure perplexity, divergence and speed, and store a report",
+            is_on=True,
+        )
         self.measure_text = TextField("Evaluation text", EVALUATION_KINDS, FOR_EVALUATION)
         self.measure_text.changed.connect(self.refresh)
         self.measured = Field("", self.measure_text)
@@ -84,9 +85,7 @@ class RecipeForm(QWidget):
         self._look.timeout.connect(self._measure_text)
         fields = self.fields
         fields.source.changed.connect(self._on_source)
-        fields.method_changed.connect(self._on_recipe)
         fields.changed.connect(self._on_recipe)
-        fields.text.changed.connect(self._on_recipe)
         fields.modules.changed.connect(self.refresh)
         fields.output.textEdited.connect(self._on_output)
         fields.browse.clicked.connect(self._browse)
@@ -109,7 +108,7 @@ class RecipeForm(QWidget):
     def is_looking(self) -> bool:
         """Whether model or text are still being read."""
         tasks = (self._source_task, self._text_task)
-        return self._look.isActive() or any(task is not None for task in tasks)
+        return self._look.isActive() or any(task.is_running for task in tasks)
 
     @property
     def can_start(self) -> bool:
@@ -124,50 +123,38 @@ class RecipeForm(QWidget):
         self._own_output = False
         self.refresh()
 
-    def choose_source(self, path: str) -> None:
-        """Choose the source model."""
-        self.fields.source.choose(path)
-
     # Reading -----------------------------------------------------------------------------------
 
     def _on_source(self, path: str) -> None:
-        if self._source_task is not None:
-            self._source_task.cancel()
-        self.facts, self._source_error, self._source_task = None, None, None
+        self._source_task.cancel()
+        self._errors.pop(SOURCE, None)
+        self.facts, self._own_output = None, False
         self.fields.modules.show_groups((), 1)
         self.measure_text.set_choice(TextChoice(STARTER if is_starter(path) else ENGLISH))
-        self._own_output = False
         if path:
-            self._source_task = run_task(
-                self, lambda: read_source(path), self._on_facts, self._on_source_error
+            self._source_task.run(
+                lambda: read_source(path), self._on_facts, partial(self._on_error, SOURCE)
             )
         self.refresh()
 
     def _on_facts(self, facts: SourceFacts) -> None:
-        self._source_task = None
         self.facts = facts
         if facts.matrices:
             self.fields.modules.show_groups(module_groups(facts), facts.num_bytes)
-            self._choose_group_size(facts)
+            sizes = (128, 64, 32)  # the largest that divides every matrix
+            fitting = [g for g in sizes if not any(m.columns % g for m in facts.matrices)]
+            self.fields.set_group_size(fitting[0] if fitting else sizes[0])
         self._on_recipe()
 
-    def _choose_group_size(self, facts: SourceFacts) -> None:
-        """The largest size up to 128 that divides every matrix."""
-        sizes = (128, 64, 32)
-        fitting = [g for g in sizes if not any(m.columns % g for m in facts.matrices)]
-        self.fields.set_group_size(fitting[0] if fitting else sizes[0])
-
-    def _on_source_error(self, error: ErrorInfo) -> None:
-        self._source_task = None
-        self._source_error = error
+    def _on_error(self, field: str, error: ErrorInfo) -> None:
+        self._errors[field] = error
         self.refresh()
 
     def _on_recipe(self) -> None:
         """Read the text again, after a delay, when method or text change."""
-        self.text_size, self._text_error = None, None
-        if self._text_task is not None:
-            self._text_task.cancel()
-            self._text_task = None
+        self.text_size = None
+        self._errors.pop(TEXT, None)
+        self._text_task.cancel()
         if self._can_read_text:
             self._look.start()
         else:
@@ -183,18 +170,14 @@ class RecipeForm(QWidget):
         if not self._can_read_text:
             return
         choice, source, recipe = self.fields.text.choice, self.fields.source.path, self.recipe
-        self._text_task = run_task(
-            self, lambda: measure_calibration(choice, source, recipe),
-            self._on_size, self._on_text_error,
+        self._text_task.run(
+            lambda: measure_calibration(choice, source, recipe),
+            self._on_size, partial(self._on_error, TEXT),
         )  # fmt: skip
         self.refresh()
 
     def _on_size(self, size: CalibrationSize) -> None:
-        self._text_task, self.text_size = None, size
-        self.refresh()
-
-    def _on_text_error(self, error: ErrorInfo) -> None:
-        self._text_task, self._text_error = None, error
+        self.text_size = size
         self.refresh()
 
     def _on_output(self) -> None:
@@ -219,10 +202,7 @@ class RecipeForm(QWidget):
         self.problems = self._find_problems()
         by_field = {problem.field: problem.text for problem in reversed(self.problems)}
         for name, field in self.fields.by_name.items():
-            if name in by_field:
-                field.say(by_field[name], "error")
-            else:
-                field.say(self._note(name))
+            field.say_problem(by_field.get(name, ""), self._note(name))
         self._check_measured()
         self.changed.emit()
 
@@ -232,14 +212,13 @@ class RecipeForm(QWidget):
         calibrated_on = self.fields.text.choice
         is_english = choice == TextChoice(ENGLISH) and calibrated_on == TextChoice(PROGRAM)
         is_english = is_english and not is_starter(self.fields.source.path)
-        if not self.fields.source.path:
-            self.measured.say("")
-        elif not choice.is_there:
-            self.measured.say(f"{choice.path} does not exist. Choose another file.", "error")
+        problem = note = ""
+        if not choice.is_there:
+            problem = f"{choice.path} does not exist. Choose another file."
         elif self.recipe.facts.is_calibrated and (is_english or choice == calibrated_on):
-            self.measured.say("Same as the calibration text: results look slightly too good.")
-        else:
-            self.measured.say("")
+            note = "Same as the calibration text: results look slightly too good."
+        is_chosen = bool(self.fields.source.path)
+        self.measured.say_problem(problem if is_chosen else "", note if is_chosen else "")
 
     def _suggest(self) -> None:
         path = self.fields.source.path
@@ -250,11 +229,7 @@ class RecipeForm(QWidget):
             self.fields.output.clear()
 
     def _find_problems(self) -> list[Problem]:
-        found: list[Problem] = []
-        if self._source_error is not None:
-            found.append(Problem(SOURCE, self._source_error.cause, self._source_error.remedy))
-        if self._text_error is not None:
-            found.append(Problem(TEXT, self._text_error.cause, self._text_error.remedy))
+        found = [Problem(field, e.cause, e.remedy) for field, e in self._errors.items()]
         if self.facts is None:
             return found
         try:
@@ -265,8 +240,10 @@ class RecipeForm(QWidget):
 
     def _note(self, field: str) -> str:
         facts, recipe = self.facts, self.recipe
-        if field == SOURCE:
-            return self._source_note()
+        if field == SOURCE and self._source_task.is_running:
+            return "Reading model…"
+        if field == SOURCE and facts is not None:
+            return f"{precision_name(facts.dtype)}, {format_bytes(facts.num_bytes)}"
         if facts is None or facts.refusal is not None:
             return ""
         if field == MODULES:
@@ -280,14 +257,6 @@ class RecipeForm(QWidget):
         if field == GROUP_SIZE and recipe.facts.is_grouped:
             return "Smaller groups: better quality, larger file"
         return ""
-
-    def _source_note(self) -> str:
-        facts = self.facts
-        if self._source_task is not None:
-            return "Reading model…"
-        if facts is None:
-            return ""
-        return f"{precision_name(facts.dtype)}, {format_bytes(facts.num_bytes)}"
 
     def summary(self) -> tuple[str, str]:
         """(size, time); empty where unknown."""

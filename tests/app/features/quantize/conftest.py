@@ -59,7 +59,7 @@ def choose_starter(qtbot: QtBot, page: QuantizePage, method: str, text: Path) ->
     """The starter model, ready to be quantized from `text` and to be measured on it."""
     recipe = page.recipe
     recipe.fields.choose_method(method)
-    recipe.choose_source(str(starter_model()))
+    recipe.fields.source.choose(str(starter_model()))
     recipe.fields.text.choose(TextChoice("", str(text)))
     recipe.measure_text.choose(TextChoice("", str(text)))
     recipe.fields.num_sequences.setValue(4)

@@ -94,7 +94,7 @@ def test_what_was_made_is_known_afterwards(
     assert application.window.page_index == 0
     # it is quantized now: not to be quantized again
     application.window.show_widget(page)
-    page.recipe.choose_source(output)
+    page.recipe.fields.source.choose(output)
     qtbot.waitUntil(lambda: bool(page.recipe.problems), timeout=30_000)
     assert page.recipe.fields.by_name["source"].has_problem
     assert not page.quantize_panel.start.isEnabled()
@@ -182,14 +182,14 @@ def test_a_source_that_went_away_is_said(
     choose_starter(qtbot, page, "int8", short_text)
     copied = tmp_path / "a model with a rather long name that somebody chose one day"
     shutil.copytree(starter_model(), copied)
-    page.recipe.choose_source(str(copied))
+    page.recipe.fields.source.choose(str(copied))
     qtbot.waitUntil(lambda: page.recipe.can_start, timeout=60_000)
     shutil.rmtree(copied)
     page.quantize_panel.start.click()
     wait_for_end(qtbot, page)
     assert "does not exist" in page.quantize_panel.error.text()
-    page.recipe.choose_source("")
-    page.recipe.choose_source(str(copied))
+    page.recipe.fields.source.choose("")
+    page.recipe.fields.source.choose(str(copied))
     qtbot.waitUntil(lambda: bool(page.recipe.problems), timeout=30_000)
     assert "does not exist" in page.recipe.fields.by_name["source"].note.replace("\u200b", "")
 
