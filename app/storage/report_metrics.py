@@ -3,7 +3,7 @@ list."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -182,11 +182,14 @@ def title_of(report: EvaluationReport) -> str:
     return facts_title(report.candidate)
 
 
-def facts_title(facts: ModelFacts) -> str:
+def facts_title(
+    facts: ModelFacts, name: str = "", precision_name: Callable[[str], str] = str
+) -> str:
     """Model and precision: how the weights are held, else the dtype; and the KV cache where its
-    precision is another."""
-    parts = [facts.name or Path(facts.path).name, facts.quantization or facts.dtype]
+    precision is another. `name`: instead of the model's own."""
+    own = name or facts.name or Path(facts.path).name
+    parts = [own, facts.quantization or precision_name(facts.dtype)]
     kv = facts.config.get("kv_cache_dtype")
     if kv not in (None, "", "auto"):
-        parts.append(f"KV {kv}")
+        parts.append(f"KV {precision_name(str(kv))}")
     return ", ".join(parts)

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from app.storage.report_export import write_whole
 from app.storage.report_metrics import title_of
-from app.storage.trash import Trash, Trashed
 from engine.errors import ErrorInfo
 from engine.evaluate.report import EvaluationReport, ReportError, from_json, to_json
 
@@ -110,14 +109,6 @@ class ReportStore:
         if not clean_name(name):
             raise ReportError("The report has no name.", "Enter a name.")
         return self._write(replace(self.load(report_id), name=clean_name(name)))
-
-    def set_notes(self, report_id: str, notes: str) -> StoredReport:
-        return self._write(replace(self.load(report_id), notes=notes))
-
-    def delete(self, report_id: str, trash: Trash) -> Trashed:
-        """Move it aside; `trash.restore` of what is returned brings it back, `trash.purge` removes
-        it. Raises TrashError."""
-        return trash.put(self._file(report_id).parent)
 
     def _write(self, stored: StoredReport) -> StoredReport:
         entry: dict[str, Any] = {

@@ -36,7 +36,7 @@ from app.features.compare.export import as_markdown as comparison_as_markdown
 from app.features.compare.record import Comparison, Pair, Side
 from app.features.compare.replies import Reply, Stage
 from app.features.models.downloads import DownloadQueue
-from app.features.quantize.kept_reports import ReportManager
+from app.features.quantize.kept_reports import made_of
 from app.features.recording import file as flight_file
 from app.features.serve.connections import KeyCache
 from app.features.serve.controller import KEY as SERVER_KEY
@@ -403,9 +403,8 @@ def test_connections_are_there_and_their_keys_are_found_in_the_keyring(
 
 def test_reports_are_there_with_how_they_were_made(older: Path) -> None:
     store = ReportStore(paths.evaluations_dir())
-    manager = ReportManager(store, Trash(paths.trash_file()))
-    four_bits, alone = manager.list().reports
-    assert manager.list().problems == ()
+    four_bits, alone = store.list().reports
+    assert store.list().problems == ()
     assert (four_bits.name, four_bits.notes) == ("Four bits, rounded", "")
     assert (alone.name, alone.notes) == ("Alone", "Measured on battery.\nAgain tomorrow.")
     figures = {one.key: one.value(four_bits.report) for one in METRICS}
@@ -417,13 +416,13 @@ def test_reports_are_there_with_how_they_were_made(older: Path) -> None:
     assert answers is not None and answers.pairs[0].candidate == "Hello you"
     assert four_bits.report.worst[0].candidate_top[0].token == " dog"
     assert alone.report.reference is None and alone.report.divergence is None
-    made = manager.made(four_bits)
+    made = made_of(store, four_bits)
     assert made.commands[1] == "inferdeck evaluate --model /models/small-int4"
     assert [(row.label, row.error, row.rounding) for row in made.layers] == [
         ("0", 0.03, 0.06), ("1", 0.04, 0.06)
     ]  # fmt: skip
     assert made.layers[0].worst == "mlp.down_proj" and made.layers[0].notes == "wide"
-    assert manager.made(alone).commands == ()
+    assert made_of(store, alone).commands == ()
 
 
 def test_exported_reports_are_read_and_exported_the_same(older: Path) -> None:

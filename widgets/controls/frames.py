@@ -64,6 +64,17 @@ class Contained(QWidget):
             self.updateGeometry()
 
 
+def scroll_area(content: QWidget, name: str) -> QScrollArea:
+    """A vertical scroll area; `name`: its accessible name."""
+    area = QScrollArea()
+    area.setAccessibleName(name)
+    area.setWidgetResizable(True)
+    area.setFrameShape(QFrame.Shape.NoFrame)
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area.setWidget(content)
+    return area
+
+
 def scroll_by_keys(area: QScrollArea) -> None:
     """Tab comes to `area` while there is more in it than it shows, so that the arrow keys scroll
     it, and a ring says that it has the keyboard. (A form's area needs no stop: its fields have it,

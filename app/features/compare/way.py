@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from app.features.models.device_words import each_of
 from app.features.models.estimate import Estimate
+from app.features.models.placement import each_of
 from app.units import format_bytes
 from app.window.settings_store import RecentModel
 from engine.config import SETTINGS, EngineConfig

@@ -1,7 +1,9 @@
-"""Deletes a model from the Models page, with undo."""
+"""Deletes models and reports, with undo."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
@@ -17,7 +19,8 @@ OTHERS_ALLOWED = (".md", ".gitattributes", ".gitignore", ".safetensors")
 
 
 class Deletion(QObject):
-    """`changed` after a deletion or its undo; `failed(ErrorInfo)` instead where it failed."""
+    """Moves folders to the trash and offers Undo for some seconds. `changed` after a deletion or
+    its undo; `failed(ErrorInfo)` where one failed."""
 
     changed = Signal()
     failed = Signal(object)
@@ -28,45 +31,54 @@ class Deletion(QObject):
         self._closing = False
 
     def purge_leftovers(self) -> None:
-        """Remove, in a thread, deleted models that an earlier run could not remove."""
+        """Remove, in a thread, what an earlier run could not remove."""
         if self._trash.entries:
             run_task(self, self._trash.purge_all, lambda _: None, self.failed.emit)
 
-    def delete(self, source: ModelSource) -> None:
-        """Move the model aside and offer Undo for some seconds."""
+    def delete_model(self, source: ModelSource) -> None:
         folder = folder_of(source)
         assert folder is not None, "the page offers deletion only where `folder_of` finds a folder"
         try:
             _check_is_only_a_model(source, folder)
             size = folder_size(folder)
-            entry = self._trash.put(folder)
         except TrashError as error:
             self.failed.emit(error.info())
-            return
-        self.changed.emit()
-        self._toast.show_message(
-            f"Deleted {source.title} ({format_bytes(size)}).",
-            "Undo",
-            lambda: self._restore(entry),
-            lambda: self._purge(entry),
-        )
+        else:
+            self.delete([folder], lambda _: f"{source.title} ({format_bytes(size)})")
+
+    def delete(self, folders: Sequence[Path], title: Callable[[int], str]) -> None:
+        """`title` of so many deleted folders, for the message."""
+        entries: list[Trashed] = []
+        try:
+            entries.extend(self._trash.put(folder) for folder in folders)
+        except TrashError as error:
+            self.failed.emit(error.info())
+        if entries:
+            self.changed.emit()
+            self._toast.show_message(
+                f"Deleted {title(len(entries))}.",
+                "Undo",
+                lambda: self._restore(entries),
+                lambda: self._purge(entries),
+            )
 
     def close(self) -> None:
-        """Remove deleted models for good."""
+        """Remove what was deleted for good."""
         self._closing = True
         self._toast.dismiss()
         self._trash.purge_all()
 
-    def _restore(self, entry: Trashed) -> None:
+    def _restore(self, entries: Sequence[Trashed]) -> None:
         try:
-            self._trash.restore(entry)
+            for entry in entries:
+                self._trash.restore(entry)
         except TrashError as error:
             self.failed.emit(error.info())
         self.changed.emit()
 
-    def _purge(self, entry: Trashed) -> None:
-        if not self._closing:
-            run_task(self, lambda: self._trash.purge(entry), lambda _: None, self.failed.emit)
+    def _purge(self, entries: Sequence[Trashed]) -> None:
+        for entry in () if self._closing else entries:
+            run_task(self, partial(self._trash.purge, entry), lambda _: None, self.failed.emit)
 
 
 def folder_of(source: ModelSource) -> Path | None:

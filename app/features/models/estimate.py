@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from app.features.models.device_words import each_of, most_ranks, most_stages
+from app.features.models.placement import each_of, most_ranks, most_stages
 from app.link.row_names import by_row
 from engine.config import EngineConfig
 from engine.errors import ConfigError, InferdeckError, OutOfMemoryError

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.features.models.device_words import plural
 from app.features.models.estimate import SHORTEST_CONTEXT, Estimate, Held, Need
+from app.features.models.placement import plural
 from app.features.models.precision import ROUNDED
 from app.features.models.torch_build import Advice, advice, torch_build
 from app.storage.model_sources import shape_sources

@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import (
-    QLabel,
-    QLineEdit,
-    QSizePolicy,
-    QStackedLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QLineEdit, QStackedWidget, QWidget
 
 from app.features.models.hub import MAX_HITS, Hit, Hub
 from app.features.models.source_list import SourceList
-from app.link.tasks import Task, run_task
+from app.link.tasks import LatestTask
 from app.storage.model_sources import ModelSource, SourceKind
 from app.units import format_count
 from engine.errors import ErrorInfo
-from widgets.controls.layouts import button, hbox, vbox
+from widgets.controls.layouts import button, hbox, vbox, wrapped
 from widgets.theme.theme import SPACE_2, SPACE_4, restyle
 
 BEFORE = (
@@ -38,7 +32,7 @@ class HubSearch(QWidget):
     def __init__(self, hub: Hub, is_here: Callable[[str], bool]) -> None:
         super().__init__()
         self._hub, self._is_here = hub, is_here
-        self._task: Task | None = None
+        self._task = LatestTask(self)
         self._hits: list[Hit] = []
         self._asked = ""
         self.field = QLineEdit()
@@ -47,31 +41,19 @@ class HubSearch(QWidget):
         self.field.setClearButtonEnabled(True)
         self.field.returnPressed.connect(self.search)
         self.button = button("Search", self.search)
-        self._status = QLabel()
-        self._status.setProperty("role", "small")
-        self._status.setTextFormat(Qt.TextFormat.PlainText)
-        self._status.setWordWrap(True)
-        self._status.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        self._status = wrapped("small")
         self.list = SourceList()
         self.list.setAccessibleName("Search results")
         self.list.source_chosen.connect(self.source_chosen)
         self.list.source_opened.connect(self.source_opened)
-        self._message = QLabel()
-        self._message.setWordWrap(True)
-        self._message.setTextFormat(Qt.TextFormat.PlainText)
+        self._message = wrapped()
         self._message.setAlignment(Qt.AlignmentFlag.AlignTop)
         self._message.setContentsMargins(SPACE_2, SPACE_4, SPACE_2, SPACE_2)
-        self._build()
-        self._say(BEFORE)
-
-    def _build(self) -> None:
-        ask = hbox((self.field, 1), self.button)
-        place = QWidget()
-        self._stack = QStackedLayout(place)
-        self._stack.setContentsMargins(0, 0, 0, 0)
+        self._stack = QStackedWidget()
         self._stack.addWidget(self._message)
         self._stack.addWidget(self.list)
-        vbox(ask, self._status, (place, 1), of=self)
+        vbox(hbox((self.field, 1), self.button), self._status, (self._stack, 1), of=self)
+        self._say(BEFORE)
 
     @property
     def message(self) -> str:
@@ -88,15 +70,13 @@ class HubSearch(QWidget):
         if not text:
             self._say(BEFORE)
             return
-        if self._task is not None:
-            self._task.cancel()
         self._asked = text
         asking = f"Searching for “{text}”"
         if self.message:
             self._say(asking)
         else:
             self._set_status(asking)
-        self._task = run_task(self, lambda: self._hub.search(text), self._on_hits, self._on_error)
+        self._task.run(lambda: self._hub.search(text), self._on_hits, self._on_error)
 
     def refresh(self) -> None:
         """Update which results are downloaded."""
@@ -104,7 +84,6 @@ class HubSearch(QWidget):
             self._show_hits()
 
     def _on_hits(self, hits: list[Hit]) -> None:
-        self._task = None
         self._hits = hits
         if not hits:
             self._say(
@@ -133,7 +112,6 @@ class HubSearch(QWidget):
         return " · ".join(part for part in parts if part)
 
     def _on_error(self, error: ErrorInfo) -> None:
-        self._task = None
         self._hits = []
         self._say(f"{error.cause}\n\n{error.remedy}", "error")
 

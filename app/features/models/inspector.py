@@ -11,10 +11,10 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
-from app.features.models.estimate import NOTHING, Estimate, Held, estimate
+from app.features.models.estimate import Estimate, Held
 from app.features.models.hub import Hub, RepoDetails
 from app.features.models.model_card import ModelCard
-from app.link.tasks import Task, run_task
+from app.link.tasks import LatestTask
 from app.storage.model_sources import ModelSource
 from app.units import format_bytes
 from app.window.settings_store import SettingsStore
@@ -22,10 +22,6 @@ from engine.config import EngineConfig
 from engine.errors import ErrorInfo
 
 Estimator = Callable[[EngineConfig, Held], Estimate]
-
-
-def _as_it_is(found: Estimate) -> Estimate:
-    return found
 
 
 class Inspector(QObject):
@@ -37,16 +33,16 @@ class Inspector(QObject):
         self,
         card: ModelCard,
         store: SettingsStore,
-        in_use: Callable[[], Held] = lambda: NOTHING,
-        estimator: Estimator = estimate,
-        parent: QObject | None = None,
+        in_use: Callable[[], Held],
+        estimator: Estimator,
+        parent: QObject,
     ) -> None:
         super().__init__(parent)
         self._card, self._store = card, store
         self._in_use, self._estimator = in_use, estimator
-        self._task: Task | None = None
+        self._task = LatestTask(self)
         self._where = ("", "auto")  # what is read: path and load format
-        self._adjust: Callable[[Estimate], Estimate] = _as_it_is
+        self._disk_bytes: int | None = None
         self.source: ModelSource | None = None
         self.estimate: Estimate | None = None
         card.options_changed.connect(self.ask)
@@ -67,33 +63,28 @@ class Inspector(QObject):
         chosen = dict(self._store.settings_of(source.path, source.load_format))
         self._card.show_source(source, chosen)
 
-    def look_at(
-        self, path: str, load_format: str, adjust: Callable[[Estimate], Estimate] = _as_it_is
-    ) -> None:
-        """Estimate from the description at `path`; `adjust` completes the result."""
-        self._where, self._adjust = (path, load_format), adjust
+    def look_at(self, path: str, load_format: str, disk_bytes: int | None = None) -> None:
+        """Estimate from the description at `path`. disk_bytes: of files that are not there yet."""
+        self._where, self._disk_bytes = (path, load_format), disk_bytes
         self.ask()
 
     def forget(self) -> None:
         """Drop a pending estimate."""
-        if self._task is not None:
-            self._task.cancel()
-        self._task, self.source = None, None
-        self._where = ("", "auto")
+        self._task.cancel()
+        self.source, self._where = None, ("", "auto")
         self._set(None)
 
     def ask(self) -> None:
         """Estimate again with the current options."""
         if self.source is None or not self._where[0]:
             return
-        if self._task is not None:
-            self._task.cancel()
         self._set(None)
         self._card.show_busy()
         config, in_use, estimator = self.config(), self._in_use(), self._estimator
-        self._task = run_task(
-            self, lambda: estimator(config, in_use), self._on_estimate, self._on_error
-        )
+        self._task.run(
+            lambda: estimator(config, in_use), self._on_estimate,
+            lambda error: self._card.show_error(str(error)),
+        )  # fmt: skip
 
     def config(self) -> EngineConfig:
         """The configuration that Open would load."""
@@ -107,8 +98,9 @@ class Inspector(QObject):
         return {**stored, **self._card.chosen()}
 
     def _on_estimate(self, found: Estimate) -> None:
-        self._task = None
-        found = self._adjust(found)
+        if self._disk_bytes is not None:
+            report = dataclasses.replace(found.report, disk_bytes=self._disk_bytes)
+            found = dataclasses.replace(found, report=report)
         chosen = self._card.chosen()["max_model_len"]
         self._card.show_estimate(found)
         if chosen is None and (shorter := _shorter(found)):
@@ -117,10 +109,6 @@ class Inspector(QObject):
             return
         self._set(found)
 
-    def _on_error(self, error: ErrorInfo) -> None:
-        self._task = None
-        self._card.show_error(str(error))
-
     def _set(self, found: Estimate | None) -> None:
         self.estimate = found
         self.looked.emit(found)
@@ -128,11 +116,10 @@ class Inspector(QObject):
 
 def _shorter(found: Estimate) -> int | None:
     """The context to propose where the full one does not fit, or needs more layers on the CPU."""
-    if found.need is None or (found.need.fits and found.need.in_ram is None):
+    need = found.need
+    if need is None or (need.fits and need.in_ram is None):
         return None
-    if not found.need.fits:
-        return found.fitting_len
-    return found.proposed_len
+    return found.proposed_len if need.fits else found.fitting_len
 
 
 class HubModel(QObject):
@@ -143,7 +130,7 @@ class HubModel(QObject):
     ) -> None:
         super().__init__(parent)
         self._hub, self._inspector, self._changed = hub, inspector, changed
-        self._task: Task | None = None
+        self._task = LatestTask(self)
         self._configs: TemporaryDirectory[str] | None = None
         self._known: dict[str, RepoDetails] = {}
         self.details: RepoDetails | None = None
@@ -155,14 +142,11 @@ class HubModel(QObject):
         if repo_id in self._known:
             self._on_details(self._known[repo_id])
         else:
-            self._task = run_task(
-                self, lambda: self._hub.details(repo_id), self._on_details, self._on_error
-            )
+            self._task.run(lambda: self._hub.details(repo_id), self._on_details, self._on_error)
 
     def forget(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-        self._task, self.details, self.error = None, None, None
+        self._task.cancel()
+        self.details = self.error = None
 
     def close(self) -> None:
         self.forget()
@@ -175,19 +159,11 @@ class HubModel(QObject):
         if self._configs is None:
             self._configs = TemporaryDirectory(prefix="inferdeck-hub-")
         folder = Path(self._configs.name) / details.commit / details.repo_id.split("/")[-1]
-        self._task = run_task(
-            self,
+        self._task.run(
             lambda: self._hub.read_config(details, folder),
-            lambda found: self._inspector.look_at(str(found), "dummy", self._complete),
+            lambda found: self._inspector.look_at(str(found), "dummy", details.files.weights),
             self._on_error,
         )
-
-    def _complete(self, found: Estimate) -> Estimate:
-        """Add the size of the files, which the description lacks."""
-        if self.details is None:
-            return found
-        size = self.details.files.weights
-        return dataclasses.replace(found, report=dataclasses.replace(found.report, disk_bytes=size))
 
     def _on_error(self, error: ErrorInfo) -> None:
         self.error = error

@@ -7,20 +7,13 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import (
-    QFileDialog,
-    QLabel,
-    QLineEdit,
-    QPushButton,
-    QSizePolicy,
-    QWidget,
-)
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QFileDialog, QLineEdit, QWidget
 
 from app.features.models.downloads import DownloadQueue, State, subtitle
 from app.features.models.hub import Hub
 from app.features.models.source_list import SourceList
-from app.link.tasks import Task, run_task
+from app.link.tasks import LatestTask
 from app.storage.model_sources import (
     ModelSource,
     SourceKind,
@@ -33,7 +26,7 @@ from app.storage.model_sources import (
 )
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
-from widgets.controls.layouts import hbox, vbox
+from widgets.controls.layouts import button, hbox, vbox, wrapped
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import restyle
 
@@ -51,7 +44,7 @@ class Library(QWidget):
     def __init__(self, hub: Hub, store: SettingsStore, queue: DownloadQueue) -> None:
         super().__init__()
         self._hub, self._store, self._queue = hub, store, queue
-        self._task: Task | None = None
+        self._task = LatestTask(self)
         self._folders: list[ModelSource] = []
         self._cached: list[ModelSource] = []
         self._chosen: list[ModelSource] = []  # by their path
@@ -65,28 +58,17 @@ class Library(QWidget):
         self.list.setAccessibleName("Models on this machine")
         self.list.source_chosen.connect(self.source_chosen)
         self.list.source_opened.connect(self.source_opened)
-        self._hint = QLabel()
-        self._hint.setWordWrap(True)
-        self._hint.setTextFormat(Qt.TextFormat.PlainText)
-        self._hint.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
-        self._build()
+        self._hint = wrapped()
         self._say("")
+        add = button("Add folder…", self.choose_folder, "List the models of a folder")
+        set_icon(add, "folder")
+        again = button("Refresh", self.reload, "Read folders and cache again (F5)")
+        set_icon(again, "refresh")
+        vbox(self.filter, (self.list, 1), self._hint, hbox((add, 1), again), of=self)
         queue.changed.connect(lambda _: self.show_sources())
         queue.gone.connect(lambda _: self.show_sources())
         queue.finished.connect(lambda *_: self.reload())
         self.show_sources()
-
-    def _build(self) -> None:
-        add = QPushButton("Add folder…")
-        add.setToolTip("List the models of a folder")
-        set_icon(add, "folder")
-        add.clicked.connect(lambda: self.choose_folder())
-        again = QPushButton("Refresh")
-        again.setToolTip("Read folders and cache again (F5)")
-        set_icon(again, "refresh")
-        again.clicked.connect(lambda: self.reload())
-        buttons = hbox((add, 1), again)
-        vbox(self.filter, (self.list, 1), self._hint, buttons, of=self)
 
     # For the page ------------------------------------------------------------------------------
 
@@ -137,21 +119,19 @@ class Library(QWidget):
 
     def reload(self) -> None:
         """Read folders and cache again."""
-        if self._task is not None:
-            self._task.cancel()
-        folders, cache = self._store.folders, self._hub
+        folders, hub = self._store.folders, self._hub
 
         def read() -> Found:
-            return folder_sources(folders), hugging_face_sources(cache.cache_dir)
+            return folder_sources(folders), hugging_face_sources(hub.cache_dir)
 
-        self._task = run_task(self, read, self._on_found, self._on_failed)
+        self._task.run(read, self._on_found, self._on_failed)
 
     def show_sources(self) -> None:
         """Refresh the filtered list."""
         wanted = self.filter.text().strip().lower()
         self.list.show_sources(s for s in self._sources() if wanted in s.title.lower())
         own = self._folders or self._cached or any(True for _ in self._queue)
-        if self._task is None:
+        if not self._task.is_running:
             self._say("" if own else NOTHING_YET)
 
     def _sources(self) -> Iterable[ModelSource]:
@@ -178,13 +158,11 @@ class Library(QWidget):
             self.list.setFocus()
 
     def _on_found(self, found: Found) -> None:
-        self._task = None
         self._folders, self._cached = found
         self.show_sources()
         self.loaded.emit()
 
     def _on_failed(self, error: ErrorInfo) -> None:
-        self._task = None
         self._say(f"Cannot read folders and cache. {error.cause} {error.remedy}", "error")
 
     def _say(self, text: str, role: str = "small") -> None:

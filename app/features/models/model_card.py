@@ -16,9 +16,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.models.device_words import RANKS, STAGES
 from app.features.models.estimate import Estimate, Need
 from app.features.models.fit_rows import MemoryBar
+from app.features.models.placement import RANKS, STAGES
 from app.storage.model_sources import ModelSource, is_starter
 from app.units import format_bytes
 from app.window.setting_specs import Machine, row_spec

@@ -28,13 +28,13 @@ from app.features.models.downloads import (
     state_text,
 )
 from app.features.models.estimate import NOTHING, Estimate, Held, estimate
-from app.features.models.fit import Fit, fits
+from app.features.models.fit import fits
 from app.features.models.hub import Hub
 from app.features.models.hub_search import HubSearch
 from app.features.models.inspector import Estimator, HubModel, Inspector, download_text
 from app.features.models.library import Library
 from app.features.models.welcome import WelcomePage
-from app.link.tasks import Task, run_task
+from app.link.tasks import LatestTask
 from app.storage.model_sources import ModelSource, SourceKind, shape_sources
 from app.storage.trash import Trash
 from app.units import format_bytes
@@ -71,7 +71,7 @@ class ModelsPage(QWidget):
         super().__init__()
         self._hub, self._in_use, self._is_open = hub, in_use, is_open
         self._estimator = estimator
-        self._fit_task: Task | None = None
+        self._fit_task = LatestTask(self)
         self.queue = queue
         self.source: ModelSource | None = None
         self.detail = Detail()
@@ -79,12 +79,6 @@ class ModelsPage(QWidget):
         self.search = HubSearch(hub, lambda repo: self.library.snapshot_of(repo) is not None)
         self.inspector = Inspector(self.detail.card, store, in_use, estimator, self)
         self.hub_model = HubModel(hub, self.inspector, self._offer, self)
-        self._build()
-        self.toast = Toast(self)
-        self.deletion = Deletion(trash, self.toast, self)
-        self._connect()
-
-    def _build(self) -> None:
         forms = (("On this machine", self.library), ("Hugging Face Hub", self.search))
         frame = PageFrame(
             "Model location", forms, self.detail,
@@ -92,6 +86,9 @@ class ModelsPage(QWidget):
         )  # fmt: skip
         self.tabs = frame.tabs
         vbox(frame, of=self, spacing=-1)
+        self.toast = Toast(self)
+        self.deletion = Deletion(trash, self.toast, self)
+        self._connect()
 
     def _connect(self) -> None:
         for pane in (self.library, self.search):
@@ -188,19 +185,14 @@ class ModelsPage(QWidget):
 
     def _on_looked(self, found: Estimate | None) -> None:
         self._offer()
-        if self._fit_task is not None:
-            self._fit_task.cancel()
+        self._fit_task.cancel()
         if found is None or found.need is None:
             self.detail.show_fits(())
             return
         config, in_use, estimator = self.inspector.config(), self._in_use(), self._estimator
-        self._fit_task = run_task(
-            self, lambda: fits(config, in_use, estimator), self._on_fits, lambda error: None
+        self._fit_task.run(
+            lambda: fits(config, in_use, estimator), self.detail.show_fits, lambda error: None
         )
-
-    def _on_fits(self, found: list[Fit]) -> None:
-        self._fit_task = None
-        self.detail.show_fits(found)
 
     # Actions -----------------------------------------------------------------------------------
 
@@ -275,7 +267,7 @@ class ModelsPage(QWidget):
                 "error",
             )
             return
-        self.deletion.delete(source)
+        self.deletion.delete_model(source)
 
     def _delete_chosen(self) -> None:
         if self.source is not None and folder_of(self.source) is not None:

@@ -11,9 +11,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
     QLabel,
-    QPushButton,
-    QScrollArea,
-    QSizePolicy,
     QVBoxLayout,
     QWidget,
 )
@@ -25,7 +22,8 @@ from app.features.models.inspector import Estimator
 from app.link.tasks import run_task
 from engine.errors import ErrorInfo
 from widgets.controls.buttons import CopyButton
-from widgets.controls.layouts import STRETCH, hbox, vbox
+from widgets.controls.frames import scroll_area
+from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
 from widgets.controls.swatches import Swatch, Swatches, of
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6, figure_font, mono_font
@@ -37,14 +35,11 @@ class AdviceBox(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setProperty("notice", "warning")
-        self._text = plain_text("", "")
-        self._command = plain_text("", "")
+        self._text, self._command = wrapped(), wrapped()
         self._command.setFont(mono_font("small"))
         self._command.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        row = hbox(
-            (self._command, 1),
-            (CopyButton("Copy command", lambda: self.command), 0, Qt.AlignmentFlag.AlignTop),
-        )
+        copy = CopyButton("Copy command", lambda: self.command)
+        row = hbox((self._command, 1), (copy, 0, Qt.AlignmentFlag.AlignTop))
         vbox(
             self._text, row, of=self, spacing=SPACE_1, margins=(SPACE_3, SPACE_2, SPACE_2, SPACE_2)
         )
@@ -61,44 +56,27 @@ class AdviceBox(QFrame):
         self.show()
 
 
-class StartOption(QFrame):
+def start_option(
+    title: str, text: str, button_text: str, do: Callable[[], object], kind: str
+) -> QFrame:
     """One way to start: title, text and button."""
-
-    def __init__(
-        self, title: str, text: str, button: str, do: Callable[[], object], kind: str
-    ) -> None:
-        super().__init__()
-        self.setProperty("notice", "info")
-        go = QPushButton(button)
-        go.setProperty("kind", kind)
-        go.setAccessibleDescription(f"{title}. {text}")
-        go.setMinimumWidth(124)  # one column of buttons
-        go.clicked.connect(lambda: do())
-        words = vbox(heading(title), plain_text(text, "muted"), spacing=SPACE_1)
-        hbox(
-            (words, 1),
-            (go, 0, Qt.AlignmentFlag.AlignVCenter),
-            of=self,
-            spacing=SPACE_3,
-            margins=(SPACE_3, SPACE_3, SPACE_3, SPACE_3),
-        )
+    option = QFrame()
+    option.setProperty("notice", "info")
+    go = button(button_text, do, kind=kind)
+    go.setAccessibleDescription(f"{title}. {text}")
+    go.setMinimumWidth(124)  # one column of buttons
+    words = vbox(wrapped("title", title), wrapped("muted", text), spacing=SPACE_1)
+    hbox(
+        (words, 1), (go, 0, Qt.AlignmentFlag.AlignVCenter),
+        of=option, spacing=SPACE_3, margins=(SPACE_3, SPACE_3, SPACE_3, SPACE_3),
+    )  # fmt: skip
+    return option
 
 
-def heading(text: str) -> QLabel:
-    return plain_text(text, "title")
-
-
-def plain_text(text: str, role: str, *, wraps: bool = True) -> QLabel:
-    label = QLabel(text)
-    label.setTextFormat(Qt.TextFormat.PlainText)
-    label.setProperty("role", role)
-    if wraps:
-        label.setWordWrap(True)
-        # with a least height of its own it would ask for that of a narrow one
-        label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-    return label
-
-
+ABOUT = (
+    "Chat with a model, change engine settings, and watch memory, time to first token and "
+    "inter-token latency."
+)
 NARROW = 640
 MAX_WIDTH = 1080
 
@@ -125,49 +103,29 @@ class WelcomePage(QFrame):
         self._facts = QGridLayout()
         self.advice = AdviceBox()
         self.fits = FitRows()
-        self._fits_note = plain_text("Estimating", "small")
+        self._fits_note = wrapped("small", "Estimating")
         self._columns = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._build()
 
     def _build(self) -> None:
         content = QWidget()
         content.setProperty("bare", True)
-        title = plain_text("Welcome to Inferdeck", "figure")
-        later = QPushButton("Show models")
-        later.clicked.connect(self.left)
-        head = hbox((title, 1), later, spacing=-1)
+        head = hbox(
+            (wrapped("figure", "Welcome to Inferdeck"), 1), button("Show models", self.left.emit),
+            spacing=-1,
+        )  # fmt: skip
         self._columns.setSpacing(SPACE_6)
         self._columns.addLayout(self._make_machine(), 1)
         self._columns.addLayout(self._make_ways(), 1)
         inner = QWidget()
         inner.setMaximumWidth(MAX_WIDTH)
-        vbox(
-            head,
-            plain_text(
-                "Chat with a model, change engine settings, and watch memory, time to first token "
-                "and inter-token latency.",
-                "muted",
-            ),
-            SPACE_2,
-            self._columns,
-            STRETCH,
-            of=inner,
-        )
+        vbox(head, wrapped("muted", ABOUT), SPACE_2, self._columns, STRETCH, of=inner)
         hbox(
-            STRETCH,
-            (inner, 1000),
-            STRETCH,
-            of=content,
-            spacing=-1,
-            margins=(SPACE_4, SPACE_4, SPACE_4, SPACE_4),
-        )
-        scroll = QScrollArea()
-        scroll.setAccessibleName("Welcome")
+            STRETCH, (inner, 1000), STRETCH,
+            of=content, spacing=-1, margins=(SPACE_4, SPACE_4, SPACE_4, SPACE_4),
+        )  # fmt: skip
+        scroll = scroll_area(content, "Welcome")
         scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its buttons have it
-        scroll.setWidgetResizable(True)
-        scroll.setFrameShape(QFrame.Shape.NoFrame)
-        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        scroll.setWidget(content)
         vbox(scroll, of=self, spacing=-1, margins=(1, 1, 1, 1))
 
     def _make_machine(self) -> QVBoxLayout:
@@ -176,50 +134,40 @@ class WelcomePage(QFrame):
         self._facts.setColumnStretch(1, 1)
         self._show_rows((("", "Reading hardware"),))
         legend = Swatches([Swatch(label, of(color)) for label, color, _ in PARTS])
-        column = vbox(
-            heading("This machine"),
-            self._facts,
-            self.advice,
-            SPACE_3,
-            heading(f"Models that fit ({CONTEXT:,} tokens of context)"),
-            self._fits_note,
-            self.fits,
-            legend,
-            STRETCH,
-        )
-        return column
+        fitting = wrapped("title", f"Models that fit ({CONTEXT:,} tokens of context)")
+        return vbox(
+            wrapped("title", "This machine"), self._facts, self.advice, SPACE_3,
+            fitting, self._fits_note, self.fits, legend, STRETCH,
+        )  # fmt: skip
 
     def _make_ways(self) -> QVBoxLayout:
-        column = vbox(heading("Start"), spacing=SPACE_3)
         ways = (
             (
                 "Demo model",
                 "Included and open at start: small and fast, for trying every view. Its speed and "
                 "memory use are not representative.",
-                "Chat", self.chat, "primary",
+                "Chat", self.chat.emit, "primary",
             ),
             (
                 "Hugging Face Hub",
                 "Search models, see which fit, and download. Downloads go to the shared Hugging "
                 "Face cache.",
-                "Find model", self.hub, "",
+                "Find model", self.hub.emit, "",
             ),
             (
                 "Your models",
                 "A folder with config.json and safetensors files, or a folder of such folders.",
-                "Add folder…", self.folder, "",
+                "Add folder…", self.folder.emit, "",
             ),
             (
                 "Random weights",
                 "Common model sizes without a download. Replies are noise; speed and memory use "
                 "are real.",
-                "Choose size", self.shapes, "",
+                "Choose size", self.shapes.emit, "",
             ),
         )  # fmt: skip
-        for title, text, button, signal, kind in ways:
-            column.addWidget(StartOption(title, text, button, signal.emit, kind))
-        column.addStretch(1)
-        return column
+        options = (start_option(*way) for way in ways)
+        return vbox(wrapped("title", "Start"), *options, STRETCH, spacing=SPACE_3)
 
     # Filling -----------------------------------------------------------------------------------
 
@@ -261,20 +209,9 @@ class WelcomePage(QFrame):
                 widget.hide()
                 widget.deleteLater()
         for row, (name, value) in enumerate(rows):
-            shown = plain_text(value, "")
+            label, shown = QLabel(name), wrapped("", value)
+            label.setProperty("role", "muted")
             shown.setFont(figure_font())
             shown.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            self._facts.addWidget(
-                plain_text(name, "muted", wraps=False), row, 0, Qt.AlignmentFlag.AlignTop
-            )
+            self._facts.addWidget(label, row, 0, Qt.AlignmentFlag.AlignTop)
             self._facts.addWidget(shown, row, 1)
-
-    def facts(self) -> dict[str, str]:
-        """The shown rows."""
-        found = {}
-        for row in range(self._facts.rowCount()):
-            cells = [self._facts.itemAtPosition(row, column) for column in (0, 1)]
-            labels = [cell.widget() for cell in cells if cell is not None]
-            if len(labels) == 2:
-                found[labels[0].text()] = labels[1].text()  # type: ignore[union-attr]
-        return found

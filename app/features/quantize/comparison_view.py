@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import (
     QCheckBox,
     QFrame,
     QLabel,
-    QScrollArea,
     QWidget,
 )
 
@@ -19,8 +18,8 @@ from app.storage.report_export import as_markdown
 from app.storage.report_metrics import Comparison, compare
 from app.storage.report_store import StoredReport
 from widgets.controls.combo import ElidedCombo
-from widgets.controls.frames import scroll_by_keys
-from widgets.controls.layouts import STRETCH, button, hbox, vbox
+from widgets.controls.frames import scroll_area, scroll_by_keys
+from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
 from widgets.quality.value_bars import ValueBar, ValueBars
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
@@ -40,9 +39,7 @@ class ComparisonView(QFrame):
         self.found: Comparison | None = None
         self.title = QLabel()
         self.title.setProperty("role", "title")
-        self.cautions = QLabel()
-        self.cautions.setProperty("role", "warning")
-        self.cautions.setWordWrap(True)
+        self.cautions = wrapped("warning")
         self.chooser = ElidedCombo()
         self.chooser.setAccessibleName("Metric")
         self.chooser.currentIndexChanged.connect(lambda *_: self._draw())
@@ -63,22 +60,14 @@ class ComparisonView(QFrame):
         content = QWidget()
         content.setProperty("bare", True)
         vbox(self.table, STRETCH, of=content, spacing=SPACE_3, margins=(0, 0, SPACE_2, 0))
-        area = QScrollArea()  # wider than the window where many are compared
-        area.setWidgetResizable(True)
-        area.setFrameShape(QFrame.Shape.NoFrame)
-        area.setWidget(content)
-        area.setAccessibleName("Comparison")
+        area = scroll_area(content, "Comparison")
+        # wider than the window where many are compared
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
         scroll_by_keys(area)
         vbox(
-            head,
-            self.cautions,
-            choice,
-            self.bars,
-            (area, 1),
-            of=self,
-            spacing=SPACE_3,
-            margins=(SPACE_4, SPACE_3, SPACE_2, SPACE_3),
-        )
+            head, self.cautions, choice, self.bars, (area, 1),
+            of=self, spacing=SPACE_3, margins=(SPACE_4, SPACE_3, SPACE_2, SPACE_3),
+        )  # fmt: skip
 
     def show_reports(self, reports: Sequence[StoredReport]) -> None:
         """At least two; the first is the baseline."""
@@ -88,12 +77,11 @@ class ComparisonView(QFrame):
         self.cautions.setText("\n".join(found.cautions))
         self.cautions.setVisible(bool(found.cautions))
         chosen = self.chooser.currentData() or FIRST_METRIC
-        self.chooser.blockSignals(True)
-        self.chooser.clear()
-        for row in found.rows:
-            self.chooser.addItem(row.metric.label, row.metric.key)
-        self.chooser.setCurrentIndex(max(0, self.chooser.findData(chosen)))
-        self.chooser.blockSignals(False)
+        with QSignalBlocker(self.chooser):
+            self.chooser.clear()
+            for row in found.rows:
+                self.chooser.addItem(row.metric.label, row.metric.key)
+            self.chooser.setCurrentIndex(max(0, self.chooser.findData(chosen)))
         self.table.show_rows(*comparison_rows(found))
         self._draw()
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
@@ -14,14 +14,14 @@ from PySide6.QtWidgets import (
     QLabel,
     QLayout,
     QSizePolicy,
-    QVBoxLayout,
     QWidget,
 )
 
 from app.storage.report_metrics import NOTHING, Comparison, Form, Metric, metric_rows, text_of
 from app.units import format_bytes
 from engine.evaluate.report import EvaluationReport, ModelFacts
-from widgets.controls.layouts import wrapped
+from widgets.controls.layouts import STRETCH, vbox, wrapped
+from widgets.controls.lines import ElidedLine
 from widgets.theme.fonts import text_scale
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
 
@@ -203,12 +203,10 @@ def _tile(tile: Tile) -> QFrame:
     value.setFont(figure_font("large", QFont.Weight.DemiBold))
     value.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
     note.setFont(figure_font("small"))
-    column = QVBoxLayout(frame)
-    column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-    column.setSpacing(0)
-    for part in (label, value, note):
-        column.addWidget(part)
-    column.addStretch(1)
+    vbox(
+        label, value, note, STRETCH,
+        of=frame, spacing=0, margins=(SPACE_3, SPACE_2, SPACE_3, SPACE_2),
+    )  # fmt: skip
     return frame
 
 
@@ -255,38 +253,20 @@ class FigureGrid(QWidget):
         self._grid.setColumnStretch(len(heads), 1)  # extra width goes after the last column
 
     def _add(self, row: int, column: int, cell: Cell, head: str) -> None:
-        label = QLabel(cell.text) if column else RowName(cell.text)
+        if not column:
+            name = ElidedLine("text_muted", "body", hugs=True)
+            name.set_text(cell.text)
+            name.setMinimumWidth(self._label_width)
+            self._grid.addWidget(name, row, 0)
+            return
+        label = QLabel(cell.text if row else shortened(cell.text))
         label.setTextFormat(Qt.TextFormat.PlainText)
         label.setProperty("role", cell.tone)
-        if column:
-            label.setFont(figure_font("small" if not row else "body"))
-            label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-            label.setAccessibleName(f"{head}: {cell.text}")
-        else:
-            label.setMinimumWidth(self._label_width)
-        label.setToolTip(cell.text if column == 0 or not row else "")
-        if not row:
-            label.setText(shortened(cell.text))
+        label.setFont(figure_font("body" if row else "small"))
+        label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        label.setAccessibleName(f"{head}: {cell.text}")
+        label.setToolTip("" if row else cell.text)
         self._grid.addWidget(label, row, column)
-
-
-class RowName(QLabel):
-    """A row label, elided to its width."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._whole = text
-        self.setAccessibleName(text)
-
-    def sizeHint(self) -> QSize:
-        """The width of the whole text."""
-        width = self.fontMetrics().horizontalAdvance(self._whole) + 1
-        return QSize(width, super().sizeHint().height())
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        mode = Qt.TextElideMode.ElideRight
-        self.setText(self.fontMetrics().elidedText(self._whole, mode, self.width()))
 
 
 def shortened(text: str) -> str:

@@ -1,10 +1,9 @@
-"""Titles of reports, and the store of reports with their origin. No Qt."""
+"""Titles of reports, and reports stored with their origin. No Qt."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,9 +14,8 @@ from app.features.quantize.run import elapsed
 from app.features.quantize.texts import BUILTIN_TEXTS
 from app.storage.model_sources import is_starter, model_title
 from app.storage.report_export import write_whole
-from app.storage.report_metrics import Form, text_of
-from app.storage.report_store import ReportStore, Shelf, StoredReport
-from app.storage.trash import Trash, Trashed, TrashError
+from app.storage.report_metrics import Form, facts_title, text_of
+from app.storage.report_store import ReportStore, StoredReport
 from engine.evaluate.report import EvaluationReport, ModelFacts
 from widgets.live.figures import precision_name
 
@@ -44,11 +42,7 @@ def subtitle(report: EvaluationReport) -> str:
 
 def side(facts: ModelFacts) -> str:
     """ "Qwen3-0.6B, BF16, KV INT8": the quantization of the weights, else the dtype."""
-    parts = [facts_name(facts), facts.quantization or precision_name(facts.dtype)]
-    kv = facts.config.get("kv_cache_dtype")
-    if kv not in (None, "", "auto"):
-        parts.append(f"KV {precision_name(str(kv))}")
-    return ", ".join(parts)
+    return facts_title(facts, facts_name(facts), precision_name)
 
 
 def facts_name(facts: ModelFacts) -> str:
@@ -87,49 +81,21 @@ class Made:
         return rows_of(self.quantization["layers"]) if self.quantization is not None else []
 
 
-class ReportManager:
-    """Stores reports with their `Made`, and deletes them through the trash."""
+def keep(store: ReportStore, report: EvaluationReport, commands: tuple[str, ...]) -> StoredReport:
+    """Store a report with its origin. Raises ReportError where it cannot be written."""
+    stored = store.add(report, side(report.candidate))
+    quantization = read_result(Path(report.candidate.path))
+    text = json.dumps({"commands": commands, "quantization": quantization}, indent=1)
+    write_whole(store.folder / stored.id / _FILE, text + "\n")
+    return stored
 
-    def __init__(self, store: ReportStore, trash: Trash) -> None:
-        self._store, self._trash = store, trash
 
-    def list(self) -> Shelf:
-        return self._store.list()
-
-    def keep(self, report: EvaluationReport, commands: tuple[str, ...]) -> StoredReport:
-        """Raises ReportError where it cannot be written."""
-        stored = self._store.add(report, side(report.candidate))
-        quantization = read_result(Path(report.candidate.path))
-        text = json.dumps({"commands": commands, "quantization": quantization}, indent=1)
-        write_whole(self._folder(stored) / _FILE, text + "\n")
-        return stored
-
-    def made(self, stored: StoredReport) -> Made:
-        """The stored origin; of a missing or damaged file what the model folder has."""
-        try:
-            found = json.loads((self._folder(stored) / _FILE).read_text(encoding="utf-8"))
-            made = Made(tuple(map(str, found["commands"])), found["quantization"])
-            made.layers  # noqa: B018 - raises where it is damaged
-        except (OSError, ValueError, KeyError, TypeError):
-            return Made(quantization=read_result(Path(stored.report.candidate.path)))
-        return made
-
-    def rename(self, stored: StoredReport, name: str) -> StoredReport:
-        return self._store.rename(stored.id, name)
-
-    def delete(self, stored: StoredReport) -> Trashed:
-        """Raises TrashError."""
-        return self._store.delete(stored.id, self._trash)
-
-    def restore(self, entry: Trashed) -> None:
-        """Raises TrashError."""
-        self._trash.restore(entry)
-
-    def purge(self, entries: Iterable[Trashed]) -> None:
-        """Remove for good; failures are retried at the next start."""
-        for entry in entries:
-            with suppress(TrashError):
-                self._trash.purge(entry)
-
-    def _folder(self, stored: StoredReport) -> Path:
-        return self._store.folder / stored.id
+def made_of(store: ReportStore, stored: StoredReport) -> Made:
+    """The stored origin; of a missing or damaged file what the model folder has."""
+    try:
+        found = json.loads((store.folder / stored.id / _FILE).read_text(encoding="utf-8"))
+        made = Made(tuple(map(str, found["commands"])), found["quantization"])
+        made.layers  # noqa: B018 - raises where it is damaged
+    except (OSError, ValueError, KeyError, TypeError):
+        return Made(quantization=read_result(Path(stored.report.candidate.path)))
+    return made

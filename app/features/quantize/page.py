@@ -26,7 +26,6 @@ from app.features.quantize.evaluation import (
     evaluate_command,
     quantize_command,
 )
-from app.features.quantize.kept_reports import ReportManager
 from app.features.quantize.plan import QuantizePlan, work_of
 from app.features.quantize.recipe_form import RecipeForm
 from app.features.quantize.reports import ReportList, ReportsController
@@ -34,6 +33,8 @@ from app.features.quantize.results import ResultsSide
 from app.features.quantize.run import Run, elapsed
 from app.features.quantize.start_panel import LeaveGuard, StartPanel
 from app.features.quantize.work import Outcome
+from app.storage.report_store import ReportStore
+from app.storage.trash import Trash
 from app.window.commands import Command
 from widgets.controls.frames import PageFrame
 from widgets.controls.layouts import vbox
@@ -97,7 +98,8 @@ class QuantizePage(QWidget):
 
     def __init__(
         self,
-        manager: ReportManager,
+        store: ReportStore,
+        trash: Trash,
         known: Callable[[], Sequence[tuple[str, str]]],
         folder: Callable[[], Path],
         rates: Callable[[], Mapping[str, float]] = dict,
@@ -124,7 +126,7 @@ class QuantizePage(QWidget):
         self.report, self.comparison = self._right.report, self._right.comparison
         self._build()
         self.toast = Toast(self)
-        self.controller = ReportsController(manager, self.reports, self.toast, self)
+        self.controller = ReportsController(store, trash, self.reports, self.toast, self)
         self._connect()
         self._offer()
         self._show_right()
@@ -185,7 +187,7 @@ class QuantizePage(QWidget):
         if self.run is not None:
             self.run.stop(timeout_s)
             self.run = None
-        self.toast.dismiss()
+        self.controller.deletion.close()
 
     def renew_models(self) -> None:
         """Update the offered models."""

@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject
 from app.features.compare.commands import CompareManager
 from app.features.models.page import ModelsPage
 from app.features.models.session import ModelSession
-from app.features.quantize.kept_reports import ReportManager, facts_name
+from app.features.quantize.kept_reports import facts_name
 from app.features.quantize.page import QuantizePage
 from app.link.bridge import EngineBridge
 from app.paths import evaluations_dir, models_dir
@@ -70,10 +70,10 @@ def make_quantize_page(
         opened = session.current
         return opened.path if opened is not None and opened.load_format == "auto" else ""
 
-    manager = ReportManager(ReportStore(evaluations_dir()), trash)
+    store = ReportStore(evaluations_dir())
     rates = lambda: settings.quantize_rates
     asks_to_leave = lambda: settings.preferences.get("confirm_leave")
-    page = QuantizePage(manager, known, folder, rates, threads, current, asks_to_leave)
+    page = QuantizePage(store, trash, known, folder, rates, threads, current, asks_to_leave)
     page.model_chosen.connect(session.open)
     page.model_made.connect(list_made)
     page.rate_measured.connect(settings.set_quantize_rate)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Signal, SignalInstance
 from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
     QFrame,
-    QLabel,
-    QScrollArea,
+    QPushButton,
     QSizePolicy,
     QWidget,
 )
@@ -21,9 +18,9 @@ from app.features.quantize.kept_reports import Made, subtitle
 from app.features.quantize.layers import LayersPanel
 from app.storage.report_store import StoredReport
 from widgets.controls.buttons import ButtonRows
-from widgets.controls.frames import scroll_by_keys
-from widgets.controls.layouts import STRETCH, button, vbox
-from widgets.controls.lines import ElidedLine
+from widgets.controls.frames import scroll_area, scroll_by_keys
+from widgets.controls.layouts import STRETCH, button, vbox, wrapped
+from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6
 
 WIDE = 860
@@ -45,68 +42,51 @@ class ReportView(QFrame):
         self.stored: StoredReport | None = None
         self.made = Made()
         self.can_compare = False  # set where the window has a comparison
-        self.title = ElidedTitle()
+        self.title = title_line(hugs=False)
         self.about = ElidedLine("text_muted")
         self.tiles = TileGrid()
         self.figures = FigureGrid("All figures", 60)
         self.layers = LayersPanel()
         self.worst = WorstView()
         self.answers = AnswersView()
-        self.notices = QLabel()
-        self.notices.setProperty("role", "warning")
-        self.notices.setTextFormat(Qt.TextFormat.PlainText)
-        self.notices.setWordWrap(True)
+        self.notices = wrapped("warning")
         self._make_buttons()
         self._arrange()
 
     def _make_buttons(self) -> None:
-        def emit(signal: str) -> Callable[[], object]:
-            return lambda: getattr(self, signal).emit(self.stored)
+        def act(text: str, signal: SignalInstance, tip: str, kind: str = "") -> QPushButton:
+            return button(text, lambda: signal.emit(self.stored), tip, kind)
 
-        self.open = button("Open model", emit("open_wanted"), "Load the model for chat", "primary")
-        self.compare = button(
+        self.open = act("Open model", self.open_wanted, "Load the model for chat", "primary")
+        self.compare = act(
             "Compare in chat",
-            emit("compare_wanted"),
+            self.compare_wanted,
             "Send prompts to the reference and to this model",
         )
         self.copy = button(
             "Copy command line", self.copy_command, "Copy the commands that repeat this"
         )
-        self.export = button("Export…", emit("export_wanted"), "As JSON, CSV or Markdown")
-        self.delete = button(
-            "Delete", emit("delete_wanted"), "Delete the report (you can undo this)"
-        )
+        self.export = act("Export…", self.export_wanted, "As JSON, CSV or Markdown")
+        self.delete = act("Delete", self.delete_wanted, "Delete the report (you can undo this)")
         self.compare.hide()
 
     def _arrange(self) -> None:
         self.buttons = ButtonRows((self.open, self.compare, self.copy, self.export, self.delete))
         head = vbox(
-            self.title,
-            self.about,
-            SPACE_1,
-            self.buttons,
-            spacing=SPACE_1,
-            margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_2),
-        )
+            self.title, self.about, SPACE_1, self.buttons,
+            spacing=SPACE_1, margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_2),
+        )  # fmt: skip
         self._both = QBoxLayout(QBoxLayout.Direction.TopToBottom)
         self._both.setSpacing(SPACE_6)
-        figures = vbox(self.figures, STRETCH, spacing=-1)
-        self._both.addLayout(figures, 1)
+        self._both.addLayout(vbox(self.figures, STRETCH, spacing=-1), 1)
         self._both.addWidget(self.layers, 1)
         content = QWidget()
         content.setProperty("bare", True)
         content.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         vbox(
-            self.tiles,
-            self.notices,
-            self._both,
-            self.worst,
-            self.answers,
-            STRETCH,
-            of=content,
-            spacing=SPACE_4,
-            margins=(SPACE_4, SPACE_1, SPACE_4, SPACE_4),
-        )
+            self.tiles, self.notices, self._both, self.worst, self.answers, STRETCH,
+            of=content, spacing=SPACE_4, margins=(SPACE_4, SPACE_1, SPACE_4, SPACE_4),
+        )  # fmt: skip
         self.area = scroll_area(content, "Report")
         scroll_by_keys(self.area)
         vbox(head, (self.area, 1), of=self, spacing=0, margins=(0, 0, 0, SPACE_1))
@@ -138,42 +118,3 @@ class ReportView(QFrame):
         sides = QBoxLayout.Direction
         is_wide = self.width() >= WIDE
         self._both.setDirection(sides.LeftToRight if is_wide else sides.TopToBottom)
-
-
-class ElidedTitle(QLabel):
-    """A title, elided in the middle."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._text = ""
-        self.setProperty("role", "title")
-        self.setTextFormat(Qt.TextFormat.PlainText)
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-
-    def set_text(self, text: str) -> None:
-        self._text = text
-        self.setToolTip(text)
-        self.setAccessibleName(text)
-        self._cut()
-
-    def full_text(self) -> str:
-        return self._text
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._cut()
-
-    def _cut(self) -> None:
-        middle = Qt.TextElideMode.ElideMiddle
-        self.setText(self.fontMetrics().elidedText(self._text, middle, self.width()))
-
-
-def scroll_area(content: QWidget, name: str) -> QScrollArea:
-    """A vertical scroll area; `name`: its accessible name."""
-    area = QScrollArea()
-    area.setAccessibleName(name)
-    area.setWidgetResizable(True)
-    area.setFrameShape(QFrame.Shape.NoFrame)
-    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-    area.setWidget(content)
-    return area

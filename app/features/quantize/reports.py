@@ -17,11 +17,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.quantize.kept_reports import Made, ReportManager, list_line, subtitle
-from app.link.tasks import Task, run_task
+from app.features.models.deletion import Deletion
+from app.features.quantize.kept_reports import Made, keep, list_line, made_of, subtitle
+from app.link.tasks import LatestTask
 from app.storage.report_export import SUFFIXES, export
-from app.storage.report_store import Shelf, StoredReport
-from app.storage.trash import Trashed, TrashError
+from app.storage.report_store import ReportStore, StoredReport
+from app.storage.trash import Trash
 from engine.errors import ErrorInfo, InferdeckError
 from engine.evaluate import ReportError
 from engine.evaluate.report import EvaluationReport
@@ -127,42 +128,33 @@ class ReportList(QWidget):
 
 
 class ReportsController(QObject):
-    """Reads and changes stored reports; errors appear in the toast."""
+    """Reads and changes the reports of `store`; errors appear in the toast."""
 
     def __init__(
-        self,
-        manager: ReportManager,
-        reports: ReportList,
-        toast: Toast,
-        parent: QObject | None = None,
+        self, store: ReportStore, trash: Trash, reports: ReportList, toast: Toast, parent: QObject
     ) -> None:
         super().__init__(parent)
-        self._manager, self._list, self._toast = manager, reports, toast
-        self._task: Task | None = None
+        self._store, self._list, self._toast = store, reports, toast
+        self.deletion = Deletion(trash, toast, self)
+        self.deletion.changed.connect(self._reload_now)
+        self.deletion.failed.connect(self._say)
+        self._task = LatestTask(self)
         reports.renamed.connect(self.rename)
         reports.delete_wanted.connect(self.delete)
 
     def reload(self) -> None:
         """Read the reports in a thread: the command line writes them too."""
-        if self._task is not None:
-            self._task.cancel()
-        self._task = run_task(self, self._manager.list, self._on_shelf, self._say)
-
-    def _on_shelf(self, shelf: Shelf) -> None:
-        self._task = None
-        self._list.show_reports(*shelf)
+        self._task.run(self._store.list, lambda shelf: self._list.show_reports(*shelf), self._say)
 
     def _reload_now(self) -> None:
         """Read them in this thread, after a change."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-        self._list.show_reports(*self._manager.list())
+        self._task.cancel()
+        self._list.show_reports(*self._store.list())
 
     def keep(self, report: EvaluationReport, commands: tuple[str, ...]) -> StoredReport | None:
         """Store a new report; None where that failed, with an error in the toast."""
         try:
-            stored = self._manager.keep(report, commands)
+            stored = keep(self._store, report, commands)
         except ReportError as error:
             self._say(error.info())
             return None
@@ -170,39 +162,21 @@ class ReportsController(QObject):
         return stored
 
     def made(self, stored: StoredReport) -> Made:
-        return self._manager.made(stored)
+        return made_of(self._store, stored)
 
     def rename(self, stored: StoredReport, name: str) -> None:
         try:
-            self._manager.rename(stored, name)
+            self._store.rename(stored.id, name)
         except ReportError as error:
             self._say(error.info())
         self._reload_now()
 
     def delete(self, reports: Sequence[StoredReport]) -> None:
         """Move them to the trash and offer Undo for some seconds."""
-        entries: list[Trashed] = []
-        try:
-            entries.extend(self._manager.delete(stored) for stored in reports)
-        except TrashError as error:
-            self._say(error.info())
-        self._reload_now()
-        if entries:
-            what = reports[0].name if len(entries) == 1 else f"{len(entries)} reports"
-            self._toast.show_message(
-                f"Deleted {what}.",
-                "Undo",
-                lambda: self._restore(entries),
-                lambda: self._manager.purge(entries),
-            )
-
-    def _restore(self, entries: Sequence[Trashed]) -> None:
-        try:
-            for entry in entries:
-                self._manager.restore(entry)
-        except TrashError as error:
-            self._say(error.info())
-        self._reload_now()
+        self.deletion.delete(
+            [self._store.folder / stored.id for stored in reports],
+            lambda count: reports[0].name if count == 1 else f"{count} reports",
+        )
 
     def ask_export(self, reports: Sequence[StoredReport]) -> None:
         """Ask for a file; its suffix is the format."""

@@ -11,7 +11,6 @@ from PySide6.QtWidgets import (
     QLabel,
     QProgressBar,
     QStackedWidget,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -20,8 +19,8 @@ from app.features.quantize.figures import Tile, TileGrid, percent
 from app.features.quantize.kept_reports import Made
 from app.features.quantize.layers import LayersPanel, rows_of
 from app.features.quantize.plan import recipe_label
-from app.features.quantize.report_view import ElidedTitle, ReportView
-from app.features.quantize.run import Run, RunFigures, elapsed
+from app.features.quantize.report_view import ReportView
+from app.features.quantize.run import Run, elapsed
 from app.storage.report_store import StoredReport
 from app.units import format_bytes
 from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
@@ -61,25 +60,15 @@ class RunView(QFrame):
         self.layers.setMaximumHeight(HIGHEST)
         self._hint = QLabel("Chat continues, slightly slower.")
         self._hint.setProperty("role", "small")
-        self._arrange()
-
-    def _arrange(self) -> None:
         head = hbox((self.title, 1), self.figures, self.cancel, spacing=SPACE_3)
         vbox(
-            head,
-            self.bar,
-            self.stage,
-            SPACE_2,
-            (self.layers, 1),
-            STRETCH,
-            self._hint,
-            of=self,
-            margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_3),
-        )
+            head, self.bar, self.stage, SPACE_2, (self.layers, 1), STRETCH, self._hint,
+            of=self, margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_3),
+        )  # fmt: skip
 
     def show_run(self, run: Run) -> None:
         """Show the progress of `run`."""
-        shown: RunFigures = run.figures()
+        shown = run.figures()
         self.title.set_text(shown.title)
         self.stage.set_text(shown.stage)
         self.figures.setText(shown.time)
@@ -110,7 +99,7 @@ class MadeView(QFrame):
         self.setProperty("panel", True)
         self.setAccessibleName("New model")
         self._path = ""
-        self.title, self.about = ElidedTitle(), ElidedLine("text_muted")
+        self.title, self.about = title_line(hugs=False), ElidedLine("text_muted")
         self.tiles, self.layers = TileGrid(), LayersPanel()
         self.layers.setMaximumHeight(HIGHEST)
         self.open = button(
@@ -126,19 +115,10 @@ class MadeView(QFrame):
         )
         buttons = hbox(self.open, self.measure, STRETCH)
         vbox(
-            self.title,
-            self.about,
-            SPACE_1,
-            buttons,
-            SPACE_2,
-            self.tiles,
-            SPACE_2,
-            (self.layers, 1),
-            STRETCH,
-            of=self,
-            spacing=SPACE_1,
-            margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_4),
-        )
+            self.title, self.about, SPACE_1, buttons, SPACE_2, self.tiles, SPACE_2,
+            (self.layers, 1), STRETCH,
+            of=self, spacing=SPACE_1, margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_4),
+        )  # fmt: skip
 
     def show_result(self, result: QuantizeResult) -> None:
         self._path = str(result.output)
@@ -176,9 +156,8 @@ class ResultsSide(QStackedWidget):
         self.hint.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._empty = QFrame()
         self._empty.setProperty("panel", True)
-        inside = QVBoxLayout(self._empty)
-        inside.setContentsMargins(*(4 * (2 * SPACE_4,)))
-        inside.addWidget(self.hint)
+        wide = 2 * SPACE_4
+        vbox(self.hint, of=self._empty, margins=(wide, wide, wide, wide))
         for view in (self._empty, self.run_view, self.made, self.report, self.comparison):
             self.addWidget(view)
         self.currentChanged.connect(self.updateGeometry)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QMessageBox, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QMessageBox, QPushButton, QWidget
 
 from app.features.quantize.fields import breakable
-from app.features.quantize.report_view import scroll_area
+from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import button, hbox, vbox, wrapped
 from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, restyle
 
@@ -34,18 +34,13 @@ class StartPanel(QWidget):
         self.copy.setToolTip("Copy the equivalent command")
         self._command = ""
         self.copy.clicked.connect(lambda: QGuiApplication.clipboard().setText(self._command))
-        buttons = hbox((self.start, 1), self.copy)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1)
         self._holder, self._area = holder, scroll_area(holder, "Form")
         holder.installEventFilter(self)
         self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its fields have it
-        column.addWidget(self._area, 1)
-        column.addSpacing(SPACE_1)
-        for widget in (self._size, self._time, self._why, self.error):
-            column.addWidget(widget)
-        column.addLayout(buttons)
+        vbox(
+            (self._area, 1), SPACE_1, self._size, self._time, self._why, self.error,
+            hbox((self.start, 1), self.copy), of=self, spacing=SPACE_1,
+        )  # fmt: skip
         self.say()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:

@@ -13,10 +13,10 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QVBoxLayout, QWidget
 from app.clients.connection import Connection
 from app.clients.target import Probe
 from app.features.quantize.fields import wrapped
-from app.features.quantize.report_view import scroll_area
 from app.features.serve.connections import ConnectionStore, Watcher
 from app.features.serve.engine_cards import WIDTH, ConnectionCard, EngineCard, LocalCard
 from app.link.bridge import EngineBridge
+from widgets.controls.frames import scroll_area
 from widgets.theme.theme import SPACE_2, SPACE_4
 
 EMPTY = (

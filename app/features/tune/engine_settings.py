@@ -10,7 +10,7 @@ from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
 
-from app.features.models.device_words import Places
+from app.features.models.placement import Places
 from app.features.models.precision import Memory
 from app.features.tune.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
 from app.features.tune.hints import resolved, way

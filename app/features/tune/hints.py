@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.features.models.device_words import (
+from app.features.models.placement import (
     RANKS,
     STAGES,
     Places,

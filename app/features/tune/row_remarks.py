@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from app.features.models import device_words as rank_words
-from app.features.models import device_words as stage_words
-from app.features.models.device_words import OTHERS, RANKS, STAGES
+from app.features.models.placement import OTHERS, RANKS, STAGES, nowhere, parallel_refusal
 from app.features.models.precision import WEIGHTS
 from app.features.tune.draft_models import METHOD, MODEL
 from app.features.tune.hints import Hints, short
@@ -19,8 +17,8 @@ from engine.snapshot import MemoryPlan
 from widgets.controls.setting_row import HintTone
 
 LAYERS = "gpu_layers"
-SEVERAL = {RANKS: rank_words.tensor_parallel_refusal, STAGES: stage_words.pipeline_parallel_refusal}
-"""Parallel sizes, and the check of their value."""
+SEVERAL = (RANKS, STAGES)
+"""Parallel sizes."""
 Remark = tuple[str, HintTone]
 WITH_CEILING = (
     "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching", "speculative_method",
@@ -76,7 +74,7 @@ class RowRemarks:
         if reason := only_on(name, device, self._is_divided, self._num_gpus):
             return reason
         if name == STAGES:
-            return stage_words.nowhere(self._model.shown, self.hints.places)
+            return nowhere(self._model.shown, self.hints.places)
         if not matters(name, self._model.shown(METHOD)):
             return only_with(name)
         if not self._precision.matters(name, self._model.shown(WEIGHTS)):
@@ -99,7 +97,7 @@ class RowRemarks:
         """Why the pending parallel size is impossible; "" where nothing is known against it."""
         if not any(map(self._model.is_pending, (*SEVERAL, *OTHERS))):
             return ""
-        return SEVERAL[name](self._model.shown, self.hints.places, self.hints.model)
+        return parallel_refusal(name, self._model.shown, self.hints.places, self.hints.model)
 
     def _pending(self, name: str) -> str:
         words = f"Pending (currently {self._now(name)})"

@@ -11,7 +11,7 @@ from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
 from pytestqt.qtbot import QtBot
 
-from app.features.models.device_words import RANKS, STAGES
+from app.features.models.placement import RANKS, STAGES
 from app.features.tune.row_remarks import WITH_CEILING, RowRemarks
 from app.features.tune.server_commands import DRAFT_SETTINGS as SETTINGS_OF_IT
 from app.features.tune.server_commands import VERIFY

@@ -11,11 +11,11 @@ from pytestqt.qtbot import QtBot
 import engine.host.resolve
 from app.features.compare.way import Way, decide
 from app.features.inspect.memory_view import MemoryPanel
-from app.features.models.device_words import RANKS, STAGES, most_ranks, most_stages
 from app.features.models.estimate import NOTHING, Estimate, Need, estimate
 from app.features.models.fit import Fit
 from app.features.models.fit_rows import FitRows, MemoryBar
 from app.features.models.model_card import ModelCard
+from app.features.models.placement import RANKS, STAGES, most_ranks, most_stages
 from app.main.application import Application
 from app.storage.model_sources import shape_sources
 from engine.config import EngineConfig
@@ -80,7 +80,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Pretend:
         monkeypatch.setattr("engine.host.resolve.resolve_device", lambda device: "cuda:0")
         monkeypatch.setattr("engine.host.resolve.default_dtype", lambda *found: "bfloat16")
         monkeypatch.setattr("engine.host.resolve.resolve", resolve)
-        monkeypatch.setattr("app.features.models.device_words.gpus", lambda: free)
+        monkeypatch.setattr("app.features.models.placement.gpus", lambda: free)
 
     return pretend
 
@@ -226,9 +226,9 @@ def test_stages_are_chosen_on_the_card_where_there_are_gpus_for_them(qtbot: QtBo
 def test_places_are_gpus_from_the_chosen_one_on_or_numa_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("app.features.models.device_words.gpus", lambda: (object(),) * 4)
+    monkeypatch.setattr("app.features.models.placement.gpus", lambda: (object(),) * 4)
     monkeypatch.setattr(
-        "app.features.models.device_words.nodes", lambda: (frozenset({0}), frozenset({1}))
+        "app.features.models.placement.nodes", lambda: (frozenset({0}), frozenset({1}))
     )
     devices = ("cpu", "cuda:0", "cuda:3")
     assert [most_ranks(device) for device in devices] == [2, 4, 1]

@@ -102,9 +102,7 @@ def test_what_makes_a_comparison_doubtful_is_said() -> None:
         "stride": make_report(text=dataclasses.replace(text, stride=100)),
         "reference": make_report(reference=make_facts("bfloat16", 4000)),
         "machine": make_report(machine={"cpu": "another"}),
-        "thread": make_report(
-            candidate=make_facts("bfloat16", 2000, config={"num_threads": 7})
-        ),
+        "thread": make_report(candidate=make_facts("bfloat16", 2000, config={"num_threads": 7})),
     }
     for word, other in others.items():
         (caution,) = compare([report, other]).cautions
@@ -195,8 +193,7 @@ def test_names_and_notes_change(tmp_path: Path) -> None:
     store = ReportStore(tmp_path)
     kept = store.add(make_report())
     assert store.rename(kept.id, "Better name").name == "Better name"
-    assert store.set_notes(kept.id, "line\nline").notes == "line\nline"
-    assert store.load(kept.id) == dataclasses.replace(kept, name="Better name", notes="line\nline")
+    assert store.load(kept.id) == dataclasses.replace(kept, name="Better name")
     with pytest.raises(ReportError):
         store.rename(kept.id, " \n ")
 
@@ -204,11 +201,11 @@ def test_names_and_notes_change(tmp_path: Path) -> None:
 def test_a_deleted_report_comes_back(tmp_path: Path) -> None:
     store, trash = ReportStore(tmp_path / "evaluations"), Trash(tmp_path / "trash.json")
     kept = store.add(make_report())
-    entry = store.delete(kept.id, trash)
+    entry = trash.put(store.folder / kept.id)
     assert store.list() == ((), ())
     trash.restore(entry)
     assert store.list().reports == (kept,)
-    trash.purge(store.delete(kept.id, trash))
+    trash.purge(trash.put(store.folder / kept.id))
     assert store.list() == ((), ())
     assert list((tmp_path / "evaluations").iterdir()) == []
 

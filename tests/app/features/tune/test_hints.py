@@ -7,9 +7,15 @@ import time
 
 import pytest
 
-from app.features.models import device_words as rank_words
-from app.features.models import device_words as stage_words
-from app.features.models.device_words import Places, layers_moved, layers_now
+from app.features.models.placement import (
+    RANKS,
+    STAGES,
+    Places,
+    layers_moved,
+    layers_now,
+    nowhere,
+    parallel_refusal,
+)
 from app.features.tune.hints import Hints
 from engine.config import EngineConfig
 from engine.snapshot import EngineSnapshot, StepEntry, StepRecord, ThreadFigures, ThreadsOf
@@ -94,7 +100,6 @@ def test_threads_of_the_steps_are_told(idle: EngineSnapshot) -> None:
     assert hints.hint("adaptive_threads")
 
 
-RANKS, STAGES = "tensor_parallel_size", "pipeline_parallel_size"
 NO_GPU = Places(0, 1)
 
 
@@ -204,18 +209,13 @@ def test_what_speaks_against_ranks_is_known_before(
 ) -> None:
     """Of a model with 4 heads, 2 for keys and values."""
     config = EngineConfig(device="cpu", tensor_parallel_size=2).replace(**changes)
-    found = rank_words.tensor_parallel_refusal(
-        lambda name: getattr(config, name), places, idle.model
-    )
+    found = parallel_refusal(RANKS, lambda name: getattr(config, name), places, idle.model)
     assert found == why
     if "heads" in why:
-        assert (
-            rank_words.tensor_parallel_refusal(lambda name: getattr(config, name), places, None)
-            == ""
-        )
+        assert parallel_refusal(RANKS, lambda name: getattr(config, name), places, None) == ""
     with_stages = config.replace(pipeline_parallel_size=2)
-    for rule in (rank_words.tensor_parallel_refusal, stage_words.pipeline_parallel_refusal):
-        found = rule(lambda name: getattr(with_stages, name), places, idle.model)
+    for rule in (RANKS, STAGES):
+        found = parallel_refusal(rule, lambda name: getattr(with_stages, name), places, idle.model)
         assert found.startswith("tensor and pipeline parallelism cannot be combined") == (
             config.tensor_parallel_size > 1
         )
@@ -317,9 +317,9 @@ def test_what_speaks_against_stages_is_known_before(
     config = EngineConfig(device="cuda:0", pipeline_parallel_size=2).replace(**changes)
     model = dataclasses.replace(idle.model, num_layers=6)
     shown = lambda name: getattr(config, name)
-    assert stage_words.pipeline_parallel_refusal(shown, places, model) == why
+    assert parallel_refusal(STAGES, shown, places, model) == why
     if "the model has" in why:
-        assert stage_words.pipeline_parallel_refusal(shown, places, None) == ""
+        assert parallel_refusal(STAGES, shown, places, None) == ""
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_stages_are_no_choice_where_there_are_not_several_gpus(
     device: str, gpus: int, count: int, is_idle: bool
 ) -> None:
     config = EngineConfig(device=device, pipeline_parallel_size=count)
-    why = stage_words.nowhere(lambda name: getattr(config, name), Places(gpus, 1))
+    why = nowhere(lambda name: getattr(config, name), Places(gpus, 1))
     assert why == ("requires 2 or more NVIDIA GPUs" if is_idle else "")
 
 

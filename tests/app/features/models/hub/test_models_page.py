@@ -72,7 +72,7 @@ def page(
     qtbot.addWidget(made)
     made.resize(1000, 640)
     made.show()
-    qtbot.waitUntil(lambda: made.library._task is None, timeout=5000)
+    qtbot.waitUntil(lambda: not made.library._task.is_running, timeout=5000)
     yield made
     made.close_down()
 
@@ -90,7 +90,7 @@ def search(qtbot: QtBot, page: ModelsPage, text: str) -> list[ModelSource]:
     page.show_hub()
     page.search.field.setText(text)
     qtbot.keyClick(page.search.field, Qt.Key.Key_Return)
-    qtbot.waitUntil(lambda: page.search._task is None, timeout=5000)
+    qtbot.waitUntil(lambda: not page.search._task.is_running, timeout=5000)
     return page.search.list.sources
 
 

@@ -136,24 +136,32 @@ def ranks_wanted(
     return _groups(count, threads, places.nodes) if threads else ""
 
 
-def tensor_parallel_refusal(
-    shown: Callable[[str], Any], places: Places, model: ModelInfo | None
+def parallel_refusal(
+    name: str, shown: Callable[[str], Any], places: Places, model: ModelInfo | None
 ) -> str:
-    """Why there cannot be as many ranks as `shown` says, beside the other settings that it says;
-    "" where nothing is known against it: an architecture that cannot be divided is told by the
-    engine. What the engine would say of it too is said here before the model is loaded again."""
-    count, device = shown(RANKS), shown("device")
+    """Why there cannot be as many ranks (`name` RANKS) or stages (STAGES) as `shown` says, beside
+    the other settings that it says; "" where nothing is known against it. What only the engine
+    knows, such as an architecture that cannot be split, is refused at the load."""
+    is_tensor = name == RANKS
+    count, device, part = shown(name), shown("device"), "rank" if is_tensor else "stage"
     if count == 1:
         return ""
-    if shown(STAGES) > 1:
+    if shown(STAGES if is_tensor else RANKS) > 1:
         return NOT_BOTH
-    if is_gpu(device, places) and (reason := against_gpus(count, "ranks", shown, places)):
+    if device == CPU and not is_tensor:
+        return "pipeline parallelism requires NVIDIA GPUs; the device is cpu"
+    on_gpus = not is_tensor or is_gpu(device, places)
+    if on_gpus and (reason := against_gpus(count, f"{part}s", shown, places)):
         return reason
     if shown("speculative_method") == "eagle3":
-        return "an EAGLE-3 head drafts for one rank only"
-    for heads, name in _heads_of(model):
-        if heads % count:
-            return f"{plural(heads, name)} cannot be divided among {count} ranks"
+        return f"an EAGLE-3 head drafts for one {part} only"
+    if model is None:
+        return ""
+    if not is_tensor and 0 < model.num_layers < count:
+        return f"{count} stages need {count} layers: the model has {model.num_layers}"
+    for heads, title in ((model.num_heads, "head"), (model.num_kv_heads, "KV head")):
+        if is_tensor and model.num_heads and heads % count:
+            return f"{plural(heads, title)} cannot be divided among {count} ranks"
     return ""
 
 
@@ -168,12 +176,6 @@ def against_gpus(count: int, parts: str, shown: Callable[[str], Any], places: Pl
     if shown("gpu_layers") not in (AUTO, ALL):
         return "CPU offload uses one GPU only: set GPU layers to auto or all"
     return ""
-
-
-def _heads_of(model: ModelInfo | None) -> tuple[tuple[int, str], ...]:
-    if model is None or not model.num_heads:  # an engine that does not tell
-        return ()
-    return (model.num_heads, "head"), (model.num_kv_heads, "KV head")
 
 
 def _groups(count: int, threads: int, nodes: int) -> str:
@@ -242,25 +244,3 @@ def nowhere(shown: Callable[[str], Any], places: Places) -> str:
     """Why there is nothing to choose; "" where there is, or a number is to be taken back."""
     is_alone = shown("device") == CPU or places.gpus == 1
     return "requires 2 or more NVIDIA GPUs" if is_alone and shown(STAGES) == 1 else ""
-
-
-def pipeline_parallel_refusal(
-    shown: Callable[[str], Any], places: Places, model: ModelInfo | None
-) -> str:
-    """Why there cannot be as many stages as `shown` says, beside the other settings that it says;
-    "" where nothing is known against it: an architecture whose layers cannot be parted is told by
-    the engine."""
-    count, device = shown(STAGES), shown("device")
-    if count == 1:
-        return ""
-    if shown(RANKS) > 1:
-        return NOT_BOTH
-    if device == CPU:
-        return "pipeline parallelism requires NVIDIA GPUs; the device is cpu"
-    if reason := against_gpus(count, "stages", shown, places):
-        return reason
-    if shown("speculative_method") == "eagle3":
-        return "an EAGLE-3 head drafts for one stage only"
-    if model is not None and 0 < model.num_layers < count:
-        return f"{count} stages need {count} layers: the model has {model.num_layers}"
-    return ""
