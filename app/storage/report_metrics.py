@@ -52,7 +52,7 @@ def _value_at(report: EvaluationReport, path: str) -> float | None:
     found: Any = report
     for name in path.split("."):
         found = None if found is None else getattr(found, name)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def text_of(form: Form, value: float | None) -> str:
