@@ -43,3 +43,14 @@ def format_count(count: int) -> str:
             digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
             return f"{value:.{digits}f} {name}"
     return f"{count:,}"
+
+
+def format_value(value: object) -> str:
+    """The value of a setting: "auto", "on", "2.00 GiB", "4,096", "0.9"."""
+    if value is None:
+        return "auto"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int):
+        return format_bytes(value) if value >= 2**20 else f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else f"{value}"

@@ -125,7 +125,7 @@ def _connect_pages(app: Application) -> None:
     pages, window = app.pages, app.window
     pages.chat_page.composer.compare_requested.connect(app.compare.show)
     pages.chat_page.latency.popover.step_wanted.connect(app.views.show_step)
-    pages.server.requests_wanted.connect(app.views.show_requests)
+    pages.server.requests_wanted.connect(app.views.requests_dock.bring_to_front)
     for page in (pages.models_place, pages.quantize, pages.server):
         page.wants_front.connect(partial(window.show_widget, page))
     for begins_chat in (pages.models_place.chat_wanted, pages.quantize.model_chosen):

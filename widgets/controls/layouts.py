@@ -27,6 +27,7 @@ Part = QWidget | QLayout
 Item = Part | tuple[Part, int] | tuple[Part, int, Qt.AlignmentFlag] | int | None
 """A widget or layout, with its stretch factor and alignment; pixels; or STRETCH."""
 L = TypeVar("L", bound=QBoxLayout)
+W = TypeVar("W", bound=QWidget)
 Margins = tuple[int, int, int, int]
 NO_MARGINS: Margins = (0, 0, 0, 0)
 
@@ -67,6 +68,15 @@ def label(text: str = "", role: str = "") -> QLabel:
     made = QLabel(text)
     made.setProperty("role", role)
     return made
+
+
+def dressed(widget: W, name: str = "", tip: str = "", **properties: object) -> W:
+    """`widget` with an accessible name, a tooltip and properties of the stylesheet."""
+    widget.setAccessibleName(name)
+    widget.setToolTip(tip)
+    for key, value in properties.items():
+        widget.setProperty(key, value)
+    return widget
 
 
 def wrapped(role: str = "", text: str = "") -> QLabel:

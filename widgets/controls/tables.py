@@ -15,7 +15,7 @@ from PySide6.QtCore import (
 )
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView
 
-from widgets.theme.theme import theme_notifier
+from widgets.theme.theme import SPACE_2, figure_font, theme_notifier
 
 _FONT_CHANGES = (QEvent.Type.FontChange, QEvent.Type.StyleChange, QEvent.Type.Polish)
 
@@ -70,6 +70,21 @@ def dress_table(view: QTableView, name: str) -> None:
     header = view.horizontalHeader()
     header.setHighlightSections(False)
     header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+
+
+class SmallFigures(QObject):
+    """A table of small figures, its rows as high as they are, at every text size."""
+
+    def __init__(self, view: QTableView) -> None:
+        super().__init__(view)
+        self._view = view
+        self._fit()
+        theme_notifier().changed.connect(self._fit)
+
+    def _fit(self) -> None:
+        self._view.setFont(figure_font("small"))
+        height = self._view.fontMetrics().height() + SPACE_2
+        self._view.verticalHeader().setDefaultSectionSize(height)
 
 
 Index = QModelIndex | QPersistentModelIndex

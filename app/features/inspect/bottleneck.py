@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
@@ -11,12 +10,8 @@ from PySide6.QtWidgets import (
     QBoxLayout,
     QComboBox,
     QFrame,
-    QHBoxLayout,
     QLabel,
-    QPushButton,
-    QScrollArea,
     QStackedLayout,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -33,12 +28,13 @@ from app.features.inspect.step_breakdown import (
 from app.features.inspect.what_if_table import WhatIfTable, hint_of
 from engine.messages import PeaksMeasured
 from engine.snapshot import EngineSnapshot, Part, StepRecord
-from widgets.controls.frames import scroll_by_keys
+from widgets.controls.frames import scroll_area, scroll_by_keys
+from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import not_reported_text
 from widgets.plot.parts_bar import PartsBar
 from widgets.theme.fonts import scaled
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, theme_notifier
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4
 
 EMPTY_TEXT = "The step time breakdown appears with the first reply. Send a message."
 NO_MODEL = "Open a model and send a message to see the step time breakdown."
@@ -76,74 +72,41 @@ class BottleneckPanel(QFrame):
         self._shown_at = float("-inf")
         self._build()
         self._show_account()
-        theme_notifier().changed.connect(self._paint_factors)
 
     def _build(self) -> None:
-        self._empty = QLabel(NO_MODEL)
-        self._empty.setProperty("role", "small")
-        self._empty.setWordWrap(True)
-        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        content = QWidget()
-        content.setProperty("bare", True)
-        self._sides = QBoxLayout(QBoxLayout.Direction.LeftToRight, content)
-        self._sides.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
-        self._sides.setSpacing(SPACE_4)
+        self._empty = QLabel(NO_MODEL, wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
         self._left = self._make_left()
         self.table, self.why = WhatIfTable(), _wrapped()
         self.table.itemSelectionChanged.connect(self._show_why)
         self.table.applied.connect(self.applied)
-        right = QVBoxLayout()
-        right.setSpacing(SPACE_1)
-        right.addWidget(self.table, 1)
-        right.addWidget(self.why)
-        self._sides.addWidget(self._left)
-        self._sides.addLayout(right, 1)
-        self._area = QScrollArea()
-        self._area.setProperty("bare", True)
-        self._area.setAccessibleName("Step time breakdown")
-        self._area.setWidgetResizable(True)
-        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._area.setWidget(content)
+        right = vbox((self.table, 1), self.why, spacing=SPACE_1)
+        content, margins = QWidget(), (SPACE_3, 0, SPACE_3, SPACE_2)
+        self._sides = hbox(self._left, (right, 1), of=content, spacing=SPACE_4, margins=margins)
+        self._area = scroll_area(content, "Step time breakdown")
         scroll_by_keys(self._area)
         self._stack = QStackedLayout(self)
-        self._stack.addWidget(self._empty)
+        self._stack.addWidget(dressed(self._empty, role="small"))
         self._stack.addWidget(self._area)
 
     def _make_left(self) -> QWidget:
-        self.verdict = QLabel()
-        self.verdict.setProperty("role", "title")
-        self.verdict.setWordWrap(True)
+        self.verdict = dressed(QLabel(wordWrap=True), role="title")
         self.note = ElidedLine("text_muted")
         self.counted, self.peaks_line = _wrapped(), _wrapped()
-        self.chosen = QComboBox()
+        self.chosen = dressed(
+            QComboBox(), "Step filter", "Decode-only steps determine ITL, steps with prefill TTFT"
+        )
         self.chosen.addItems([kind.value.capitalize() for kind in Chosen])
-        self.chosen.setAccessibleName("Step filter")
-        self.chosen.setToolTip("Decode-only steps determine ITL, steps with prefill TTFT")
         self.chosen.currentIndexChanged.connect(lambda index: self._show_account())
         self.bar = PartsBar("Step time breakdown")
-        self.measure = QPushButton("Measure again")
-        self.measure.setToolTip(
-            "Measure peak memory bandwidth and compute (0.5 s, while the engine is idle)"
-        )
-        self.measure.clicked.connect(self._measure)
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_2)
-        head.addWidget(self.note, 1)
-        head.addWidget(self.chosen)
-        foot = QHBoxLayout()
-        foot.setSpacing(SPACE_2)
-        foot.addWidget(self.peaks_line, 1)
-        foot.addWidget(self.measure)
+        self.measure = button(
+            "Measure again", self._measure,
+            "Measure peak memory bandwidth and compute (0.5 s, while the engine is idle)",
+        )  # fmt: skip
         left = QWidget()
-        column = QVBoxLayout(left)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1)
-        column.addWidget(self.verdict)
-        column.addLayout(head)
-        column.addWidget(self.bar)
-        column.addWidget(self.counted)
-        column.addLayout(foot)
-        column.addStretch(1)
+        vbox(
+            self.verdict, hbox((self.note, 1), self.chosen), self.bar, self.counted,
+            hbox((self.peaks_line, 1), self.measure), STRETCH, of=left, spacing=SPACE_1,
+        )  # fmt: skip
         return left
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -189,36 +152,32 @@ class BottleneckPanel(QFrame):
             self._asked = False  # asked again when the engine rests
             self._why_not = f"Peaks not measured. {event.why_not}"
             self.peaks_line.setText(self._why_not)
-            self._show_account()
-            return
-        self._why_not = ""
-        self.model.peaks = event.peaks
+        else:
+            self._why_not = ""
+            self.model.peaks = event.peaks
         self._show_account()
 
     def open_model(self) -> None:
         """Reset for a new model."""
-        self.model.clear()
-        self._is_open, self._asked, self._is_idle = True, False, False
-        self._is_measuring, self._why_not, self._not_reported = False, "", ""
+        self._is_measuring, self._why_not = False, ""
         self._shown_at = float("-inf")
         self.peaks_line.setText("")
-        self._show_account()
+        self._reset(is_open=True)
 
     def close_model(self) -> None:
         """No model is loaded."""
+        self._reset(is_open=False)
+
+    def _reset(self, *, is_open: bool) -> None:
         self.model.clear()
-        self._is_open, self._asked, self._is_idle, self._not_reported = False, False, False, ""
+        self._is_open, self._asked, self._is_idle, self._not_reported = is_open, False, False, ""
         self._show_account()
 
     def set_recorded(self) -> None:
         """Show a recording: measuring and applying are off."""
         self._is_live = False
         self.measure.hide()
-        self.set_refuse(lambda name, value: RECORDED)
-
-    def set_refuse(self, refuse: Callable[[str, Any], str]) -> None:
-        """`refuse(setting, value)`: why it cannot be set now; "" where it can."""
-        self.table.refuse = refuse
+        self.table.refuse = lambda name, value: RECORDED
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -261,13 +220,13 @@ class BottleneckPanel(QFrame):
             self._stack.setCurrentWidget(self._empty)
             return
         self._stack.setCurrentWidget(self._area)
+        self.table.show_ceilings(account.ceilings if account else (), self._config)
+        self._show_why()
         if account is None:
             self.verdict.setText(NOT_THERE)
             self.note.set_text("")
             self.counted.setText("")
             self.bar.show_parts([])
-            self.table.show_ceilings((), self._config)
-            self._show_why()
             return
         self.verdict.setText(account.verdict[:1].upper() + account.verdict[1:])
         self.note.set_text(
@@ -278,8 +237,6 @@ class BottleneckPanel(QFrame):
             self.peaks_line.setText(peaks_words(self.model.peaks, account.speed))
         self.bar.show_parts(parts_of(account.split))
         self.counted.setText(counted_words(account))
-        self.table.show_ceilings(account.ceilings, self._config)
-        self._show_why()
 
     def _show_why(self) -> None:
         self.why.setText(self.table.why())
@@ -293,12 +250,6 @@ class BottleneckPanel(QFrame):
             return (self._why_not or NO_PEAKS) if self._is_live else NOT_RECORDED
         return EMPTY_TEXT
 
-    def _paint_factors(self) -> None:
-        self.table.paint_factors()
-
 
 def _wrapped() -> QLabel:
-    label = QLabel()
-    label.setProperty("role", "small")
-    label.setWordWrap(True)
-    return label
+    return dressed(QLabel(wordWrap=True), role="small")

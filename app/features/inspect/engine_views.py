@@ -53,13 +53,6 @@ class EngineViews(QObject):
         self.speculation_dock = CardDock("Speculation", "speculation", self.speculation)
         self.bottleneck_dock = CardDock("Bottleneck", "bottleneck", self.bottleneck)
         self.memory_dock = CardDock("Memory", "memory", self.memory)
-        views = (
-            self.kv_blocks, self.timeline, self.requests, self.speculation, self.bottleneck,
-            self.memory,
-        )  # fmt: skip
-        for view in views:
-            # docks that lie behind each other are as high as the highest: the page comes first
-            view.setMinimumHeight(LEAST_HEIGHT)
         self.docks = (
             (self.blocks_dock, "Ctrl+Shift+B"),
             (self.timeline_dock, "Ctrl+Shift+T"),
@@ -68,6 +61,12 @@ class EngineViews(QObject):
             (self.bottleneck_dock, "Ctrl+Shift+W"),
             (self.memory_dock, "Ctrl+Shift+M"),
         )
+        for view in (
+            self.kv_blocks, self.timeline, self.requests, self.speculation, self.bottleneck,
+            self.memory,
+        ):  # fmt: skip
+            # docks that lie behind each other are as high as the highest: the page comes first
+            view.setMinimumHeight(LEAST_HEIGHT)
         self.kv_blocks.details_wanted.connect(bridge.inspect_block)
         self.requests.abort_requested.connect(bridge.abort)
         self.requests.blocks_wanted.connect(self.show_blocks_of)
@@ -84,12 +83,11 @@ class EngineViews(QObject):
         self.kv_blocks.name = self.latency.name = name_of
         self.timeline.set_names(name_of)
         self.requests.set_names(name_of)
-        self.bottleneck.set_refuse(refuse)
+        self.bottleneck.table.refuse = refuse
 
     def show_blocks_of(self, request_id: str) -> None:
         """Highlight a request's blocks in the map, and show the map."""
-        self.blocks_dock.show()
-        self.blocks_dock.raise_()
+        self.blocks_dock.bring_to_front()
         self.kv_blocks.map.choose(request_id)
 
     def show_latency_of(self, request_id: str) -> None:
@@ -101,27 +99,19 @@ class EngineViews(QObject):
         self.latency.show_latency(latency, f"“{name}”")
         self.latency.toggle_at(self.requests.latency_button)
 
-    def show_requests(self) -> None:
-        """Show the requests."""
-        self.requests_dock.show()
-        self.requests_dock.raise_()
-
     def steps_between(self, start: float, end: float) -> list[StepRecord]:
         """The timeline's steps within a time range."""
         return self.timeline.view.history.between(start, end)
 
     def show_step(self, index: int) -> None:
         """Point at a step in the timeline, and show the timeline."""
-        self.timeline_dock.show()
-        self.timeline_dock.raise_()
+        self.timeline_dock.bring_to_front()
         self.timeline.show_step(index)
 
     def clear(self) -> None:
         """Reset every view."""
         self._on_state(EngineState.EMPTY)
-        self.timeline.clear()
-        self.requests.clear()
-        self.latency.hide()
+        self._forget_requests()
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self.kv_blocks.update_snapshot(snapshot)
@@ -144,9 +134,12 @@ class EngineViews(QObject):
             self.memory.clear()
 
     def _on_loaded(self, event: messages.Loaded) -> None:
-        self.timeline.clear()
-        self.requests.clear()
-        self.latency.hide()
+        self._forget_requests()
         self.speculation.clear()
         self.bottleneck.open_model()
         self.memory.clear()
+
+    def _forget_requests(self) -> None:
+        self.timeline.clear()
+        self.requests.clear()
+        self.latency.hide()

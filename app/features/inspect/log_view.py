@@ -8,9 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from PySide6.QtCore import (
-    QAbstractTableModel,
     QModelIndex,
-    QPersistentModelIndex,
     QSortFilterProxyModel,
     Qt,
     Signal,
@@ -20,7 +18,6 @@ from PySide6.QtWidgets import (
     QAbstractItemView,
     QComboBox,
     QFrame,
-    QHBoxLayout,
     QHeaderView,
     QLabel,
     QLineEdit,
@@ -28,40 +25,32 @@ from PySide6.QtWidgets import (
     QPushButton,
     QStackedLayout,
     QTableView,
-    QVBoxLayout,
     QWidget,
 )
 
 from app.log import MAX_LINES, LogKeeper, LogLine
+from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
-from widgets.controls.tables import FittedColumns, dress_table
-from widgets.theme.theme import (
-    SPACE_1,
-    SPACE_2,
-    SPACE_3,
-    figure_font,
-    mono_font,
-    theme,
-    theme_notifier,
-)
+from widgets.controls.tables import FittedColumns, Index, RowTable, SmallFigures, dress_table
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, mono_font, theme
 
 EMPTY_TEXT = "The log is empty. It records models, settings and errors."
 NO_MATCH = "No matching lines. Change the level or the filter."
 LEVELS = (("All levels", logging.NOTSET), ("Warnings and errors", logging.WARNING),
           ("Errors", logging.ERROR))  # fmt: skip
-_COLUMNS = ("Time", "Level", "Source", "Message")
 _SAMPLES = ("00:00:00.000", "CRITICAL", "app.features.models.session")
 _COLORS = {logging.WARNING: "warning", logging.ERROR: "danger", logging.CRITICAL: "danger"}
 _DETAILS_HEIGHT = 110
-Index = QModelIndex | QPersistentModelIndex
 
 
-class LogModel(QAbstractTableModel):
+class LogModel(RowTable[LogLine]):
     """The last `MAX_LINES` lines, newest last."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[LogLine] = []
+    HEADINGS = ("Time", "Level", "Source", "Message")
+
+    @property
+    def lines(self) -> list[LogLine]:
+        return self._rows
 
     def add(self, lines: Sequence[LogLine]) -> None:
         too_many = min(len(self.lines), max(0, len(self.lines) + len(lines) - MAX_LINES))
@@ -72,21 +61,8 @@ class LogModel(QAbstractTableModel):
         if lines:
             first = len(self.lines)
             self.beginInsertRows(QModelIndex(), first, first + len(lines) - 1)
-            self.lines += lines
+            self._rows += lines
             self.endInsertRows()
-
-    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own default
-        return 0 if parent.isValid() else len(self.lines)
-
-    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008
-        return 0 if parent.isValid() else len(_COLUMNS)
-
-    def headerData(
-        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
-    ) -> Any:
-        if role == Qt.ItemDataRole.DisplayRole and orientation is Qt.Orientation.Horizontal:
-            return _COLUMNS[section]
-        return None
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         if not index.isValid():
@@ -97,7 +73,7 @@ class LogModel(QAbstractTableModel):
         if role == Qt.ItemDataRole.ForegroundRole and index.column() == 1:
             color = _COLORS.get(line.level)
             return theme().color(color) if color else None
-        if role == Qt.ItemDataRole.ToolTipRole and index.column() == len(_COLUMNS) - 1:
+        if role == Qt.ItemDataRole.ToolTipRole and index.column() == len(self.HEADINGS) - 1:
             return line.text
         return None
 
@@ -140,55 +116,40 @@ class LogPanel(QFrame):
         self._take()
 
     def _build(self) -> None:
-        self.level = QComboBox()
+        self.level = dressed(QComboBox(), "Level filter", "Level filter")
         self.level.addItems([text for text, _ in LEVELS])
-        self.level.setAccessibleName("Level filter")
-        self.level.setToolTip("Level filter")
-        self.text = QLineEdit()
-        self.text.setPlaceholderText("Filter by text")
-        self.text.setAccessibleName("Filter by text")
-        self.text.setToolTip("Show lines that contain all of these words")
-        self.text.setClearButtonEnabled(True)
         self.level.currentIndexChanged.connect(lambda index: self._choose())
+        self.text = dressed(
+            QLineEdit(), "Filter by text", "Show lines that contain all of these words"
+        )
+        self.text.setPlaceholderText("Filter by text")
+        self.text.setClearButtonEnabled(True)
         self.text.textChanged.connect(lambda text: self._choose())
         self.note = ElidedLine("text_muted")
-        self.copy = QPushButton("Copy")
-        self.copy.setToolTip("Copy the selected lines, or all visible lines (Ctrl+C)")
-        self.copy.clicked.connect(self.copy_lines)
-        self.follow = QPushButton("Follow")
+        self.copy = button(
+            "Copy", self.copy_lines, "Copy the selected lines, or all visible lines (Ctrl+C)"
+        )
+        self.follow = dressed(QPushButton("Follow"), tip="Scroll to new lines")
         self.follow.setCheckable(True)
         self.follow.setChecked(True)
-        self.follow.setToolTip("Scroll to new lines")
         self.follow.toggled.connect(lambda on: self._scroll() if on else None)
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_2)
-        head.addWidget(self.level)
-        head.addWidget(self.text, 1)
-        head.addWidget(self.note, 1)
-        head.addWidget(self.follow)
-        head.addWidget(self.copy)
         self.table = _LogTable(self.shown, self.copy_lines)
         self.table.selectionModel().selectionChanged.connect(lambda *_: self._show_details())
-        self.details = QPlainTextEdit()
+        self.details = dressed(QPlainTextEdit(), "Selected line")
         self.details.setReadOnly(True)
-        self.details.setAccessibleName("Selected line")
         self.details.setFont(mono_font("small"))
         self.details.setMaximumHeight(_DETAILS_HEIGHT)
         self.details.hide()
-        self._empty = QLabel(EMPTY_TEXT)
-        self._empty.setProperty("role", "small")
-        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self._empty.setWordWrap(True)
+        self._empty = QLabel(EMPTY_TEXT, alignment=Qt.AlignmentFlag.AlignCenter, wordWrap=True)
         stage = QWidget()
         self._stack = QStackedLayout(stage)
-        self._stack.addWidget(self._empty)
+        self._stack.addWidget(dressed(self._empty, role="small"))
         self._stack.addWidget(self.table)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
-        column.setSpacing(SPACE_1)
-        column.addLayout(head)
-        column.addWidget(stage, 1)
-        column.addWidget(self.details)
+        vbox(
+            hbox(self.level, (self.text, 1), (self.note, 1), self.follow, self.copy),
+            (stage, 1), self.details,
+            of=self, spacing=SPACE_1, margins=(SPACE_3, 0, SPACE_3, SPACE_2),
+        )  # fmt: skip
 
     # Feeding -----------------------------------------------------------------------------------
 
@@ -258,13 +219,8 @@ class _LogTable(QTableView):
         header = self.horizontalHeader()
         header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
         header.setStretchLastSection(True)
-        self._take_fonts()
-        theme_notifier().changed.connect(self._take_fonts)
+        SmallFigures(self)
         FittedColumns(header, self._widths)
-
-    def _take_fonts(self) -> None:
-        self.setFont(figure_font("small"))
-        self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
 
     def _widths(self) -> dict[int, int]:
         advance = self.fontMetrics().horizontalAdvance

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QScrollArea, QStackedLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QStackedLayout, QWidget
 
-from app.features.inspect.memory_breakdown import Compared, InRam, MemoryAccount, MemoryFigures
+from app.features.inspect.memory_breakdown import (
+    Compared,
+    MemoryAccount,
+    MemoryFigures,
+    is_on_gpu,
+)
 from app.units import format_bytes
+from engine.numerics.kv_dtype import kv_words
 from engine.snapshot import EngineSnapshot, GpuFigures, undivided
 from engine.snapshot import Part as SnapshotPart
-from widgets.controls.frames import scroll_by_keys
+from widgets.controls.frames import scroll_area, scroll_by_keys
+from widgets.controls.layouts import STRETCH, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import not_reported_text
 from widgets.plot.parts_bar import Part, PartsBar
@@ -21,7 +28,6 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_6
 EMPTY_TEXT = "Open a model to see its predicted and measured memory."
 _INTERVAL_S = 0.5
 _SIDE_BY_SIDE = 680  # pixels
-_NOT_YET = "pending"
 _PROGRAM = "Program and libraries"
 _TIPS = {
     "Weights": "measured: tensors of the loaded model",
@@ -48,54 +54,33 @@ class MemoryPanel(QFrame):
         self.model = MemoryAccount()
         self._gpus: tuple[GpuFigures, ...] = ()
         self._shown_at = float("-inf")
-        self._empty = QLabel(EMPTY_TEXT)
-        self._empty.setProperty("role", "small")
-        self._empty.setWordWrap(True)
-        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._empty = QLabel(EMPTY_TEXT, wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
         self.plan = PartsBar("Model memory", ("predicted", "measured", "error"))
         self.machine = PartsBar("Machine memory", ("now",))
         self.cache_line, self.error_line = ElidedLine("text_muted"), ElidedLine()
         self.machine_line = ElidedLine("text_muted")
         self.gpu_title, self.gpu_line = _title("GPU", SPACE_2), ElidedLine("text_muted")
         self.gpus = PartsBar("GPU memory", ("used", "this process", ""))
-        content = QWidget()
-        content.setProperty("bare", True)
-        self._sides = QBoxLayout(QBoxLayout.Direction.LeftToRight, content)
-        self._sides.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
-        self._sides.setSpacing(SPACE_6)
         self._plan_title, self._ram_title = _title("Model"), _title("In RAM", SPACE_2)
         self.ram = PartsBar("Model memory in RAM", ("predicted", "measured", "error"))
         self.ram_line, self.ram_cache_line = ElidedLine("text_muted"), ElidedLine("text_muted")
-        self._add(
-            self._plan_title, self.plan, self.error_line, self.cache_line, self._ram_title,
-            self.ram, self.ram_cache_line, self.ram_line,
-        )  # fmt: skip
         self._machine_title = _title("Machine")
-        self._add(
-            self._machine_title, self.machine, self.machine_line, self.gpu_title, self.gpus,
-            self.gpu_line,
+        model = vbox(
+            self._plan_title, self.plan, self.error_line, self.cache_line, self._ram_title,
+            self.ram, self.ram_cache_line, self.ram_line, STRETCH, spacing=SPACE_1,
         )  # fmt: skip
-        self._area = QScrollArea()
-        self._area.setProperty("bare", True)
-        self._area.setAccessibleName("Memory")
-        self._area.setWidgetResizable(True)
-        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._area.setWidget(content)
+        machine = vbox(
+            self._machine_title, self.machine, self.machine_line, self.gpu_title, self.gpus,
+            self.gpu_line, STRETCH, spacing=SPACE_1,
+        )  # fmt: skip
+        content, margins = QWidget(), (SPACE_3, 0, SPACE_3, SPACE_2)
+        self._sides = hbox((model, 1), (machine, 1), of=content, spacing=SPACE_6, margins=margins)
+        self._area = scroll_area(content, "Memory")
         scroll_by_keys(self._area)
         self._stack = QStackedLayout(self)
-        self._stack.addWidget(self._empty)
+        self._stack.addWidget(dressed(self._empty, role="small"))
         self._stack.addWidget(self._area)
         self._show_gpus()
-
-    def _add(self, *widgets: QWidget) -> None:
-        side = QWidget()
-        column = QBoxLayout(QBoxLayout.Direction.TopToBottom, side)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1)
-        for widget in widgets:
-            column.addWidget(widget)
-        column.addStretch(1)
-        self._sides.addWidget(side, 1)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -149,34 +134,37 @@ class MemoryPanel(QFrame):
         self.error_line.set_text(_error_words(figures))
         self.cache_line.set_text(_cache_words(figures))
         self._show_ram(figures)
-        self._machine_title.setText(figures.place)
+        memory, device = figures.memory, figures.model.device
+        place = f"GPU ({device})" if is_on_gpu(figures.model) else "Machine"
+        self._machine_title.setText(place)
         self.machine.show_parts(_machine_parts(figures))
         self.machine_line.set_text(
-            f"Engine limit {format_bytes(figures.limit)} of {format_bytes(figures.total)}; "
-            f"{format_bytes(figures.free_at_load)} free at load"
+            f"Engine limit {format_bytes(memory.plan.limit)} of {format_bytes(memory.total)}; "
+            f"{format_bytes(memory.plan.free)} free at load"
         )
 
     def _show_ram(self, figures: MemoryFigures) -> None:
         """The CPU-offloaded part of the model."""
-        ram = figures.in_ram
+        memory, plan, model = figures.memory, figures.memory.plan, figures.model
         for widget in (self._ram_title, self.ram, self.ram_line, self.ram_cache_line):
-            widget.setVisible(ram is not None)
+            widget.setVisible(plan.host_layers > 0)
         title = "Model"
-        if figures.num_gpus > 1:
-            title = f"Model on {figures.device}, one of {figures.num_gpus} GPUs"
-        if ram is not None:
-            own = ram.num_layers - ram.layers
-            title = f"Model on {figures.device}, {own} of {ram.num_layers} layers"
-            layers = "1 layer" if ram.layers == 1 else f"{ram.layers} layers"
+        if model.num_gpus > 1:
+            title = f"Model on {model.device}, one of {model.num_gpus} GPUs"
+        if plan.host_layers:
+            own = model.num_layers - plan.host_layers
+            title = f"Model on {model.device}, {own} of {model.num_layers} layers"
+            layers = "1 layer" if plan.host_layers == 1 else f"{plan.host_layers} layers"
             self._ram_title.setText(f"CPU offload, {layers}")
-            self.ram.show_parts(_ram_parts(ram))
-            self.ram_cache_line.set_text(
-                f"KV cache in RAM: {format_bytes(ram.kv_used)} used · "
-                f"{format_bytes(ram.kv_cached)} cached"
+            self.ram.show_parts(_ram_parts(figures))
+            used, cached = (  # each block has a part in both
+                format_bytes(size // max(1, plan.bytes_per_block) * plan.host_bytes_per_block)
+                for size in (memory.kv_used, memory.kv_cached)
             )
+            self.ram_cache_line.set_text(f"KV cache in RAM: {used} used · {cached} cached")
             self.ram_line.set_text(
-                f"Engine limit {format_bytes(ram.limit)} of RAM; "
-                f"{format_bytes(ram.free_at_load)} free at load"
+                f"Engine limit {format_bytes(plan.host_limit)} of RAM; "
+                f"{format_bytes(plan.host_free)} free at load"
             )
         self._plan_title.setText(title)
 
@@ -197,41 +185,38 @@ def _title(text: str, above: int = 0) -> QLabel:
 
 
 def _plan_parts(figures: MemoryFigures) -> list[Part]:
-    rows = (
+    return _compared_parts(
         ("Weights", "weights", figures.weights),
         ("KV cache", "kv_used", figures.kv_cache),
         ("Activations", "other", figures.activations),
         ("Sum", "", figures.sum),
-    )
-    sizes = [size for _, _, row in rows for size in (row.predicted, row.measured or 0)]
-    unit = _Unit(max(sizes))
+        tips=_TIPS, unmeasured="pending",
+    )  # fmt: skip
+
+
+def _ram_parts(figures: MemoryFigures) -> list[Part]:
+    memory, plan = figures.memory, figures.memory.plan
+    return _compared_parts(
+        ("Weights", "weights", Compared(plan.host_weights, memory.host_weights)),
+        ("KV cache", "kv_used", Compared(plan.host_kv_cache, memory.host_kv_cache)),
+        ("Activations", "other", Compared(plan.host_activations, None)),
+        tips=_RAM_TIPS, unmeasured="–",
+    )  # fmt: skip
+
+
+def _compared_parts(
+    *rows: tuple[str, str, Compared], tips: Mapping[str, str], unmeasured: str
+) -> list[Part]:
+    unit = _Unit(max(size for _, _, row in rows for size in (row.predicted, row.measured or 0)))
     whole = max(1, sum(_measured_or_predicted(row) for _, color, row in rows if color))
-    return [
-        Part(
-            label, color, _measured_or_predicted(row) / whole,
-            (unit.text(row.predicted), unit.text(row.measured), _error_text(row)),
-            _TIPS.get(label, ""),
-        )
-        for label, color, row in rows
-    ]  # fmt: skip
-
-
-def _ram_parts(ram: InRam) -> list[Part]:
-    rows = (
-        ("Weights", "weights", ram.weights),
-        ("KV cache", "kv_used", ram.kv_cache),
-        ("Activations", "other", Compared(ram.activations, None)),
-    )
-    unit = _Unit(max(row.predicted for _, _, row in rows))
-    whole = max(1, sum(_measured_or_predicted(row) for _, _, row in rows))
     return [
         Part(
             label, color, _measured_or_predicted(row) / whole,
             (
                 unit.text(row.predicted),
-                "–" if row.measured is None else unit.text(row.measured), _error_text(row),
+                unmeasured if row.measured is None else unit.text(row.measured), _error_text(row),
             ),
-            _RAM_TIPS[label],
+            tips.get(label, ""),
         )
         for label, color, row in rows
     ]  # fmt: skip
@@ -246,11 +231,12 @@ def _machine_parts(figures: MemoryFigures) -> list[Part]:
         ("Weights, KV cache and activations", "weights", figures.engine),
         (_PROGRAM, "other", figures.program),
         ("Other programs", "preempted", figures.others),
-        ("Free", "free", figures.free),
+        ("Free", "free", figures.memory.free),
     )
-    unit = _Unit(figures.total)
+    total = figures.memory.total
+    unit = _Unit(total)
     return [
-        Part(label, color, size / max(1, figures.total), (unit.text(size),), _TIPS.get(label, ""))
+        Part(label, color, size / max(1, total), (unit.text(size),), _TIPS.get(label, ""))
         for label, color, size in rows
     ]
 
@@ -287,13 +273,14 @@ def _error_words(figures: MemoryFigures) -> str:
 
 
 def _cache_words(figures: MemoryFigures) -> str:
-    size = figures.kv_cache.measured or 0
-    free = max(0, size - figures.kv_used - figures.kv_cached)
-    name = f" ({figures.kv_words})" if figures.kv_words else ""
+    memory, plan = figures.memory, figures.memory.plan
+    free = max(0, memory.kv_cache - memory.kv_used - memory.kv_cached)
+    stored = kv_words(plan.key_dtype, plan.value_dtype)
+    name = f" ({stored})" if stored else ""
     words = [
-        f"KV cache{name} now: {format_bytes(figures.kv_used)} used",
-        f"{format_bytes(figures.kv_cached)} cached", f"{format_bytes(free)} free",
-        f"{format_bytes(figures.wasted)} unused in partly filled blocks",
+        f"KV cache{name} now: {format_bytes(memory.kv_used)} used",
+        f"{format_bytes(memory.kv_cached)} cached", f"{format_bytes(free)} free",
+        f"{format_bytes(memory.wasted)} unused in partly filled blocks",
         f"{format_bytes(figures.untouched)} not yet touched",
     ]  # fmt: skip
     return " · ".join(words)
@@ -309,5 +296,5 @@ class _Unit:
     def __init__(self, largest: int) -> None:
         self._factor, self._name = (2**30, "GiB") if largest >= 2**30 else (2**20, "MiB")
 
-    def text(self, size: int | None) -> str:
-        return _NOT_YET if size is None else f"{size / self._factor:,.2f} {self._name}"
+    def text(self, size: int) -> str:
+        return f"{size / self._factor:,.2f} {self._name}"

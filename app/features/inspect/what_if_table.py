@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from PySide6.QtCore import Qt, Signal
@@ -15,9 +16,12 @@ from PySide6.QtWidgets import (
     QTableWidgetItem,
 )
 
+from app.units import format_value
 from engine.config import SETTINGS, Change
 from engine.telemetry.what_if import DRAFT_LENGTH, WORTH, SpeedupBound
-from widgets.theme.theme import SPACE_2, figure_font, theme, theme_notifier
+from widgets.controls import layouts
+from widgets.controls.tables import SmallFigures, dress_table
+from widgets.theme.theme import theme, theme_notifier
 
 ENABLED, NO_GAIN, UNSUPPORTED = "Enabled", "No gain", "Not supported"
 _COSTS = {
@@ -39,7 +43,8 @@ class WhatIf(NamedTuple):
         """Tooltip of the button."""
         order = list(Change)
         cost = max((SETTINGS[name].change for name in self.changes), key=order.index)
-        values = ", ".join(f"{SETTINGS[n].label} {_value(v)}" for n, v in self.changes.items())
+        changes = self.changes.items()
+        values = ", ".join(f"{SETTINGS[name].label} {format_value(v)}" for name, v in changes)
         return f"Set {values}. {_COSTS[cost]}. You can undo this."
 
 
@@ -58,16 +63,13 @@ def what_if(one: SpeedupBound, config: Any, refuse: Callable[[str, Any], str]) -
     return found
 
 
-def _weights(one: SpeedupBound, config: Any) -> WhatIf:
-    if config.quantization == one.value:
-        return WhatIf({}, ENABLED, f"Weights are already {one.value}.")
-    return WhatIf({"quantization": one.value})
-
-
-def _kv(one: SpeedupBound, config: Any) -> WhatIf:
-    if config.kv_cache_dtype == "int8":
-        return WhatIf({}, ENABLED, "The KV cache is already int8.")
-    return WhatIf({"kv_cache_dtype": "int8"})
+def _precision(one: SpeedupBound, config: Any) -> WhatIf:
+    is_kv = one.setting == "kv_cache_dtype"
+    wanted = "int8" if is_kv else one.value
+    if getattr(config, one.setting) == wanted:
+        what = "The KV cache is" if is_kv else "Weights are"
+        return WhatIf({}, ENABLED, f"{what} already {wanted}.")
+    return WhatIf({one.setting: wanted})
 
 
 def _batch_slots(one: SpeedupBound, config: Any) -> WhatIf:
@@ -103,19 +105,13 @@ def _drafts(one: SpeedupBound, config: Any) -> WhatIf:
 
 
 _CHANGES: Mapping[str, Callable[[SpeedupBound, Any], WhatIf]] = {
-    "quantization": _weights,
-    "kv_cache_dtype": _kv,
+    "quantization": _precision,
+    "kv_cache_dtype": _precision,
     "max_num_seqs": _batch_slots,
     "enable_prefix_caching": _prefixes,
     "max_num_batched_tokens": _budget,
     "speculative_method": _drafts,
 }
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:,}" if isinstance(value, int) else f"{value}"
 
 
 CHOOSE = "Select a setting to see how its potential gain was derived."
@@ -134,29 +130,17 @@ class WhatIfTable(QTableWidget):
         self._ceilings: tuple[SpeedupBound, ...] = ()
         self._what_ifs: list[WhatIf] = []
         self.refuse: Callable[[str, Any], str] = lambda name, value: NO_WINDOW
-        self.setAccessibleName("Potential gain per setting")
+        """`refuse(setting, value)`: why it cannot be set now; "" where it can."""
+        dress_table(self, "Potential gain per setting")
+        SmallFigures(self)
         self.setHorizontalHeaderLabels(_COLUMNS)
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.setProperty("padded", True)
-        self.setShowGrid(False)
-        self.setTabKeyNavigation(False)
-        self.setWordWrap(False)
         self.setMinimumHeight(96)
-        self.verticalHeader().hide()
         header = self.horizontalHeader()
-        header.setHighlightSections(False)
         header.setStretchLastSection(True)
-        header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         for column in range(_WHY):
             header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
-        self._take_fonts()
-        theme_notifier().changed.connect(self._take_fonts)
-
-    def _take_fonts(self) -> None:
-        self.setFont(figure_font("small"))
-        self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
+        theme_notifier().changed.connect(self.paint_factors)
 
     def show_ceilings(self, ceilings: tuple[SpeedupBound, ...], config: Any) -> None:
         """`config`: of the engine; settings that it lacks are not supported."""
@@ -182,13 +166,10 @@ class WhatIfTable(QTableWidget):
                 self.removeCellWidget(row, _APPLY)
             return
         if not isinstance(button, QPushButton):
-            button = QPushButton("Apply")
-            button.setProperty("kind", "link")
+            button = layouts.button("Apply", partial(self._apply, row), kind="link")
             button.setCursor(Qt.CursorShape.PointingHandCursor)
-            button.clicked.connect(lambda _=False, row=row: self._apply(row))
             self.setCellWidget(row, _APPLY, button)
-        button.setToolTip(found.text)
-        button.setAccessibleName(f"Apply {one.label} {one.value}")
+        layouts.dressed(button, f"Apply {one.label} {one.value}", found.text)
 
     def _apply(self, row: int) -> None:
         if row < len(self._what_ifs) and not self._what_ifs[row].refusal:

@@ -8,9 +8,9 @@ from typing import Any
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableWidget, QTableWidgetItem
 
 from app.features.recording.file import Recording
-from app.units import format_bytes
+from app.units import format_bytes, format_value
 from engine.config import SETTINGS
-from widgets.theme.theme import SPACE_2, figure_font, theme_notifier
+from widgets.controls.tables import SmallFigures, dress_table
 
 
 class AboutTable(QTableWidget):
@@ -20,24 +20,16 @@ class AboutTable(QTableWidget):
         super().__init__(0, 2)
         self._config: Any = None
         self._about = _rows_of(recording.about)
-        self.setAccessibleName("Settings, machine and versions of the recording")
-        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setShowGrid(False)
-        self.setTabKeyNavigation(False)
+        dress_table(self, "Settings, machine and versions of the recording")
+        SmallFigures(self)
+        self.setProperty("padded", False)
         self.setProperty("bare", True)
-        self.horizontalHeader().hide()
-        self.horizontalHeader().setStretchLastSection(True)
-        modes = QHeaderView.ResizeMode
-        self.horizontalHeader().setSectionResizeMode(0, modes.ResizeToContents)
-        self.verticalHeader().hide()
-        self._take_fonts()
-        theme_notifier().changed.connect(self._take_fonts)
+        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        header = self.horizontalHeader()
+        header.hide()
+        header.setStretchLastSection(True)
+        header.setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
         self._fill()
-
-    def _take_fonts(self) -> None:
-        self.setFont(figure_font("small"))
-        self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
 
     def show_config(self, config: Any) -> None:
         if config != self._config:
@@ -52,13 +44,17 @@ class AboutTable(QTableWidget):
             (setting.label, getattr(self._config, name), getattr(config, name))
             for name, setting in SETTINGS.items()
         )
-        return ", ".join(f"{label} {_value(a)} → {_value(b)}" for label, a, b in pairs if a != b)
+        return ", ".join(
+            f"{label} {format_value(before)} → {format_value(now)}"
+            for label, before, now in pairs
+            if before != now
+        )
 
     def _fill(self) -> None:
-        rows = [*self._about]
+        rows = self._about
         if self._config is not None:
-            settings = [(SETTINGS[n].label, _value(getattr(self._config, n))) for n in SETTINGS]
-            rows = [*settings, *rows]
+            values = [(one.label, getattr(self._config, name)) for name, one in SETTINGS.items()]
+            rows = [*((label, format_value(value)) for label, value in values), *rows]
         self.setRowCount(len(rows))
         for row, texts in enumerate(rows):
             for column, text in enumerate(texts):
@@ -78,11 +74,3 @@ def _rows_of(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     if isinstance(versions, dict):
         rows += [(str(name), str(value)) for name, value in versions.items()]
     return rows
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "auto"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:,}" if isinstance(value, int) else str(value)

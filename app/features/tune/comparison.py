@@ -95,7 +95,6 @@ LITTLE_PERCENT = 3.0
 """Smaller changes are neutral."""
 NOTHING = "–"
 
-
 BETTER = {"ttft": -1, "itl": -1, "output": 1, "kv_usage": 0}
 """The compared metrics: -1 lower is better, 1 higher is better, 0 neutral."""
 
@@ -165,6 +164,15 @@ def change_text(percent: float | None) -> str:
     return f"{MINUS if percent < 0 else '+'}{text} %"
 
 
+def values_of(row: Row) -> tuple[str, ...]:
+    """p50 of A and B, change, p99 of A and B, change, samples of A and B."""
+    return (
+        value_text(row.a.p50), value_text(row.b.p50), change_text(row.p50_change),
+        value_text(row.a.p99), value_text(row.b.p99), change_text(row.p99_change),
+        number(row.a.num_samples, 0), number(row.b.num_samples, 0),
+    )  # fmt: skip
+
+
 def tone(metric: Metric, percent: float | None) -> str:
     """Text role: "better", "worse" or ""."""
     better = BETTER[metric.key]
@@ -187,12 +195,11 @@ def as_text(rows: Sequence[Row], a: TimeRange, b: TimeRange) -> str:
     """The comparison as tab-separated text."""
     head = ("metric", "unit", "A p50", "B p50", "change", "A p99", "B p99", "change", "A n", "B n")
     lines = [f"A {a.seconds:.1f} s, B {b.seconds:.1f} s", "\t".join(head)]
-    for row in rows:
-        cells = (
-            row.metric.title, row.metric.unit,
-            value_text(row.a.p50), value_text(row.b.p50), change_text(row.p50_change),
-            value_text(row.a.p99), value_text(row.b.p99), change_text(row.p99_change),
-            str(row.a.num_samples), str(row.b.num_samples),
-        )  # fmt: skip
-        lines.append("\t".join(cells))
+    lines += [
+        "\t".join(
+            (row.metric.title, row.metric.unit, *values_of(row)[:6],
+             str(row.a.num_samples), str(row.b.num_samples))
+        )
+        for row in rows
+    ]  # fmt: skip
     return "\n".join(lines) + "\n"

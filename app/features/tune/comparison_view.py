@@ -12,16 +12,7 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QFont, QGuiApplication, QShowEvent
-from PySide6.QtWidgets import (
-    QComboBox,
-    QFrame,
-    QGridLayout,
-    QHBoxLayout,
-    QLabel,
-    QPushButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QComboBox, QFrame, QGridLayout, QLabel, QWidget
 
 from app.features.tune.comparison import (
     BETTER,
@@ -31,17 +22,18 @@ from app.features.tune.comparison import (
     TuneHistory,
     around,
     as_text,
-    change_text,
     compare,
     in_brief,
     tone,
     value_text,
+    values_of,
 )
 from engine.snapshot.metrics import METRICS, Metric
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.plot.marks import MarkLog, Span, SpanLog
-from widgets.plot.series import FEWEST_FOR_P99, Mark, MarkKind, number
+from widgets.plot.series import FEWEST_FOR_P99, Mark, MarkKind
 from widgets.theme.theme import (
     SPACE_1,
     SPACE_2,
@@ -52,16 +44,12 @@ from widgets.theme.theme import (
     theme_notifier,
 )
 
-_GROUPS = (("p50", 3), ("p99", 3), ("samples", 2))
+_GROUPS = {"p50": (3, 4, 5), "p99": (7, 8, 9), "samples": (11, 12)}
+"""The grid's columns of each group; a spacer is before each."""
+_COLUMNS = [(column, group) for group, columns in _GROUPS.items() for column in columns]
 _HEADS = ("A", "B", "change", "A", "B", "change", "A", "B")
+_CHANGES = (2, 5)
 MOST_WIDTH = 900
-_GAPS = (2, 6, 10)
-"""Spacer columns before each group."""
-
-
-def _column(index: int) -> int:
-    """The grid's column of the value number `index`."""
-    return 3 + index + (index > 2) + (index > 5)
 
 
 class CompareTable(QWidget):
@@ -73,79 +61,53 @@ class CompareTable(QWidget):
         self._grid.setContentsMargins(0, 0, SPACE_1, 0)
         self._grid.setHorizontalSpacing(SPACE_3)
         self._grid.setVerticalSpacing(1)
-        self._make_heads()
-        for line, metric in enumerate((METRICS[key] for key in BETTER), 2):
-            self._make_line(line, metric)
-        for gap in _GAPS:
-            self._grid.setColumnMinimumWidth(gap, SPACE_6 - SPACE_3)
+        for group, columns in _GROUPS.items():
+            label = _small(group, Qt.AlignmentFlag.AlignHCenter)
+            self._grid.addWidget(label, 0, columns[0], 1, len(columns))
+            self._grid.setColumnMinimumWidth(columns[0] - 1, SPACE_6 - SPACE_3)
+        for (column, _), text in zip(_COLUMNS, _HEADS, strict=True):
+            self._grid.addWidget(_small(text, Qt.AlignmentFlag.AlignRight), 1, column)
+            self._grid.setColumnStretch(column, 1)
+        for line, key in enumerate(BETTER, 2):
+            self._make_line(line, METRICS[key])
         self.setMaximumWidth(MOST_WIDTH)
-        for index in range(len(_HEADS)):
-            self._grid.setColumnStretch(_column(index), 1)
         self._take_fonts()
         theme_notifier().changed.connect(self._take_fonts)
 
-    def _make_heads(self) -> None:
-        first = 0
-        for text, width in _GROUPS:
-            label = _small(text)
-            label.setAlignment(Qt.AlignmentFlag.AlignHCenter)
-            columns = _column(first + width - 1) - _column(first) + 1
-            self._grid.addWidget(label, 0, _column(first), 1, columns)
-            first += width
-        for index, text in enumerate(_HEADS):
-            self._grid.addWidget(_small(text), 1, _column(index))
-
     def _make_line(self, line: int, metric: Metric) -> None:
-        name, unit = QLabel(metric.title), QLabel(metric.unit)
-        name.setToolTip(metric.description)
-        unit.setProperty("role", "small")
+        name = dressed(QLabel(metric.title), tip=metric.description)
         self._grid.addWidget(name, line, 0)
-        self._grid.addWidget(unit, line, 1)
-        cells = [QLabel() for _ in _HEADS]
-        for index, cell in enumerate(cells):
+        self._grid.addWidget(dressed(QLabel(metric.unit), role="small"), line, 1)
+        cells = self.cells.setdefault(metric.key, [])
+        for (column, group), head in zip(_COLUMNS, _HEADS, strict=True):
+            cell = dressed(QLabel(), f"{metric.title} {group} {head}")
             cell.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-            cell.setAccessibleName(f"{metric.title} {_group(index)} {_HEADS[index]}")
-            self._grid.addWidget(cell, line, _column(index))
-        self.cells[metric.key] = cells
+            self._grid.addWidget(cell, line, column)
+            cells.append(cell)
 
     def _take_fonts(self) -> None:
         for cells in self.cells.values():
             for index, cell in enumerate(cells):
-                is_change = _HEADS[index] == "change"
-                weight = QFont.Weight.DemiBold if is_change else QFont.Weight.Normal
+                weight = QFont.Weight.DemiBold if index in _CHANGES else QFont.Weight.Normal
                 cell.setFont(figure_font("body", weight))
 
     def show_rows(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            metric, a, b = row.metric, row.a, row.b
-            texts = (
-                value_text(a.p50), value_text(b.p50), change_text(row.p50_change),
-                value_text(a.p99), value_text(b.p99), change_text(row.p99_change),
-                number(a.num_samples, 0), number(b.num_samples, 0),
-            )  # fmt: skip
-            cells = self.cells[metric.key]
-            for cell, text in zip(cells, texts, strict=True):
+            cells = self.cells[row.metric.key]
+            for cell, text in zip(cells, values_of(row), strict=True):
                 if cell.text() != text:
                     cell.setText(text)
-            for index, percent in ((2, row.p50_change), (5, row.p99_change)):
-                role = tone(metric, percent)
+            for index, percent in zip(_CHANGES, (row.p50_change, row.p99_change), strict=True):
+                role = tone(row.metric, percent)
                 if cells[index].property("role") != role:
                     restyle(cells[index], role=role)
-                words = {"better": "Better", "worse": "Worse"}.get(role, "")
-                cells[index].setToolTip(words)
-            for index, figures in ((3, a), (4, b)):
+                cells[index].setToolTip(role.capitalize())
+            for index, figures in ((3, row.a), (4, row.b)):
                 cells[index].setToolTip(_why_no_p99(figures))
 
 
-def _small(text: str) -> QLabel:
-    label = QLabel(text)
-    label.setProperty("role", "small")
-    label.setAlignment(Qt.AlignmentFlag.AlignRight)
-    return label
-
-
-def _group(index: int) -> str:
-    return "p50" if index < 3 else "p99" if index < 6 else "samples"
+def _small(text: str, alignment: Qt.AlignmentFlag) -> QLabel:
+    return dressed(QLabel(text, alignment=alignment), role="small")
 
 
 def _why_no_p99(figures: Figures) -> str:
@@ -183,51 +145,35 @@ class CompareView(QFrame):
         self.ranges: tuple[TimeRange, TimeRange] | None = None
         self._is_brief = False
         self._build()
-        self._timer = QTimer(self)
-        self._timer.setSingleShot(True)
-        self._timer.setInterval(SHOW_MS)
+        self._timer = QTimer(self, singleShot=True, interval=SHOW_MS)
         self._timer.timeout.connect(self.refresh)
         marks.changed.connect(self._on_marks)
         self._on_marks()
 
     def _build(self) -> None:
-        title = title_line("Comparison")
-        self.source = ElidedCombo()
-        self.source.setAccessibleName("Compared ranges")
-        self.source.setToolTip(
+        self.source = dressed(
+            ElidedCombo(), "Compared ranges",
             "Before and after a change, or two ranges dragged on the charts\n"
-            "(keyboard: Enter on a chart starts and ends a range, arrows move)"
-        )
+            "(keyboard: Enter on a chart starts and ends a range, arrows move)",
+        )  # fmt: skip
         self.source.setMinimumContentsLength(18)
         self.source.setSizeAdjustPolicy(
             QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
         )
         self.source.activated.connect(lambda: self.refresh())
         self.note = ElidedLine("text_muted")
-        self.copy_button = QPushButton("Copy")
-        self.copy_button.setProperty("kind", "flat")
-        self.copy_button.setToolTip("Copy the comparison as a table")
-        self.copy_button.clicked.connect(self.copy)
-        self.clear_button = QPushButton("Clear ranges")
-        self.clear_button.setProperty("kind", "flat")
-        self.clear_button.setToolTip("Remove the ranges from the charts")
-        self.clear_button.clicked.connect(self.clear)
-        row = QHBoxLayout()
-        row.setSpacing(SPACE_2)
-        row.addWidget(title)
-        row.addSpacing(SPACE_1)
-        row.addWidget(self.source)
-        row.addWidget(self.note, 1)
-        row.addWidget(self.clear_button)
-        row.addWidget(self.copy_button)
-        self.table = CompareTable()
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_2, SPACE_2)
-        column.setSpacing(SPACE_1)
+        self.copy_button = button("Copy", self.copy, "Copy the comparison as a table", "flat")
+        self.clear_button = button(
+            "Clear ranges", self.clear, "Remove the ranges from the charts", "flat"
+        )
+        head = hbox(
+            title_line("Comparison"), SPACE_1, self.source, (self.note, 1), self.clear_button,
+            self.copy_button,
+        )  # fmt: skip
         self.brief = ElidedLine()
-        column.addLayout(row)
-        column.addWidget(self.brief)
-        column.addWidget(self.table)
+        self.table = CompareTable()
+        margins = SPACE_3, SPACE_2, SPACE_2, SPACE_2
+        vbox(head, self.brief, self.table, of=self, spacing=SPACE_1, margins=margins)
 
     # What the user does ------------------------------------------------------------------------
 
@@ -243,10 +189,6 @@ class CompareView(QFrame):
     def clear(self) -> None:
         self._picked.clear()
         self._choose(LATEST)
-
-    def compare_mark(self, mark: Mark) -> None:
-        """Before and after `mark`."""
-        self._choose(mark)
 
     def copy(self) -> None:
         if self.ranges is not None:

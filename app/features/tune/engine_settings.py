@@ -8,7 +8,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QFontMetrics
-from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QLabel, QProgressBar, QPushButton, QWidget
 
 from app.features.models.placement import Places
 from app.features.models.precision import Memory
@@ -19,7 +19,7 @@ from app.features.tune.profile_menu import ProfileMenu
 from app.features.tune.row_remarks import LAYERS, WITH_CEILING, RowRemarks
 from app.features.tune.server_dialog import ServerDialog
 from app.features.tune.servers import Facts
-from app.features.tune.setting_list import SettingList, SettingsFoot
+from app.features.tune.setting_list import SettingList, line
 from app.features.tune.settings_commands import SettingsCommands
 from app.features.tune.settings_model import Sent, SettingsModel, costliest
 from app.link.bridge import EngineBridge
@@ -28,11 +28,14 @@ from app.window.setting_specs import Machine
 from engine import messages
 from engine.config import Change, EngineConfig
 from engine.snapshot import EngineSnapshot, Part
+from widgets.controls.buttons import IconButton
+from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.number_control import NumberControl
 from widgets.controls.paths import PathControl
 from widgets.controls.setting_row import ChoiceControl, HintTone, SettingRow
+from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
-from widgets.theme.theme import SPACE_3, SPACE_4, theme_notifier, ui_font
+from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, theme_notifier, ui_font
 
 DEVICE = "device"
 LEAST_WIDTH = (120, 180)
@@ -67,13 +70,13 @@ class EngineSettingsPanel(QWidget):
         self._machine = machine or Machine()
         self._capacity: int | None = None  # tokens of the KV cache
         self._hints_at = 0.0  # time of the snapshot that was shown last
-        self._message_timer = QTimer(self)
-        self._message_timer.setSingleShot(True)
-        self._message_timer.setInterval(MESSAGE_MS)
+        self._message_timer = QTimer(self, singleShot=True, interval=MESSAGE_MS)
         self._message_timer.timeout.connect(self._show_state)
-        self._list, self._unreported = SettingList(self._machine), _centred_label()
+        self._list = SettingList(self._machine)
         self._list.chosen.connect(self._on_chosen)
         self._list.refused.connect(self._on_out_of_range)
+        self._unreported = QLabel(wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
+        dressed(self._unreported, role="small").setContentsMargins(SPACE_3, 0, SPACE_3, 0)
         self.rows: dict[str, SettingRow] = self._list.rows
         self.precision = PrecisionGuide(bridge, self.rows, times, self)
         self._remarks = RowRemarks(self.model, self.precision)
@@ -81,12 +84,8 @@ class EngineSettingsPanel(QWidget):
         path = self.rows[MODEL].control
         assert isinstance(path, PathControl)
         self.drafts = DraftModels(path, recent, self)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self._list, 1)
-        layout.addWidget(self._unreported, 1)
-        layout.addWidget(self._make_foot(profiles))
+        foot = self._make_foot(profiles)
+        vbox((self._list, 1), (self._unreported, 1), foot, of=self, spacing=0)
         self._fit()
         theme_notifier().changed.connect(self._fit)
         for name in WITH_CEILING:  # avoids rows moving with the first reply
@@ -99,19 +98,33 @@ class EngineSettingsPanel(QWidget):
         bridge.load_progress.connect(self._on_progress)
         self._show_values()
 
-    def _make_foot(self, profiles: ProfileStore) -> SettingsFoot:
+    def _make_foot(self, profiles: ProfileStore) -> QWidget:
+        """Message, progress and Apply are hidden while empty."""
         refusal = lambda: self._bridge.look_only
         self.profiles = ProfileMenu(profiles, self._chosen_now, self, refusal=refusal)
         self.profiles.chosen.connect(self.commands.apply_profile)
         self.profiles.reset.connect(self.commands.reset)
         self.profiles.notice.connect(self.notice)
-        foot = SettingsFoot(self.profiles)
-        self._message, self._progress, self._apply = foot.message, foot.progress, foot.apply
-        self._undo, self._redo, self._copy = foot.undo, foot.redo, foot.copy
-        self._apply.clicked.connect(self.commands.apply)
-        self._undo.clicked.connect(self.commands.undo)
-        self._redo.clicked.connect(self.commands.redo)
-        self._copy.clicked.connect(self.show_command)
+        self._message = dressed(QLabel(wordWrap=True), role="small")
+        self._progress = dressed(QProgressBar(textVisible=False), "Applying settings")
+        self._apply = button("Apply", self.commands.apply, kind="primary")
+        self._undo = IconButton("undo", "Undo setting", self.commands.undo)
+        self._redo = IconButton("redo", "Redo setting", self.commands.redo)
+        menu = dressed(
+            QPushButton("Profiles"), tip="Saved settings: apply, save, delete, defaults"
+        )
+        menu.setMenu(self.profiles)
+        self._copy = button("Copy as…", self.show_command)
+        set_key_tip(
+            self._copy, "These settings as the command line of vLLM, SGLang or TensorRT-LLM",
+            "tune.server_command",
+        )  # fmt: skip
+        shown_at_times = self._message, self._progress, self._apply
+        for widget in shown_at_times:
+            widget.hide()
+        foot, margins = QWidget(), (SPACE_3, SPACE_2, SPACE_3, SPACE_3)
+        buttons = hbox(self._undo, self._redo, (menu, 1), (self._copy, 1))
+        vbox(line(), *shown_at_times, buttons, of=foot, margins=margins)
         return foot
 
     def _fit(self) -> None:
@@ -170,7 +183,7 @@ class EngineSettingsPanel(QWidget):
             self.drafts.search(value)
 
     def _on_out_of_range(self, name: str, why: str) -> None:
-        self._remarks.out_of_range(name, why)
+        self._remarks.out_of_range[name] = why
         self._show_hints()
 
     def _choose_draft(self) -> None:
@@ -327,12 +340,3 @@ class EngineSettingsPanel(QWidget):
     def _set_message(self, text: str) -> None:
         self._message.setText(text)
         self._message.setVisible(bool(text))
-
-
-def _centred_label() -> QLabel:
-    label = QLabel()
-    label.setProperty("role", "small")
-    label.setWordWrap(True)
-    label.setAlignment(Qt.AlignmentFlag.AlignCenter)
-    label.setContentsMargins(SPACE_3, 0, SPACE_3, 0)
-    return label

@@ -19,45 +19,34 @@ from app.features.models.placement import (
     stages_now,
     stages_wanted,
 )
-from app.units import format_bytes
+from app.units import format_bytes, format_value
 from engine.config import SETTINGS, EngineConfig
 from engine.numerics.kv_dtype import kv_words
-from engine.snapshot import EngineSnapshot, ModelInfo, StepRecord
+from engine.snapshot import EngineSnapshot, ModelInfo, SpeculationSnapshot, StepRecord
 from widgets.live.figures import parallel_text
 from widgets.speculation import panel as speculation
 
 Differences = Mapping[str, tuple[Any, Any]]
 
 
-def short(value: Any) -> str:
-    """A value for a sentence."""
-    if value is None:
-        return "auto"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, int) and value >= 2**20:
-        return format_bytes(value)
-    return f"{value:g}" if isinstance(value, float) else f"{value}"
-
-
 def change_text(changes: Differences) -> str:
     """ "Max running requests 8 → 16"."""
-    return ", ".join(
-        f"{SETTINGS[n].label} {short(before)} → {short(now)}"
-        for n, (before, now) in changes.items()
-    )
+    return ", ".join(line.replace(": ", " ", 1) for line in change_details(changes))
 
 
 def change_details(changes: Differences) -> tuple[str, ...]:
     """One line per setting."""
-    return tuple(f"{SETTINGS[n].label}: {short(a)} → {short(b)}" for n, (a, b) in changes.items())
+    return tuple(
+        f"{SETTINGS[name].label}: {format_value(before)} → {format_value(now)}"
+        for name, (before, now) in changes.items()
+    )
 
 
 def way(where: str, stack: list[Mapping[str, Any]]) -> str:
     """`where` and the newest entry of a history; "" for an empty one."""
     if not stack:
         return ""
-    return where + ", ".join(f"{SETTINGS[n].label} {short(v)}" for n, v in stack[-1].items())
+    return where + ", ".join(f"{SETTINGS[n].label} {format_value(v)}" for n, v in stack[-1].items())
 
 
 def resolved(applied: EngineConfig, changes: Mapping[str, Any]) -> EngineConfig:
@@ -74,6 +63,10 @@ NO_STEP = "No step in the last minute"
 def _count(number: int, unit: str) -> str:
     """ "1 token", "2,048 tokens"."""
     return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
+
+
+def _drafts(s: EngineSnapshot, words: Callable[[SpeculationSnapshot], str]) -> str:
+    return (words(s.speculation) if s.speculation is not None else "") or NO_DRAFT
 
 
 def _in_ram(num_bytes: int) -> str:
@@ -122,25 +115,32 @@ class Hints:
         self._seconds: deque[_Second] = deque()
         self._snapshot: EngineSnapshot | None = None
         self._makers: dict[str, Callable[[EngineSnapshot], str]] = {
-            "max_num_seqs": self._requests,
+            "max_num_seqs": lambda s: f"{s.num_running} running · {s.num_waiting} waiting",
             "max_num_batched_tokens": self._largest_step,
             "batching": self._batching,
             "enable_chunked_prefill": self._prefill,
             "enable_prefix_caching": self._prefix,
-            "watermark": self._watermark,
+            "watermark": lambda s: (
+                f"{round(s.config.watermark * s.blocks.num_blocks):,} of {s.blocks.num_blocks:,} "
+                "blocks reserved"
+            ),
             "block_size": self._waste,
             "kv_cache_memory_bytes": self._capacity,
             "kv_cache_dtype": self._kv_dtype,
             "gpu_memory_utilization": self._plan,
-            "kv_allocation": self._allocation,
-            "speculative_method": self._speculation,
+            "kv_allocation": lambda s: (
+                f"{_count(s.blocks.num_used, 'block')} in use by {_count(s.num_running, 'request')}"
+            ),
+            "speculative_method": lambda s: (
+                speculation.verdict(s.speculation).text if s.speculation else "One token per step"
+            ),
             "num_speculative_tokens": self._drafts,
-            "speculative_adaptive": self._draft_times,
-            "prompt_lookup_min": self._acceptance,
-            "prompt_lookup_max": self._acceptance,
+            "speculative_adaptive": lambda s: _drafts(s, speculation.times),
+            "prompt_lookup_min": lambda s: _drafts(s, speculation.acceptance),
+            "prompt_lookup_max": lambda s: _drafts(s, speculation.acceptance),
             "quantization": self._weights,
             "quantization_head": self._head,
-            "dtype": self._dtype,
+            "dtype": lambda s: f"In use: {s.model.dtype}",
             "max_model_len": self._context,
             "num_threads": self._threads,
             "adaptive_threads": self._thread_search,
@@ -148,7 +148,7 @@ class Hints:
             "gpu_layers": layers_now,
             RANKS: self._ranks,
             STAGES: lambda s: stages_now(s, self.places),
-            "enforce_eager": self._graphs,
+            "enforce_eager": lambda s: s.model.kernels.get("decode", "No CUDA graphs captured"),
         }
 
     def update(self, snapshot: EngineSnapshot) -> None:
@@ -209,14 +209,6 @@ class Hints:
         waited = sum(second.exchange_s for second in self._seconds)
         return ranks_now(s, self.places, waited / computed if computed else None)
 
-    @staticmethod
-    def _graphs(s: EngineSnapshot) -> str:
-        return s.model.kernels.get("decode", "No CUDA graphs captured")
-
-    @staticmethod
-    def _requests(s: EngineSnapshot) -> str:
-        return f"{s.num_running} running · {s.num_waiting} waiting"
-
     def _largest_step(self, s: EngineSnapshot) -> str:
         if not self._seconds:
             return NO_STEP
@@ -243,11 +235,6 @@ class Hints:
             return "No prompts looked up yet"
         rate = 100 * s.counters.prefix_hit_rate
         return f"Hit rate {rate:.0f} % of {_count(queries, 'prompt token')}"
-
-    @staticmethod
-    def _watermark(s: EngineSnapshot) -> str:
-        kept = round(s.config.watermark * s.blocks.num_blocks)
-        return f"{kept:,} of {s.blocks.num_blocks:,} blocks reserved"
 
     @staticmethod
     def _waste(s: EngineSnapshot) -> str:
@@ -285,37 +272,16 @@ class Hints:
         return f"{words} · {format_bytes(plan.host_predicted)} in RAM"
 
     @staticmethod
-    def _allocation(s: EngineSnapshot) -> str:
-        blocks = _count(s.blocks.num_used, "block")
-        return f"{blocks} in use by {_count(s.num_running, 'request')}"
-
-    @staticmethod
-    def _speculation(snapshot: EngineSnapshot) -> str:
-        figures = snapshot.speculation
-        return "One token per step" if figures is None else speculation.verdict(figures).text
-
-    @staticmethod
-    def _drafts(snapshot: EngineSnapshot) -> str:
-        figures = snapshot.speculation
+    def _drafts(s: EngineSnapshot) -> str:
+        figures = s.speculation
         if figures is None or figures.acceptance_length is None:
             return NO_DRAFT
         drafted = figures.drafted / figures.rounds
         return f"{drafted:.1f} drafted, {figures.acceptance_length:.1f} tokens per round"
 
     @staticmethod
-    def _draft_times(snapshot: EngineSnapshot) -> str:
-        figures = snapshot.speculation
-        return (speculation.times(figures) if figures is not None else "") or NO_DRAFT
-
-    @staticmethod
-    def _acceptance(snapshot: EngineSnapshot) -> str:
-        figures = snapshot.speculation
-        return (speculation.acceptance(figures) if figures is not None else "") or NO_DRAFT
-
-    @staticmethod
     def _weights(s: EngineSnapshot) -> str:
-        in_ram = s.memory.host_weights
-        size = format_bytes(s.model.weights_bytes) + _in_ram(in_ram)
+        size = format_bytes(s.model.weights_bytes) + _in_ram(s.memory.host_weights)
         if not s.model.quantization:  # position tables are extra
             return f"{size} · {s.model.dtype}"
         bits = 8 * s.model.weights_bytes / max(1, s.model.num_parameters)
@@ -326,10 +292,6 @@ class Hints:
         name = s.model.dtype if s.config.quantization_head == "none" else s.config.quantization_head
         size = f"{format_bytes(s.model.output_bytes)} · " if s.model.output_bytes else ""
         return f"{size}{name}"
-
-    @staticmethod
-    def _dtype(s: EngineSnapshot) -> str:
-        return f"In use: {s.model.dtype}"
 
     @staticmethod
     def _context(s: EngineSnapshot) -> str:

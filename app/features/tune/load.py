@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
@@ -41,12 +41,6 @@ FAILURES_TO_STOP = 3
 """Consecutive failures that end the load."""
 
 
-@dataclass(slots=True)
-class _Flight:
-    tokens_left: int
-    hung_up: bool = False
-
-
 class BackgroundLoad(QObject):
     """`changed`: the state or the counts. `happened` says in short, and in whole, that it began,
     ended or goes on at another pace: for a mark."""
@@ -66,16 +60,14 @@ class BackgroundLoad(QObject):
         self._number = 0  # of the request sent last, over all runs
         self._num_runs = 0
         self._failures = 0
-        self._in_flight: dict[str, _Flight] = {}
+        self._tokens_left: dict[str, int] = {}  # by request; aborted when none is left
         self._requests: Iterator[BenchRequest] = iter(())
         self._arrivals: Iterator[float] = iter(())
         self._arrivals_from = self._next_due = 0.0
         self._task: Task | None = None
         self._vocabulary: tuple[str, list[int]] = ("", [])
         self._capacity: int | None = None  # tokens of the KV cache
-        self._clock = QTimer(self)
-        self._clock.setSingleShot(True)
-        self._clock.setTimerType(Qt.TimerType.PreciseTimer)
+        self._clock = QTimer(self, singleShot=True, timerType=Qt.TimerType.PreciseTimer)
         self._clock.timeout.connect(self._send_more)
         bridge.outputs.connect(self._on_outputs)
         bridge.request_failed.connect(self._on_failed)
@@ -127,7 +119,7 @@ class BackgroundLoad(QObject):
                     usable_token_ids(size, special_token_ids(Path(path)) if is_here else set()),
                 ),
                 self._run,
-                self._give_up,
+                self._end,
             )
         self.changed.emit()
 
@@ -194,10 +186,10 @@ class BackgroundLoad(QObject):
         """Open loop: everything whose time has come, then wait for the next."""
         now = time.perf_counter()
         while self._next_due <= now:
-            if len(self._in_flight) < MOST_IN_FLIGHT:
+            if len(self._tokens_left) < MOST_IN_FLIGHT:
                 self._send()
             else:
-                self._count(dropped=1)
+                self.counts.dropped += 1
             self._next_due = self._arrivals_from + next(self._arrivals)
         self._clock.start(max(round((self._next_due - now) * 1e3), 1))
 
@@ -205,7 +197,7 @@ class BackgroundLoad(QObject):
         """Closed loop: as many in flight as wanted; long prompts take a moment to make, so many
         of them come in parts."""
         assert self.plan is not None
-        missing = (self.plan.pace.concurrency or 0) - len(self._in_flight)
+        missing = (self.plan.pace.concurrency or 0) - len(self._tokens_left)
         for _ in range(min(missing, MOST_AT_ONCE)):
             self._send()
         if missing > MOST_AT_ONCE:
@@ -220,50 +212,54 @@ class BackgroundLoad(QObject):
             max_tokens=tokens_asked(self._bridge.config, request.output_len, request.max_tokens),
             ignore_eos=True,
         )
-        self._in_flight[request_id] = _Flight(request.output_len)
+        self._tokens_left[request_id] = request.output_len
+        self.counts.in_flight += 1
         model, ids = self._bridge.model, request.prompt_token_ids
         is_known = model is None or model.is_described
         self._bridge.add_request(request_id, ids if is_known else text_of(ids), params)
-        self._count()
 
     # What the engine says ----------------------------------------------------------------------
 
     def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
-        if not self._in_flight:
-            return
         ended = 0
         for event in events:
-            flight = self._in_flight.get(event.request_id)
-            if flight is None:
+            before = self._tokens_left.get(event.request_id)
+            if before is None:
                 continue
-            flight.tokens_left -= len(event.token_ids)
+            left = self._tokens_left[event.request_id] = before - len(event.token_ids)
             if event.finish_reason is not None:
-                del self._in_flight[event.request_id]
-                self._book(event, flight)
+                self._book(event, left)
                 ended += 1
-            elif flight.tokens_left <= 0 and not flight.hung_up:
-                flight.hung_up = True
+            elif left <= 0 < before:
                 self._bridge.abort(event.request_id)
         if ended:
             self._after_end()
 
-    def _book(self, event: messages.OutputEvent, flight: _Flight) -> None:
+    def _book(self, event: messages.OutputEvent, tokens_left: int) -> None:
         if event.finish_reason is FinishReason.ERROR:
-            self._book_failure(event.error or ErrorInfo("A request ended without output."))
-        elif event.finish_reason is FinishReason.ABORT and not flight.hung_up:
-            self._count(aborted=1)
+            error = event.error or ErrorInfo("A request ended without output.")
+            self._book_failure(event.request_id, error)
+            return
+        self._forget(event.request_id)
+        if event.finish_reason is FinishReason.ABORT and tokens_left > 0:
+            self.counts.aborted += 1
         else:
             self._failures = 0
-            self._count(completed=1)
+            self.counts.completed += 1
 
     def _on_failed(self, event: messages.RequestFailed) -> None:
-        if self._in_flight.pop(event.request_id, None) is not None:
-            self._book_failure(event.error)
+        if event.request_id in self._tokens_left:
+            self._book_failure(event.request_id, event.error)
             self._after_end()
 
-    def _book_failure(self, error: ErrorInfo) -> None:
+    def _forget(self, request_id: str) -> None:
+        del self._tokens_left[request_id]
+        self.counts.in_flight -= 1
+
+    def _book_failure(self, request_id: str, error: ErrorInfo) -> None:
+        self._forget(request_id)
         self._failures += 1
-        self._count(failed=1)
+        self.counts.failed += 1
         if self._failures >= FAILURES_TO_STOP and self.is_on:
             self._end(error)
 
@@ -290,10 +286,6 @@ class BackgroundLoad(QObject):
 
     # -------------------------------------------------------------------------------------------
 
-    def _give_up(self, error: ErrorInfo) -> None:
-        self._task = None
-        self._end(error)
-
     def _end(self, problem: ErrorInfo | None) -> None:
         if not self.is_on:
             return
@@ -304,19 +296,11 @@ class BackgroundLoad(QObject):
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        flights, self._in_flight = self._in_flight, {}
-        for request_id in flights:
+        aborted, self._tokens_left = self._tokens_left, {}
+        for request_id in aborted:
             self._bridge.abort(request_id)
-        self._count(aborted=len(flights))
+        self.counts.in_flight = 0
+        self.counts.aborted += len(aborted)
         if was_running and self.plan is not None:
             self.happened.emit("load ended", f"{self.plan.words}: ended")
         self.changed.emit()
-
-    def _count(
-        self, completed: int = 0, failed: int = 0, aborted: int = 0, dropped: int = 0
-    ) -> None:
-        before = self.counts
-        self.counts = LoadCounts(
-            len(self._in_flight), before.completed + completed, before.failed + failed,
-            before.aborted + aborted, before.dropped + dropped,
-        )  # fmt: skip

@@ -12,12 +12,9 @@ from PySide6.QtWidgets import (
     QDoubleSpinBox,
     QFrame,
     QGridLayout,
-    QHBoxLayout,
     QLabel,
-    QPushButton,
     QSizePolicy,
     QSpinBox,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -28,6 +25,7 @@ from app.features.tune.load_plan import LoadPlan, LoadState
 from app.link.bridge import EngineBridge
 from app.window.settings_store import LoadChoice, SettingsStore
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
@@ -89,19 +87,14 @@ class LoadBar(QFrame):
         self._make_controls()
         self._arrange()
         self._recall(settings.load_choice)
-        self._due = QTimer(self)
-        self._due.setSingleShot(True)
-        self._due.setInterval(SHOW_MS)
+        self._due = QTimer(self, singleShot=True, interval=SHOW_MS)
         self._due.timeout.connect(self._show_counts)
-        self._pace_due = QTimer(self)
-        self._pace_due.setSingleShot(True)
-        self._pace_due.setInterval(PACE_DELAY_MS)
+        self._pace_due = QTimer(self, singleShot=True, interval=PACE_DELAY_MS)
         self._pace_due.timeout.connect(lambda: load.set_pace(self.pace))
         self.workload.currentIndexChanged.connect(self._on_workload)
         self.pacing.currentIndexChanged.connect(self._on_pace)
         self.concurrency.valueChanged.connect(self._on_pace)
         self.rate.valueChanged.connect(self._on_pace)
-        self.button.clicked.connect(self.toggle)
         load.changed.connect(self._on_load)
         bridge.state_changed.connect(lambda state: self._show_state())
         self._show_state()
@@ -109,7 +102,7 @@ class LoadBar(QFrame):
     # Building ----------------------------------------------------------------------------------
 
     def _make_controls(self) -> None:
-        self.workload = ElidedCombo()
+        self.workload = dressed(ElidedCombo(), "Workload")
         for choice in self._choices:
             self.workload.addItem(choice.title)
             tip = Qt.ItemDataRole.ToolTipRole
@@ -119,69 +112,44 @@ class LoadBar(QFrame):
         self.workload.setSizeAdjustPolicy(
             QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
         )
-        self.workload.setAccessibleName("Workload")
-        self.pacing = ElidedCombo()
+        self.pacing = dressed(
+            ElidedCombo(), "Arrival mode",
+            "in flight: a constant number of concurrent requests (closed loop).\nreq/s: "
+            "random arrivals with this mean rate (Poisson, open loop).",
+        )  # fmt: skip
         self.pacing.addItem("in flight", CLOSED)
         self.pacing.addItem("req/s", OPEN)
-        self.pacing.setAccessibleName("Arrival mode")
-        self.pacing.setToolTip(
-            "in flight: a constant number of concurrent requests (closed loop).\nreq/s: "
-            "random arrivals with this mean rate (Poisson, open loop)."
+        self.concurrency = QSpinBox(minimum=1, maximum=MOST_CONCURRENT)
+        self.rate = QDoubleSpinBox(
+            decimals=1, minimum=0.1, maximum=MOST_PER_SECOND, singleStep=0.5
         )
-        self.concurrency = QSpinBox()
-        self.concurrency.setRange(1, MOST_CONCURRENT)
-        self.concurrency.setValue(8)
-        self.concurrency.setAccessibleName("Requests in flight")
-        self.concurrency.setToolTip("Requests in flight; you can change this while the load runs")
-        self.rate = QDoubleSpinBox()
         self.rate.setLocale(QLocale.c())
-        self.rate.setDecimals(1)
-        self.rate.setSingleStep(0.5)
-        self.rate.setRange(0.1, MOST_PER_SECOND)
-        self.rate.setValue(1.0)
-        self.rate.setAccessibleName("Requests per second")
-        self.rate.setToolTip("Requests per second; you can change this while the load runs")
-        for field in (self.concurrency, self.rate):
+        for field, name in (
+            (self.concurrency, "Requests in flight"), (self.rate, "Requests per second"),
+        ):  # fmt: skip
+            dressed(field, name, f"{name}; you can change this while the load runs")
             field.setKeyboardTracking(False)
             field.setFont(figure_font())
-        self.button = QPushButton(START)
-        self.button.setProperty("kind", "primary")
+        self.button = button(START, self.toggle, kind="primary")
         self._fit_fields()
         theme_notifier().changed.connect(self._fit_fields)
         self.status = ElidedLine("text_muted")
-        self.problem = QLabel()
-        self.problem.setProperty("role", "error")
-        self.problem.setWordWrap(True)
+        self.problem = dressed(QLabel(wordWrap=True), role="error")
         self.problem.hide()
 
     def _arrange(self) -> None:
-        self._title = QLabel("Background load")
-        self._title.setProperty("role", "title")
+        self._title = dressed(QLabel("Background load"), role="title")
         self._title.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
-        what = QHBoxLayout()
-        what.setSpacing(SPACE_2)
-        what.addWidget(self._title)
-        what.addWidget(self.workload, 1)
         numbers = QGridLayout()  # one place for either number
         numbers.setContentsMargins(0, 0, 0, 0)
         numbers.addWidget(self.concurrency, 0, 0)
         numbers.addWidget(self.rate, 0, 0)
-        self._how = QHBoxLayout()
-        self._how.setSpacing(SPACE_2)
-        self._how.addLayout(numbers)
-        self._how.addWidget(self.pacing)
-        self._how.addWidget(self.button)
-        self._how.addStretch(1)
-        row = self._row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
-        row.setSpacing(SPACE_2)
-        row.addLayout(what, 2)
-        row.addLayout(self._how, 1)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-        column.setSpacing(SPACE_1)
-        column.addLayout(row)
-        column.addWidget(self.status)
-        column.addWidget(self.problem)
+        self._how = hbox(numbers, self.pacing, self.button, STRETCH)
+        self._row = hbox((hbox(self._title, (self.workload, 1)), 2), (self._how, 1))
+        margins = SPACE_3, SPACE_2, SPACE_3, SPACE_2
+        vbox(
+            self._row, self.status, self.problem, of=self, spacing=SPACE_1, margins=margins
+        )
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -37,7 +37,7 @@ class LoadPlan:
         return f"load {self.pace}" if rate is None else f"load {rate:g} per second"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LoadCounts:
     """Of the load that runs, or ran last. `dropped`: arrivals that found the queue full."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.features.tune.comparison import TuneHistory
 from app.features.tune.comparison_view import CompareView
@@ -25,11 +25,11 @@ from app.link.bridge import EngineBridge
 from app.window.commands import Command
 from app.window.settings_store import SettingsStore
 from engine.snapshot import EngineSnapshot
+from widgets.controls.layouts import vbox
 from widgets.live.charts import LiveCharts
 from widgets.plot.clock import RedrawClock
 from widgets.plot.marks import MarkLog, SpanLog
 from widgets.plot.series import MarkKind
-from widgets.theme.theme import SPACE_2
 
 ORDER = ("ttft", "itl", "tokens", "memory", "requests", "cache")
 LEAST_FOR_TABLE = 440
@@ -57,12 +57,7 @@ class TunePage(QWidget):
         self.charts = LiveCharts(clock, marks, ORDER)
         self.charts.enable_picking(self.spans)
         self.comparison = CompareView(self.history, marks, self.spans, lambda: self.charts.now)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self.load_bar)
-        column.addWidget(self.charts, 1)
-        column.addWidget(self.comparison)
+        vbox(self.load_bar, (self.charts, 1), self.comparison, of=self)
         self.charts.span_picked.connect(self.comparison.pick)
         self.load.happened.connect(self._mark_load)
         bridge.past.connect(self._on_past)

@@ -40,8 +40,7 @@ WAYS = {
 class Kept:
     """Times that are not saved."""
 
-    def __init__(self) -> None:
-        self.switch_times: Mapping[str, float] = {}
+    switch_times: Mapping[str, float] = {}
 
 
 class PrecisionGuide(QObject):
@@ -61,24 +60,18 @@ class PrecisionGuide(QObject):
         self._rows = {name: rows[name] for name in OF_IT}
         self.times = SwitchTimes(memory or Kept())
         self._bridge = bridge
-        self._checkpoint: Checkpoint | None = None
+        self.checkpoint: Checkpoint | None = None
+        """The loaded checkpoint; None until read."""
         self._problem = ""
         self._asked: EngineConfig | None = None
         self._task: Task | None = None
         self._load_began: float | None = None
-        self._wait = QTimer(self)  # debounces a dragged slider
-        self._wait.setSingleShot(True)
-        self._wait.setInterval(LOOK_DELAY_MS)
+        self._wait = QTimer(self, singleShot=True, interval=LOOK_DELAY_MS)  # for a dragged slider
         self._wait.timeout.connect(self._look_now)
         bridge.state_changed.connect(self._on_state)
         bridge.load_progress.connect(self._on_progress)
         bridge.loaded.connect(self._on_loaded)
         bridge.reconfigured.connect(self._on_reconfigured)
-
-    @property
-    def checkpoint(self) -> Checkpoint | None:
-        """The loaded checkpoint; None until read."""
-        return self._checkpoint
 
     def show(self, applied: EngineConfig | None, shown: Mapping[str, Any]) -> None:
         """`applied`, and the values of OF_IT as shown."""
@@ -89,32 +82,23 @@ class PrecisionGuide(QObject):
         wanted = applied.replace(**{GROUP: shown[GROUP], DTYPE: dtype})
         if not _same_shape(wanted, self._asked):
             self._look(wanted)
-        known = self._checkpoint
+        known = self.checkpoint
         if known is None:
             return
-        choices = known.of_weights(shown[HEAD], dtype)
-        self._rows[WEIGHTS].describe_choices([(c.value, c.text, c.refusal) for c in choices])
-        heads = known.of_head(shown[WEIGHTS])
-        self._rows[HEAD].describe_choices([(c.value, c.text, c.refusal) for c in heads])
+        weights, heads = known.of_weights(shown[HEAD], dtype), known.of_head(shown[WEIGHTS])
+        for name, choices in ((WEIGHTS, weights), (HEAD, heads)):
+            self._rows[name].describe_choices([(c.value, c.text, c.refusal) for c in choices])
         way = known.way_out
         self._rows[WEIGHTS].set_action(WAYS[way], lambda: self.way_out.emit(way))
 
-    def matters(self, name: str, weights: str) -> bool:
-        """Whether a setting has an effect with this weight precision."""
-        return name != GROUP or weights == "int4"
-
-    def only_with(self, name: str) -> str:
-        return "Requires int4 weights"
-
-    def hint(self, name: str) -> str:
-        """Extra hint of a setting."""
-        if name != WEIGHTS:
-            return ""
-        return self._problem or (self._checkpoint.limits if self._checkpoint is not None else "")
+    @property
+    def hint(self) -> str:
+        """Extra hint of the weight precision."""
+        return self._problem or (self.checkpoint.limits if self.checkpoint is not None else "")
 
     def named(self, name: str, value: object) -> str:
         """A value as named in its choice box, or ""."""
-        known, config = self._checkpoint, self._bridge.config
+        known, config = self.checkpoint, self._bridge.config
         if known is None or config is None or name not in (WEIGHTS, HEAD):
             return ""
         if name == WEIGHTS:
@@ -125,14 +109,14 @@ class PrecisionGuide(QObject):
 
     def expected(self, config: EngineConfig) -> Expected | None:
         """Duration of a reload with `config`."""
-        return self.times.expected(config, self._checkpoint)
+        return self.times.expected(config, self.checkpoint)
 
     def words_of(self, config: EngineConfig) -> str:
         """Message for a pending reload."""
         expected = self.expected(config)
         takes = f"Takes {expected.words}; " if expected is not None else ""
         text = f"{takes}requests pause and resume."
-        known = self._checkpoint
+        known = self.checkpoint
         size = known.bytes_of(config.quantization, config.quantization_head) if known else None
         if size is not None and self._bridge.model is not None:
             now = format_bytes(self._bridge.model.weights_bytes)
@@ -143,7 +127,7 @@ class PrecisionGuide(QObject):
 
     def _look(self, config: EngineConfig) -> None:
         if self._asked is None or self._asked.model != config.model:
-            self._checkpoint = None
+            self.checkpoint = None
         self._asked = config
         self._wait.start()
 
@@ -158,7 +142,7 @@ class PrecisionGuide(QObject):
         self._task = run_task(self, lambda: look_at(config), self._found, self._not_found)
 
     def _found(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint, self._problem, self._task = checkpoint, "", None
+        self.checkpoint, self._problem, self._task = checkpoint, "", None
         self.changed.emit()
 
     def _not_found(self, error: ErrorInfo) -> None:
@@ -169,7 +153,7 @@ class PrecisionGuide(QObject):
         self._wait.stop()
         if self._task is not None:
             self._task.cancel()
-        self._task = self._checkpoint = self._asked = None
+        self._task = self.checkpoint = self._asked = None
         self._problem = ""
         self._rows[WEIGHTS].set_action("", lambda: None)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from app.features.models.placement import OTHERS, RANKS, STAGES, nowhere, parallel_refusal
-from app.features.models.precision import WEIGHTS
+from app.features.models.precision import GROUP, WEIGHTS
 from app.features.tune.draft_models import METHOD, MODEL
-from app.features.tune.hints import Hints, short
+from app.features.tune.hints import Hints
 from app.features.tune.precision_rows import PrecisionGuide
 from app.features.tune.settings_model import SettingsModel
+from app.units import format_value
 from app.window.setting_specs import matters, only_on, only_with
 from engine.errors import ErrorInfo
 from engine.hardware.device_map import ALL
@@ -38,18 +39,18 @@ class RowRemarks:
         self.draft_note: Remark = ("", "small")
         self.ceilings: Mapping[str, str] = {}
         self._errors: dict[str, ErrorInfo] = {}
-        self._out_of_range: dict[str, str] = {}  # why the typed value is invalid
+        self.out_of_range: dict[str, str] = {}  # why the typed value is invalid
 
     def clear(self) -> None:
         """Reset for another model."""
         self._errors.clear()
-        self._out_of_range.clear()
+        self.out_of_range.clear()
         self.hints.clear()
 
     def forget(self, name: str) -> None:
         """A new value was chosen."""
-        self._errors.pop(name, None)
-        self._out_of_range.pop(name, None)
+        self.sent([name])
+        self.out_of_range.pop(name, None)
 
     def sent(self, names: Iterable[str]) -> None:
         """The change was sent again."""
@@ -60,14 +61,6 @@ class RowRemarks:
         """The engine rejected these settings."""
         self._errors.update(dict.fromkeys(names, error))
 
-    def out_of_range(self, name: str, why: str) -> None:
-        """The typed value is invalid."""
-        self._out_of_range[name] = why
-
-    def forget_input(self) -> None:
-        """The rows show other values than the typed ones."""
-        self._out_of_range.clear()
-
     def idle_because(self, name: str) -> str:
         """Why a setting has no effect now; "" where it has."""
         device = self._model.shown("device")
@@ -77,8 +70,8 @@ class RowRemarks:
             return nowhere(self._model.shown, self.hints.places)
         if not matters(name, self._model.shown(METHOD)):
             return only_with(name)
-        if not self._precision.matters(name, self._model.shown(WEIGHTS)):
-            return self._precision.only_with(name)
+        if name == GROUP and self._model.shown(WEIGHTS) != "int4":
+            return "Requires int4 weights"
         return ""
 
     @property
@@ -100,8 +93,9 @@ class RowRemarks:
         return parallel_refusal(name, self._model.shown, self.hints.places, self.hints.model)
 
     def _pending(self, name: str) -> str:
-        words = f"Pending (currently {self._now(name)})"
-        does = ""
+        applied = getattr(self._model.applied, name)
+        now = self._precision.named(name, applied) or format_value(applied)
+        words, does = f"Pending (currently {now})", ""
         if name == LAYERS:
             does = self.hints.moved(self._model.shown(name))
         elif name == RANKS:
@@ -110,14 +104,9 @@ class RowRemarks:
             does = self.hints.stages(*map(self._model.shown, (STAGES, "device")))
         return f"{words} · {does}" if does else words
 
-    def _now(self, name: str) -> str:
-        """The applied value, named as in the row."""
-        applied = getattr(self._model.applied, name)
-        return self._precision.named(name, applied) or short(applied)
-
     def of(self, name: str) -> Remark:
-        if name in self._out_of_range:
-            return self._out_of_range[name], "error"
+        if name in self.out_of_range:
+            return self.out_of_range[name], "error"
         if name in self._errors:
             return str(self._errors[name]).replace("\n", " "), "error"
         if reason := self.idle_because(name):
@@ -128,5 +117,6 @@ class RowRemarks:
             return self.draft_note
         if self._model.is_pending(name):
             return self._pending(name), "warning"
-        parts = (self.hints.hint(name), self._precision.hint(name), self.ceilings.get(name, ""))
+        precision = self._precision.hint if name == WEIGHTS else ""
+        parts = (self.hints.hint(name), precision, self.ceilings.get(name, ""))
         return "\n".join(filter(None, parts)), "small"  # two lines

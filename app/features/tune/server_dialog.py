@@ -6,16 +6,14 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import (
     QDialog,
     QDialogButtonBox,
-    QLabel,
     QPlainTextEdit,
-    QPushButton,
     QTabBar,
-    QVBoxLayout,
     QWidget,
 )
 
 from app.features.tune.servers import SERVERS, Facts, ServerCommand
 from engine.config import EngineConfig
+from widgets.controls.layouts import button, dressed, vbox, wrapped
 from widgets.theme.theme import SPACE_2, SPACE_4, mono_font
 
 SIZE = (640, 420)
@@ -28,31 +26,21 @@ class ServerDialog(QDialog):
         super().__init__(parent)
         self.setWindowTitle("Server command line")
         self.commands: list[ServerCommand] = [make(config, facts) for make in SERVERS]
-        self.tabs = QTabBar()
-        self.tabs.setAccessibleName("Server")
+        self.tabs = dressed(QTabBar(), "Server")
         for command in self.commands:
             self.tabs.addTab(command.server)
-        self.text = QPlainTextEdit()
+        self.text = dressed(QPlainTextEdit(), "Command line")
         self.text.setReadOnly(True)
         self.text.setFont(mono_font())
-        self.text.setAccessibleName("Command line")
-        self.comments = QLabel()
-        self.comments.setWordWrap(True)
-        self.comments.setProperty("role", "muted")
-        self.copy_button = QPushButton("Copy")
-        self.copy_button.setProperty("kind", "primary")
-        self.copy_button.setToolTip("Copy the command line, with notes as comments")
-        self.copy_button.clicked.connect(self.copy)
+        self.comments = wrapped("muted")
+        self.copy_button = button(
+            "Copy", self.copy, "Copy the command line, with notes as comments", "primary"
+        )
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
         buttons.addButton(self.copy_button, QDialogButtonBox.ButtonRole.ActionRole)
         buttons.rejected.connect(self.reject)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_4, SPACE_2, SPACE_4, SPACE_4)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self.tabs)
-        column.addWidget(self.text, 1)
-        column.addWidget(self.comments)
-        column.addWidget(buttons)
+        margins = SPACE_4, SPACE_2, SPACE_4, SPACE_4
+        vbox(self.tabs, (self.text, 1), self.comments, buttons, of=self, margins=margins)
         self.tabs.currentChanged.connect(self._show)
         self.resize(*SIZE)
         self._show()

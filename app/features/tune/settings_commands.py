@@ -51,9 +51,7 @@ class SettingsCommands(QObject):
         self._precision, self._remarks = precision, remarks
         self._weights = 0  # bytes of the loaded model
         self.unsent: dict[str, Any] = {}
-        self._delay = QTimer(self)
-        self._delay.setSingleShot(True)
-        self._delay.setInterval(LIVE_DELAY_MS)
+        self._delay = QTimer(self, singleShot=True, interval=LIVE_DELAY_MS)
         self._delay.timeout.connect(self._send_live)
         bridge.state_changed.connect(self._on_state)
         bridge.reconfigured.connect(self._on_reconfigured)
@@ -120,31 +118,26 @@ class SettingsCommands(QObject):
         if self.may_change:
             for name in settings:
                 self.unsent.pop(name, None)
-            self._remarks.forget_input()
-            self._submit(self._model.change(settings))
+            self._submit_for_all(self._model.change(settings))
 
     def undo(self) -> None:
         """Drop the collected changes, or undo the last applied one."""
-        self._remarks.forget_input()
-        self._submit(self._model.undo())
+        self._submit_for_all(self._model.undo())
 
     def redo(self) -> None:
         """Apply the last undone change again."""
-        self._remarks.forget_input()
-        self._submit(self._model.redo())
+        self._submit_for_all(self._model.redo())
 
     def reset(self) -> None:
         """Set every changed setting to its default."""
-        self._remarks.forget_input()
-        self._submit(self._model.reset())
+        self._submit_for_all(self._model.choose_all({}))
 
     def apply_profile(self, profile: Profile) -> None:
         """Apply a profile; settings that it does not name return to their defaults."""
         if not self.may_change:
             return
         self._drop_unsent()
-        self._remarks.forget_input()
-        self._submit(self._model.choose_all(profile.settings))
+        self._submit_for_all(self._model.choose_all(profile.settings))
         if profile.unknown:
             self.said.emit(f"Skipped unknown settings: {', '.join(profile.unknown)}.")
 
@@ -156,6 +149,11 @@ class SettingsCommands(QObject):
     def _drop_unsent(self) -> None:
         self._delay.stop()
         self.unsent.clear()
+
+    def _submit_for_all(self, sent: Sent | None) -> None:
+        """The rows show other values than the typed ones."""
+        self._remarks.out_of_range.clear()
+        self._submit(sent)
 
     def _submit(self, sent: Sent | None) -> None:
         if sent is not None:

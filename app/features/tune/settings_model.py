@@ -61,20 +61,14 @@ class SettingsModel:
 
     def open(self, applied: EngineConfig, chosen: Mapping[str, Any]) -> None:
         """A model was loaded: nothing is pending, and there is nothing to undo."""
-        self.applied = applied
-        self.chosen = dict(chosen)
-        self.close_history()
+        self.close()
+        self.applied, self.chosen = applied, dict(chosen)
 
     def close(self) -> None:
         """No model is loaded."""
         self.applied = None
-        self.close_history()
-
-    def close_history(self) -> None:
-        self.pending.clear()
-        self.sent.clear()
-        self.history.clear()
-        self.undone.clear()
+        for changes in (self.pending, self.sent, self.history, self.undone):
+            changes.clear()
 
     def shown(self, name: str) -> Any:
         """The value to show: collected, else on its way, else applied."""
@@ -149,14 +143,9 @@ class SettingsModel:
         for name, value in settings.items():
             SETTINGS[name].check(value)
         self.pending.clear()
-        wanted = {name: SETTINGS[name].default for name in self._asked()} | dict(settings)
+        asked = {*self.chosen, *(name for sent in self.sent for name in sent.changes)}
+        wanted = {name: SETTINGS[name].default for name in asked} | dict(settings)
         changes = {name: v for name, v in wanted.items() if v != self._before(name)}
-        return self._send(changes) if changes else None
-
-    def reset(self) -> Sent | None:
-        """Back to the defaults in everything that the user chose."""
-        self.pending.clear()
-        changes = {name: SETTINGS[name].default for name in self.chosen}
         return self._send(changes) if changes else None
 
     def accept(self, config: EngineConfig) -> Sent | None:
@@ -182,10 +171,6 @@ class SettingsModel:
         if sent.step is not Step.NEW:  # it can be tried again
             (self.history if sent.step is Step.UNDO else self.undone).append(sent.changes)
         return sent
-
-    def _asked(self) -> set[str]:
-        """Settings that the user chose, counting what is on its way."""
-        return {*self.chosen, *(name for sent in self.sent for name in sent.changes)}
 
     def _send(self, changes: Mapping[str, Any], step: Step = Step.NEW) -> Sent:
         before = {name: self._before(name) for name in changes}

@@ -106,7 +106,7 @@ def test_a_cache_size_is_given_in_tokens_where_they_are_known() -> None:
     assert option(sglang_command(config, Facts(9000)), "--max-total-tokens") == "9000"
     assert "  max_tokens: 9000\n" in tensorrt_llm_command(config, Facts(9000)).text
     for make in (sglang_command, tensorrt_llm_command):
-        assert make(config).missing == (f"{SETTINGS['kv_cache_memory_bytes'].label} ({2**30})",)
+        assert make(config).missing == (f"{SETTINGS['kv_cache_memory_bytes'].label} (1.00 GiB)",)
 
 
 @pytest.mark.parametrize("make", SERVERS)

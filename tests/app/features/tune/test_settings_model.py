@@ -86,11 +86,11 @@ def test_a_refused_change_leaves_the_value_before_and_no_history() -> None:
 
 def test_defaults_undo_what_was_chosen_and_leave_what_was_resolved() -> None:
     model = opened(max_num_seqs=4, block_size=8)
-    sent = model.reset()
+    sent = model.choose_all({})
     assert sent is not None and sent.changes == {"max_num_seqs": 16, "block_size": 16}
     model.accept(RESOLVED)
     assert model.chosen == {}
-    assert model.reset() is None
+    assert model.choose_all({}) is None
 
 
 def test_undo_goes_back_to_auto_and_not_to_what_auto_came_to() -> None:
