@@ -80,7 +80,7 @@ class BottleneckPanel(QFrame):
         self.table.itemSelectionChanged.connect(self._show_why)
         self.table.applied.connect(self.applied)
         right = vbox((self.table, 1), self.why, spacing=SPACE_1)
-        content, margins = QWidget(), (SPACE_3, 0, SPACE_3, SPACE_2)
+        content, margins = dressed(QWidget(), bare=True), (SPACE_3, 0, SPACE_3, SPACE_2)
         self._sides = hbox(self._left, (right, 1), of=content, spacing=SPACE_4, margins=margins)
         self._area = scroll_area(content, "Step time breakdown")
         scroll_by_keys(self._area)

@@ -73,7 +73,7 @@ class MemoryPanel(QFrame):
             self._machine_title, self.machine, self.machine_line, self.gpu_title, self.gpus,
             self.gpu_line, STRETCH, spacing=SPACE_1,
         )  # fmt: skip
-        content, margins = QWidget(), (SPACE_3, 0, SPACE_3, SPACE_2)
+        content, margins = dressed(QWidget(), bare=True), (SPACE_3, 0, SPACE_3, SPACE_2)
         self._sides = hbox((model, 1), (machine, 1), of=content, spacing=SPACE_6, margins=margins)
         self._area = scroll_area(content, "Memory")
         scroll_by_keys(self._area)
