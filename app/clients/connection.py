@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -151,10 +151,10 @@ class KeyStore:
     def read(self, name: str) -> str:
         """The key, or ""."""
         with self._lock:
-            known = self._of_this_run.get(name)
-            if known is None:
-                known = self._of_this_run[name] = self._stored(name)
-            return known
+            if name not in self._of_this_run:
+                found = self._ask(lambda keyring: keyring.get_password(SERVICE, name))
+                self._of_this_run[name] = found or ""
+            return self._of_this_run[name]
 
     def write(self, name: str, key: str) -> None:
         """Keep it; "" forgets it."""
@@ -162,48 +162,28 @@ class KeyStore:
             if self._of_this_run.get(name) == key:
                 return
             self._of_this_run[name] = key
-            self._store(name, key)
+            self.problem = ""
+            if key:
+                self._ask(lambda keyring: keyring.set_password(SERVICE, name, key))
+            else:
+                self._ask(lambda keyring: keyring.delete_password(SERVICE, name))
 
-    def _stored(self, name: str) -> str:
-        import keyring
-        from keyring.errors import KeyringError
-
-        if not self._has_keyring():
-            return ""
-        try:
-            return keyring.get_password(SERVICE, name) or ""
-        except (KeyringError, OSError, RuntimeError) as error:
-            self._complain(error)
-            return ""
-
-    def _store(self, name: str, key: str) -> None:
+    def _ask(self, work: Callable[[Any], str | None]) -> str | None:
+        """What `work` makes of the keyring; None, and a problem, without one."""
         import keyring
         from keyring.errors import KeyringError, PasswordDeleteError
 
-        if not self._has_keyring():
-            return
-        try:
-            if key:
-                keyring.set_password(SERVICE, name, key)
-            else:
-                keyring.delete_password(SERVICE, name)
-            self.problem = ""
-        except PasswordDeleteError:
-            pass  # there was none
-        except (KeyringError, OSError, RuntimeError) as error:
-            self._complain(error)
-
-    def _has_keyring(self) -> bool:
-        import keyring
-
         backend = keyring.get_keyring()
         parts = getattr(backend, "backends", [backend])  # several of them, the best one first
-        if not all(type(part).__module__.startswith(_NOT_SAFE) for part in parts[:1]):
-            return True
-        self.problem = NO_KEYRING
-        return False
-
-    def _complain(self, error: Exception) -> None:
-        what = str(error).strip() or type(error).__name__
-        log.warning("keyring error: %s", what)
-        self.problem = f"Keyring error ({what}). The key is kept until the program exits."
+        if not parts or type(parts[0]).__module__.startswith(_NOT_SAFE):
+            self.problem = NO_KEYRING
+            return None
+        try:
+            return work(keyring)
+        except PasswordDeleteError:  # there was none
+            return None
+        except (KeyringError, OSError, RuntimeError) as error:
+            what = str(error).strip() or type(error).__name__
+            log.warning("keyring error: %s", what)
+            self.problem = f"Keyring error ({what}). The key is kept until the program exits."
+            return None

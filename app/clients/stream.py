@@ -25,10 +25,6 @@ MOST_PENDING = 32 * 2**20
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
-class TooLongError(ValueError):
-    """An event that exceeds the limit."""
-
-
 class SseParser:
     """`feed` gives the data of each event that is whole. Comments and other fields are left out;
     lines may end in LF, CR or both, also where the bytes are cut in between."""
@@ -41,7 +37,7 @@ class SseParser:
         self._is_first = True
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """Raises TooLongError."""
+        """Raises ValueError where an event is longer than the limit."""
         if self._after_cr and data.startswith(b"\n"):
             data = data[1:]
         if not data:
@@ -57,7 +53,7 @@ class SseParser:
             if event is not None:
                 yield event
         if len(self._line) + self._pending > MOST_PENDING:
-            raise TooLongError(f"an event over {MOST_PENDING // 2**20} MiB")
+            raise ValueError(f"an event over {MOST_PENDING // 2**20} MiB")
 
     def close(self) -> str | None:
         """What is whole but for the empty line behind it, which some servers leave out."""
@@ -176,7 +172,7 @@ class Streamer:
                         await _to_the_end(parts)
                         return
                     yield Timed(now, self._piece(event, reader))
-        except TooLongError as error:
+        except ValueError as error:
             raise TargetError(
                 f"{self._address.host} sent {error}.", "It is not a model server.", is_final=True
             ) from None

@@ -144,10 +144,9 @@ class ChildProcess:
         self._ready: queue.SimpleQueue[Ready | None] = queue.SimpleQueue()
         self._printed: deque[str] = deque(maxlen=MAX_LINES)
         self._readers = [
-            threading.Thread(target=read, name="isolated output", args=(stream,), daemon=True)
-            for read, stream in ((self._read_out, self._process.stdout),
-                                 (self._read_err, self._process.stderr))
-        ]  # fmt: skip
+            threading.Thread(target=self._read, name="isolated output", args=(stream,), daemon=True)
+            for stream in (self._process.stdout, self._process.stderr)
+        ]
         for reader in self._readers:
             reader.start()
 
@@ -218,32 +217,22 @@ class ChildProcess:
 
     # -- the readers' threads ---------------------------------------------------------------
 
-    def _read_out(self, stream: IO[bytes]) -> None:
+    def _read(self, stream: IO[bytes]) -> None:
+        is_out = stream is self._process.stdout
         with stream:
             for raw in stream:
                 line = raw.decode("utf-8", "replace").rstrip()
-                ready = parse_ready(line)
-                if ready is not None:
+                if is_out and (ready := parse_ready(line)) is not None:
                     self._ready.put(ready)
-                elif line:
-                    self._note(line)
-        self._ready.put(None)
-
-    def _read_err(self, stream: IO[bytes]) -> None:
-        with stream:
-            for raw in stream:
-                line = raw.decode("utf-8", "replace").rstrip()
-                record = parse_record(line)
-                if record is not None:
+                elif (record := parse_record(line)) is not None:
                     logger = logging.getLogger(record.name)
                     if logger.isEnabledFor(record.levelno):
                         logger.handle(record)
                 elif line:
-                    self._note(line)
-
-    def _note(self, line: str) -> None:
-        self._printed.append(line)
-        log.info("process %d: %s", self.pid, line)
+                    self._printed.append(line)
+                    log.info("process %d: %s", self.pid, line)
+        if is_out:
+            self._ready.put(None)
 
 
 def child_environment(more: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -15,20 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
-from starlette.websockets import WebSocket
 
 from app.paths import program_version
+from app.server import bodies, reply
 from app.server.attach_hub import Hub
 from app.server.attach_stream import Stream
-from app.server.bodies import (
-    Body,
-    ChatBody,
-    CompletionBody,
-    DetokenizeBody,
-    ReplyBody,
-    TokenizeBody,
-    plain_messages,
-)
 from app.server.body_reader import BodyReader
 from app.server.call import Call, new_call_id
 from app.server.call_log import CallLog, Logged, arrival_of
@@ -38,22 +30,14 @@ from app.server.gate import EngineGate
 from app.server.metrics import TokenizerWorker, check_token_ids, decode_all, exposition
 from app.server.openapi import openapi
 from app.server.options import ServerOptions
-from app.server.reply import (
-    ChatShape,
-    CompletionShape,
-    Reply,
-    Shape,
-    StreamedReply,
-    error_response,
-    json_response,
-)
 from app.wire.protocol import PATH, STREAM_PATH, VERSION
 from engine.snapshot import ModelInfo
 from engine.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-AnyBody = TypeVar("AnyBody", bound=Body)
+AnyBody = TypeVar("AnyBody", bound=bodies.Body)
+Json = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Any]]
 MAX_NAMED_FIELDS = 100
 
@@ -81,9 +65,9 @@ class Api:
         self._unknown: set[str] = set()
 
     def app(self) -> ASGIApp:
-        routes = [
-            ("POST", "/v1/chat/completions", self.chat),
-            ("POST", "/v1/completions", self.completions),
+        routes: list[tuple[str, str, Handler]] = [
+            ("POST", "/v1/chat/completions", partial(self._reply, reply.ChatShape)),
+            ("POST", "/v1/completions", partial(self._reply, reply.CompletionShape)),
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{name:path}", self.model),
             ("POST", "/tokenize", self.tokenize),
@@ -102,7 +86,7 @@ class Api:
         return Starlette(
             routes=[
                 *(Route(path, _safe(handle), methods=[method]) for method, path, handle in routes),
-                WebSocketRoute(STREAM_PATH, self.stream),
+                WebSocketRoute(STREAM_PATH, lambda socket: Stream(self._hub, socket).run()),
             ],
             middleware=middleware,
             exception_handlers={HTTPException: _on_http_error},
@@ -118,43 +102,36 @@ class Api:
 
     # -- replies ----------------------------------------------------------------------------
 
-    async def chat(self, request: Request) -> Reply:
-        return await self._reply(request, ChatBody, "chatcmpl", ChatShape)
-
-    async def completions(self, request: Request) -> Reply:
-        return await self._reply(request, CompletionBody, "cmpl", CompletionShape)
-
-    async def _reply(
-        self, request: Request, kind: type[ReplyBody], prefix: str, shape: type[Shape]
-    ) -> Reply:
+    async def _reply(self, shape: type[reply.Shape], request: Request) -> reply.Reply:
         arrival = arrival_of(request.scope)
-        body = await self._body(request, kind)
+        body = await self._body(request, shape.body)
         model, _ = self._gate.serving()
         params, prompts = body.sampling(self._options.limits), body.prompts(self._options.limits)
         encoded, tokenizer = await self._tokens.encode(model, prompts, params)
-        call = Call(new_call_id(prefix), self._name_of(model), encoded, body, arrival=arrival)
+        name = self._name_of(model)
+        call = Call(new_call_id(shape.prefix), name, encoded, body, arrival=arrival)
         outputs = self._gate.send(call.requests(), self._options.limits.max_queued)
-        answer = StreamedReply if body.stream else Reply
+        answer = reply.StreamedReply if body.stream else reply.Reply
         return answer(outputs, shape(call, tokenizer.token_bytes))
 
     # -- what serves ------------------------------------------------------------------------
 
-    async def models(self, request: Request) -> Response:
+    async def models(self, request: Request) -> Json:
         model, config = self._gate.serving()
         card = self._card(model, config.max_model_len)
-        return json_response({"object": "list", "data": [card]})
+        return {"object": "list", "data": [card]}
 
-    async def model(self, request: Request) -> Response:
+    async def model(self, request: Request) -> Json:
         model, config = self._gate.serving()
         self._check_model(model, request.path_params["name"])
-        return json_response(self._card(model, config.max_model_len))
+        return self._card(model, config.max_model_len)
 
-    async def health(self, request: Request) -> Response:
+    async def health(self, request: Request) -> Json:
         self._gate.serving()
-        return json_response({"status": "ok"})
+        return {"status": "ok"}
 
-    async def version(self, request: Request) -> Response:
-        return json_response({"version": program_version()})
+    async def version(self, request: Request) -> Json:
+        return {"version": program_version()}
 
     async def metrics(self, request: Request) -> Response:
         model = self._gate.model
@@ -164,57 +141,50 @@ class Api:
         data, kind = await asyncio.to_thread(exposition, now, name, accept)
         return Response(data, headers={"content-type": kind})
 
-    async def openapi(self, request: Request) -> Response:
-        return json_response(openapi(has_key=self._options.api_key is not None))
+    async def openapi(self, request: Request) -> Json:
+        return openapi(has_key=self._options.api_key is not None)
 
     # -- tokens -----------------------------------------------------------------------------
 
-    async def tokenize(self, request: Request) -> Response:
-        body = await self._body(request, TokenizeBody)
+    async def tokenize(self, request: Request) -> Json:
+        body = await self._body(request, bodies.TokenizeBody)
         model, config = self._gate.serving()
 
         def encode(known: Tokenizer) -> tuple[Sequence[int], Tokenizer]:
             if body.messages is not None:
-                return known.apply_chat(plain_messages(body.messages)).token_ids, known
+                return known.apply_chat(bodies.plain_messages(body.messages)).token_ids, known
             bare = body.add_special_tokens is False
             return (known.encode_bare if bare else known.encode)(body.prompt or ""), known
 
         token_ids, tokenizer = await self._tokens.run(model, encode)
         texts = list(map(tokenizer.token_text, token_ids)) if body.return_token_strs else None
-        return json_response(
-            {
-                "count": len(token_ids),
-                "max_model_len": config.max_model_len,
-                "tokens": token_ids,
-                "token_strs": texts,
-            }
-        )
+        return {
+            "count": len(token_ids),
+            "max_model_len": config.max_model_len,
+            "tokens": token_ids,
+            "token_strs": texts,
+        }
 
-    async def detokenize(self, request: Request) -> Response:
-        body = await self._body(request, DetokenizeBody)
+    async def detokenize(self, request: Request) -> Json:
+        body = await self._body(request, bodies.DetokenizeBody)
         model, _ = self._gate.serving()
         check_token_ids(body.tokens, model.vocab_size, "tokens")
         decode: Callable[[Tokenizer], str] = lambda known: decode_all(known, body.tokens)
-        return json_response({"prompt": await self._tokens.run(model, decode)})
+        return {"prompt": await self._tokens.run(model, decode)}
 
     # -- windows elsewhere ------------------------------------------------------------------
 
-    async def stream_facts(self, request: Request) -> Response:
+    async def stream_facts(self, request: Request) -> Json:
         """What a window may know before it attaches."""
         model = self._gate.model
-        return json_response(
-            {
-                "program": "inferdeck",
-                "version": program_version(),
-                "protocol": VERSION,
-                "model": None if model is None else self._name_of(model),
-                "models": [offer.name for offer in self._hub.offers.all()],
-                "allows_control": self._options.allows_control,
-            }
-        )
-
-    async def stream(self, socket: WebSocket) -> None:
-        await Stream(self._hub, socket).run()
+        return {
+            "program": "inferdeck",
+            "version": program_version(),
+            "protocol": VERSION,
+            "model": None if model is None else self._name_of(model),
+            "models": [offer.name for offer in self._hub.offers.all()],
+            "allows_control": self._options.allows_control,
+        }
 
     # -- what they share --------------------------------------------------------------------
 
@@ -244,7 +214,7 @@ class Api:
     def _name_of(self, model: ModelInfo) -> str:
         return self._options.model_name or model.name
 
-    def _card(self, model: ModelInfo, max_model_len: int | None) -> dict[str, Any]:
+    def _card(self, model: ModelInfo, max_model_len: int | None) -> Json:
         return {
             "id": self._name_of(model),
             "object": "model",
@@ -257,16 +227,18 @@ class Api:
 
 
 def _safe(handle: Handler) -> Handler:
-    """Errors become objects; what nobody foresaw is logged and says nothing of the inside."""
+    """Values become JSON and errors objects; what nobody foresaw is logged and says nothing of the
+    inside."""
 
     async def answer(request: Request) -> Any:
         try:
-            return await handle(request)
+            found = await handle(request)
+            return reply.json_response(found) if isinstance(found, dict) else found
         except ApiError as error:
-            return error_response(error)
+            return reply.error_response(error)
         except Exception:
             log.exception("a request failed")
-            return error_response(
+            return reply.error_response(
                 ApiError(500, "Internal server error. See the server log.", kind=SERVER_ERROR)
             )
 
@@ -277,4 +249,5 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     words = {404: "Unknown path.", 405: "Wrong method for this path."}
     message = words.get(error.status_code, error.detail)
-    return error_response(ApiError(error.status_code, message, headers=dict(error.headers or {})))
+    headers = dict(error.headers or {})
+    return reply.error_response(ApiError(error.status_code, message, headers=headers))

@@ -13,6 +13,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.server.bodies import ChatBody, CompletionBody, ReplyBody
 from app.server.call import Call, OutputCollector, Piece
 from app.server.call_log import note_of
 from app.server.errors import ApiError
@@ -29,6 +30,8 @@ class Shape(ABC):
     """Makes the objects of one call and keeps its counts. `whole` and `chunk` see every piece
     once, in order."""
 
+    body: type[ReplyBody]
+    prefix: str
     object_whole: str
     object_chunk: str
 
@@ -111,6 +114,8 @@ class Shape(ABC):
 
 
 class ChatShape(Shape):
+    body = ChatBody
+    prefix = "chatcmpl"
     object_whole = "chat.completion"
     object_chunk = "chat.completion.chunk"
 
@@ -138,6 +143,8 @@ class ChatShape(Shape):
 
 
 class CompletionShape(Shape):
+    body = CompletionBody
+    prefix = "cmpl"
     object_whole = object_chunk = "text_completion"
 
     def __init__(self, call: Call, token_bytes: TokenBytes) -> None:

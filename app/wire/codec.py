@@ -1,6 +1,6 @@
 """Every command and every event as a kind and bytes, and back. No pickle: types are checked.
 
-Frequent records are arrays (`forms`), snapshots are changes (`snapshots`).
+Frequent records are arrays, snapshots are changes (`snapshots`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from app.wire.forms import ArrayForm, asked_config, checked_changes, wanted_values
 from app.wire.protocol import MAX_ID, ProtocolError
 from app.wire.snapshots import (
     STEP,
+    ArrayForm,
     Here,
     SnapshotReader,
     SnapshotWriter,
@@ -25,7 +25,8 @@ from app.wire.snapshots import (
     shifted_times,
 )
 from engine import messages as m
-from engine.errors import InferdeckError
+from engine.config import SETTINGS, EngineConfig
+from engine.errors import ConfigError, InferdeckError
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, PackedTokens, Sample, StepRecord
 
@@ -102,6 +103,31 @@ _event_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in EVENTS.
 
 
 # Commands -------------------------------------------------------------------------------------
+
+
+def wanted_values(config: EngineConfig) -> dict[str, Any]:
+    """What a window asks for, without settings at their default: an older server may not know
+    them."""
+    return {name: pair[0] for name, pair in config.differences(EngineConfig()).items()}
+
+
+def asked_config(values: Mapping[str, Any]) -> EngineConfig:
+    """What a window asks for. Raises ProtocolError, also for an unknown setting."""
+    checked_changes(values)
+    return EngineConfig(**values)
+
+
+def checked_changes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises ProtocolError unless all are settings with values of the right type and range."""
+    for name, value in values.items():
+        setting = SETTINGS.get(name)
+        if setting is None:
+            raise ProtocolError(f"This engine has no setting {name[:60]!r}.")
+        try:
+            setting.check(value)
+        except ConfigError as error:
+            raise ProtocolError(str(error)) from None
+    return dict(values)
 
 
 def write_command(command: WireCommand) -> Message:
@@ -214,7 +240,7 @@ def _decoded(decoders: dict[str, Any], kind: str, body: msgspec.Raw | bytes) -> 
     try:
         return decoder.decode(body)
     except InferdeckError as error:
-        raise ProtocolError(f"{error.cause} {error.remedy}".strip()) from None
+        raise ProtocolError(str(error)) from None
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         # ValueError: text that is not UTF-8
         raise ProtocolError(f"Cannot read a message {kind!r}: {error}.") from None

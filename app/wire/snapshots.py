@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from app.wire.blocks import BlockReader, BlockWriter, WireBlocks
-from app.wire.forms import ArrayForm
 from app.wire.protocol import ProtocolError
 from engine.config import EngineConfig
 from engine.snapshot import (
@@ -33,8 +34,42 @@ from engine.snapshot import (
     Told,
 )
 
+T = TypeVar("T")
 Here = Callable[[float], float]
 """Converts a time of the server's clock to ours."""
+
+
+class ArrayForm(Generic[T]):
+    """A dataclass as the array of its fields. New fields go last, with a default: older arrays
+    stay readable."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+        fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+        hints = typing.get_type_hints(kind)
+        self._get = attrgetter(*(f.name for f in fields))
+        self.wire = msgspec.defstruct(
+            f"{kind.__name__}Array",
+            [_declared(f, hints[f.name]) for f in fields],
+            array_like=True,
+        )
+
+    def values(self, record: T) -> tuple[Any, ...]:
+        """To be encoded."""
+        return self._get(record)
+
+    def record(self, wire: Any) -> T:
+        """From what was decoded as `wire`."""
+        return self.kind(*msgspec.structs.astuple(wire))
+
+
+def _declared(field: dataclasses.Field[Any], hint: Any) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.name, hint, field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.name, hint, msgspec.field(default_factory=field.default_factory)
+    return field.name, hint
+
 
 STEP = ArrayForm(StepRecord)
 _IN_RAM = ("host_weights", "host_kv_cache")  # CPU offload: newer than the others
@@ -138,7 +173,7 @@ class SnapshotReader:
 
     def __init__(self, here: Here = lambda time: time) -> None:
         self._here = here
-        self._before: dict[str, Any] = {}
+        self._before: dict[str, Any] = {"gpus": ()}  # version 0.1 sends none
         self._tokens: dict[str, tuple[TokenEvent, ...]] = {}
         self._blocks = BlockReader()
 
@@ -170,7 +205,7 @@ class SnapshotReader:
             speculation=wire.speculation,
             missing=frozenset(wire.missing),
             told=wire.told,
-            gpus=self._gpus(wire.gpus),
+            gpus=self._kept("gpus", wire.gpus),
             threads=wire.threads,
         )
 
@@ -183,13 +218,6 @@ class SnapshotReader:
         elif name not in self._before:
             raise ProtocolError(f"The first snapshot has no {name}.")
         return self._before[name]
-
-    def _gpus(self, gpus: tuple[GpuFigures, ...] | None) -> tuple[GpuFigures, ...]:
-        """Empty from a server of version 0.1."""
-        if gpus is not None:
-            self._before["gpus"] = gpus
-        known: tuple[GpuFigures, ...] = self._before.get("gpus", ())
-        return known
 
     def _request(self, r: WireRequest, before: tuple[TokenEvent, ...]) -> RequestSnapshot:
         here = self._here
@@ -208,11 +236,8 @@ class SnapshotReader:
 
 
 def read_steps(steps: Iterable[Any], here: Here) -> tuple[StepRecord, ...]:
-    return tuple(shifted_step(STEP.record(step), here) for step in steps)
-
-
-def shifted_step(step: StepRecord, here: Here) -> StepRecord:
-    return dataclasses.replace(step, start=here(step.start))
+    records = map(STEP.record, steps)
+    return tuple(dataclasses.replace(step, start=here(step.start)) for step in records)
 
 
 def read_samples(samples: Iterable[Sample], here: Here) -> tuple[Sample, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from engine.config import EngineConfig
 from engine.snapshot import (
     BLOCK_CACHED,
     BLOCK_FREE,
@@ -38,7 +38,7 @@ PLAN = MemoryPlan(
     activations=round(0.25 * GIB), kv_cache=round(1.5 * GIB), bytes_per_block=1_400_000,
     num_blocks=NUM_BLOCKS,
 )  # fmt: skip
-CONFIG = SimpleNamespace(num_threads=2)
+CONFIG = EngineConfig(num_threads=2)
 
 
 def blocks(num_used: int, num_cached: int) -> BlockSnapshot:
