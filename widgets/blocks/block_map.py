@@ -19,7 +19,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QToolTip, QWidget
 
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
-from widgets.blocks.picture import Colors, Grid, OwnerSlots, fit, paint
+from widgets.blocks.picture import Grid, OwnerSlots, fit, paint
 from widgets.plot.clock import RedrawClock
 from widgets.plot.painted import NONE, PaintedPlot
 from widgets.plot.table import ValuesTable
@@ -43,7 +43,7 @@ class BlockMap(PaintedPlot):
         """Tooltip of the pointed block; "" for none."""
         self._owners = OwnerSlots(len(theme().series.owners))
         self._slots = np.zeros(0, np.int64)
-        self._grid = Grid(0, 1, 1)
+        self.grid = Grid(0, 1, 1)
         self._image = QImage()
 
     def values_table(self) -> ValuesTable:
@@ -74,18 +74,13 @@ class BlockMap(PaintedPlot):
         # consistent before either signal
         self.chosen_owner = "" if owner_is_gone else self.chosen_owner
         self.pointed_index = NONE if block_is_gone else self.pointed_index
-        if count != self._grid.num_blocks:
+        if count != self.grid.num_blocks:
             self._fit()
         self.request_redraw()
         if owner_is_gone:
             self.chosen.emit("")
         if block_is_gone:
             self.pointed.emit(NONE)
-
-    def owner_color(self, owner: str) -> str:
-        """The colour of a request's blocks."""
-        colors = theme().series.owners
-        return colors[(self._owners.slot(owner) or 0) % len(colors)]
 
     def choose(self, owner: str) -> None:
         """Highlight the blocks of one request; "" or a request without blocks: none."""
@@ -107,15 +102,10 @@ class BlockMap(PaintedPlot):
 
     def redraw(self) -> None:
         """Render the image."""
-        if self.blocks is None or not self._grid.num_blocks:
+        if self.blocks is None or not self.grid.num_blocks:
             self._image = QImage()
         else:
-            table = theme()
-            colors = Colors(
-                table.panel, table.series.free, table.series.kv_cached, table.text,
-                table.series.owners,
-            )  # fmt: skip
-            pixels = paint(self.blocks, self._slots, colors, self._grid, self._chosen_blocks())
+            pixels = paint(self.blocks, self._slots, theme(), self.grid, self._chosen_blocks())
             self._image = to_image(pixels)
             self._image.setDevicePixelRatio(self.devicePixelRatioF())
         super().redraw()
@@ -138,13 +128,9 @@ class BlockMap(PaintedPlot):
     def cell_rect(self, block: int) -> QRect:
         """A block's cell, in this widget's coordinates."""
         ratio = self.devicePixelRatioF()
-        left, top = (round(value / ratio) for value in self._grid.place(block))
-        side = round(self._grid.cell / ratio)
+        left, top = (round(value / ratio) for value in self.grid.place(block))
+        side = round(self.grid.cell / ratio)
         return QRect(left, top, side, side)
-
-    @property
-    def grid(self) -> Grid:
-        return self._grid
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -153,26 +139,24 @@ class BlockMap(PaintedPlot):
     def _fit(self) -> None:
         count = self.blocks.num_blocks if self.blocks else 0
         if not count:
-            self._grid = Grid(0, 1, 1)
+            self.grid = Grid(0, 1, 1)
             return
         ratio = self.devicePixelRatioF()
         area = self.parentWidget() or self  # the viewport: this widget may be higher than it
-        self._grid = fit(count, int(self.width() * ratio), int(area.height() * ratio))
-        self.setMinimumHeight(int(self._grid.height / ratio) if self._is_scrolled(area) else 0)
+        self.grid = fit(count, int(self.width() * ratio), int(area.height() * ratio))
+        is_scrolled = self.grid.height > area.height() * ratio
+        self.setMinimumHeight(int(self.grid.height / ratio) if is_scrolled else 0)
         self.redraw()
-
-    def _is_scrolled(self, area: QWidget) -> bool:
-        return self._grid.height > area.height() * self.devicePixelRatioF()
 
     # Mouse and keyboard ------------------------------------------------------------------------
 
     @property
     def num_items(self) -> int:
-        return self._grid.num_blocks
+        return self.grid.num_blocks
 
     def item_at(self, position: QPointF) -> int:
         position = position * self.devicePixelRatioF()
-        block = self._grid.block_at(position.x(), position.y()) if self.blocks else None
+        block = self.grid.block_at(position.x(), position.y()) if self.blocks else None
         return NONE if block is None else block
 
     def event(self, event: QEvent) -> bool:
@@ -195,7 +179,7 @@ class BlockMap(PaintedPlot):
             self._choose_pointed()
 
     def key_target(self, key: Qt.Key) -> int | None:
-        rows = {Qt.Key.Key_Up: -self._grid.columns, Qt.Key.Key_Down: self._grid.columns}
+        rows = {Qt.Key.Key_Up: -self.grid.columns, Qt.Key.Key_Down: self.grid.columns}
         if key not in rows or not self.num_items:
             return super().key_target(key)
         return min(max(max(self.pointed_index, 0) + rows[key], 0), self.num_items - 1)

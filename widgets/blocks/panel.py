@@ -6,15 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QScrollArea,
-    QStackedLayout,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QWidget
 
 from engine.snapshot import (
     BLOCK_CACHED,
@@ -26,6 +18,7 @@ from engine.snapshot import (
     Part,
 )
 from widgets.blocks.block_map import BlockMap
+from widgets.controls.layouts import centered, hbox, scrolled, stack, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.swatches import Swatch, Swatches, of
 from widgets.controls.text import not_reported_text
@@ -136,39 +129,22 @@ class BlocksPanel(QFrame):
 
     def _build(self) -> None:
         self.note = ElidedLine("text_muted")
-        self._view = QScrollArea()
-        self._view.setFrameShape(QFrame.Shape.NoFrame)
+        self._view = scrolled(self.map)
         self._view.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the map takes the focus
-        self._view.setWidgetResizable(True)
         self._view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._view.setWidget(self.map)
         bar = self._view.verticalScrollBar().sizeHint().width()
         self._view.setMinimumWidth(self.map.minimumSizeHint().width() + bar)
         self._view.viewport().setAutoFillBackground(False)
         self.map.setAutoFillBackground(False)
-        self._empty = QLabel(EMPTY_TEXT)
-        self._empty.setProperty("role", "small")
-        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self._empty.setWordWrap(True)
-        stage = QWidget()
-        self._stack = QStackedLayout(stage)
-        self._stack.addWidget(self._empty)
-        self._stack.addWidget(self._view)
-        self.legend = Swatches(LEGEND)
-        self.losses = NoteLabel()
-        foot = QHBoxLayout()
-        foot.setSpacing(SPACE_3)
-        foot.addWidget(self.legend)
-        foot.addWidget(self.losses, 1)
+        self._empty = centered(EMPTY_TEXT)
+        self._stack = stack(self._empty, self._view)
+        self.legend, self.losses = Swatches(LEGEND), NoteLabel()
         self.line, self.text = ElidedLine(), ElidedLine("text_muted")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
-        column.setSpacing(SPACE_1)
-        column.addWidget(self.note)
-        column.addWidget(stage, 1)
-        column.addLayout(foot)
-        column.addWidget(self.line)
-        column.addWidget(self.text)
+        vbox(
+            self.note, (self._stack, 1), hbox(self.legend, (self.losses, 1), spacing=SPACE_3),
+            self.line, self.text,
+            of=self, spacing=SPACE_1, margins=(SPACE_3, 0, SPACE_3, SPACE_2),
+        )  # fmt: skip
 
     # Feeding -----------------------------------------------------------------------------------
 
@@ -212,12 +188,9 @@ class BlocksPanel(QFrame):
             self._ask.stop()
         else:
             self._ask.start()
-            self._view.ensureVisible(*self._center(block), 20, 20)
+            center = self.map.cell_rect(block).center()
+            self._view.ensureVisible(center.x(), center.y(), 20, 20)
         self._show_words()
-
-    def _center(self, block: int) -> tuple[int, int]:
-        place = self.map.cell_rect(block).center()
-        return place.x(), place.y()
 
     def _ask_for_details(self) -> None:
         if self.map.pointed_index != NONE:

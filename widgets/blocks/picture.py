@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
-from widgets.theme.tables import Pixels, mix, rgb, word
+from widgets.theme.tables import Pixels, Theme, mix, rgb, word
 
 LARGEST_PITCH, SMALLEST_PITCH = 24, 3
 _GAP_FROM = 4  # smaller cells touch: a gap would be most of them
@@ -90,41 +90,28 @@ class OwnerSlots:
                 self._slots[name] = slot
         return np.array([self._slots[name] for name in owners], np.int64)
 
-    def slot(self, owner: str) -> int | None:
-        return self._slots.get(owner)
-
 
 _EMPTY_SHARE = 0.72  # of the panel in the part of an owned block that holds no token yet
 _PALE_SHARE = 0.8  # of the panel in what is not of the chosen request
 _MARKED_FROM = 5  # pixels of a cell that has room for the mark of a shared block
 
 
-@dataclass(frozen=True, slots=True)
-class Colors:
-    """Colours as "#rrggbb". `owners` are taken in turn."""
-
-    panel: str
-    free: str
-    cached: str
-    mark: str
-    owners: tuple[str, ...]
-
-
 def paint(
     blocks: BlockSnapshot,
     slots: NDArray[np.int64],
-    colors: Colors,
+    colors: Theme,
     grid: Grid,
     chosen: NDArray[np.bool_] | None = None,
 ) -> Pixels:
-    """Pixels [grid.height, grid.width]. slots[i]: place of blocks.owners[i] in `colors.owners`.
+    """Pixels [grid.height, grid.width]. slots[i]: place of blocks.owners[i] in the
+    colours of owners, which are taken in turn.
     chosen[b]: blocks that stay bright; all of them where it is None."""
     full, empty = _cell_colors(blocks, slots, colors)
     if chosen is not None:
         pale = _pale(colors, full)
         full, empty = np.where(chosen, full, pale), np.where(chosen, empty, pale)
     cells = grid.rows * grid.columns
-    background = word(colors.panel)
+    background = colors.pixel("panel")
     full, empty = _padded(full, cells, background), _padded(empty, cells, background)
     levels = _padded(_levels(blocks, grid.cell), cells, 0)
     image = np.full((grid.rows, grid.pitch, grid.columns, grid.pitch), background, np.uint32)
@@ -137,14 +124,15 @@ def paint(
 
 
 def _cell_colors(
-    blocks: BlockSnapshot, slots: NDArray[np.int64], colors: Colors
+    blocks: BlockSnapshot, slots: NDArray[np.int64], colors: Theme
 ) -> tuple[Pixels, Pixels]:
     """Colour of each block where it holds tokens, and where it does not yet."""
-    count = len(colors.owners)
+    owners = colors.series.owners
+    count = len(owners)
     table = np.array(
-        [word(c) for c in colors.owners]
-        + [word(mix(c, colors.panel, _EMPTY_SHARE)) for c in colors.owners]
-        + [word(colors.free), word(colors.cached)],
+        [word(c) for c in owners]
+        + [word(mix(c, colors.panel, _EMPTY_SHARE)) for c in owners]
+        + [colors.pixel("free"), colors.pixel("kv_cached")],
         np.uint32,
     )
     is_owned = blocks.owner >= 0
@@ -164,7 +152,7 @@ def _levels(blocks: BlockSnapshot, cell: int) -> NDArray[np.int64]:
     return levels
 
 
-def _pale(colors: Colors, pixels: Pixels) -> Pixels:
+def _pale(colors: Theme, pixels: Pixels) -> Pixels:
     red, green, blue = rgb(colors.panel)
     result = np.zeros_like(pixels)
     for shift, ground in ((16, red), (8, green), (0, blue)):
@@ -183,7 +171,7 @@ def _mark_shared(
     image: NDArray[np.uint32],
     blocks: BlockSnapshot,
     chosen: NDArray[np.bool_] | None,
-    colors: Colors,
+    colors: Theme,
     grid: Grid,
 ) -> None:
     """A square in the middle of every block that more than one request holds."""
@@ -197,4 +185,4 @@ def _mark_shared(
     first = (grid.cell - side) // 2
     for y in range(first, first + side):
         for x in range(first, first + side):
-            image[row, y, column, x] = word(colors.mark)
+            image[row, y, column, x] = colors.pixel("text")

@@ -15,7 +15,9 @@ from PySide6.QtWidgets import (
     QLabel,
     QLayout,
     QPushButton,
+    QScrollArea,
     QSizePolicy,
+    QStackedWidget,
     QVBoxLayout,
     QWidget,
 )
@@ -87,6 +89,33 @@ def wrapped(role: str = "", text: str = "") -> QLabel:
     label.setProperty("role", role)
     label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
     return label
+
+
+def centered(text: str) -> QLabel:
+    """Small text in the middle of a view that has nothing to show yet."""
+    label = QLabel(text)
+    label.setProperty("role", "small")
+    label.setWordWrap(True)
+    label.setAlignment(Qt.AlignmentFlag.AlignCenter)
+    return label
+
+
+def stack(*pages: QWidget) -> QStackedWidget:
+    """Shows one of `pages`, the first one to begin with."""
+    made = QStackedWidget()
+    for page in pages:
+        made.addWidget(page)
+    return made
+
+
+def scrolled(content: QWidget, name: str = "") -> QScrollArea:
+    """A frameless area that scrolls `content`. `name`: for screen readers."""
+    area = QScrollArea()
+    area.setFrameShape(QScrollArea.Shape.NoFrame)
+    area.setWidgetResizable(True)
+    area.setWidget(content)
+    area.setAccessibleName(name)
+    return area
 
 
 def button(text: str, do: Callable[[], object], tip: str = "", kind: str = "") -> QPushButton:

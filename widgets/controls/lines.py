@@ -16,6 +16,8 @@ class ElidedLine(QWidget):
     """One line, small unless said otherwise, cut where it ends; the tool tip has all of it.
     `hugs`: it takes the room of its text and no more, and gives way where there is less."""
 
+    alignment = Qt.AlignmentFlag.AlignLeft
+
     def __init__(
         self,
         color: str = "text",
@@ -68,7 +70,7 @@ class ElidedLine(QWidget):
         painter.setFont(font)
         painter.setPen(theme().color(self._color))
         cut = QFontMetrics(font).elidedText(self._text, Qt.TextElideMode.ElideRight, self.width())
-        painter.drawText(self.rect(), Qt.AlignmentFlag.AlignVCenter, cut)
+        painter.drawText(self.rect(), self.alignment | Qt.AlignmentFlag.AlignVCenter, cut)
         painter.end()
 
 

@@ -7,21 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QGridLayout, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QWidget
 
-from engine.snapshot import (
-    EngineSnapshot,
-    GpuFigures,
-    MemorySnapshot,
-    Part,
-    StepRecord,
-    undivided,
-)
+from engine.snapshot import EngineSnapshot, GpuFigures, MemorySnapshot, Part, StepRecord, undivided
+from widgets.controls.layouts import scrolled, vbox
 from widgets.controls.text import EngineTime, not_reported
 from widgets.plot.clock import RedrawClock
 from widgets.plot.latency_chart import LatencyChart
 from widgets.plot.marks import MarkLog, SpanLog, SpanPicker
-from widgets.plot.series import Mark, MarkKind, Series, SeriesKind, duration_text, number
+from widgets.plot.series import Mark, MarkKind, Series, SeriesKind, duration_text, number, whole
 from widgets.plot.stacked_area import StackedAreaChart, area
 from widgets.plot.time_chart import TimeChart
 from widgets.plot.token_rate_chart import ShareOverSpan, TokenRateChart
@@ -57,23 +51,23 @@ class GpuCharts:
         heat = _largest(g.temperature_c for g in gpus)
         _append(self.load, at, values)
         _append(self.power, at, {"power": _percent(_of(watts, limit)), "heat": heat})
-        self.load.set_note(_clock_words(gpus))
-        self.power.set_note("" if watts is None else _power_words(watts, limit))
+        clocks = [f"{g.clock_mhz:,.0f} MHz" for g in gpus if g.clock_mhz is not None]
+        self.load.set_note(" · ".join(clocks))
+        of_limit = "" if limit is None else f" of {limit:,.0f} W"
+        self.power.set_note("" if watts is None else f"{watts:,.0f} W{of_limit}")
 
 
 def _series(key: str, label: str, color: str, tip: str) -> Series:
-    return Series(key, label, color, hold=True, text=lambda value: number(value, 0), tip=tip)
+    return Series(key, label, color, hold=True, text=whole, tip=tip)
 
 
 def _chart(
     title: str, unit: str, clock: RedrawClock, now: Callable[[], float], *series: Series
 ) -> TimeChart:
-    chart = TimeChart(
-        title, unit, series, clock=clock, value_template="100", time_source=now,
+    return TimeChart(
+        title, unit, series, clock=clock, value_template="100", top=100.0, time_source=now,
         empty_text=f"{title} appears when the driver reports a GPU.",
     )  # fmt: skip
-    chart.top = 100.0
-    return chart
 
 
 def _append(chart: TimeChart, at: float, values: dict[str, float | None]) -> None:
@@ -81,15 +75,6 @@ def _append(chart: TimeChart, at: float, values: dict[str, float | None]) -> Non
         chart.set_available(key, value is not None)
         if value is not None:
             chart.append(key, at, value)
-
-
-def _clock_words(gpus: Sequence[GpuFigures]) -> str:
-    clocks = [f"{g.clock_mhz:,.0f} MHz" for g in gpus if g.clock_mhz is not None]
-    return " · ".join(clocks)
-
-
-def _power_words(watts: float, limit: float | None) -> str:
-    return f"{watts:,.0f} W" + ("" if limit is None else f" of {limit:,.0f} W")
 
 
 def _largest(values: Iterable[float | None]) -> float | None:
@@ -147,18 +132,19 @@ class LiveCharts(QWidget):
         self._fullest = 0.0
         self._hits = ShareOverSpan(_HIT_SPAN_S)
         self._not_reported: dict[str, str] = {}  # chart: note
-        self.memory = _memory_chart(self.clock, self._time)
+        now = self._time.now
+        self.memory = _memory_chart(self.clock, now)
         self.ttft = LatencyChart(
-            "TTFT", span_s=_TTFT_SPAN_S, clock=self.clock, time_source=self._time.now,
+            "TTFT", span_s=_TTFT_SPAN_S, clock=self.clock, time_source=now,
             empty_text="TTFT appears with the first reply. Send a message or start a load.",
         )  # fmt: skip
         self.itl = LatencyChart(
-            "ITL", span_s=_ITL_SPAN_S, clock=self.clock, time_source=self._time.now,
+            "ITL", span_s=_ITL_SPAN_S, clock=self.clock, time_source=now,
             empty_text="ITL appears with the second token. Send a message or start a load.",
         )  # fmt: skip
-        self.tokens = TokenRateChart(self.clock, self._time.now)
-        self.requests = _requests_chart(self.clock, self._time)
-        self.cache = _cache_chart(self.clock, self._time)
+        self.tokens = TokenRateChart(self.clock, now)
+        self.requests = _requests_chart(self.clock, now)
+        self.cache = _cache_chart(self.clock, now)
         self.charts: tuple[TimeChart, ...] = tuple(getattr(self, name) for name in order)
         self._build()
         self._align_margins()
@@ -185,17 +171,12 @@ class LiveCharts(QWidget):
         self._grid = QGridLayout(self._inner)
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setSpacing(SPACE_2)
-        self._scroll = QScrollArea(self)
-        self._scroll.setFrameShape(QFrame.Shape.NoFrame)
-        self._scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the charts in it have it
-        self._scroll.setWidgetResizable(True)
-        self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._scroll.setWidget(self._inner)
-        self._scroll.viewport().setAutoFillBackground(False)
+        area = scrolled(self._inner)
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the charts in it have it
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        area.viewport().setAutoFillBackground(False)
         self._inner.setAutoFillBackground(False)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.addWidget(self._scroll)
+        vbox(area, of=self)
         self._columns, self._row_height = 0, _CHART_HEIGHT
         self._arrange()
 
@@ -204,9 +185,9 @@ class LiveCharts(QWidget):
     def _align_margins(self) -> None:
         """Equal value margins, so that times line up between charts, unless charts are narrow."""
         room_to_align = self.width() / self._columns >= _WIDTH_TO_ALIGN
-        widest = max(chart.value_margin for chart in self.charts)
+        widest = max(chart.view.full_margin for chart in self.charts)
         for chart in self.charts:
-            chart.set_value_margin(widest if room_to_align else 0.0)
+            chart.view.set_right_margin(widest if room_to_align else 0.0)
 
     @property
     def num_columns(self) -> int:
@@ -423,11 +404,7 @@ def _gib(value: float) -> str:
     return number(value, 2)
 
 
-def _whole_percent(value: float) -> str:
-    return number(value, 0)
-
-
-def _memory_chart(clock: RedrawClock, engine_time: EngineTime) -> StackedAreaChart:
+def _memory_chart(clock: RedrawClock, now: Callable[[], float]) -> StackedAreaChart:
     chart = StackedAreaChart(
         "Memory", "GiB",
         (
@@ -437,45 +414,35 @@ def _memory_chart(clock: RedrawClock, engine_time: EngineTime) -> StackedAreaCha
             area("other", "other", "other", text=_gib, silence=_SILENCE_S),
             Series("gpu", "GPU", "gpu_memory", dashed=True, hold=True, text=_gib),
         ),
-        clock=clock, value_template="00.00", time_source=engine_time.now,
+        clock=clock, value_template="00.00", least_span=0.1, time_source=now,
         empty_text="Memory by category appears when a model is loaded.",
     )  # fmt: skip
     chart.set_available("gpu", False)
-    chart.least_span = 0.1
     return chart
 
 
-def _requests_chart(clock: RedrawClock, engine_time: EngineTime) -> TimeChart:
+def _requests_chart(clock: RedrawClock, now: Callable[[], float]) -> TimeChart:
     steps = SeriesKind.STEPS
-    chart = TimeChart(
+    return TimeChart(
         "Requests", "",
         (
-            Series("running", "running", "running", steps, hold=True, text=_whole_percent),
-            Series("waiting", "waiting", "waiting", steps, hold=True, text=_whole_percent),
+            Series("running", "running", "running", steps, hold=True, text=whole),
+            Series("waiting", "waiting", "waiting", steps, hold=True, text=whole),
         ),
-        clock=clock, value_template="000", time_source=engine_time.now,
+        clock=clock, value_template="000", least_span=4.0, time_source=now,
         empty_text="Running and waiting requests appear when a model is loaded.",
     )  # fmt: skip
-    chart.least_span = 4.0
-    return chart
 
 
-def _cache_chart(clock: RedrawClock, engine_time: EngineTime) -> TimeChart:
-    chart = TimeChart(
+def _cache_chart(clock: RedrawClock, now: Callable[[], float]) -> TimeChart:
+    return TimeChart(
         "KV cache", "%",
         (
-            Series(
-                "kv_usage", "used", "kv_usage", hold=True, silence=_SILENCE_S, text=_whole_percent,
-                tip="KV blocks in use by requests",
-            ),
-            Series(
-                "prefix_hits", "prefix hits", "prefix_hits", silence=_SILENCE_S,
-                text=_whole_percent,
-                tip="Prompt tokens served from the prefix cache, last minute",
-            ),
+            Series("kv_usage", "used", "kv_usage", hold=True, silence=_SILENCE_S, text=whole,
+                   tip="KV blocks in use by requests"),
+            Series("prefix_hits", "prefix hits", "prefix_hits", silence=_SILENCE_S, text=whole,
+                   tip="Prompt tokens served from the prefix cache, last minute"),
         ),
-        clock=clock, value_template="100", time_source=engine_time.now,
+        clock=clock, value_template="100", top=100.0, time_source=now,
         empty_text="KV usage and prefix hits appear when a model is loaded.",
     )  # fmt: skip
-    chart.top = 100.0
-    return chart

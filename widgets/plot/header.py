@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QAbstractButton, QHBoxLayout, QSizePolicy, QWidget
+from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
-from widgets.controls.lines import title_line
+from widgets.controls.layouts import hbox
+from widgets.controls.lines import ElidedLine, title_line
 from widgets.plot.series import Series, SeriesKind
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme, ui_font
 
@@ -18,8 +19,8 @@ _SWATCH = 9
 class LegendKey(QAbstractButton):
     """The colour and the name of one series; switched off it is pale and struck through."""
 
-    def __init__(self, series: Series, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, series: Series) -> None:
+        super().__init__()
         self.series = series
         self.setText(series.label)
         self.setCheckable(True)
@@ -77,91 +78,39 @@ class LegendKey(QAbstractButton):
 class Legend(QWidget):
     """All keys of a chart in a row."""
 
-    toggled = Signal(str, bool)  # key, shown
-
-    def __init__(self, series: Sequence[Series], parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(SPACE_2)
-        self.keys: dict[str, LegendKey] = {}
+    def __init__(self, series: Sequence[Series]) -> None:
+        super().__init__()
+        self.keys = {one.key: LegendKey(one) for one in series}
+        hbox(*self.keys.values(), of=self)
         self._is_compact = False
-        for one in series:
-            key = LegendKey(one, self)
-            key.toggled.connect(lambda shown, name=one.key: self.toggled.emit(name, shown))
-            row.addWidget(key)
-            self.keys[one.key] = key
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
     def fit(self, width: int) -> None:
         """Leave the names out where they do not fit (the newest values carry them too)."""
-        compact = width < self.full_width
+        metrics = QFontMetrics(ui_font("small"))
+        shown = [key for key in self.keys.values() if not key.isHidden()]
+        names = sum(metrics.horizontalAdvance(key.text()) for key in shown)
+        compact = width < names + len(shown) * (_SWATCH + 2 * SPACE_1 + SPACE_2)
         if compact != self._is_compact:
             self._is_compact = compact
             for key in self.keys.values():
                 key.is_compact = compact
                 key.updateGeometry()
 
-    @property
-    def full_width(self) -> int:
-        """Pixels that the keys need with their names."""
-        metrics = QFontMetrics(ui_font("small"))
-        shown = [key for key in self.keys.values() if not key.isHidden()]
-        names = sum(metrics.horizontalAdvance(key.text()) for key in shown)
-        return names + len(shown) * (_SWATCH + 2 * SPACE_1 + SPACE_2)
 
-    def set_shown(self, key: str, shown: bool) -> None:
-        self.keys[key].setChecked(shown)
-
-    def set_available(self, key: str, available: bool) -> None:
-        """Take the key of a series that has no data out of the row, or put it back."""
-        self.keys[key].setVisible(available)
-
-
-class NoteLabel(QWidget):
+class NoteLabel(ElidedLine):
     """One line of small, muted text at the right; left out where it does not fit. The tool tip
     and the accessible name have it always."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._text = ""
+    alignment = Qt.AlignmentFlag.AlignRight
+
+    def __init__(self) -> None:
+        super().__init__("text_muted", hugs=True)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
 
-    def text(self) -> str:
-        return self._text
-
-    def set_text(self, text: str) -> None:
-        if text != self._text:
-            self._text = text
-            self.setAccessibleName(text)
-            self.setToolTip(text)
-            self.updateGeometry()
-            self.update()
-
-    @property
-    def fits(self) -> bool:
-        """Whether the text is shown."""
-        return self.width() >= self._text_width
-
-    @property
-    def _text_width(self) -> int:
-        return QFontMetrics(ui_font("small")).horizontalAdvance(self._text)
-
-    def sizeHint(self) -> QSize:
-        return QSize(self._text_width, QFontMetrics(ui_font("small")).height())
-
-    def minimumSizeHint(self) -> QSize:
-        return QSize(0, self.sizeHint().height())
-
     def paintEvent(self, event: QPaintEvent) -> None:
-        if not self.fits:
-            return
-        painter = QPainter(self)
-        painter.setFont(ui_font("small"))
-        painter.setPen(theme().color("text_muted"))
-        flags = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-        painter.drawText(self.rect(), flags, self._text)
-        painter.end()
+        if not self.is_cut():
+            super().paintEvent(event)
 
 
 class ChartHeader(QWidget):
@@ -169,15 +118,9 @@ class ChartHeader(QWidget):
 
     def __init__(self, title: str, series: Sequence[Series], parent: QWidget) -> None:
         super().__init__(parent)
-        self._title = title_line(title)
-        self.legend = Legend(series, self)
-        self._note = NoteLabel(self)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(SPACE_3, 0, SPACE_3, 0)
-        row.setSpacing(SPACE_3)
-        row.addWidget(self._title)
-        row.addWidget(self.legend)
-        row.addWidget(self._note, 1)
+        self._title, self.legend, self._note = title_line(title), Legend(series), NoteLabel()
+        margins = (SPACE_3, 0, SPACE_3, 0)
+        hbox(self._title, self.legend, (self._note, 1), of=self, spacing=SPACE_3, margins=margins)
 
     @property
     def note(self) -> str:

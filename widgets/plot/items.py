@@ -76,10 +76,6 @@ class LineItem(_PaintedItem):
     def num_points(self) -> int:
         return sum(run.size() for run in self._runs)
 
-    @property
-    def num_runs(self) -> int:
-        return len(self._runs)
-
     def paint(self, painter: QPainter, *_: Any) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
         painter.setPen(self._pen)

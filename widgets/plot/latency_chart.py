@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from PySide6.QtWidgets import QWidget
-
 from engine.snapshot import Sample
 from widgets.plot.clock import RedrawClock
 from widgets.plot.data import HISTORY_S
@@ -54,15 +52,14 @@ class LatencyChart(TimeChart):
         note: str = "",
         empty_text: str = "",
         time_source: Callable[[], float] = time.perf_counter,
-        parent: QWidget | None = None,
     ) -> None:
         super().__init__(
             title, "ms", _series(span_s), clock=clock, note=note, empty_text=empty_text,
-            value_template="00,000", capacity=_SAMPLES_KEPT, time_source=time_source, parent=parent,
+            value_template="00,000", least_span=10.0, capacity=_SAMPLES_KEPT,
+            time_source=time_source,
         )  # fmt: skip
         self.view.value_templates = (MAX, self.view.value_templates[1])  # the widest of the names
         self.span_s = span_s
-        self.least_span = 10.0
         self._rolling = RollingPercentiles(self.data.history["samples"], span_s, _STEP_S, HISTORY_S)
         self._num_samples = 0
 

@@ -25,19 +25,15 @@ class MarkLog(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._marks: tuple[Mark, ...] = ()
-
-    @property
-    def marks(self) -> tuple[Mark, ...]:
-        return self._marks
+        self.marks: tuple[Mark, ...] = ()
 
     def add(self, mark: Mark) -> None:
-        self._marks = (*self._marks[1 - MAX_MARKS :], mark)
+        self.marks = (*self.marks[1 - MAX_MARKS :], mark)
         self.changed.emit()
 
     def clear(self) -> None:
-        if self._marks:
-            self._marks = ()
+        if self.marks:
+            self.marks = ()
             self.changed.emit()
 
 
@@ -66,15 +62,11 @@ class SpanLog(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._spans: tuple[Span, ...] = ()
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        return self._spans
+        self.spans: tuple[Span, ...] = ()
 
     def show(self, *spans: Span) -> None:
-        if spans != self._spans:
-            self._spans = spans
+        if spans != self.spans:
+            self.spans = spans
             self.changed.emit()
 
 
@@ -140,10 +132,7 @@ class SpanPicker(QObject):
         if view.cursor is None:
             self._chart.point_at(0.0)
         at = view.now + (view.cursor or 0.0)
-        if self.is_picking:
-            self.end(at)
-        else:
-            self.begin(at)
+        (self.end if self.is_picking else self.begin)(at)
         return True
 
     def _is_inside(self, event: QMouseEvent) -> bool:

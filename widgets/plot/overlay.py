@@ -139,7 +139,7 @@ _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
 def end_label_rects(view: PlotView) -> list[QRectF]:
     """Where the newest values are printed: in the right margin, none over another."""
-    height = view.label_metrics.height() - 1
+    height = view.label_pen.metrics.height() - 1
     plot = view.plot_rect
     centres = spread(
         [view.to_y(label.y) for label in view.end_labels], height, 0.0, plot.bottom() + height / 2
@@ -160,7 +160,7 @@ def draw_end_labels(painter: QPainter, view: PlotView) -> None:
         if abs(y - middle) > 3 and is_on_axis:  # moved away from its line: lead back to it
             painter.setPen(QPen(QColor(table.line_color(label.color)), 1.0))
             painter.drawLine(QLineF(plot.right() + 1, y, rect.left() - 2, middle))
-        painter.setPen(view.label_color(label.color))
+        painter.setPen(QColor(table.label_color(label.color)))
         if is_named(view, label, rect):
             pen.left(painter, rect, label.label)
         pen.right(painter, rect, label.value)
@@ -182,18 +182,19 @@ def draw_marks(painter: QPainter, view: PlotView) -> None:
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
     lines = [round(view.to_x(mark.time - view.now)) for mark in shown]
     for mark, x in zip(shown, lines, strict=True):
-        painter.setPen(view.dashed_pen(_MARK_COLORS[mark.kind]))
+        painter.setPen(_dashed_pen(_MARK_COLORS[mark.kind]))
         painter.drawLine(QLineF(x, plot.top(), x, plot.bottom()))
-    pen, height = view.text_pen.use(painter), view.text_metrics.height()
+    pen, height = view.text_pen.use(painter), view.text_pen.metrics.height()
     places = mark_flags(view, shown, lines)
     for mark, x, place in zip(shown, lines, places, strict=True):
         if place is None:
             continue  # its line is there; the cross-line near it gives the text
         rect = QRectF(place.left, plot.top() + place.row * height, place.right - place.left, height)
         painter.fillRect(rect, backdrop)  # the lines of others stand behind it
-        painter.setPen(view.color(_MARK_COLORS[mark.kind]))
+        painter.setPen(theme().color(_MARK_COLORS[mark.kind]))
         put = pen.left if place.left > x else pen.right
-        put(painter, rect, pen.shortened(mark.text, rect.width()))
+        # of a change the value at its end says most
+        put(painter, rect, pen.elided(mark.text, rect.width(), Qt.TextElideMode.ElideMiddle))
         painter.fillRect(QRectF(x - 1, rect.top(), 2, height), painter.pen().color())
 
 
@@ -224,9 +225,9 @@ def draw_spans(painter: QPainter, view: PlotView) -> None:
         band = QRectF(left, plot.top(), right - left, plot.height())
         painter.fillRect(band, theme().color(span.color, _SPAN_ALPHA))
         letter = band.adjusted(SPACE_1, 0, 0, 0)
-        letter.setTop(band.bottom() - view.label_metrics.height())
+        letter.setTop(band.bottom() - view.label_pen.metrics.height())
         if letter.width() > view.label_pen.width(span.label):
-            painter.setPen(view.label_color(span.color))
+            painter.setPen(QColor(theme().label_color(span.color)))
             view.label_pen.use(painter).left(painter, letter, span.label)
 
 
@@ -237,8 +238,15 @@ def draw_limit(painter: QPainter, view: PlotView, value: float) -> None:
         return
     y = round(view.to_y(value))
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
-    painter.setPen(view.dashed_pen("limit"))
+    painter.setPen(_dashed_pen("limit"))
     painter.drawLine(QLineF(plot.left(), y, plot.right(), y))
+
+
+def _dashed_pen(color: str) -> QPen:
+    pen = QPen(theme().color(color), 1.0)
+    pen.setDashPattern([4, 3])
+    pen.setCosmetic(True)
+    return pen
 
 
 def draw_count_above(painter: QPainter, view: PlotView) -> None:
@@ -247,8 +255,8 @@ def draw_count_above(painter: QPainter, view: PlotView) -> None:
     if not text:
         return
     plot = view.plot_rect
-    painter.setPen(view.color("text_muted"))
-    place = QRectF(plot.left() + SPACE_1, plot.top(), plot.width(), view.small_metrics.height())
+    painter.setPen(theme().color("text_muted"))
+    place = QRectF(plot.left() + SPACE_1, plot.top(), plot.width(), view.small_pen.metrics.height())
     view.small_pen.use(painter).left(painter, place, text)
 
 
@@ -275,7 +283,7 @@ def draw_cursor(painter: QPainter, view: PlotView, seconds: float) -> None:
 
 def _draw_reading_box(painter: QPainter, view: PlotView, x: float, seconds: float) -> None:
     table, plot = theme(), view.plot_rect
-    metrics = view.small_metrics
+    metrics = view.small_pen.metrics
     rows = [("", seconds_text(round(seconds, 1), 0.1 if view.window_s <= 600 else 1), "text_muted")]
     rows += [(reading.label, reading.value, reading.color) for reading in view.readings]
     rows += [
@@ -293,7 +301,7 @@ def _draw_reading_box(painter: QPainter, view: PlotView, x: float, seconds: floa
     painter.setPen(QPen(table.color("border_strong"), 1.0))
     painter.setBrush(table.color("raised"))  # labels of marks may lie below it
     painter.drawRoundedRect(box.adjusted(0.5, 0.5, -0.5, -0.5), 4, 4)
-    painter.setFont(view.small_font)
+    painter.setFont(view.small_pen.font)
     top = box.top() + SPACE_1
     for name, value, color in rows:
         line = QRectF(box.left() + SPACE_2, top, width - 2 * SPACE_2, metrics.height())

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -34,6 +35,7 @@ from widgets.plot.table import ValuesDialog, ValuesTable
 from widgets.plot.text import TextPen
 from widgets.theme.theme import SPACE_4, figure_font, theme, theme_notifier, ui_font
 
+_FILE_KINDS = {".csv": "Comma-separated values (*.csv)", ".png": "PNG picture (*.png)"}
 NONE = -1
 """Index of no item."""
 
@@ -110,8 +112,8 @@ class Plot(QFrame):
         for text, call in (
             ("Copy values", self.copy_values),
             ("Copy picture", self.copy_picture),
-            ("Save values as CSV…", self._ask_csv),
-            ("Save picture as PNG…", self._ask_png),
+            ("Save values as CSV…", partial(self._ask, "values", ".csv", self.save_csv)),
+            ("Save picture as PNG…", partial(self._ask, "picture", ".png", self.save_png)),
             ("Table of values…", self.show_table),
         ):
             menu.addAction(text).triggered.connect(call)
@@ -133,15 +135,9 @@ class Plot(QFrame):
         if not self.grab().save(str(path), "PNG"):
             raise OSError(f"cannot write {path}")
 
-    def _ask_csv(self) -> None:
-        self._ask("Save values", ".csv", "Comma-separated values (*.csv)", self.save_csv)
-
-    def _ask_png(self) -> None:
-        self._ask("Save picture", ".png", "PNG picture (*.png)", self.save_png)
-
-    def _ask(self, title: str, suffix: str, kind: str, save: Callable[[Path], None]) -> None:
-        name = self.title.lower().replace(" ", "-") + suffix
-        chosen, _ = QFileDialog.getSaveFileName(self, title, name, kind)
+    def _ask(self, what: str, suffix: str, save: Callable[[Path], None], *_: object) -> None:
+        title, name = f"Save {what}", self.title.lower().replace(" ", "-") + suffix
+        chosen, _ = QFileDialog.getSaveFileName(self, title, name, _FILE_KINDS[suffix])
         if not chosen:
             return
         path = Path(chosen)
@@ -190,7 +186,7 @@ class PaintedPlot(Plot):
 
     @property
     def line_height(self) -> float:
-        return QFontMetricsF(self.pen.font).height()
+        return self.pen.metrics.height()
 
     def sizeHint(self) -> QSize:
         return self.preferred

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import QRectF, QSize, Qt
-from PySide6.QtGui import QFontMetricsF, QPainter
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtGui import QPainter
+from PySide6.QtWidgets import QSizePolicy
 
 from widgets.plot.painted import PaintedPlot
 from widgets.plot.table import ValuesTable
@@ -32,10 +32,8 @@ class Part(NamedTuple):
 class PartsBar(PaintedPlot):
     """The parts from left to right, and below it one row each. Nothing is drawn without parts."""
 
-    def __init__(
-        self, name: str, headers: Sequence[str] = (), parent: QWidget | None = None
-    ) -> None:
-        super().__init__(name, parent=parent)
+    def __init__(self, name: str, headers: Sequence[str] = ()) -> None:
+        super().__init__(name)
         self._parts: tuple[Part, ...] = ()
         self._headers = tuple(headers)
         self._rows = 1
@@ -110,7 +108,7 @@ class PartsBar(PaintedPlot):
         table, line = theme(), self._line()
         widths = self._column_widths()
         middle, right = Qt.AlignmentFlag.AlignVCenter, Qt.AlignmentFlag.AlignRight
-        metrics = QFontMetricsF(self.pen.font)
+        metrics = self.pen.metrics
         end = float(self.width())
         painter.setPen(table.color("text_muted"))
         for text, width in zip(reversed(self._headers), reversed(widths), strict=False):
@@ -133,7 +131,7 @@ class PartsBar(PaintedPlot):
             painter.drawText(room, middle, label)
 
     def _column_widths(self) -> list[float]:
-        metrics = QFontMetricsF(self.pen.font)
+        metrics = self.pen.metrics
         rows = [self._headers, *(part.figures for part in self._parts)]
         return [
             max(metrics.horizontalAdvance(row[column]) for row in rows if column < len(row))

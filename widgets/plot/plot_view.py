@@ -16,17 +16,7 @@ from collections.abc import Sequence
 
 import pyqtgraph as pg
 from PySide6.QtCore import QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import (
-    QColor,
-    QFont,
-    QFontMetricsF,
-    QMouseEvent,
-    QPainter,
-    QPaintEvent,
-    QPen,
-    QResizeEvent,
-    QWheelEvent,
-)
+from PySide6.QtGui import QFont, QMouseEvent, QPainter, QPaintEvent, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
 
 from widgets.plot import overlay
@@ -91,7 +81,7 @@ class PlotView(pg.GraphicsView):
 
     def _find_plot_rect(self) -> QRectF:
         """Where the curves are, in pixels of the viewport."""
-        small = self.small_metrics
+        small = self.small_pen.metrics
         left = max(small.horizontalAdvance(text) for _, text in self._y_ticks()) + SPACE_2
         left = max(left, 4 * small.horizontalAdvance("0") + SPACE_2)
         right = self.value_width + _MARGIN
@@ -127,17 +117,8 @@ class PlotView(pg.GraphicsView):
 
     def apply_theme(self) -> None:
         """Take fonts and colours from the theme that is in force."""
-        self._colors: dict[str, QColor] = {}
-        self._dashed: dict[str, QPen] = {}
-        self.small_font = figure_font("small")
-        self.text_font = ui_font("small")
-        label_font = figure_font("small", QFont.Weight.DemiBold)
-        self.small_pen = TextPen(self.small_font)
-        self.text_pen = TextPen(self.text_font)
-        self.label_pen = TextPen(label_font)
-        self.small_metrics = QFontMetricsF(self.small_font)
-        self.text_metrics = QFontMetricsF(self.text_font)
-        self.label_metrics = QFontMetricsF(label_font)
+        self.small_pen, self.text_pen = TextPen(figure_font("small")), TextPen(ui_font("small"))
+        self.label_pen = TextPen(figure_font("small", QFont.Weight.DemiBold))
         self._lay_out()
 
     @property
@@ -148,7 +129,7 @@ class PlotView(pg.GraphicsView):
     @property
     def full_margin(self) -> float:
         """Pixels to the right of the plot that the newest values need with their names."""
-        return self.label_metrics.horizontalAdvance("  ".join(self.value_templates)) + _MARGIN
+        return self.label_pen.metrics.horizontalAdvance("  ".join(self.value_templates)) + _MARGIN
 
     def set_right_margin(self, pixels: float) -> None:
         """Give newest values at least this room."""
@@ -159,7 +140,7 @@ class PlotView(pg.GraphicsView):
     def _lay_out(self) -> None:
         name, number = self.value_templates
         text = f"{name}  {number}" if self.has_label_names else number
-        self.value_width = self.label_metrics.horizontalAdvance(text)
+        self.value_width = self.label_pen.metrics.horizontalAdvance(text)
         self.plot_rect = self._find_plot_rect()
         self.box.setGeometry(self.plot_rect)
         self.box.setRange(
@@ -185,22 +166,8 @@ class PlotView(pg.GraphicsView):
         if self._clock is not None:
             self._clock.charge(work_time() - start)
 
-    def color(self, name: str) -> QColor:
-        """A theme colour, kept until the theme changes."""
-        found = self._colors.get(name)
-        if found is None:
-            found = self._colors[name] = theme().color(name)
-        return found
-
-    def label_color(self, name: str) -> QColor:
-        """A series colour for text."""
-        found = self._colors.get(name + " label")
-        if found is None:
-            found = self._colors[name + " label"] = QColor(theme().label_color(name))
-        return found
-
     def _y_ticks(self) -> list[tuple[float, str]]:
-        height = self.height() - self.small_metrics.height()
+        height = self.height() - self.small_pen.metrics.height()
         return labelled_ticks(self.y_range, height, _TICK_DISTANCE_Y)
 
     def set_empty_text(self, text: str) -> None:
@@ -215,13 +182,10 @@ class PlotView(pg.GraphicsView):
         if self.empty_text:
             return
         plot = self.plot_rect
-        paint_value_axis(painter, plot, self.y_range, self._y_ticks(), self.small_font)
+        paint_value_axis(painter, plot, self.y_range, self._y_ticks(), self.small_pen.font)
         painter.setPen(table.color("axis"))
         painter.drawLine(plot.bottomLeft().toPoint(), plot.bottomRight().toPoint())
-        self._draw_time_ticks(painter, self.small_metrics)
-
-    def _draw_time_ticks(self, painter: QPainter, metrics: QFontMetricsF) -> None:
-        table, plot = theme(), self.plot_rect
+        metrics = self.small_pen.metrics
         places, step = time_ticks(self.window_s, max(int(plot.width() / _TICK_DISTANCE_X), 1))
         for seconds in places:
             x = round(self.to_x(seconds))
@@ -269,12 +233,3 @@ class PlotView(pg.GraphicsView):
 
     def leaveEvent(self, event: object) -> None:
         self.hovered.emit(None)
-
-    def dashed_pen(self, color: str) -> QPen:
-        """A dashed pen in a theme colour."""
-        pen = self._dashed.get(color)
-        if pen is None:
-            pen = self._dashed[color] = QPen(self.color(color), 1.0)
-            pen.setDashPattern([4, 3])
-            pen.setCosmetic(True)
-        return pen

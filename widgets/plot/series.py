@@ -252,6 +252,11 @@ def number(value: float, decimals: int) -> str:
     return text.replace("-", MINUS) if float(text.replace(",", "")) else text.lstrip("-")
 
 
+def whole(value: float) -> str:
+    """A number without decimals."""
+    return number(value, 0)
+
+
 def figure(value: float) -> str:
     """A measured value with about three digits: 7.4, 31, 1,204."""
     return number(value, 0 if abs(value) >= 9.95 or value == 0 else 1)

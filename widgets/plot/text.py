@@ -29,24 +29,17 @@ class TextPen:
 
     def __init__(self, font: QFont, most: int = 512) -> None:
         self.font = font
+        self.metrics = QFontMetricsF(font)
         self._shaped = lru_cache(maxsize=most)(lambda text: _shape(text, font))
 
     def width(self, text: str) -> float:
         return self._shaped(text).width
 
-    def elided(self, text: str, width: float) -> str:
+    def elided(
+        self, text: str, width: float, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight
+    ) -> str:
         """`text`, cut with an ellipsis where it is wider than `width`."""
-        return self._cut(text, width, Qt.TextElideMode.ElideRight)
-
-    def shortened(self, text: str, width: float) -> str:
-        """`text`, with an ellipsis in its middle where it is wider than `width`: of a change the
-        value at its end says most."""
-        return self._cut(text, width, Qt.TextElideMode.ElideMiddle)
-
-    def _cut(self, text: str, width: float, mode: Qt.TextElideMode) -> str:
-        if self.width(text) <= width:
-            return text
-        return QFontMetricsF(self.font).elidedText(text, mode, width)
+        return text if self.width(text) <= width else self.metrics.elidedText(text, mode, width)
 
     def left(self, painter: QPainter, rect: QRectF, text: str) -> None:
         """At the left of `rect`, in its vertical middle, in the painter's pen. The painter has to

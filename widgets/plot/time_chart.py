@@ -10,15 +10,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import (
-    QAccessible,
-    QActionGroup,
-    QColor,
-    QHideEvent,
-    QKeyEvent,
-)
-from PySide6.QtWidgets import QHBoxLayout, QMenu, QVBoxLayout, QWidget
+from PySide6.QtGui import QAccessible, QActionGroup, QColor, QHideEvent, QKeyEvent
+from PySide6.QtWidgets import QMenu, QWidget
 
+from widgets.controls.layouts import hbox, vbox
 from widgets.plot.clock import RedrawClock
 from widgets.plot.data import NOTHING, ChartData
 from widgets.plot.header import ChartHeader
@@ -49,7 +44,8 @@ class TimeChart(Plot):
     """Title and unit, a legend that toggles, a note, and the plot.
 
     `heading` stands in place of title and unit where the title says the unit. Times are seconds
-    of one clock; `time_source` gives that clock's now, which is the right edge.
+    of one clock; `time_source` gives that clock's now, which is the right edge. `top`: an upper end
+    of the axis that does not follow the data; an axis from zero is no shorter than `least_span`.
     Appending is cheap; drawing happens when the `clock` calls `redraw`.
     """
 
@@ -68,6 +64,8 @@ class TimeChart(Plot):
         note: str = "",
         empty_text: str = "",
         value_template: str = "0000",
+        top: float | None = None,
+        least_span: float = 1.0,
         capacity: int = 8192,
         time_source: Callable[[], float] = time.perf_counter,
         parent: QWidget | None = None,
@@ -78,8 +76,7 @@ class TimeChart(Plot):
         self.time_source = time_source
         self.empty_text = empty_text
         self.fits_data = False
-        self.top: float | None = None  # an upper end of the axis that does not follow the data
-        self.least_span = 1.0  # an axis from zero is no shorter, in the chart's unit
+        self.top, self.least_span = top, least_span
         self._window_s = 120.0
         self._frozen_at: float | None = None
         self._range: Range | None = None
@@ -99,19 +96,15 @@ class TimeChart(Plot):
         self._header = ChartHeader(heading, shown, self)
         self._header.set_note(note)
         self.legend = self._header.legend
-        self.legend.toggled.connect(self._on_legend)
+        for name, key in self.legend.keys.items():
+            key.toggled.connect(partial(self._on_legend, name))
         self.view = PlotView(self.clock, self)
         self.view.hovered.connect(self.point_at)
         names = [one.label for one in shown if one.kind is not SeriesKind.DOTS]
         self.view.value_templates = (max(names, key=len, default=""), value_template)
-        plot_row = QHBoxLayout()
-        plot_row.setContentsMargins(SPACE_2, 0, SPACE_2, 0)
-        plot_row.addWidget(self.view)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(1, SPACE_2, 1, SPACE_1)
-        column.setSpacing(SPACE_1)
-        column.addWidget(self._header)
-        column.addLayout(plot_row, 1)
+        plot_row = hbox(self.view, margins=(SPACE_2, 0, SPACE_2, 0))
+        margins = (1, SPACE_2, 1, SPACE_1)
+        vbox(self._header, (plot_row, 1), of=self, spacing=SPACE_1, margins=margins)
 
     def _make_items(self) -> None:
         self._lines: dict[str, LineItem] = {}
@@ -141,15 +134,6 @@ class TimeChart(Plot):
         for key, dots in self._dots.items():
             dots.set_color(table.color(self.data.series[key].color, _DOT_ALPHA))
 
-    @property
-    def value_margin(self) -> float:
-        """Pixels that the widest label with the widest value needs. Charts above each other get
-        the largest of theirs (`set_value_margin`), so that their times line up."""
-        return self.view.full_margin
-
-    def set_value_margin(self, pixels: float) -> None:
-        self.view.set_right_margin(pixels)
-
     # Data -------------------------------------------------------------------------------------
 
     def append(self, key: str, at: float, value: float) -> None:
@@ -161,10 +145,6 @@ class TimeChart(Plot):
         """Many values at once."""
         self.data.extend(key, times, values)
         self.request_redraw()
-
-    def mark(self, at: float, text: str) -> None:
-        """A dashed vertical line with a text: something was changed at time `at`."""
-        self._marks.add(Mark(at, text))
 
     def share_marks(self, log: MarkLog) -> None:
         """Show the marks of `log`, which other charts may show as well."""
@@ -219,7 +199,7 @@ class TimeChart(Plot):
 
     def set_shown(self, key: str, shown: bool) -> None:
         """Show or hide a series, as its legend key does."""
-        self.legend.set_shown(key, shown)
+        self.legend.keys[key].setChecked(shown)
 
     def _on_legend(self, key: str, shown: bool) -> None:
         (self.data.hidden.discard if shown else self.data.hidden.add)(key)
@@ -228,7 +208,7 @@ class TimeChart(Plot):
 
     def set_available(self, key: str, available: bool) -> None:
         """Take the legend key of a series that has no data away, or put it back."""
-        self.legend.set_available(key, available)
+        self.legend.keys[key].setVisible(available)
         self._header.fit()
 
     def set_paused(self, paused: bool) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from engine.snapshot import Counters
 from widgets.plot.clock import RedrawClock
-from widgets.plot.series import Series, number
+from widgets.plot.series import Series, whole
 from widgets.plot.time_chart import TimeChart
 
 
@@ -26,22 +25,17 @@ class RateBins:
         self.patience = patience
         self.longest = longest
         self._most_open = round(longest / width)
-        self._open: dict[int, float] = {}
+        self.open: dict[int, float] = {}  # counts whose rate is not known yet, by bin
         self._next: int | None = None  # number of the oldest open bin
-
-    @property
-    def has_open(self) -> bool:
-        """Whether something was counted whose rate is not known yet."""
-        return bool(self._open)
 
     def add(self, time: float, count: float) -> None:
         number = math.floor(time / self.width)
         if self._next is None:
             self._next = number
         number = max(number, self._next)
-        self._open[number] = self._open.get(number, 0.0) + count
-        if len(self._open) > self._most_open:  # nobody looked for long
-            del self._open[min(self._open)]
+        self.open[number] = self.open.get(number, 0.0) + count
+        if len(self.open) > self._most_open:  # nobody looked for long
+            del self.open[min(self.open)]
 
     def close(self, now: float) -> list[tuple[float, float]]:
         """(end of the bin, count per second) of each bin that is over and was not given before."""
@@ -50,22 +44,16 @@ class RateBins:
         end = math.floor((now - self.patience) / self.width)  # bins before this are over
         first = max(self._next, end - round(self.longest / self.width))
         closed = [
-            ((number + 1) * self.width, self._open.get(number, 0.0) / self.width)
+            ((number + 1) * self.width, self.open.get(number, 0.0) / self.width)
             for number in range(first, end)
         ]
         self._next = max(self._next, end)
-        self._open = {n: count for n, count in self._open.items() if n >= self._next}
+        self.open = {n: count for n, count in self.open.items() if n >= self._next}
         return closed
 
     def clear(self) -> None:
-        self._open.clear()
+        self.open.clear()
         self._next = None
-
-
-class _Counted(NamedTuple):
-    time: float
-    part: int
-    whole: int
 
 
 class ShareOverSpan:
@@ -73,7 +61,7 @@ class ShareOverSpan:
 
     def __init__(self, span: float) -> None:
         self.span = span
-        self._counted: deque[_Counted] = deque()
+        self._counted: deque[tuple[float, int, int]] = deque()  # time, part, whole
 
     def add(self, time: float, part: int, whole: int) -> float:
         """Totals at `time`; gives the share, 0 to 1, or NaN when nothing was counted in the span.
@@ -81,23 +69,18 @@ class ShareOverSpan:
         The first totals stand for themselves, and so do totals that went back (a restart).
         """
         counted = self._counted
-        if counted and whole < counted[-1].whole:
+        if counted and whole < counted[-1][2]:
             counted.clear()
         if not counted:
-            counted.append(_Counted(-math.inf, 0, 0))
-        counted.append(_Counted(time, part, whole))
-        while len(counted) > 2 and counted[1].time <= time - self.span:
+            counted.append((-math.inf, 0, 0))
+        counted.append((time, part, whole))
+        while len(counted) > 2 and counted[1][0] <= time - self.span:
             counted.popleft()
-        first, last = counted[0], counted[-1]
-        new = last.whole - first.whole
-        return (last.part - first.part) / new if new else math.nan
+        _, part_before, whole_before = counted[0]
+        return (part - part_before) / new if (new := whole - whole_before) else math.nan
 
     def clear(self) -> None:
         self._counted.clear()
-
-
-def _whole(value: float) -> str:
-    return number(value, 0)
 
 
 class TokenRateChart(TimeChart):
@@ -107,17 +90,14 @@ class TokenRateChart(TimeChart):
         super().__init__(
             "Tokens per second", "tok/s",
             (
-                Series(
-                    "in", "in", "tokens_in", text=_whole,
-                    tip="Prompt tokens computed, without cached tokens",
-                ),
-                Series("out", "out", "tokens_out", text=_whole, tip="Generated tokens"),
+                Series("in", "in", "tokens_in", text=whole,
+                       tip="Prompt tokens computed, without cached tokens"),
+                Series("out", "out", "tokens_out", text=whole, tip="Generated tokens"),
             ),
             clock=clock, heading="Tokens per second", value_template="00,000",
-            time_source=time_source,
+            least_span=10.0, time_source=time_source,
             empty_text="Throughput appears with the first request.",
         )  # fmt: skip
-        self.least_span = 10.0
         self._bins = {"in": RateBins(), "out": RateBins()}
         self._before: Counters | None = None
 
@@ -134,7 +114,7 @@ class TokenRateChart(TimeChart):
 
     def wants_redraw(self) -> bool:
         """Also when nothing new comes: the last second has to end."""
-        waits = not self.is_paused and any(bins.has_open for bins in self._bins.values())
+        waits = not self.is_paused and any(bins.open for bins in self._bins.values())
         return waits or super().wants_redraw()
 
     def prepare(self, now: float) -> None:

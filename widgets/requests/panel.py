@@ -6,23 +6,12 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QModelIndex, QPoint, QSortFilterProxyModel, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QFrame,
-    QHBoxLayout,
-    QHeaderView,
-    QLabel,
-    QMenu,
-    QPushButton,
-    QStackedLayout,
-    QTableView,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QAbstractItemView, QFrame, QMenu, QTableView, QWidget
 
 from engine.snapshot import FinishReason, RequestSnapshot, RequestTimes
+from widgets.controls.layouts import button, centered, hbox, stack, vbox
 from widgets.controls.lines import ElidedLine
-from widgets.controls.tables import FittedColumns
+from widgets.controls.tables import FittedColumns, dress_table
 from widgets.requests.model import MOST_TIMES, NAME, SORT, STATE, RequestModel, RequestRecord
 from widgets.theme.fonts import scaled
 from widgets.theme.icons import icon
@@ -68,37 +57,19 @@ class RequestsPanel(QFrame):
 
     def _build(self) -> None:
         self.note = ElidedLine("text_muted")
-        self.abort_button = QPushButton("Abort")
-        self.abort_button.setToolTip("Abort the selected request (Delete)")
-        self.abort_button.clicked.connect(self._abort_selected)
-        self.blocks_button = QPushButton("KV blocks")
-        self.blocks_button.setToolTip("Highlight its KV blocks in the map")
-        self.blocks_button.clicked.connect(self._show_blocks)
-        self.latency_button = QPushButton("Latency")
-        self.latency_button.setToolTip(_LATENCY)
-        self.latency_button.clicked.connect(self._inspect)
-        self.clear_button = QPushButton("Clear ended")
-        self.clear_button.clicked.connect(self._clear_ended)
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_2)
-        head.addWidget(self.note, 1)
-        for button in (
-            self.abort_button, self.latency_button, self.blocks_button, self.clear_button,
-        ):  # fmt: skip
-            head.addWidget(button)
-        empty = QLabel(EMPTY_TEXT)
-        empty.setProperty("role", "small")
-        empty.setWordWrap(True)
-        empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        stage = QWidget()
-        self._stack = QStackedLayout(stage)
-        self._stack.addWidget(empty)
-        self._stack.addWidget(self.table)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
-        column.setSpacing(SPACE_1)
-        column.addLayout(head)
-        column.addWidget(stage, 1)
+        abort = "Abort the selected request (Delete)"
+        self.abort_button = button("Abort", self._abort_selected, abort)
+        self.latency_button = button("Latency", self._inspect, _LATENCY)
+        blocks = "Highlight its KV blocks in the map"
+        self.blocks_button = button("KV blocks", self._show_blocks, blocks)
+        self.clear_button = button("Clear ended", self._clear_ended)
+        self._stack = stack(centered(EMPTY_TEXT), self.table)
+        vbox(
+            hbox((self.note, 1), self.abort_button, self.latency_button, self.blocks_button,
+                 self.clear_button),
+            (self._stack, 1),
+            of=self, spacing=SPACE_1, margins=(SPACE_3, 0, SPACE_3, SPACE_2),
+        )  # fmt: skip
 
     # Feeding -----------------------------------------------------------------------------------
 
@@ -209,19 +180,10 @@ class RequestTable(QTableView):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setAccessibleName("Requests")
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        dress_table(self, "Requests")
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self.setSortingEnabled(True)
-        self.setShowGrid(False)
-        self.setTabKeyNavigation(False)
-        self.verticalHeader().hide()
-        header = self.horizontalHeader()
-        header.setHighlightSections(False)
-        header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
-        header.setStretchLastSection(False)
         self._take_fonts()
         theme_notifier().changed.connect(self._take_fonts)
 

@@ -5,19 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QPushButton,
-    QScrollArea,
-    QStackedLayout,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QLabel, QWidget
 
 from engine.snapshot import EngineSnapshot, Part, SpeculationSnapshot
 from widgets.controls.frames import scroll_by_keys
+from widgets.controls.layouts import STRETCH, button, centered, hbox, scrolled, stack, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import EngineTime, not_reported_text
 from widgets.plot.clock import RedrawClock
@@ -146,65 +138,29 @@ class SpeculationPanel(QFrame):
         self.detail.setWordWrap(True)
         self.detail.setProperty("role", "small")
         self.source, self.acceptance, self.times = (ElidedLine("text_muted") for _ in range(3))
-        left = QVBoxLayout()
-        left.setSpacing(SPACE_1)
-        for widget in (self.verdict, self.detail, self.acceptance, self.times, self.source):
-            left.addWidget(widget)
-        left.addStretch(1)
+        left = vbox(
+            self.verdict, self.detail, self.acceptance, self.times, self.source, STRETCH,
+            spacing=SPACE_1,
+        )  # fmt: skip
         heading = ElidedLine("text_muted")
         heading.set_text("Acceptance by position")
         self.positions = PositionBars()
-        self._middle = QWidget()
-        middle = QVBoxLayout(self._middle)
-        middle.setContentsMargins(0, 0, 0, 0)
-        middle.setSpacing(SPACE_1)
-        middle.addWidget(heading)
-        middle.addWidget(self.positions, 1)
-        figures = QWidget()
-        row = QHBoxLayout(figures)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(SPACE_3)
-        row.addLayout(left, 3)
-        row.addWidget(self._middle, 2)
-        row.addWidget(self.chart, 4)
-        content = QWidget()
-        content.setProperty("bare", True)
-        self._stack = QStackedLayout(content)
-        self._figures, self._off = figures, self._make_off()
-        self._stack.addWidget(self._off)
-        self._stack.addWidget(self._figures)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
-        area = QScrollArea()  # a low panel scrolls
-        area.setProperty("bare", True)
-        area.setAccessibleName("Speculative decoding")
-        area.setFrameShape(QFrame.Shape.NoFrame)
-        area.setWidgetResizable(True)
-        area.setWidget(content)
-        scroll_by_keys(area)
-        column.addWidget(area)
-
-    def _make_off(self) -> QWidget:
-        off = QWidget()
-        text = self._off_text = QLabel(OFF_TEXT)
-        text.setProperty("role", "small")
-        text.setWordWrap(True)
-        text.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.choose = QPushButton("Choose method")
-        self.choose.setToolTip("Open the engine settings")
-        self.choose.clicked.connect(self.settings_wanted)
-        column = QVBoxLayout(off)
-        column.setSpacing(SPACE_2)
-        column.addStretch(1)
+        self._middle, self._figures, self._off = QWidget(), QWidget(), QWidget()
+        vbox(heading, (self.positions, 1), of=self._middle, spacing=SPACE_1)
+        hbox((left, 3), (self._middle, 2), (self.chart, 4), of=self._figures, spacing=SPACE_3)
+        self._off_text = centered(OFF_TEXT)
+        tip = "Open the engine settings"
+        self.choose = button("Choose method", self.settings_wanted.emit, tip)
         # not aligned: a layout gives an aligned label the height of another width than it has
-        middle = QHBoxLayout()
-        middle.addStretch(1)
-        middle.addWidget(text, 3)
-        middle.addStretch(1)
-        column.addLayout(middle)
-        column.addWidget(self.choose, 0, Qt.AlignmentFlag.AlignHCenter)
-        column.addStretch(1)
-        return off
+        middle = hbox(STRETCH, (self._off_text, 3), STRETCH)
+        choose = (self.choose, 0, Qt.AlignmentFlag.AlignHCenter)
+        vbox(STRETCH, middle, choose, STRETCH, of=self._off)
+        self._stack = stack(self._off, self._figures)
+        self._stack.setProperty("bare", True)
+        area = scrolled(self._stack, "Speculative decoding")  # a low panel scrolls
+        area.setProperty("bare", True)
+        scroll_by_keys(area)
+        vbox(area, of=self, margins=(SPACE_3, 0, SPACE_3, SPACE_2))
 
     # Feeding -----------------------------------------------------------------------------------
 

@@ -178,6 +178,10 @@ class Theme:
         found.setAlphaF(alpha)
         return found
 
+    def pixel(self, name: str) -> int:
+        """`value(name)` as the 32 bits of a pixel."""
+        return word(self.value(name))
+
     def line_color(self, name: str) -> str:
         """A series colour for a thin line on a panel: at least 3:1 against it."""
         return _readable(self.value(name), self.panel, MINIMUM_GRAPHIC_CONTRAST)

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QPushButton,
-    QStackedLayout,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QWidget
 
 from engine.snapshot import EngineSnapshot, Part, StepRecord
 from widgets.controls.buttons import IconButton
+from widgets.controls.layouts import button, centered, hbox, stack, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.swatches import Swatch, Swatches, of
 from widgets.controls.text import not_reported_text
@@ -66,36 +59,21 @@ class TimelinePanel(QFrame):
 
     def _build(self) -> None:
         self.note = ElidedLine("text_muted")
-        self.follow_button = QPushButton()
+        self.follow_button = button("", self._toggle_following)
         self.follow_button.setCheckable(True)
-        self.follow_button.clicked.connect(self._toggle_following)
-        zoom_out = IconButton("minus", "Fewer pixels per step (-)", lambda: self.view.zoom(-1))
-        zoom_in = IconButton("plus", "More pixels per step (+)", lambda: self.view.zoom(1))
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_1)
-        head.addWidget(self.note, 1)
         values = "Table of the visible steps (T)"
         table = IconButton("table", values, lambda: self.view.show_table())
-        for widget in (table, zoom_out, zoom_in, self.follow_button):
-            head.addWidget(widget)
-        self._empty = QLabel(EMPTY_TEXT)
-        self._empty.setProperty("role", "small")
-        self._empty.setWordWrap(True)
-        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        stage = QWidget()
-        self._stack = QStackedLayout(stage)
-        self._stack.addWidget(self._empty)
-        self._stack.addWidget(self.view)
+        zoom_out = IconButton("minus", "Fewer pixels per step (-)", lambda: self.view.zoom(-1))
+        zoom_in = IconButton("plus", "More pixels per step (+)", lambda: self.view.zoom(1))
+        self._empty = centered(EMPTY_TEXT)
+        self._stack = stack(self._empty, self.view)
         self.legend = Swatches(LEGEND)
         self.line, self.batch = ElidedLine(), ElidedLine("text_muted")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
-        column.setSpacing(SPACE_1)
-        column.addLayout(head)
-        column.addWidget(stage, 1)
-        column.addWidget(self.legend)
-        column.addWidget(self.line)
-        column.addWidget(self.batch)
+        vbox(
+            hbox((self.note, 1), table, zoom_out, zoom_in, self.follow_button, spacing=SPACE_1),
+            (self._stack, 1), self.legend, self.line, self.batch,
+            of=self, spacing=SPACE_1, margins=(SPACE_3, 0, SPACE_3, SPACE_2),
+        )  # fmt: skip
 
     # Feeding -----------------------------------------------------------------------------------
 
@@ -150,10 +128,7 @@ class TimelinePanel(QFrame):
         self.view.setAccessibleDescription(shown.strip())
 
     def _toggle_following(self) -> None:
-        if self.view.follows:
-            self.view.pause()
-        else:
-            self.view.follow()
+        (self.view.pause if self.view.follows else self.view.follow)()
         self._show_following(self.view.follows)
 
     def _show_following(self, follows: bool) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PySide6.QtGui import QImage
 
-from widgets.theme.tables import Pixels, to_image, word
+from widgets.theme.tables import Pixels, Theme, to_image
 from widgets.theme.theme import theme
 from widgets.timeline.history import FINISHED, RESUMED, Kind, Span, StepHistory
 
@@ -19,37 +18,18 @@ _LOW = 0.62
 """Height of a decode, beside a prefill: what computes many tokens stands out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Colors:
-    """ "#rrggbb" each."""
-
-    panel: str
-    prefill: str
-    cached: str
-    decode: str
-    draft: str
-    preempted: str
-    end: str
-    bar: str
-    held: str
+_COLORS = ("panel", "prefill", "prefill", "decode", "draft", "preempted", "panel")
+"""Of a cell, by `Kind`."""
 
 
-def paint_cells(
-    kinds: NDArray[np.uint8], pitch: int, row_height: int, colors: Colors
-) -> Pixels:
+def paint_cells(kinds: NDArray[np.uint8], pitch: int, row_height: int, colors: Theme) -> Pixels:
     """kinds[rows, columns] as pixels [rows * row_height, columns * pitch]."""
     rows, columns = kinds.shape
-    table = np.zeros(256, np.uint32)
-    for kind, color in (
-        (Kind.NOTHING, colors.panel), (Kind.PREFILL, colors.prefill), (Kind.CACHED, colors.prefill),
-        (Kind.DECODE, colors.decode), (Kind.DRAFT, colors.draft),
-        (Kind.PREEMPTED, colors.preempted), (Kind.HELD, colors.panel),
-    ):  # fmt: skip
-        table[kind] = word(color)
+    table = np.array([colors.pixel(name) for name in _COLORS], np.uint32)
     done = kinds & np.uint8(0xFF ^ FINISHED ^ RESUMED)
     cells = table[done]
     is_low = (done == Kind.DECODE) | (done == Kind.DRAFT)
-    background = word(colors.panel)
+    background = colors.pixel("panel")
     low_cells = np.where(is_low, np.uint32(background), cells)
     image = np.full((rows, row_height, columns, pitch), background, np.uint32)
     width = pitch - 1 if pitch >= 4 else pitch
@@ -61,36 +41,36 @@ def paint_cells(
         image[:, margin + line, :, :width] = shown[:, :, None]
     body = slice(margin, margin + height)
     row, column = np.nonzero(done == Kind.CACHED)
-    image[row, body, column, : max(1, width // 2)] = word(colors.cached)
+    image[row, body, column, : max(1, width // 2)] = colors.pixel("cached")
     row, column = np.nonzero(kinds & RESUMED)
-    image[row, :, column, : max(1, width // 3)] = word(colors.preempted)
+    image[row, :, column, : max(1, width // 3)] = colors.pixel("preempted")
     row, column = np.nonzero(done == Kind.HELD)
     image[row, body, column] = _hatched(column, pitch, height, colors)
     if width >= 3:
         row, column = np.nonzero(kinds & FINISHED)
-        image[row, body, column, width - 1] = word(colors.end)
+        image[row, body, column, width - 1] = colors.pixel("text")
     return image.reshape(rows * row_height, columns * pitch)
 
 
-def _hatched(columns: NDArray[np.int64], pitch: int, height: int, colors: Colors) -> Pixels:
+def _hatched(columns: NDArray[np.int64], pitch: int, height: int, colors: Theme) -> Pixels:
     """A slot that is empty, for each of `columns`: lines that go on from one to the next."""
     x = columns[:, None, None] * pitch + np.arange(pitch)
     lines = (x + np.arange(height)[None, :, None]) % _HATCH == 0
-    return np.where(lines, word(colors.held), word(colors.panel)).astype(np.uint32)
+    return np.where(lines, colors.pixel("queued"), colors.pixel("panel")).astype(np.uint32)
 
 
 def paint_bars(
-    durations: NDArray[np.float64], longest: float, pitch: int, height: int, colors: Colors
+    durations: NDArray[np.float64], longest: float, pitch: int, height: int, colors: Theme
 ) -> Pixels:
     """A bar per step, up from below: pixels [height, columns * pitch]. `longest`: seconds of a bar
     of full height."""
     columns = len(durations)
-    background = word(colors.panel)
+    background = colors.pixel("panel")
     image = np.full((height, columns, pitch), background, np.uint32)
     width = pitch - 1 if pitch >= 4 else pitch
     levels = np.ceil(np.clip(durations / longest, 0, 1) * height) if longest > 0 else durations * 0
     lines = np.arange(height, 0, -1)[:, None]
-    image[:, :, :width] = np.where(lines <= levels, word(colors.bar), background)[:, :, None]
+    image[:, :, :width] = np.where(lines <= levels, colors.pixel("other"), background)[:, :, None]
     return image.reshape(height, columns * pitch)
 
 
@@ -129,18 +109,8 @@ def make_scene(history: StepHistory, start: int, end: int, pitch: int, room: int
         matrix[place, ordinals[shown] - start] = kinds[shown]
     durations = history.durations(start, end)
     longest = float(durations.max())
-    colors = _colors()
     return Scene(
         start, end, rows.tolist(), len(everyone) - len(rows), row_height, spans, longest,
-        to_image(paint_cells(matrix, pitch, row_height, colors)),
-        to_image(paint_bars(durations, longest, pitch, BARS_HEIGHT, colors)),
-    )  # fmt: skip
-
-
-def _colors() -> Colors:
-    table = theme()
-    series = table.series
-    return Colors(
-        table.panel, series.prefill, series.cached, series.decode, series.draft, series.preempted,
-        table.text, series.other, series.queued,
+        to_image(paint_cells(matrix, pitch, row_height, theme())),
+        to_image(paint_bars(durations, longest, pitch, BARS_HEIGHT, theme())),
     )  # fmt: skip

@@ -122,7 +122,7 @@ def test_the_engine_is_asked_once_the_mouse_rests(qtbot: QtBot, panel: BlocksPan
 
 def test_a_click_lights_up_a_request_and_its_prefix(qtbot: QtBot, panel: BlocksPanel) -> None:
     bright = pixel(panel, 3)
-    assert bright == word(panel.map.owner_color("chat-2"))
+    assert bright == word(theme().series.owners[1])
     qtbot.mouseClick(panel.map, Qt.MouseButton.LeftButton, pos=center(panel, 2))
     assert panel.map.chosen_owner == "chat-1"
     assert pixel(panel, 3) != bright and pixel(panel, 1) == bright  # the prefix is its own too

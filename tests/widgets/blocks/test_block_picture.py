@@ -7,18 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
-from widgets.blocks.picture import (
-    LARGEST_PITCH,
-    SMALLEST_PITCH,
-    Colors,
-    Grid,
-    OwnerSlots,
-    fit,
-    paint,
-)
-from widgets.theme.tables import mix, word
+from widgets.blocks.picture import LARGEST_PITCH, SMALLEST_PITCH, Grid, OwnerSlots, fit, paint
+from widgets.theme.tables import load_theme, mix, word
 
-COLORS = Colors("#101010", "#202020", "#3030f0", "#ffffff", ("#e69f00", "#009e73", "#0072b2"))
+COLORS = load_theme("dark")
+OWNERS = COLORS.series.owners
 
 
 def snapshot(draw: st.DrawFn, num_blocks: int, block_size: int, num_owners: int) -> BlockSnapshot:
@@ -52,23 +45,23 @@ def test_every_cell_shows_its_block(data: st.DataObject) -> None:
         cell = image[top : top + grid.cell, left : left + grid.cell]
         owner = int(blocks.owner[block])
         if owner == BLOCK_FREE:
-            assert (cell == word(COLORS.free)).all()
+            assert (cell == COLORS.pixel("free")).all()
         elif owner == BLOCK_CACHED:
-            assert (cell == word(COLORS.cached)).all()
+            assert (cell == COLORS.pixel("kv_cached")).all()
         else:
-            color = COLORS.owners[owner % 3]
+            color = OWNERS[owner % len(OWNERS)]
             corner = cell[:, 0]  # the mark of a shared block is in the middle
             level = int((corner == word(color)).sum())
             assert level == -(-int(blocks.fill[block]) * grid.cell // block_size)
             assert (corner[: grid.cell - level] == word(mix(color, COLORS.panel, 0.72))).all()
-            has_mark = (cell == word(COLORS.mark)).any()
+            has_mark = (cell == COLORS.pixel("text")).any()
             assert has_mark == (blocks.ref_count[block] > 1 and grid.cell >= 5)
     gaps = grid.pitch - grid.cell
     if gaps:
-        assert (image[grid.cell :: grid.pitch] == word(COLORS.panel)).all()
+        assert (image[grid.cell :: grid.pitch] == COLORS.pixel("panel")).all()
     beyond = grid.rows * columns - num_blocks
     if beyond:
-        assert (image[-grid.pitch :, -beyond * grid.pitch :] == word(COLORS.panel)).all()
+        assert (image[-grid.pitch :, -beyond * grid.pitch :] == COLORS.pixel("panel")).all()
 
 
 def test_what_is_not_chosen_turns_pale() -> None:
@@ -79,9 +72,9 @@ def test_what_is_not_chosen_turns_pale() -> None:
     grid = Grid(3, 3, 8)
     chosen = np.array([True, False, False])
     image = paint(blocks, np.array([0, 1]), COLORS, grid, chosen)
-    assert image[0, 0] == word("#e69f00")
+    assert image[0, 0] == word(OWNERS[0])
     pale = image[0, 8]
-    assert pale not in (word("#009e73"), word(COLORS.panel))
+    assert pale not in (word(OWNERS[1]), COLORS.pixel("panel"))
     assert (image[:7, 8:15] == pale).all()  # no mark where it is not chosen
 
 
@@ -106,4 +99,3 @@ def test_a_request_keeps_its_color_while_others_come_and_go() -> None:
     assert list(first) == [0, 1]
     assert list(slots.update(["b", "c", "d"])) == [1, 0, 2]
     assert list(slots.update(["d", "b", "e", "f"])) == [2, 1, 0, 0]
-    assert slots.slot("a") is None and slots.slot("d") == 2

@@ -302,9 +302,9 @@ def test_a_bin_without_counts_is_zero_and_a_late_one_is_waited_for() -> None:
     bins = RateBins(width=1.0, patience=0.3)
     bins.add(0.5, 10)
     assert bins.close(1.2) == []  # a snapshot of this second may still come
-    assert bins.has_open
+    assert bins.open
     assert bins.close(1.3) == [(1.0, 10.0)]
-    assert not bins.has_open
+    assert not bins.open
     assert bins.close(3.4) == [(2.0, 0.0), (3.0, 0.0)]
 
 
@@ -312,7 +312,7 @@ def test_rate_bins_are_bounded_when_nobody_looks() -> None:
     bins = RateBins(width=1.0, longest=100)
     for second in range(5000):
         bins.add(second, 1)
-    assert len(bins._open) <= 100
+    assert len(bins.open) <= 100
 
 
 def test_share_over_a_span() -> None:

@@ -122,7 +122,7 @@ def test_the_keyboard_chooses_a_stretch(qtbot: QtBot, chart: TimeChart) -> None:
 def test_of_a_change_that_has_little_room_both_ends_are_read(chart: TimeChart) -> None:
     pen = chart.view.text_pen
     text = "Token budget per step 512 → 2048"
-    short = pen.shortened(text, pen.width(text) * 0.7)
+    short = pen.elided(text, pen.width(text) * 0.7, Qt.TextElideMode.ElideMiddle)
     assert short.startswith("Token") and short.endswith("→ 2048") and "…" in short
     assert pen.width(short) <= pen.width(text) * 0.7 + 1
-    assert pen.shortened(text, pen.width(text)) == text
+    assert pen.elided(text, pen.width(text)) == text

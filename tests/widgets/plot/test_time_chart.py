@@ -20,6 +20,7 @@ from widgets.plot import LatencyChart, RedrawClock, Series, SeriesKind, StackedA
 from widgets.plot.data import HISTORY_S, MAX_DOTS, MAX_LINE_POINTS
 from widgets.plot.header import ChartHeader
 from widgets.plot.overlay import end_label_rects, is_named
+from widgets.plot.series import Mark
 from widgets.plot.stacked_area import area
 from widgets.theme.theme import SPACE_3, apply_theme, load_theme
 
@@ -102,7 +103,7 @@ def test_a_gap_is_not_bridged(chart: TimeChart) -> None:
     chart.append("p50", NOW - 80, math.nan)
     chart.extend("p50", [NOW - 30, NOW - 20], [1.0, 1.0])
     chart.redraw()
-    assert chart._lines["p50"].num_runs == 2
+    assert len(chart._lines["p50"]._runs) == 2
 
 
 def test_a_line_that_ends_in_a_gap_keeps_its_value(chart: TimeChart) -> None:
@@ -294,7 +295,7 @@ def test_a_right_click_opens_the_menu(chart: TimeChart, monkeypatch: pytest.Monk
 def test_marks_stay_bounded_and_are_drawn(chart: TimeChart) -> None:
     fill(chart)
     for i in range(100):
-        chart.mark(NOW - 60, f"max_num_seqs {i}")
+        chart._marks.add(Mark(NOW - 60, f"max_num_seqs {i}"))
     assert len(chart.marks) == 64
     chart.redraw()
     image = chart.view.grab().toImage()
@@ -391,9 +392,9 @@ def test_a_note_is_shown_whole_or_not_at_all(chart: TimeChart) -> None:
     chart.set_note("gaps between tokens · last 2 min")
     assert chart.note == "gaps between tokens · last 2 min"
     chart.resize(800, 200)
-    assert chart._header._note.fits
+    assert not chart._header._note.is_cut()
     chart.resize(400, 200)
-    assert not chart._header._note.fits
+    assert chart._header._note.is_cut()
 
 
 def test_the_title_gives_way_last(qtbot: QtBot, chart: TimeChart) -> None:

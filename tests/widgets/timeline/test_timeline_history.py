@@ -9,14 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.snapshot import RequestSnapshot, RequestState, RequestTimes, StepEntry, StepRecord
-from widgets.theme.tables import word
+from widgets.theme.tables import load_theme
 from widgets.timeline.history import FINISHED, RESUMED, Kind, StepHistory
-from widgets.timeline.picture import Colors, paint_bars, paint_cells
+from widgets.timeline.picture import paint_bars, paint_cells
 
-COLORS = Colors(
-    "#101010", "#009e73", "#56b4e9", "#e69f00", "#cc79a7", "#d55e00", "#ffffff", "#808080",
-    "#404040",
-)
+COLORS = load_theme("light")
 
 
 def step(index: int, *entries: StepEntry, preempted=(), finished=(), duration=0.01) -> StepRecord:
@@ -132,22 +129,22 @@ def test_cells_have_their_colors_and_heights() -> None:
     image = paint_cells(kinds, 8, 12, COLORS)
     assert image.shape == (24, 16)
     prefill, decode = image[1:11, 0:7], image[1:11, 8:15]
-    assert (prefill == word(COLORS.prefill)).all()
-    assert decode[0, 0] == word(COLORS.panel) and decode[5, 0] == word(COLORS.decode)
-    assert (decode[:, 6] == word(COLORS.end)).all()
-    assert (image[13:23, 0:3] == word(COLORS.cached)).all()
-    assert (image[13:23, 3:7] == word(COLORS.prefill)).all()
-    assert (image[12:, 8:] == word(COLORS.panel)).all() and image[5, 7] == word(COLORS.panel)
+    assert (prefill == COLORS.pixel("prefill")).all()
+    assert decode[0, 0] == COLORS.pixel("panel") and decode[5, 0] == COLORS.pixel("decode")
+    assert (decode[:, 6] == COLORS.pixel("text")).all()
+    assert (image[13:23, 0:3] == COLORS.pixel("cached")).all()
+    assert (image[13:23, 3:7] == COLORS.pixel("prefill")).all()
+    assert (image[12:, 8:] == COLORS.pixel("panel")).all() and image[5, 7] == COLORS.pixel("panel")
 
 
 def test_what_was_resumed_and_a_slot_that_is_idle_are_marked() -> None:
     kinds = np.array([[Kind.PREFILL | RESUMED, Kind.HELD, Kind.HELD]], np.uint8)
     image = paint_cells(kinds, 8, 12, COLORS)
-    assert (image[1:11, 0:2] == word(COLORS.preempted)).all()
-    assert (image[1:11, 3:7] == word(COLORS.prefill)).all()
+    assert (image[1:11, 0:2] == COLORS.pixel("preempted")).all()
+    assert (image[1:11, 3:7] == COLORS.pixel("prefill")).all()
     body = image[1:11, 8:24]
-    assert set(np.unique(body)) == {word(COLORS.held), word(COLORS.panel)}
-    assert (np.count_nonzero(body == word(COLORS.held), axis=0) >= 2).all()  # in every column
+    assert set(np.unique(body)) == {COLORS.pixel("queued"), COLORS.pixel("panel")}
+    assert (np.count_nonzero(body == COLORS.pixel("queued"), axis=0) >= 2).all()  # in every column
 
 
 def test_one_that_waits_beside_an_idle_slot_has_cells_until_it_begins() -> None:
@@ -167,6 +164,6 @@ def test_one_that_waits_beside_an_idle_slot_has_cells_until_it_begins() -> None:
 
 def test_bars_are_as_high_as_their_steps_are_long() -> None:
     image = paint_bars(np.array([0.01, 0.02, 0.04]), 0.04, 5, 20, COLORS)
-    heights = (image == word(COLORS.bar)).sum(axis=0)
+    heights = (image == COLORS.pixel("other")).sum(axis=0)
     assert [int(heights[c * 5]) for c in range(3)] == [5, 10, 20]
-    assert heights[4] == 0 and image[-1, 0] == word(COLORS.bar)
+    assert heights[4] == 0 and image[-1, 0] == COLORS.pixel("other")
