@@ -46,10 +46,6 @@ asks for has no room for it: with some fonts its own text would be too long for 
 class ElidedCombo(QComboBox):
     """The style sheet's style cuts a text that is too long in the middle of a letter."""
 
-    def shown_text(self) -> str:
-        """What of the text can be read."""
-        return self._option().currentText
-
     def sizeHint(self) -> QSize:
         return super().sizeHint() + QSize(_PADDING, 0)
 

@@ -6,17 +6,9 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QSize, Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QFrame,
-    QScrollArea,
-    QSplitter,
-    QStackedWidget,
-    QTabBar,
-    QVBoxLayout,
-    QWidget,
-    QWidgetItem,
-)
+from PySide6.QtWidgets import QFrame, QScrollArea, QSplitter, QTabBar, QWidget, QWidgetItem
 
+from widgets.controls.layouts import stack, vbox
 from widgets.theme.fonts import text_scale
 from widgets.theme.theme import SPACE_2
 
@@ -122,14 +114,16 @@ class PageFrame(QWidget):
         self.tabs = QTabBar()
         self.tabs.setAccessibleName(name)
         self.tabs.setExpanding(False)
-        self.forms = QStackedWidget()
-        for title, form in forms:
+        self.forms = stack(*(form for _, form in forms))
+        for title, _ in forms:
             self.tabs.addTab(title)
-            self.forms.addWidget(form)
         self.tabs.currentChanged.connect(self.forms.setCurrentIndex)
         self._split = QSplitter()
         self._split.setChildrenCollapsible(False)
-        self._split.addWidget(self._left())
+        left = QFrame()
+        left.setProperty("panel", True)
+        vbox(self.tabs, (self.forms, 1), of=left, margins=(SPACE_2, SPACE_2, SPACE_2, SPACE_2))
+        self._split.addWidget(left)
         self._split.addWidget(right)
         self._left_width = left_width
         self._scale = text_scale()
@@ -138,19 +132,7 @@ class PageFrame(QWidget):
         self._split.splitterMoved.connect(lambda *_: self._keep_sizes())
         for index, share in enumerate(stretch):
             self._split.setStretchFactor(index, share)
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(0, 0, 0, 0)
-        whole.addWidget(self._split)
-
-    def _left(self) -> QFrame:
-        left = QFrame()
-        left.setProperty("panel", True)
-        column = QVBoxLayout(left)
-        column.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self.tabs)
-        column.addWidget(self.forms, 1)
-        return left
+        vbox(self._split, of=self)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -6,18 +6,20 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
+from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QWidget
 
 from widgets.controls.buttons import IconButton
+from widgets.controls.layouts import hbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.icons import icon_pixmap
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, restyle, theme_notifier
 
-_ICONS = {
+ICONS = {
     "info": ("info", "text_muted"),
     "warning": ("warning", "warning"),
     "error": ("error", "danger"),
 }
+"""Icon and colour of a kind of notice."""
 
 _ICON = 16
 _MOST_LINES = 3
@@ -30,21 +32,19 @@ class Notice(QFrame):
     def __init__(self, kind: str = "info", parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._kind = kind
-        self._callback: Callable[[], object] | None = None
+        self._callback: Callable[[], object] = lambda: None
         self._icon, self._label, self._action = QLabel(), QLabel(), QPushButton()
         self._label.setWordWrap(True)
         self._label.setTextFormat(Qt.TextFormat.PlainText)
         self._label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._action.clicked.connect(self._pressed)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(SPACE_3, SPACE_2, SPACE_2, SPACE_2)
-        row.setSpacing(SPACE_2)
-        row.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignVCenter)
+        self._action.clicked.connect(lambda: self._callback())
         self._brief = ElidedLine()
         self._brief.hide()
-        row.addWidget(self._label, 1)
-        row.addWidget(self._brief, 1)
-        row.addWidget(self._action, 0, Qt.AlignmentFlag.AlignVCenter)
+        middle, margins = Qt.AlignmentFlag.AlignVCenter, (SPACE_3, SPACE_2, SPACE_2, SPACE_2)
+        hbox(
+            (self._icon, 0, middle), (self._label, 1), (self._brief, 1), (self._action, 0, middle),
+            of=self, margins=margins,
+        )  # fmt: skip
         theme_notifier().changed.connect(self._draw)
         self.hide()
         self._draw()
@@ -55,7 +55,7 @@ class Notice(QFrame):
         """Show `text`; with "" hide."""
         self._label.setText(text)
         self._brief.set_text(text)
-        self._callback = callback
+        self._callback = callback or (lambda: None)
         self._action.setText(action)
         self._action.setVisible(bool(action and callback))
         self._fit()
@@ -83,14 +83,10 @@ class Notice(QFrame):
         self._label.setHidden(is_brief)
         self._brief.setHidden(not is_brief)
 
-    def _pressed(self) -> None:
-        if self._callback is not None:
-            self._callback()
-
     def _draw(self) -> None:
         restyle(self, notice=self._kind)
         self._fit()
-        name, color = _ICONS[self._kind]
+        name, color = ICONS[self._kind]
         self._icon.setPixmap(icon_pixmap(name, color, _ICON, self.devicePixelRatioF()))
 
 
@@ -111,13 +107,10 @@ class Toast(QFrame):
         self._label, self._action = QLabel(), QPushButton()
         self._label.setTextFormat(Qt.TextFormat.PlainText)
         self._action.setProperty("kind", "link")
-        self._action.clicked.connect(self._act)
+        self._action.clicked.connect(self.act)
         close = IconButton("close", "Close", self.dismiss)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(SPACE_3, SPACE_1, SPACE_1, SPACE_1)
-        row.setSpacing(SPACE_3)
-        for widget in (self._label, self._action, close):
-            row.addWidget(widget)
+        margins = (SPACE_3, SPACE_1, SPACE_1, SPACE_1)
+        hbox(self._label, self._action, close, of=self, spacing=SPACE_3, margins=margins)
         self._callback: Callable[[], object] | None = None
         self._expired: Callable[[], object] | None = None
         self._timer = QTimer(self)
@@ -158,10 +151,7 @@ class Toast(QFrame):
             expired()
 
     def act(self) -> None:
-        """As if the action were pressed."""
-        self._act()
-
-    def _act(self) -> None:
+        """Take the action."""
         callback, self._expired = self._callback, None
         self.dismiss()
         if callback is not None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from PySide6.QtCore import QEvent, QLocale, QObject, QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QValidator
-from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QSlider, QWidget
+from PySide6.QtWidgets import QDoubleSpinBox, QSlider, QWidget
 
+from widgets.controls.layouts import hbox
 from widgets.theme.fonts import scaled
-from widgets.theme.theme import SPACE_2, figure_font, theme_notifier
+from widgets.theme.theme import figure_font, theme_notifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,7 @@ class _NoWheel(QObject):
         return False
 
 
-_filter: _NoWheel | None = None
-
-
-def _no_wheel() -> _NoWheel:
-    global _filter
-    if _filter is None:
-        _filter = _NoWheel()
-    return _filter
+_no_wheel = cache(_NoWheel)
 
 
 WIDTH = 104
@@ -94,16 +89,8 @@ class NumberControl(QWidget):
             describe(control, spec)
         self.field.valueChanged.connect(self._field_changed)
         self.slider.valueChanged.connect(self._slider_moved)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(SPACE_2)
-        if spec.steps:
-            layout.addWidget(self.slider, 1)
-            layout.addWidget(self.field)
-        else:
-            self.slider.setParent(self)
-            self.slider.hide()
-            layout.addWidget(self.field, 1)
+        hbox((self.slider, 1), (self.field, 0 if spec.steps else 1), of=self)
+        self.slider.setHidden(not spec.steps)
 
     def value(self) -> float | int | str | None:
         number = self._number()
@@ -225,9 +212,8 @@ class StepField(QDoubleSpinBox):
         if self._is_all(text):
             return QValidator.State.Acceptable, text, position
         state, text, position = super().validate(text, position)
-        if state is QValidator.State.Invalid and self._begins_a_word(text):
-            state = QValidator.State.Intermediate
-        if state is QValidator.State.Invalid and self._number(text) is not None:
+        may_become = self._begins_a_word(text) or self._number(text) is not None
+        if state is QValidator.State.Invalid and may_become:
             state = QValidator.State.Intermediate
         return state, text, position
 

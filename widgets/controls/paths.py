@@ -8,18 +8,10 @@ from typing import Any
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
-from PySide6.QtWidgets import (
-    QFileDialog,
-    QHBoxLayout,
-    QListWidget,
-    QListWidgetItem,
-    QPushButton,
-    QSizePolicy,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QFileDialog, QListWidget, QListWidgetItem, QSizePolicy, QWidget
 
 from widgets.controls.combo import ElidedCombo
+from widgets.controls.layouts import STRETCH, button, hbox, vbox
 from widgets.theme.theme import SPACE_2
 
 EMPTY = "No folders"
@@ -38,27 +30,15 @@ class FolderList(QWidget):
         self.list.setTextElideMode(Qt.TextElideMode.ElideMiddle)
         self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + 2)
         self.list.itemSelectionChanged.connect(self._show_state)
-        self.add = QPushButton("Add folder…")
-        self.add.setToolTip("Search another folder for models")
-        self.remove = QPushButton("Remove")
-        self.remove.setToolTip("Remove from the list; files are kept (Delete)")
-        for button in (self.add, self.remove):
-            button.setAutoDefault(False)
-        self.add.clicked.connect(self._ask)
-        self.remove.clicked.connect(self._remove)
+        self.add = button("Add folder…", self._ask, "Search another folder for models")
+        tip = "Remove from the list; files are kept (Delete)"
+        self.remove = button("Remove", self._remove, tip)
+        for one in (self.add, self.remove):
+            one.setAutoDefault(False)
         delete = QShortcut(QKeySequence(QKeySequence.StandardKey.Delete), self.list)
         delete.setContext(Qt.ShortcutContext.WidgetShortcut)
         delete.activated.connect(self._remove)
-        buttons = QHBoxLayout()
-        buttons.setSpacing(SPACE_2)
-        buttons.addWidget(self.add)
-        buttons.addWidget(self.remove)
-        buttons.addStretch(1)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self.list)
-        column.addLayout(buttons)
+        vbox(self.list, hbox(self.add, self.remove, STRETCH), of=self)
         self.set_value(())
 
     def value(self) -> tuple[str, ...]:
@@ -119,7 +99,7 @@ class PathControl(ElidedCombo):
         super().__init__()
         self._none_text = none_text
         self._value: str | None = None
-        self._known: list[tuple[str, str]] = []
+        self.known: list[tuple[str, str]] = []
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.activated.connect(self._on_activated)
         self._fill()
@@ -134,13 +114,9 @@ class PathControl(ElidedCombo):
 
     def set_known(self, known: Sequence[tuple[str, str]]) -> None:
         """Folders to choose from, as (path, title)."""
-        if list(known) != self._known:
-            self._known = list(known)
+        if list(known) != self.known:
+            self.known = list(known)
             self._fill()
-
-    @property
-    def known(self) -> Sequence[tuple[str, str]]:
-        return self._known
 
     def choose(self, path: str) -> None:
         """The user chose a folder in a dialog."""
@@ -150,7 +126,7 @@ class PathControl(ElidedCombo):
     def _fill(self) -> None:
         self.clear()
         self.addItem(self._none_text, None)
-        known = self._known
+        known = self.known
         if self._value is not None and self._value not in [path for path, _ in known]:
             known = [*known, (self._value, Path(self._value).name or self._value)]
         for path, title in known:

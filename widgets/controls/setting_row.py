@@ -13,22 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QComboBox,
-    QHBoxLayout,
-    QLabel,
-    QPushButton,
-    QToolButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QToolButton, QWidget
 
-from widgets.controls.combo import ElidedCombo, describe_items, described_items
+from widgets.controls.combo import ElidedCombo, describe_items
+from widgets.controls.layouts import STRETCH, button, hbox, vbox
 from widgets.controls.number_control import NumberControl, RowSpec, describe
 from widgets.controls.paths import FolderList, PathControl
 from widgets.theme.icons import set_icon
-from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, restyle
+from widgets.theme.theme import SPACE_1, figure_font, restyle
 
 HintTone = Literal["small", "warning", "error"]
 
@@ -45,9 +37,8 @@ class SettingRow(QWidget):
         self.spec = spec
         self.setObjectName(spec.name)
         self.setToolTip(spec.help)
-        control = _make_control(spec)
-        self._control = control
-        self._hint_tone: HintTone = "small"
+        control = self.control = _make_control(spec)
+        self.hint_tone: HintTone = "small"
         self._hint_lines = 1
         self._hint = QLabel()
         self._hint.setTextFormat(Qt.TextFormat.PlainText)
@@ -56,48 +47,36 @@ class SettingRow(QWidget):
         self._hint.setWordWrap(True)  # a long one must not widen the whole panel
         badge = QLabel(spec.badge)
         badge.setProperty("badge", spec.badge)
-        is_switch = isinstance(control, SwitchControl)
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_2)
-        self._head = head
-        self._reset: QToolButton | None = None
-        head.addWidget(control if is_switch else QLabel(spec.label))
-        head.addStretch(1)
-        head.addWidget(badge)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(SPACE_1 // 2)
-        layout.addLayout(head)
-        if not is_switch:
-            layout.addWidget(control)
-        layout.addWidget(self._hint)
-        self._action = QPushButton()
-        self._action.setProperty("kind", "link")
-        self._action.setAutoDefault(False)
+        self.reset: QToolButton | None = None  # once shown
         self._do: Callable[[], object] = lambda: None
-        self._action.clicked.connect(lambda: self._do())
-        self._action.hide()
-        layout.addWidget(self._action, 0, Qt.AlignmentFlag.AlignLeft)
+        self.action = button("", lambda: self._do(), kind="link")
+        self.action.setAutoDefault(False)
+        self.action.hide()
+        is_switch = isinstance(control, SwitchControl)
+        self._head = hbox(control if is_switch else QLabel(spec.label), STRETCH, badge)
+        below = () if is_switch else (control,)
+        action = (self.action, 0, Qt.AlignmentFlag.AlignLeft)
+        vbox(self._head, *below, self._hint, action, of=self, spacing=SPACE_1 // 2)
         control.changed.connect(lambda value: self.value_changed.emit(spec.name, value))
         if isinstance(control, NumberControl):
             control.field.refused.connect(lambda why: self.refused.emit(spec.name, why))
 
     def show_default(self, text: str) -> None:
         """Offer to reset to the default `text`; "" hides the button."""
-        if self._reset is None:
+        if self.reset is None:
             if not text:
                 return
-            self._reset = QToolButton()
-            set_icon(self._reset, "undo", "accent")
-            self._reset.clicked.connect(lambda: self.reset_wanted.emit(self.spec.name))
-            self._head.insertWidget(1, self._reset)
-        self._reset.setVisible(bool(text))
-        self._reset.setToolTip(f"Reset to default: {text}")
-        self._reset.setAccessibleName(f"{self.spec.label}: reset to default, {text}")
+            self.reset = QToolButton()
+            set_icon(self.reset, "undo", "accent")
+            self.reset.clicked.connect(lambda: self.reset_wanted.emit(self.spec.name))
+            self._head.insertWidget(1, self.reset)
+        self.reset.setVisible(bool(text))
+        self.reset.setToolTip(f"Reset to default: {text}")
+        self.reset.setAccessibleName(f"{self.spec.label}: reset to default, {text}")
 
     def take_focus(self) -> None:
         """Focus the control."""
-        inner = [self._control, *self._control.findChildren(QWidget)]
+        inner = [self.control, *self.control.findChildren(QWidget)]
         fields = [w for w in inner if w.focusPolicy() & Qt.FocusPolicy.TabFocus and w.isEnabled()]
         if fields:
             fields[0].setFocus(Qt.FocusReason.ShortcutFocusReason)
@@ -105,36 +84,23 @@ class SettingRow(QWidget):
     @property
     def is_marked(self) -> bool:
         """Whether the reset button is shown."""
-        return self._reset is not None and not self._reset.isHidden()
-
-    @property
-    def reset(self) -> QToolButton | None:
-        """The reset button, once shown."""
-        return self._reset
-
-    @property
-    def control(self) -> Control:
-        return self._control
+        return self.reset is not None and not self.reset.isHidden()
 
     @property
     def hint(self) -> str:
         return self._hint.text()
 
-    @property
-    def hint_tone(self) -> HintTone:
-        return self._hint_tone
-
     def describe_choices(self, choices: Sequence[tuple[Any, str, str]]) -> None:
         """(value, text, refusal or "") per choice."""
-        assert isinstance(self._control, ChoiceControl)
-        describe_items(self._control, choices)
+        assert isinstance(self.control, ChoiceControl)
+        describe_items(self.control, choices)
 
     def value(self) -> Any:
-        return self._control.value()
+        return self.control.value()
 
     def set_value(self, value: Any) -> None:
         """Show `value`, without a signal."""
-        self._control.set_value(value)
+        self.control.set_value(value)
 
     def keep_hint_lines(self, count: int) -> None:
         """Reserve room for so many hint lines."""
@@ -152,21 +118,16 @@ class SettingRow(QWidget):
         self._keep_room()
         if text != self._hint.text():
             self._hint.setText(text)
-        if tone != self._hint_tone:
-            self._hint_tone = tone
+        if tone != self.hint_tone:
+            self.hint_tone = tone
             restyle(self._hint, role=tone)
-
-    @property
-    def action(self) -> QPushButton:
-        """The action below the hint; hidden without one."""
-        return self._action
 
     def set_action(self, text: str, do: Callable[[], object]) -> None:
         """Offer an action below the hint; "" hides it."""
         self._do = do
-        if text != self._action.text():
-            self._action.setText(text)
-            self._action.setVisible(bool(text))
+        if text != self.action.text():
+            self.action.setText(text)
+            self.action.setVisible(bool(text))
 
 
 def _make_control(spec: RowSpec) -> Control:
@@ -216,11 +177,6 @@ class ChoiceControl(ElidedCombo):
         self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.setMinimumContentsLength(10)
         self.activated.connect(lambda: self.changed.emit(self.value()))
-
-    def descriptions(self) -> list[tuple[Any, str, str]]:
-        """(value, text, why it cannot be chosen or "") of every entry, as `describe_items` put
-        them."""
-        return described_items(self)
 
     def value(self) -> Any:
         return self.currentData()

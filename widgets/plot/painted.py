@@ -135,7 +135,7 @@ class Plot(QFrame):
         if not self.grab().save(str(path), "PNG"):
             raise OSError(f"cannot write {path}")
 
-    def _ask(self, what: str, suffix: str, save: Callable[[Path], None], *_: object) -> None:
+    def _ask(self, what: str, suffix: str, save: Callable[[Path], None], *_on: object) -> None:
         title, name = f"Save {what}", self.title.lower().replace(" ", "-") + suffix
         chosen, _ = QFileDialog.getSaveFileName(self, title, name, _FILE_KINDS[suffix])
         if not chosen:

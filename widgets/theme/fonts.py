@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
-from PySide6.QtGui import QFont, QFontDatabase, QFontMetricsF, QGuiApplication
+from PySide6.QtGui import QFont, QFontDatabase, QFontMetricsF
 
 SizeRole = Literal["small", "body", "large"]
 _SCALE: dict[SizeRole, float] = {"small": 0.86, "body": 1.0, "large": 1.36}
@@ -49,11 +49,6 @@ def set_text_scale(scale: float) -> None:
     point_size.cache_clear()
 
 
-def _with_tabular_digits(font: QFont) -> QFont:
-    font.setFeature(QFont.Tag("tnum"), 1)
-    return font
-
-
 def has_tabular_digits(font: QFont) -> bool:
     """Whether all ten digits of `font` are equally wide (to half a percent: hinting rounds)."""
     metrics = QFontMetricsF(font)
@@ -83,7 +78,8 @@ def mono_font(role: SizeRole = "body") -> QFont:
 
 def figure_font(role: SizeRole = "body", weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
     """The font of numbers that change: all digits equally wide, so that nothing jumps."""
-    font = _with_tabular_digits(ui_font(role, weight))
+    font = ui_font(role, weight)
+    font.setFeature(QFont.Tag("tnum"), 1)
     key = font.key()
     if key not in _tabular:
         _tabular[key] = has_tabular_digits(font)
@@ -92,15 +88,3 @@ def figure_font(role: SizeRole = "body", weight: QFont.Weight = QFont.Weight.Nor
     font = mono_font(role)
     font.setWeight(weight)
     return font
-
-
-def clear_font_cache() -> None:
-    """Read the installed fonts and the system's font size again."""
-    _families.cache_clear()
-    _tabular.clear()
-    point_size.cache_clear()
-
-
-def ui_family() -> str:
-    """Name of the family that `ui_font` resolves to first."""
-    return ui_font().families()[0] if QGuiApplication.instance() else "sans-serif"

@@ -31,19 +31,6 @@ class _TakesIcon(Protocol):
     def setIcon(self, icon: QIcon) -> None: ...
 
 
-def set_icon_folder(path: Path) -> None:
-    """Where the drawings are; call before the first icon is asked for."""
-    global _folder
-    _folder = Path(path)
-    _source.cache_clear()
-    _icon.cache_clear()
-
-
-def icon_names() -> list[str]:
-    """Every icon that there is."""
-    return sorted(file.stem for file in _folder.glob("*.svg"))
-
-
 def icon(name: str, color: str = "text_muted") -> QIcon:
     """The icon `name`; `color` is a theme name. Raises KeyError for an unknown icon or colour.
 

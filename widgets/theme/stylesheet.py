@@ -14,9 +14,10 @@ Properties that widgets set to ask for a look (see `widgets.theme.theme.restyle`
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from string import Template
+
+import msgspec
 
 from widgets.theme.fonts import mono_font, point_size
 from widgets.theme.tables import Theme
@@ -285,11 +286,7 @@ QDockWidget::title { background: $window; padding: 4px 8px; }
 
 def stylesheet(table: Theme, images: Path) -> str:
     """The stylesheet of `table`; writes the pictures that it names into folder `images`."""
-    names = {
-        field.name: getattr(table, field.name)
-        for field in dataclasses.fields(table)
-        if field.name != "series"
-    }
+    names = msgspec.structs.asdict(table)
     for name, (color, path) in _IMAGES.items():
         file = images / f"{table.mode}-{name}.svg"
         file.write_text(_SVG.format(path=path, color=table.value(color)), encoding="utf-8")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from PySide6.QtGui import QColor, QImage
@@ -76,88 +74,87 @@ def to_image(pixels: Pixels) -> QImage:
 
 
 Mode = Literal["light", "dark"]
+Color = Annotated[str, msgspec.Meta(pattern="^#[0-9a-fA-F]{6}$")]
 _folder = Path(__file__).parents[2] / "resources" / "theme"
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesColors:
+class SeriesColors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a colour means in every chart, map and timeline (Okabe-Ito, safe for the colour-blind).
 
     `owners` colours blocks by the request that holds them, in turn.
     """
 
-    weights: str
-    kv_used: str
-    kv_cached: str
-    other: str
-    limit: str
-    gpu_memory: str
-    queued: str
-    prefill: str
-    cached: str
-    decode: str
-    draft: str
-    preempted: str
-    free: str
-    p50: str
-    p99: str
-    tokens_in: str
-    tokens_out: str
-    running: str
-    waiting: str
-    kv_usage: str
-    arithmetic: str
-    launch: str
-    python: str
-    prefix_hits: str
-    owners: tuple[str, ...]
+    weights: Color
+    kv_used: Color
+    kv_cached: Color
+    other: Color
+    limit: Color
+    gpu_memory: Color
+    queued: Color
+    prefill: Color
+    cached: Color
+    decode: Color
+    draft: Color
+    preempted: Color
+    free: Color
+    p50: Color
+    p99: Color
+    tokens_in: Color
+    tokens_out: Color
+    running: Color
+    waiting: Color
+    kv_usage: Color
+    arithmetic: Color
+    launch: Color
+    python: Color
+    prefix_hits: Color
+    owners: tuple[Color, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Theme:
+class Theme(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Named colours of one mode, each "#rrggbb". Surfaces: window, panel and raised."""
 
     mode: Mode
-    window: str
-    panel: str
-    raised: str
-    border: str
-    border_strong: str
-    text: str
-    text_muted: str
-    text_disabled: str
-    accent: str
-    accent_text: str
-    accent_hover: str
-    accent_pressed: str
-    hover: str
-    pressed: str
-    selection: str
-    selection_text: str
-    danger: str
-    danger_text: str
-    warning: str
-    success: str
-    badge_live: str
-    badge_rebuild: str
-    badge_reload: str
-    state_idle: str
-    state_busy: str
-    state_loading: str
-    state_error: str
-    code_background: str
-    code_text: str
-    code_keyword: str
-    code_string: str
-    code_number: str
-    code_comment: str
-    code_function: str
-    code_name: str
-    user_bubble: str
-    scrollbar: str
-    grid: str
-    axis: str
-    sample_dot: str
+    window: Color
+    panel: Color
+    raised: Color
+    border: Color
+    border_strong: Color
+    text: Color
+    text_muted: Color
+    text_disabled: Color
+    accent: Color
+    accent_text: Color
+    accent_hover: Color
+    accent_pressed: Color
+    hover: Color
+    pressed: Color
+    selection: Color
+    selection_text: Color
+    danger: Color
+    danger_text: Color
+    warning: Color
+    success: Color
+    badge_live: Color
+    badge_rebuild: Color
+    badge_reload: Color
+    state_idle: Color
+    state_busy: Color
+    state_loading: Color
+    state_error: Color
+    code_background: Color
+    code_text: Color
+    code_keyword: Color
+    code_string: Color
+    code_number: Color
+    code_comment: Color
+    code_function: Color
+    code_name: Color
+    user_bubble: Color
+    scrollbar: Color
+    grid: Color
+    axis: Color
+    sample_dot: Color
     series: SeriesColors
 
     @property
@@ -194,32 +191,11 @@ class Theme:
 _readable = cache(readable)
 
 
-def set_theme_folder(path: Path) -> None:
-    """Where light.json and dark.json are; call before `apply_theme`."""
-    global _folder
-    _folder = Path(path)
-    load_theme.cache_clear()
-
-
 @cache
 def load_theme(mode: Mode) -> Theme:
-    """The table of one mode. Raises ValueError that names missing, unknown or malformed colours."""
+    """The table of one mode. Raises ValueError for a missing, unknown or malformed colour."""
     path = _folder / f"{mode}.json"
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    series: dict[str, Any] = values.pop("series", {})
-    _check_names(path, Theme, {*values, "series"})
-    _check_names(path, SeriesColors, set(series))
-    owners = tuple(series.pop("owners"))
-    found = Theme(**values, series=SeriesColors(**series, owners=owners))
-    colors = [v for k, v in values.items() if k != "mode"] + [*series.values(), *owners]
-    bad = [c for c in colors if not QColor.isValidColorName(c) or len(c) != 7]
-    if bad or found.mode != mode:
-        raise ValueError(f"{path}: not a colour of the form #rrggbb: {bad}, mode {found.mode}")
-    return found
-
-
-def _check_names(path: Path, table: type, names: set[str]) -> None:
-    expected = {field.name for field in dataclasses.fields(table)}
-    if names != expected:
-        missing, unknown = sorted(expected - names), sorted(names - expected)
-        raise ValueError(f"{path}: missing {missing}, unknown {unknown}")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Theme)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{path}: {error}") from error

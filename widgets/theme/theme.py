@@ -14,19 +14,18 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from PySide6.QtCore import QObject, Qt, Signal
-from PySide6.QtGui import QColor, QGuiApplication, QPalette
+from PySide6.QtGui import QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication, QWidget
 
 from widgets.theme.fonts import figure_font, mono_font, point_size, ui_font
 from widgets.theme.restyling import Change, restyling
 from widgets.theme.stylesheet import stylesheet
-from widgets.theme.tables import Mode, SeriesColors, Theme, load_theme, set_theme_folder
+from widgets.theme.tables import Mode, SeriesColors, Theme, load_theme
 
 __all__ = [
     "RADIUS", "SPACE_1", "SPACE_2", "SPACE_3", "SPACE_4", "SPACE_6", "SPACE_8",
     "SeriesColors", "Theme", "apply_theme", "figure_font", "load_theme", "mono_font",
-    "point_size", "renew_look", "restyle", "set_theme_folder", "styled_together", "theme",
-    "theme_mode", "theme_notifier", "ui_font",
+    "point_size", "renew_look", "restyle", "styled_together", "theme", "theme_notifier", "ui_font",
 ]  # fmt: skip
 
 ModeSetting = Literal["light", "dark", "system"]
@@ -43,7 +42,7 @@ class ThemeNotifier(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setting: ModeSetting = "light"
+        self.setting: ModeSetting = "light"  # what the user chose
         # coloured images that the stylesheet refers to; removed when the process ends
         self.images = TemporaryDirectory(prefix="inferdeck-theme-")
         self.preparations: list[Callable[[Theme], Iterator[None]]] = []
@@ -77,11 +76,6 @@ def theme_notifier() -> ThemeNotifier:
 def theme() -> Theme:
     """The theme in force (light until `apply_theme` was called)."""
     return _current or load_theme("light")
-
-
-def theme_mode() -> ModeSetting:
-    """What the user chose: light, dark, or to follow the system."""
-    return theme_notifier().setting
 
 
 def apply_theme(app: QApplication, mode: ModeSetting = "system") -> None:
@@ -119,7 +113,8 @@ def _put_in_force(app: QApplication, mode: Mode) -> None:
     found = load_theme(mode)
     if found is not _wanted or not app.styleSheet():
         _wanted = found
-        renew_look(app, partial(_set_current, app, found), _prepared(found))
+        prepare = (done for each in theme_notifier().preparations for done in each(found))
+        renew_look(app, partial(_set_current, app, found), prepare)
     else:
         _tell_desktop(app)
 
@@ -138,11 +133,6 @@ def _tell_desktop(app: QApplication) -> None:
         app.styleHints().setColorScheme(chosen)
 
 
-def _prepared(table: Theme) -> Iterator[None]:
-    for prepare in theme_notifier().preparations:
-        yield from prepare(table)
-
-
 def renew_look(app: QApplication, change: Callable[[], None], prepare: Iterable[None] = ()) -> None:
     """Give the application its look again once `change` has exchanged the theme, or fonts."""
 
@@ -151,44 +141,34 @@ def renew_look(app: QApplication, change: Callable[[], None], prepare: Iterable[
         app.setFont(ui_font())
         app.setPalette(palette(theme()))
 
-    restyling().put(Change(exchange, prepare), _sheet)
+    images = Path(theme_notifier().images.name)
+    restyling().put(Change(exchange, prepare), lambda: stylesheet(theme(), images))
 
 
-def _sheet() -> str:
-    return stylesheet(theme(), Path(theme_notifier().images.name))
+_PALETTE = {
+    "window": "Window",
+    "panel": "Base",
+    "raised": "AlternateBase Button ToolTipBase Light",
+    "text": "WindowText Text ButtonText ToolTipText",
+    "text_muted": "PlaceholderText",
+    "danger": "BrightText",
+    "selection": "Highlight",
+    "selection_text": "HighlightedText",
+    "accent": "Link LinkVisited Accent",
+    "border": "Midlight Mid",
+    "border_strong": "Dark Shadow",
+}
+"""Theme colour -> roles of the palette."""
 
 
 def palette(table: Theme) -> QPalette:
     """The palette that Fusion paints with where the stylesheet says nothing."""
-    roles: dict[QPalette.ColorRole, str] = {
-        QPalette.ColorRole.Window: table.window,
-        QPalette.ColorRole.WindowText: table.text,
-        QPalette.ColorRole.Base: table.panel,
-        QPalette.ColorRole.AlternateBase: table.raised,
-        QPalette.ColorRole.Text: table.text,
-        QPalette.ColorRole.PlaceholderText: table.text_muted,
-        QPalette.ColorRole.Button: table.raised,
-        QPalette.ColorRole.ButtonText: table.text,
-        QPalette.ColorRole.BrightText: table.danger,
-        QPalette.ColorRole.ToolTipBase: table.raised,
-        QPalette.ColorRole.ToolTipText: table.text,
-        QPalette.ColorRole.Highlight: table.selection,
-        QPalette.ColorRole.HighlightedText: table.selection_text,
-        QPalette.ColorRole.Link: table.accent,
-        QPalette.ColorRole.LinkVisited: table.accent,
-        QPalette.ColorRole.Accent: table.accent,
-        QPalette.ColorRole.Light: table.raised,
-        QPalette.ColorRole.Midlight: table.border,
-        QPalette.ColorRole.Mid: table.border,
-        QPalette.ColorRole.Dark: table.border_strong,
-        QPalette.ColorRole.Shadow: table.border_strong,
-    }
-    made = QPalette()
-    for role, color in roles.items():
-        made.setColor(role, QColor(color))
-    texts = (QPalette.ColorRole.WindowText, QPalette.ColorRole.Text, QPalette.ColorRole.ButtonText)
-    for role in texts:
-        made.setColor(QPalette.ColorGroup.Disabled, role, QColor(table.text_disabled))
+    made, roles = QPalette(), QPalette.ColorRole
+    for color, names in _PALETTE.items():
+        for name in names.split():
+            made.setColor(roles[name], table.color(color))
+    for role in (roles.WindowText, roles.Text, roles.ButtonText):
+        made.setColor(QPalette.ColorGroup.Disabled, role, table.color("text_disabled"))
     return made
 
 

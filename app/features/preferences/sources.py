@@ -10,6 +10,7 @@ from PySide6.QtCore import QObject, Signal
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.window.program_settings import PREFERENCES, PreferenceError, Preferences
 from engine.config import SETTINGS
+from widgets.controls.combo import described_items
 from widgets.controls.number_control import NumberControl
 from widgets.controls.paths import PathControl
 from widgets.controls.setting_row import ChoiceControl, HintTone, SettingRow
@@ -109,7 +110,7 @@ class EngineSource(QObject):
             assert isinstance(row.control, NumberControl) and known.spec.maximum is not None
             row.control.set_highest(int(known.spec.maximum))
         elif isinstance(row.control, ChoiceControl) and isinstance(known, ChoiceControl):
-            row.describe_choices(known.descriptions())
+            row.describe_choices(described_items(known))
 
     def browse(self, name: str) -> None:
         """Open the panel's folder dialog."""
