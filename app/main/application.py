@@ -68,8 +68,7 @@ from app.window.docks import CardDock, DockPlan, Page, PanelDock
 from app.window.layout_commands import LayoutController
 from app.window.layouts import LayoutStore, plan_of
 from app.window.notices import NoticeArea
-from app.window.notification_history import NoticeHistory
-from app.window.notification_panel import NoticePanel
+from app.window.notifications import NoticeHistory, NoticePanel
 from app.window.program_settings import PROCESS, Effects
 from app.window.progress import LoadStrip, WorkArea
 from app.window.setting_specs import this_machine

@@ -13,7 +13,7 @@ from app.link.bridge import EngineBridge
 from app.main.dialogs import PALETTE, Dialogs
 from app.main.main_window import MainWindow
 from app.window.commands import Command
-from app.window.documentation import show_documentation
+from app.window.help_dialogs import show_documentation
 from app.window.program_settings import PREFERENCES, Preferences
 from widgets.live.charts import LiveCharts
 

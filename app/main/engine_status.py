@@ -15,7 +15,7 @@ from app.link.bridge import EngineBridge, EngineState
 from app.link.child_engine import IsolatedEngine
 from app.link.engine_handle import ThreadFactory, engine_thread
 from app.window.notices import Notice, NoticeArea
-from app.window.notification_history import NoticeHistory
+from app.window.notifications import NoticeHistory
 from app.window.program_settings import PROCESS
 from app.window.progress import LoadStrip
 from engine import messages

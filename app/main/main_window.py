@@ -24,8 +24,7 @@ from app.window.commands import Command, CommandRegistry
 from app.window.dock_layouts import DockLayouts
 from app.window.docks import DockArea, DockPlan, Page, PanelDock, is_on_a_screen
 from app.window.nav_rail import NavRail
-from app.window.notification_history import NoticeHistory
-from app.window.notification_panel import NAME, Bell
+from app.window.notifications import NAME, Bell, NoticeHistory
 from app.window.settings_store import SettingsStore
 from widgets.controls.frames import Contained
 from widgets.theme.theme import SPACE_2

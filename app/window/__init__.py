@@ -5,6 +5,6 @@
     setting_specs                      how each engine setting is shown
     docks, dock_layouts                panels around the page, and their positions
     layouts, layout_commands           saved arrangements
-    notices, notification_*, progress  messages and jobs
-    nav_rail, help_dialogs, documentation, single_instance, crash_report
+    notices, notifications, progress  messages and jobs
+    nav_rail, help_dialogs, single_instance, crash_report
 """

@@ -1,36 +1,42 @@
-"""Help dialogs: keyboard shortcuts and About."""
+"""Help: keyboard shortcuts, About, and the documents."""
 
 from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 
-from PySide6.QtCore import QSize, Qt, qVersion
-from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import (
-    QDialog,
-    QGridLayout,
-    QHBoxLayout,
-    QLabel,
-    QPushButton,
-    QScrollArea,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtCore import QSize, Qt, QUrl, qVersion
+from PySide6.QtGui import QDesktopServices, QGuiApplication, QShowEvent
+from PySide6.QtWidgets import QDialog, QGridLayout, QLabel, QListWidget, QScrollArea, QWidget
 
 from app.log import log_file
-from app.paths import config_dir, data_dir, program_version
+from app.paths import config_dir, data_dir, documents, program_version
 from app.window.commands import CommandRegistry
 from app.window.crash_report import reports_dir
+from widgets.chat.message_text import MessageText
 from widgets.controls.frames import scroll_by_keys
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, SPACE_6, mono_font
+from widgets.controls.layouts import STRETCH, button, hbox, scrolled, vbox
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import (
+    SPACE_1,
+    SPACE_2,
+    SPACE_3,
+    SPACE_4,
+    SPACE_6,
+    mono_font,
+    theme_notifier,
+)
 
 CHANGE_KEYS = "app.keyboard"
 MOST_OF_SCREEN = 0.85
 ROWS_A_COLUMN = 34
 LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "pyqtgraph")
+DOCUMENTATION_SIZE = (1000, 720)
+LIST_WIDTH = 168
+WIDEST = 820
+"""Pixels of a line at the usual size of text: longer ones are hard to read."""
 
 Rows = list[tuple[str, str]]
 
@@ -43,22 +49,21 @@ class _TableDialog(QDialog):
         self.setWindowTitle(title)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.sections = sections
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(SPACE_6, SPACE_4, SPACE_6, SPACE_4)
-        layout.setSpacing(SPACE_4)
-        if intro:
-            text = QLabel(intro)
-            text.setWordWrap(True)
-            layout.addWidget(text)
-        layout.addWidget(self._make_tables(), 1)
-        self.buttons = QHBoxLayout()
-        self.buttons.setSpacing(SPACE_2)
-        self.buttons.addStretch(1)
-        close = QPushButton("Close")
+        text = QLabel(intro)
+        text.setWordWrap(True)
+        text.setHidden(not intro)
+        close = button("Close", self.accept)
         close.setDefault(True)
-        close.clicked.connect(self.accept)
-        self.buttons.addWidget(close)
-        layout.addLayout(self.buttons)
+        self.buttons = hbox(STRETCH, close)
+        margins = (SPACE_6, SPACE_4, SPACE_6, SPACE_4)
+        tables = self._make_tables()
+        vbox(text, (tables, 1), self.buttons, of=self, spacing=SPACE_4, margins=margins)
+
+    def add_button(self, text: str, do: Callable[[], object], tip: str = "") -> None:
+        """Before the one that closes."""
+        added = button(text, do, tip)
+        added.setAutoDefault(False)
+        self.buttons.insertWidget(1, added)
 
     def text(self) -> str:
         """Everything as plain text."""
@@ -71,20 +76,11 @@ class _TableDialog(QDialog):
         """In columns; scrolls if the screen is too small."""
         content = QWidget()
         content.setProperty("bare", True)
-        row = QHBoxLayout(content)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(2 * SPACE_6)
-        for part in in_columns(self.sections):
-            column = QVBoxLayout()
-            column.addLayout(self._make_table(part))
-            column.addStretch(1)
-            row.addLayout(column, 1)
-        area = QScrollArea()
+        parts = in_columns(self.sections)
+        columns = [(vbox(_make_table(part), STRETCH, spacing=-1), 1) for part in parts]
+        hbox(*columns, of=content, spacing=2 * SPACE_6)
+        area = scrolled(content, self.windowTitle())
         area.setProperty("bare", True)
-        area.setFrameShape(QScrollArea.Shape.NoFrame)
-        area.setWidgetResizable(True)
-        area.setWidget(content)
-        area.setAccessibleName(self.windowTitle())
         scroll_by_keys(area)
         room = QGuiApplication.primaryScreen().availableSize() * MOST_OF_SCREEN
         for label in content.findChildren(QLabel):
@@ -94,29 +90,29 @@ class _TableDialog(QDialog):
         area.setMinimumSize(wanted.boundedTo(room))
         return area
 
-    @staticmethod
-    def _make_table(sections: Mapping[str, Rows]) -> QGridLayout:
-        grid = QGridLayout()
-        grid.setHorizontalSpacing(SPACE_6)
-        grid.setVerticalSpacing(SPACE_1)
-        row = 0
-        for title, rows in sections.items():
-            heading = QLabel(title)
-            heading.setProperty("role", "small")
-            if row:
-                grid.setRowMinimumHeight(row, SPACE_2)
-                row += 1
-            grid.addWidget(heading, row, 0, 1, 2)
+
+def _make_table(sections: Mapping[str, Rows]) -> QGridLayout:
+    grid = QGridLayout()
+    grid.setHorizontalSpacing(SPACE_6)
+    grid.setVerticalSpacing(SPACE_1)
+    row = 0
+    for title, rows in sections.items():
+        heading = QLabel(title)
+        heading.setProperty("role", "small")
+        if row:
+            grid.setRowMinimumHeight(row, SPACE_2)
             row += 1
-            for name, value in rows:
-                shown = QLabel(value)
-                shown.setFont(mono_font("small"))
-                shown.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-                grid.addWidget(QLabel(name), row, 0)
-                grid.addWidget(shown, row, 1)
-                row += 1
-        grid.setColumnStretch(1, 1)
-        return grid
+        grid.addWidget(heading, row, 0, 1, 2)
+        row += 1
+        for name, value in rows:
+            shown = QLabel(value)
+            shown.setFont(mono_font("small"))
+            shown.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+            grid.addWidget(QLabel(name), row, 0)
+            grid.addWidget(shown, row, 1)
+            row += 1
+    grid.setColumnStretch(1, 1)
+    return grid
 
 
 def in_columns(sections: Mapping[str, Rows]) -> list[dict[str, Rows]]:
@@ -136,12 +132,12 @@ class ShortcutsDialog(_TableDialog):
     def __init__(self, commands: CommandRegistry) -> None:
         super().__init__("Keyboard shortcuts", "", commands.shortcuts())
         if CHANGE_KEYS in commands:
-            change = QPushButton("Change…")
-            change.setToolTip("Change the keys of any command")
-            change.setAutoDefault(False)
-            change.clicked.connect(self.accept)
-            change.clicked.connect(commands.action(CHANGE_KEYS).trigger)
-            self.buttons.insertWidget(1, change)
+            self._change = commands.action(CHANGE_KEYS)
+            self.add_button("Change…", self._change_keys, "Change the keys of any command")
+
+    def _change_keys(self) -> None:
+        self.accept()
+        self._change.trigger()
 
 
 class AboutDialog(_TableDialog):
@@ -160,10 +156,7 @@ class AboutDialog(_TableDialog):
                 ],
             },
         )
-        copy = QPushButton("Copy")
-        copy.setAutoDefault(False)
-        copy.clicked.connect(lambda: QGuiApplication.clipboard().setText(self.text()))
-        self.buttons.insertWidget(1, copy)
+        self.add_button("Copy", lambda: QGuiApplication.clipboard().setText(self.text()))
 
 
 def versions() -> list[tuple[str, str]]:
@@ -180,3 +173,61 @@ def versions() -> list[tuple[str, str]]:
         except metadata.PackageNotFoundError:
             rows.append((name, "not installed"))
     return rows
+
+
+class DocumentationDialog(QDialog):
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle("Documentation")
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.documents = documents()
+        self.list = QListWidget()
+        self.list.setAccessibleName("Documents")
+        self.list.addItems([document.title for document in self.documents])
+        self.text = MessageText()
+        self.text.setAccessibleName("Document")
+        self.text.link_activated.connect(self._follow)
+        content = QWidget()
+        content.setProperty("bare", True)
+        vbox(self.text, STRETCH, of=content, margins=(SPACE_4, SPACE_3, SPACE_6, SPACE_6))
+        self.area = scrolled(content)
+        self.area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        scroll_by_keys(self.area)
+        margins = (SPACE_4, SPACE_4, SPACE_4, SPACE_4)
+        hbox(self.list, (self.area, 1), of=self, spacing=SPACE_3, margins=margins)
+        self._fit()
+        theme_notifier().changed.connect(self._fit)
+        self.list.currentRowChanged.connect(self._show)
+        self.list.setCurrentRow(0)
+        self.resize(*map(scaled, DOCUMENTATION_SIZE))
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.list.scheduleDelayedItemsLayout()  # rows were measured before they had their style
+
+    def _fit(self) -> None:
+        self.list.setFixedWidth(scaled(LIST_WIDTH))
+        self.text.setMaximumWidth(scaled(WIDEST))
+        self.list.scheduleDelayedItemsLayout()
+
+    def _show(self, row: int) -> None:
+        document = self.documents[row]
+        self.text.set_markdown(document.text)
+        self.area.setAccessibleName(document.title)
+        self.area.verticalScrollBar().setValue(0)
+
+    def _follow(self, link: str) -> None:
+        """Documents link to each other by file name; what is elsewhere opens in the browser."""
+        names = [document.path.name for document in self.documents]
+        if link in names:
+            self.list.setCurrentRow(names.index(link))
+        else:
+            QDesktopServices.openUrl(QUrl(link))
+
+
+def show_documentation(window: QWidget) -> None:
+    """Open the one dialog beside `window`."""
+    dialog = window.findChild(DocumentationDialog) or DocumentationDialog(window)
+    dialog.show()
+    dialog.raise_()
+    dialog.activateWindow()

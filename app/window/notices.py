@@ -12,29 +12,17 @@ from typing import Literal
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QGuiApplication, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QPushButton,
-    QScrollArea,
-    QSizePolicy,
-    QToolButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QScrollArea, QSizePolicy, QWidget
 
 from app.link.row_names import error_by_row
 from engine.errors import ErrorInfo
-from widgets.theme.icons import icon_pixmap, set_icon
+from widgets.controls.buttons import IconButton
+from widgets.controls.layouts import button, hbox, vbox, wrapped
+from widgets.controls.notice import ICONS
+from widgets.theme.icons import icon_pixmap
 from widgets.theme.theme import SPACE_2, SPACE_3, theme_notifier
 
 Kind = Literal["info", "warning", "error"]
-ICONS: dict[Kind, tuple[str, str]] = {
-    "info": ("info", "text_muted"),
-    "warning": ("warning", "warning"),
-    "error": ("error", "danger"),
-}
 COPIED_MS = 1500
 STAYS = 0
 MOST_OF_WINDOW, LEAST_HEIGHT = 0.22, 90
@@ -81,9 +69,7 @@ class NoticeArea(QScrollArea):
         self._watched: QWidget | None = None  # the window, whose height decides how much there is
         self._inner = QWidget()  # a scroll area filters the events of its widget by itself
         self._inner.setProperty("bare", True)
-        self._layout = QVBoxLayout(self._inner)
-        self._layout.setContentsMargins(0, 0, 0, 0)
-        self._layout.setSpacing(SPACE_2)
+        self._layout = vbox(of=self._inner)
         self.setWidget(self._inner)
         self.setProperty("bare", True)
         self.setFrameShape(QFrame.Shape.NoFrame)
@@ -158,80 +144,50 @@ class NoticeArea(QScrollArea):
 class NoticeFrame(QFrame):
     """One notice."""
 
-    def __init__(self, notice: Notice, close: Callable[[], None]) -> None:
+    def __init__(self, notice: Notice, dismiss: Callable[[], None]) -> None:
         super().__init__()
-        self.notice = notice
-        self._close = close
+        self.notice, self._close = notice, dismiss
         self.setProperty("notice", notice.kind)
         self.setAccessibleName(f"{notice.kind}: {notice.cause} {notice.remedy}".strip())
         self._icon = QLabel()
         self._icon.setFixedSize(16, 18)
         self._paint_icon()
         theme_notifier().changed.connect(self._paint_icon)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_2, SPACE_2)
-        layout.setSpacing(SPACE_2)
-        layout.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignTop)
-        layout.addLayout(self._make_text(), 1)
-        self.buttons = [self._make_button(text, do) for text, do in notice.actions]
-        for button in self.buttons:
-            layout.addWidget(button, 0, Qt.AlignmentFlag.AlignVCenter)
-        if notice.details:
-            layout.addWidget(self._make_copy(), 0, Qt.AlignmentFlag.AlignVCenter)
-        layout.addWidget(self._make_close(), 0, Qt.AlignmentFlag.AlignVCenter)
+        self.buttons = [button(text, partial(self._act, do)) for text, do in notice.actions]
+        close = IconButton("close", "Close", dismiss)
+        close.setAccessibleName("Close notice")
+        copy = [self._make_copy()] if notice.details else []
+        middle = Qt.AlignmentFlag.AlignVCenter
+        texts = [("", notice.cause), *([("muted", notice.remedy)] if notice.remedy else [])]
+        hbox(
+            (self._icon, 0, Qt.AlignmentFlag.AlignTop),
+            (vbox(*(_selectable(role, text) for role, text in texts), spacing=0), 1),
+            *((one, 0, middle) for one in (*self.buttons, *copy, close)),
+            of=self, margins=(SPACE_3, SPACE_2, SPACE_2, SPACE_2),
+        )  # fmt: skip
 
-    def _make_text(self) -> QVBoxLayout:
-        column = QVBoxLayout()
-        column.setSpacing(0)
-        column.addWidget(_text(self.notice.cause, ""))
-        if self.notice.remedy:
-            column.addWidget(_text(self.notice.remedy, "muted"))
-        return column
-
-    def _make_button(self, text: str, do: Callable[[], object]) -> QPushButton:
-        def act() -> None:
-            self._close()
-            do()
-
-        button = QPushButton(text)
-        button.clicked.connect(act)
-        return button
+    def _act(self, do: Callable[[], object]) -> None:
+        self._close()
+        do()
 
     def _make_copy(self) -> QPushButton:
-        button = QPushButton("Copy details")
-        button.setProperty("kind", "flat")
-        again = QTimer(button)
-        again.setSingleShot(True)
-        again.setInterval(COPIED_MS)
-        again.timeout.connect(lambda: button.setText("Copy details"))
-
         def copy() -> None:
             QGuiApplication.clipboard().setText(self.notice.details)
-            button.setText("Copied")
+            made.setText("Copied")
             again.start()
 
-        button.clicked.connect(copy)
-        return button
-
-    def _make_close(self) -> QToolButton:
-        button = QToolButton()
-        set_icon(button, "close")
-        button.setToolTip("Close")
-        button.setAccessibleName("Close notice")
-        button.clicked.connect(self._close)
-        return button
+        made = button("Copy details", copy, kind="flat")
+        again = QTimer(made, singleShot=True, interval=COPIED_MS)
+        again.timeout.connect(lambda: made.setText("Copy details"))
+        return made
 
     def _paint_icon(self) -> None:
         name, color = ICONS[self.notice.kind]
         self._icon.setPixmap(icon_pixmap(name, color, 16, self.devicePixelRatioF()))
 
 
-def _text(text: str, role: str) -> QLabel:
-    label = QLabel(text)
-    label.setTextFormat(Qt.TextFormat.PlainText)  # paths and messages are not markup
+def _selectable(role: str, text: str) -> QLabel:
+    label = wrapped(role, text)
     label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-    label.setWordWrap(True)
-    label.setProperty("role", role)
-    # A wrapped label asks for more height than it needs unless it may also be narrow.
     label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
     return label

@@ -3,91 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QProgressBar,
-    QPushButton,
-    QSizePolicy,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QFrame, QLabel, QProgressBar, QPushButton, QWidget
 
 from app.units import format_bytes
 from engine.messages import LoadProgress
+from widgets.controls.layouts import button, hbox, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
-
-
-class LoadStrip(QFrame):
-    cancelled = Signal()
-
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.setProperty("notice", "info")
-        self._title = title_line()
-        self._stage = ElidedLine("text_muted", "body", hugs=True)
-        self._figures = QLabel()
-        self._figures.setProperty("role", "muted")
-        self._figures.setFont(figure_font())
-        self._bar = QProgressBar()
-        self._bar.setTextVisible(False)
-        self._bar.setAccessibleName("Loading progress")
-        self._cancel = QPushButton("Cancel")
-        self._cancel.clicked.connect(self._on_cancel)
-        words = QHBoxLayout()
-        words.setSpacing(SPACE_2)
-        words.addWidget(self._title)
-        words.addWidget(self._stage)
-        words.addStretch(1)
-        words.addWidget(self._figures)
-        column = QVBoxLayout()
-        column.setSpacing(SPACE_1)
-        column.addLayout(words)
-        column.addWidget(self._bar)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-        layout.setSpacing(SPACE_3)
-        layout.addLayout(column, 1)
-        layout.addWidget(self._cancel)
-        self.hide()
-
-    def begin(self, title: str) -> None:
-        """Loading began; its size is unknown yet."""
-        self._title.set_text(title)
-        self._stage.set_text("starting the engine")
-        self._figures.setText("")
-        self._bar.setRange(0, 0)
-        self._cancel.setText("Cancel")
-        self._cancel.setEnabled(True)
-        self.show()
-
-    def update_progress(self, progress: LoadProgress) -> None:
-        self._stage.set_text(progress.stage)
-        if progress.total:
-            done, total = format_bytes(progress.done), format_bytes(progress.total)
-            self._figures.setText(f"{done} of {total}")
-            self._bar.setRange(0, 1000)
-            self._bar.setValue(round(1000 * progress.done / progress.total))
-        else:
-            self._figures.setText("")
-            self._bar.setRange(0, 0)
-
-    def end(self) -> None:
-        # An indeterminate bar animates, which costs time even when it is hidden.
-        self._bar.setRange(0, 1000)
-        self.hide()
-
-    def _on_cancel(self) -> None:
-        self._cancel.setText("Cancelling")
-        self._cancel.setEnabled(False)
-        self.cancelled.emit()
-
 
 MAX_ROWS = 3
 Tone = Literal["muted", "error"]
@@ -121,10 +48,7 @@ class WorkArea(QWidget):
         self._rows: dict[str, WorkRow] = {}
         self._more = QLabel()
         self._more.setProperty("role", "small")
-        self._layout = QVBoxLayout(self)
-        self._layout.setContentsMargins(0, 0, 0, 0)
-        self._layout.setSpacing(SPACE_2)
-        self._layout.addWidget(self._more)
+        self._layout = vbox(self._more, of=self)
         self._arrange()
 
     def show_work(self, work: Work) -> None:
@@ -169,8 +93,7 @@ class WorkRow(QFrame):
         self.work: Work | None = None
         self.buttons: list[QPushButton] = []
         self.setProperty("notice", "info")
-        self._title = QLabel()
-        self._title.setProperty("role", "title")
+        self._title = title_line()
         self._stage = ElidedLine("text_muted")
         self._figures = QLabel()
         self._figures.setProperty("role", "muted")
@@ -178,33 +101,17 @@ class WorkRow(QFrame):
         self._bar = QProgressBar()
         self._bar.setTextVisible(False)
         self.rest()
-        self._error = QLabel()
-        self._error.setProperty("role", "error")
-        self._error.setTextFormat(Qt.TextFormat.PlainText)
-        self._error.setWordWrap(True)
-        self._error.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._error = wrapped("error")
         self._error.hide()
-        words = QHBoxLayout()
-        words.setSpacing(SPACE_2)
-        words.addWidget(self._title)
-        words.addWidget(self._stage, 1)
-        words.addWidget(self._figures)
-        column = QVBoxLayout()
-        column.setSpacing(SPACE_1)
-        column.addLayout(words)
-        column.addWidget(self._bar)
-        column.addWidget(self._error)
-        self._actions = QHBoxLayout()
-        self._actions.setSpacing(SPACE_2)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-        layout.setSpacing(SPACE_3)
-        layout.addLayout(column, 1)
-        layout.addLayout(self._actions)
+        words = hbox(self._title, (self._stage, 1), self._figures)
+        column = vbox(words, self._bar, self._error, spacing=SPACE_1)
+        self._actions = hbox()
+        margins = (SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+        hbox((column, 1), self._actions, of=self, spacing=SPACE_3, margins=margins)
 
     def show_work(self, work: Work) -> None:
         before, self.work = self.work, work
-        self._title.setText(work.title)
+        self._title.set_text(work.title)
         failed = work.tone == "error"  # a cause is read whole, below the title
         self._stage.set_text("" if failed else work.stage)
         self._error.setText(work.stage if failed else "")
@@ -232,17 +139,52 @@ class WorkRow(QFrame):
             self._bar.setValue(round(1000 * (work.fraction or 0.0)))
 
     def _make_buttons(self, work: Work) -> None:
-        for button in self.buttons:
-            button.hide()
-            button.deleteLater()
+        for old in self.buttons:
+            old.hide()
+            old.deleteLater()
         self.buttons = []
         for place, (text, _) in enumerate(work.actions):
-            button = QPushButton(text)
-            button.setAccessibleName(f"{text}: {work.title}")
-            button.clicked.connect(lambda _=False, at=place: self._act(at))
-            self._actions.addWidget(button)
-            self.buttons.append(button)
+            made = button(text, partial(self._act, place))
+            made.setAccessibleName(f"{text}: {work.title}")
+            self._actions.addWidget(made)
+            self.buttons.append(made)
 
     def _act(self, place: int) -> None:
         if self.work is not None and place < len(self.work.actions):
             self.work.actions[place][1]()
+
+
+class LoadStrip(WorkRow):
+    """Progress of a model that is loading; hidden while none is."""
+
+    cancelled = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hide()
+
+    def begin(self, title: str) -> None:
+        """Loading began; its size is unknown yet."""
+        self.work = None  # a new button to cancel
+        cancel = ("Cancel", self.cancelled.emit)
+        self.show_work(Work("load", title, "starting the engine", actions=(cancel,)))
+        self.show()
+
+    def update_progress(self, progress: LoadProgress) -> None:
+        assert self.work is not None
+        figures, fraction = "", None
+        if progress.total:
+            figures = f"{format_bytes(progress.done)} of {format_bytes(progress.total)}"
+            fraction = progress.done / progress.total
+        self.show_work(
+            replace(self.work, stage=progress.stage, figures=figures, fraction=fraction)
+        )
+
+    def end(self) -> None:
+        self.rest()
+        self.hide()
+
+    def _act(self, place: int) -> None:
+        self.buttons[place].setText("Cancelling")
+        self.buttons[place].setEnabled(False)
+        self.cancelled.emit()

@@ -6,17 +6,16 @@ never prevents a start.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
+import msgspec
 from PySide6.QtCore import QByteArray, QSettings
 
-from app.clients.connection import Connection, from_text, to_text
+from app.clients.connection import from_text, to_text
 from app.paths import settings_file
 from app.server.options import ServingChoice
 from app.storage.profiles import ProfileStore
@@ -80,8 +79,48 @@ def chosen_settings(config: EngineConfig) -> dict[str, Any]:
     }
 
 
+T = TypeVar("T")
+
+
+class _Stored(Generic[T]):
+    """A value that is kept as text; `default` takes the place of a text that cannot be read."""
+
+    def __init__(
+        self, key: str, read: Callable[[str], T], write: Callable[[T], str], default: str = ""
+    ) -> None:
+        self._key, self._read, self._write, self._default = key, read, write, default
+
+    def __get__(self, store: SettingsStore, owner: type) -> T:
+        try:
+            return self._read(store.text(self._key, self._default))
+        except msgspec.DecodeError:
+            return self._read(self._default)
+
+    def __set__(self, store: SettingsStore, value: T) -> None:
+        store.set_text(self._key, self._write(value))
+
+
+def _json(key: str, kind: type[T], default: str) -> _Stored[T]:
+    decoder = msgspec.json.Decoder(kind)
+    return _Stored(key, decoder.decode, lambda value: msgspec.json.encode(value).decode(), default)
+
+
 class SettingsStore:
     """Typed access to the ini file and to profiles and key map beside it. Writes at once."""
+
+    layout = _Stored("window/layout", str, str)
+    """The name of the current layout."""
+    load_choice = _json("tune/load", LoadChoice, "{}")
+    serving = _Stored("server/choice", ServingChoice.from_text, ServingChoice.to_text)
+    """The server's last settings; its key is in the keyring."""
+    connections = _Stored("connections/list", from_text, to_text, "[]")
+    """Remote engines of the user; their keys are in the keyring."""
+    switch_times = _json("models/switch-times", dict[str, float], "{}")
+    """Load time in seconds, by model and precision."""
+    quantize_rates = _json("quantize/rates", dict[str, float], "{}")
+    """Quantization rate on this machine, by method."""
+    recent = _json("models/recent", list[RecentModel], "[]")
+    """Newest first."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or settings_file()
@@ -95,7 +134,7 @@ class SettingsStore:
 
     def _keep_newer(self) -> str:
         """Back up the file of a newer version: this one may read it differently."""
-        stored = self._text("version", "")
+        stored = self.text("version", "")
         if not stored.isdigit() or int(stored) <= VERSION:
             return ""
         aside = self.path.with_suffix(f".version-{stored}.ini")
@@ -137,105 +176,28 @@ class SettingsStore:
 
     def dock_height_of(self, page: str) -> int | None:
         """Height of the docks below a page, given room. 0: as planned."""
-        stored = self._text(f"docks/{page.lower()}-height", "")
+        stored = self.text(f"docks/{page.lower()}-height", "")
         return int(stored) if stored.isdigit() else None
 
     def set_dock_height_of(self, page: str, height: int | None) -> None:
         self._ini.setValue(f"docks/{page.lower()}-height", "" if height is None else f"{height}")
 
-    @property
-    def layout(self) -> str:
-        """The name of the current layout."""
-        return self._text("window/layout", "")
-
-    @layout.setter
-    def layout(self, name: str) -> None:
-        self._ini.setValue("window/layout", name)
-
-    @property
-    def load_choice(self) -> LoadChoice:
-        try:
-            stored = LoadChoice(**json.loads(self._text("tune/load", "{}")))
-        except (ValueError, TypeError):
-            return LoadChoice()
-        known = LoadChoice()
-        fields = (f.name for f in dataclasses.fields(known))
-        if any(type(getattr(stored, name)) is not type(getattr(known, name)) for name in fields):
-            return known
-        return stored
-
-    @load_choice.setter
-    def load_choice(self, choice: LoadChoice) -> None:
-        self._ini.setValue("tune/load", json.dumps(asdict(choice)))
-
-    @property
-    def serving(self) -> ServingChoice:
-        """The server's last settings; its key is in the keyring."""
-        return ServingChoice.from_text(self._text("server/choice", ""))
-
-    @serving.setter
-    def serving(self, choice: ServingChoice) -> None:
-        self._ini.setValue("server/choice", choice.to_text())
-
-    @property
-    def connections(self) -> list[Connection]:
-        """Remote engines of the user; their keys are in the keyring."""
-        return from_text(self._text("connections/list", "[]"))
-
-    @connections.setter
-    def connections(self, connections: list[Connection]) -> None:
-        self._ini.setValue("connections/list", to_text(connections))
-
-    @property
-    def switch_times(self) -> Mapping[str, float]:
-        """Load time in seconds, by model and precision."""
-        try:
-            stored = json.loads(self._text("models/switch-times", "{}"))
-            return {name: float(seconds) for name, seconds in stored.items()}
-        except (ValueError, TypeError, AttributeError):
-            return {}
-
-    @switch_times.setter
-    def switch_times(self, times: Mapping[str, float]) -> None:
-        self._ini.setValue("models/switch-times", json.dumps(dict(times)))
-
-    @property
-    def quantize_rates(self) -> dict[str, float]:
-        """Quantization rate on this machine, by method."""
-        try:
-            stored = json.loads(self._text("quantize/rates", "{}"))
-            return {str(k): float(v) for k, v in stored.items() if float(v) > 0}
-        except (ValueError, TypeError, AttributeError):
-            return {}
-
-    def set_quantize_rate(self, method: str, rate: float) -> None:
-        self._ini.setValue("quantize/rates", json.dumps({**self.quantize_rates, method: rate}))
-
     def flag(self, name: str, default: bool) -> bool:
         """A stored boolean, such as whether the chat list is open."""
-        return self._text(f"flags/{name}", "true" if default else "false") == "true"
+        return self.text(f"flags/{name}", "true" if default else "false") == "true"
 
     def set_flag(self, name: str, value: bool) -> None:
         self._ini.setValue(f"flags/{name}", "true" if value else "false")
 
     # Models ------------------------------------------------------------------------------------
 
-    @property
-    def recent(self) -> list[RecentModel]:
-        """Recent models, newest first."""
-        try:
-            entries = json.loads(self._text("models/recent", "[]"))
-            return [RecentModel(**entry) for entry in entries][:MAX_RECENT]
-        except (ValueError, TypeError):
-            return []
-
     def remember_model(self, model: RecentModel) -> None:
         """Put `model` first in the recent list."""
         others = [known for known in self.recent if not known.is_same(model)]
-        self._write_recent([model, *others])
+        self.recent = [model, *others][:MAX_RECENT]
 
-    def forget_model(self, model: RecentModel) -> None:
-        self._write_recent([known for known in self.recent if not known.is_same(model)])
+    def set_quantize_rate(self, method: str, rate: float) -> None:
+        self.quantize_rates = {**self.quantize_rates, method: rate}
 
     def settings_of(self, path: str, load_format: str) -> Mapping[str, Any]:
         """The user's engine settings for this model."""
@@ -251,15 +213,14 @@ class SettingsStore:
     def folders(self, paths: list[str]) -> None:
         self.preferences.set("model_folders", tuple(paths))
 
-    def _write_recent(self, models: list[RecentModel]) -> None:
-        entries = [asdict(model) for model in models[:MAX_RECENT]]
-        self._ini.setValue("models/recent", json.dumps(entries))
-
     # -------------------------------------------------------------------------------------------
 
-    def _text(self, key: str, default: str) -> str:
+    def text(self, key: str, default: str) -> str:
         value = self._ini.value(key, default)
         return value if isinstance(value, str) else default
+
+    def set_text(self, key: str, text: str) -> None:
+        self._ini.setValue(key, text)
 
     def _bytes(self, key: str) -> QByteArray:
         value = self._ini.value(key)

@@ -6,7 +6,7 @@ from pytestqt.qtbot import QtBot
 
 from app.main.application import Application
 from app.paths import NAMES
-from app.window.documentation import DocumentationDialog
+from app.window.help_dialogs import DocumentationDialog
 from tests.app.window_fixtures import application, script
 
 __all__ = ["application", "script"]
