@@ -200,10 +200,7 @@ _LOAD = "load"
 class Memory(Protocol):
     """Stores times over a restart: `app.window.settings_store.SettingsStore`."""
 
-    @property
-    def switch_times(self) -> Mapping[str, float]: ...
-    @switch_times.setter
-    def switch_times(self, times: Mapping[str, float]) -> None: ...
+    switch_times: dict[str, float]
 
 
 class Expected(NamedTuple):

@@ -40,7 +40,8 @@ WAYS = {
 class Kept:
     """Times that are not saved."""
 
-    switch_times: Mapping[str, float] = {}
+    def __init__(self) -> None:
+        self.switch_times: dict[str, float] = {}
 
 
 class PrecisionGuide(QObject):
