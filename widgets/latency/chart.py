@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QMouseEvent, QPainter, QPen
-from PySide6.QtWidgets import QWidget
 
 from engine.snapshot import StepEntry
 from widgets.controls.text import milliseconds
@@ -56,12 +55,9 @@ def gaps_text(latency: ReplyLatency) -> str:
     if not latency.gaps:
         return "One token: no gaps."
     longest = max(gap.seconds for gap in latency.gaps)
-    count = len(latency.gaps)
-    slow = len(latency.slow_gaps)
+    count, slow = len(latency.gaps), len(latency.slow_gaps)
     noun = "gap" if count == 1 else "gaps"
-    text = (
-        f"{count:,} {noun}: median {duration(latency.usual_s)}, max {duration(longest)}; "
-    )
+    text = f"{count:,} {noun}: median {duration(latency.usual_s)}, max {duration(longest)}; "
     text += f"{slow:,} slow." if slow else "none slow."
     if not any(gap.steps for gap in latency.gaps) and not latency.is_complete:
         text += " Causes unavailable: step history expired."
@@ -95,10 +91,8 @@ def _reason(latency: ReplyLatency, gap: Gap, name: Name) -> str:
     match latency.cause(gap):
         case Cause.PREEMPTED:
             count = latency.num_recomputed(gap)
-            return (
-                "preempted to free KV blocks"
-                + (f", {tokens(count)} recomputed" if count else "")
-            )
+            recomputed = f", {tokens(count)} recomputed" if count else ""
+            return f"preempted to free KV blocks{recomputed}"
         case Cause.BETWEEN:
             return (
                 f"no step ran for {duration(gap.between_s)} "
@@ -109,9 +103,7 @@ def _reason(latency: ReplyLatency, gap: Gap, name: Name) -> str:
         case Cause.BATCH:
             most = max(len(step.entries) for step in gap.steps)
             return f"{most:,} requests in its step, median {latency.usual_batch:,.0f}"
-    return (
-        "a normal step, so the CPU was busy with other work (this window included)"
-    )
+    return "a normal step, so the CPU was busy with other work (this window included)"
 
 
 def _prefills(entries: list[StepEntry], name: Name) -> str:
@@ -179,9 +171,9 @@ class LatencyChart(PaintedPlot):
     preferred = QSize(560, 180)
     least = QSize(200, 120)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
+    def __init__(self) -> None:
         name = "Latency of the reply: first token, then every gap"
-        super().__init__(name, title="Latency of the reply", parent=parent)
+        super().__init__(name, title="Latency of the reply")
         self._latency: ReplyLatency | None = None
         self._causes: list[Cause] = []
 
@@ -207,10 +199,6 @@ class LatencyChart(PaintedPlot):
     def _room(self) -> int:
         """Pixels from the first bar to the last."""
         return max(1, self.width() - 2 * _PAD)
-
-    def _bars_rect(self) -> QRectF:
-        top = _STRIP_HEIGHT + self._pen_height() + SPACE_2
-        return QRectF(0, top, self._room, max(0, self.height() - 2 * _PAD - top))
 
     def _pen_height(self) -> int:
         return self.fontMetrics().height() + SPACE_1
@@ -263,14 +251,15 @@ class LatencyChart(PaintedPlot):
         for stretch in latency.stretches:
             left = min(stretch.start * scale, self._room - _LEAST_STRETCH)
             width = max(stretch.seconds * scale - 1, _LEAST_STRETCH)
-            color = QColor(theme().value(STAGE_COLORS[stretch.stage]))
-            painter.setBrush(color)
+            painter.setBrush(QColor(theme().value(STAGE_COLORS[stretch.stage])))
             painter.drawRect(QRectF(left, 0, width, _STRIP_HEIGHT))
 
     def _paint_bars(self, painter: QPainter, latency: ReplyLatency) -> None:
         if not latency.gaps:
             return
-        area, table, per_bar = self._bars_rect(), theme(), self._per_bar
+        top = _STRIP_HEIGHT + self._pen_height() + SPACE_2
+        area = QRectF(0, top, self._room, max(0, self.height() - 2 * _PAD - top))
+        table, per_bar = theme(), self._per_bar
         lengths = np.array([gap.seconds for gap in latency.gaps])
         longest = float(lengths.max()) or 1.0
         scale, width = area.height() / longest, self._bar_width

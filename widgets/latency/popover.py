@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
+from PySide6.QtWidgets import QLabel, QWidget
 
+from widgets.controls.layouts import STRETCH, button, hbox, label
 from widgets.controls.popover import Popover
 from widgets.controls.swatches import Swatch, Swatches, of
 from widgets.latency.chart import NONE, LatencyChart, Name, first_token_text, gap_text, gaps_text
 from widgets.latency.reply import ReplyLatency
-from widgets.theme.theme import SPACE_1, SPACE_2
+from widgets.theme.theme import SPACE_1
 
 WIDTH, CHART_HEIGHT = 560, 160
 LEGEND = (
@@ -29,38 +30,24 @@ class LatencyPopover(Popover):
     step_wanted = Signal(int)
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setAccessibleName("Latency of this reply")
+        super().__init__(parent, "Latency of this reply")
         self.name: Name = lambda request_id: request_id[:8]
         self._latency: ReplyLatency | None = None
-        self.title = QLabel("Latency of this reply")
-        self.title.setProperty("role", "title")
         self.title.setTextFormat(Qt.TextFormat.PlainText)
-        self.first_token, self.gaps, self.line = QLabel(), QLabel(), QLabel()
+        self.first_token, self.gaps, self.line = QLabel(), label(role="muted"), QLabel()
         self.chart = LatencyChart()
         self.chart.setFixedSize(WIDTH, CHART_HEIGHT)
         self.chart.pointed.connect(lambda index: self._show_gap())
-        self.show_step = QPushButton("Show step in timeline")
-        self.show_step.clicked.connect(self._ask_for_step)
-        self.show_table = QPushButton("Table of values…")
-        self.show_table.setToolTip("All stretches and gaps as numbers (T in the chart)")
-        self.show_table.clicked.connect(self.chart.show_table)
-        self.legend = Swatches(LEGEND)
-        foot = QHBoxLayout()
-        foot.addWidget(self.show_table)
-        foot.addStretch(1)
-        foot.addWidget(self.show_step)
-        self.column.setSpacing(SPACE_2)
-        for label in (self.first_token, self.gaps, self.line):
-            label.setWordWrap(True)
-            label.setFixedWidth(WIDTH)
-        self.gaps.setProperty("role", "muted")
+        self.show_step = button("Show step in timeline", self._ask_for_step)
+        tip = "All stretches and gaps as numbers (T in the chart)"
+        self.show_table = button("Table of values…", self.chart.show_table, tip)
+        for line in (self.first_token, self.gaps, self.line):
+            line.setWordWrap(True)
+            line.setFixedWidth(WIDTH)
         self.line.setMinimumHeight(2 * self.line.fontMetrics().height() + SPACE_1)
-        for widget in (
-            self.title, self.first_token, self.gaps, self.chart, self.legend, self.line,
-        ):  # fmt: skip
+        for widget in (self.first_token, self.gaps, self.chart, Swatches(LEGEND), self.line):
             self.column.addWidget(widget)
-        self.column.addLayout(foot)
+        self.column.addLayout(hbox(self.show_table, STRETCH, self.show_step, spacing=-1))
 
     def show_latency(self, latency: ReplyLatency, of: str = "this reply") -> None:
         self._latency = latency
@@ -84,7 +71,7 @@ class LatencyPopover(Popover):
             self.line.setText(gap_text(latency, index, self.name))
             self.show_step.setEnabled(bool(latency.gaps[index].steps))
         self.chart.setAccessibleDescription(
-            " ".join(label.text() for label in (self.first_token, self.gaps, self.line))
+            " ".join(line.text() for line in (self.first_token, self.gaps, self.line))
         )
 
     def _ask_for_step(self) -> None:

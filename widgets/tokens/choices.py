@@ -26,10 +26,9 @@ class TokenChoices(QWidget):
     selected = Signal(int)
     activated = Signal(int)
 
-    def __init__(self, num_rows: int, parent: QWidget | None = None) -> None:
-        """`num_rows`: fixed height in rows."""
-        super().__init__(parent)
-        self._num_rows = num_rows
+    def __init__(self) -> None:
+        super().__init__()
+        self._num_rows = 5
         self._record: TokenRecord | None = None
         self._choices: Sequence[Alternative] = ()
         self.row = NONE
@@ -43,15 +42,12 @@ class TokenChoices(QWidget):
         """The choices at the place of `record`; the most probable alternative is selected."""
         self._record = record
         self._choices = record.choices if record is not None else ()
-        others = [
-            row
-            for row, choice in enumerate(self._choices)
-            if record is not None and choice.token_id != record.token_id
-        ]
-        self.row = NONE
-        self.select(others[0] if others else len(self._choices) - 1)
+        own = record.token_id if record is not None else None
+        others = (row for row, one in enumerate(self._choices) if one.token_id != own)
+        self.select(next(others, len(self._choices) - 1))
 
     def set_num_rows(self, num_rows: int) -> None:
+        """The height in rows."""
         self._num_rows = num_rows
         self.setMinimumHeight(self.sizeHint().height())
 

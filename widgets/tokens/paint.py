@@ -28,7 +28,6 @@ class PaintBy:
     shows_rejected: bool = False  # struck through
 
 
-_HUE = "tokens_out"
 _STRENGTHS = (0.0, 0.16, 0.3, 0.45, 0.6)
 _DARKER = 0.8
 """Factor in the dark theme: light text has to stay readable."""
@@ -40,7 +39,7 @@ _mix = cache(mix)
 def heat(level: int, table: Theme) -> str:
     """The colour of a level from 0 (none) to 4 (strongest)."""
     strength = _STRENGTHS[level] * (_DARKER if table.is_dark else 1.0)
-    return _mix(table.panel, table.value(_HUE), strength)
+    return _mix(table.panel, table.value("tokens_out"), strength)
 
 
 def _by_level(level: Callable[[TokenRecord], int | None]) -> Background:

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QRect, Qt, Signal
-from PySide6.QtWidgets import (
-    QComboBox,
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QPushButton,
-    QScrollArea,
-    QWidget,
-)
+from PySide6.QtWidgets import QComboBox, QFrame, QLabel, QPushButton, QScrollArea, QWidget
 
+from widgets.controls.layouts import hbox, label
 from widgets.controls.popover import Popover
 from widgets.controls.swatches import Swatches
 from widgets.theme.icons import set_icon
@@ -41,28 +34,20 @@ class TokensPopover(Popover):
         super().__init__(parent)
         self.setAccessibleName("Tokens of this reply")
         self._refusal = ""
-        title = QLabel("Tokens of this reply")
-        title.setProperty("role", "title")
         self.paint_by = QComboBox()
         self.paint_by.setAccessibleName("Color by")
         for paint in PAINTS:
             self.paint_by.addItem(paint.name)
-            self.paint_by.setItemData(
-                self.paint_by.count() - 1, paint.help, Qt.ItemDataRole.ToolTipRole
-            )
+            row = self.paint_by.count() - 1
+            self.paint_by.setItemData(row, paint.help, Qt.ItemDataRole.ToolTipRole)
         self.paint_by.currentIndexChanged.connect(self._paint_by)
-        head = QHBoxLayout()
-        head.addWidget(title, 1)
-        head.addWidget(self.paint_by)
-        self.summary, self.line, self.note = QLabel(), QLabel(), QLabel()
-        self.summary.setProperty("role", "muted")
-        self.note.setProperty("role", "small")
+        self.summary, self.line, self.note = label(role="muted"), QLabel(), label(role="small")
         self.strip = TokenStrip()
         self.strip.pointed.connect(self._show_token)
         self.strip.moved.connect(self._follow)
         self._area = _scrolling(self.strip)
         self.legend = Swatches(PAINTS[0].legend)
-        self.choices = TokenChoices(5)
+        self.choices = TokenChoices()
         self._rows = _scrolling(self.choices)
         self.choices.selected.connect(lambda row: self._show_choice())
         self.choices.activated.connect(lambda row: self._ask_for_branch())
@@ -70,22 +55,16 @@ class TokensPopover(Popover):
         self.branch = QPushButton()
         set_icon(self.branch, "branch")
         self.branch.clicked.connect(self._ask_for_branch)
-        self._lay_out(head)
-        self._paint_by(0)
-
-    def _lay_out(self, head: QHBoxLayout) -> None:
-        foot = QHBoxLayout()
-        foot.addWidget(self.note, 1)
-        foot.addWidget(self.branch)
-        self.column.setSpacing(SPACE_2)
-        for label in (self.summary, self.line):
-            label.setFixedWidth(WIDTH)
-            label.setWordWrap(True)  # at a large text size
+        for line in (self.summary, self.line):
+            line.setFixedWidth(WIDTH)
+            line.setWordWrap(True)  # at a large text size
         self.note.setWordWrap(True)
-        self.column.addLayout(head)
+        title = label("Tokens of this reply", "title")
+        self.column.addLayout(hbox((title, 1), self.paint_by, spacing=-1))
         for widget in (self.summary, self._area, self.legend, self.line, self._rows):
             self.column.addWidget(widget)
-        self.column.addLayout(foot)
+        self.column.addLayout(hbox((self.note, 1), self.branch, spacing=-1))
+        self._paint_by(0)
 
     def show_tokens(self, records: Sequence[TokenRecord], refusal: str = "") -> None:
         """Show a reply. `refusal`: why no branch can start from it now, or ""."""
@@ -146,8 +125,7 @@ class TokensPopover(Popover):
 
 def _scrolling(inside: QWidget) -> QScrollArea:
     """`inside` at its full height, scrolled where that does not fit."""
-    area = QScrollArea()
-    area.setWidgetResizable(True)
+    area = QScrollArea(widgetResizable=True)
     area.setFrameShape(QFrame.Shape.NoFrame)
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)

@@ -68,9 +68,9 @@ class TokenStrip(QWidget):
     moved = Signal(QRect)  # of the token that the keyboard moved to
     activated = Signal()  # Enter, on a token
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._records: Sequence[TokenRecord] = ()
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: Sequence[TokenRecord] = ()
         self._places: list[Place] = []
         self._sizes: tuple[list[float], list[bool]] = ([], [])
         self._by_width: dict[int, list[Place]] = {}
@@ -88,17 +88,12 @@ class TokenStrip(QWidget):
 
     # Content -----------------------------------------------------------------------------------
 
-    @property
-    def records(self) -> Sequence[TokenRecord]:
-        return self._records
-
     def show_tokens(self, records: Sequence[TokenRecord]) -> None:
         """Show another reply; the least probable token is selected."""
-        self._records, self.is_held = records, False
+        self.records, self.is_held = records, False
         self._measure()
         self._arrange()
         self.pointed_token = NONE
-        self.update()
         if records:
             self.point_at(min(range(len(records)), key=lambda i: records[i].logprob))
 
@@ -114,7 +109,7 @@ class TokenStrip(QWidget):
             self._update_token(self.pointed_token)
             self._update_token(index)
             self.pointed_token = index
-            words = token_text(self._records, index) if index != NONE else ""
+            words = token_text(self.records, index) if index != NONE else ""
             self.setAccessibleDescription(words)
             self.pointed.emit(index)
 
@@ -129,13 +124,14 @@ class TokenStrip(QWidget):
     def token_at(self, point: QPointF) -> int:
         """The token at `point`, or NONE."""
         row = int((point.y() - _PAD) // self._row_height)
-        first = bisect_left(self._places, row, key=lambda place: place.row)
-        for index in range(first, len(self._places)):
-            if self._places[index].row != row:
-                break
-            if self.rect_of(index).contains(point):
-                return index
-        return NONE
+        hits = (i for i in self._in_rows(row, row) if self.rect_of(i).contains(point))
+        return next(hits, NONE)
+
+    def _in_rows(self, first: int, last: int) -> range:
+        """The tokens in these rows."""
+        row_of = lambda place: place.row
+        start = bisect_left(self._places, first, key=row_of)
+        return range(start, bisect_right(self._places, last, key=row_of))
 
     def heightForWidth(self, width: int) -> int:
         return self._height(self._flowed(width))
@@ -153,12 +149,12 @@ class TokenStrip(QWidget):
     def _measure(self) -> None:
         advance = QFontMetricsF(self._pen.font).horizontalAdvance
         character = advance("m")  # of a fixed-width font: only other scripts are measured
-        texts = [shown(record.text) for record in self._records]
+        texts = [shown(record.text) for record in self.records]
         widths = [len(t) * character if t.isascii() else advance(t) for t in texts]
-        for i, record in enumerate(self._records):
+        for i, record in enumerate(self.records):
             if before := self._struck(record):
                 widths[i] += advance(before)
-        breaks = [record.text.endswith("\n") for record in self._records]
+        breaks = [record.text.endswith("\n") for record in self.records]
         self._sizes = ([width + _GAP + 2 for width in widths], breaks)
         self._by_width.clear()
 
@@ -190,9 +186,7 @@ class TokenStrip(QWidget):
         painter.fillRect(area, theme().color("panel"))
         top = (area.top() - _PAD) // self._row_height
         bottom = (area.bottom() - _PAD) // self._row_height
-        first = bisect_left(self._places, top, key=lambda place: place.row)
-        last = bisect_right(self._places, bottom, key=lambda place: place.row)
-        for index in range(first, last):
+        for index in self._in_rows(top, bottom):
             self._paint_token(painter, index)
         if self.hasFocus():
             painter.setPen(QPen(theme().color("accent"), 1))
@@ -201,7 +195,7 @@ class TokenStrip(QWidget):
         painter.end()
 
     def _paint_token(self, painter: QPainter, index: int) -> None:
-        record, table = self._records[index], theme()
+        record, table = self.records[index], theme()
         area = self.rect_of(index).adjusted(0, 1, -_GAP, -1)
         background = self._paint_by.background(record, table)
         if background is not None:
@@ -213,10 +207,8 @@ class TokenStrip(QWidget):
         painter.setPen(table.color("text"))
         self._pen.left(painter, place, self._pen.elided(shown(record.text), place.width()))
         if record.is_unlikely:  # also visible without colours
-            painter.fillRect(
-                QRectF(area.left(), area.bottom() - 2, area.width(), 2),
-                table.line_color("preempted"),
-            )
+            below = QRectF(area.left(), area.bottom() - 2, area.width(), 2)
+            painter.fillRect(below, table.line_color("preempted"))
         if record.origin is Origin.CHOSEN:
             self._frame(painter, area, "text_muted", Qt.PenStyle.DashLine)
         if index == self.pointed_token:
@@ -282,11 +274,11 @@ class TokenStrip(QWidget):
 
     def _target(self, key: Qt.Key, modifiers: Qt.KeyboardModifier) -> int:
         """The token that a key moves to, or NONE."""
-        here, last = self.pointed_token, len(self._records) - 1
+        here, last = self.pointed_token, len(self.records) - 1
         if last < 0:
             return NONE
         if modifiers & Qt.KeyboardModifier.ControlModifier:
-            unlikely = [i for i, record in enumerate(self._records) if record.is_unlikely]
+            unlikely = [i for i, record in enumerate(self.records) if record.is_unlikely]
             if key == Qt.Key.Key_Left:
                 return max((i for i in unlikely if i < here), default=here)
             if key == Qt.Key.Key_Right:
@@ -308,8 +300,7 @@ class TokenStrip(QWidget):
     def _nearest(self, point: QPointF, here: int) -> int:
         """The token of the row at `point` that is nearest to it; `here` where there is no row."""
         row = int((point.y() - _PAD) // self._row_height)
-        first = bisect_left(self._places, row, key=lambda place: place.row)
-        end = bisect_right(self._places, row, key=lambda place: place.row)
-        if point.y() < _PAD or first == end:
+        tokens = self._in_rows(row, row)
+        if point.y() < _PAD or not tokens:
             return here
-        return min(range(first, end), key=lambda i: abs(self.rect_of(i).center().x() - point.x()))
+        return min(tokens, key=lambda i: abs(self.rect_of(i).center().x() - point.x()))

@@ -5,18 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from PySide6.QtCore import Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import (
-    QComboBox,
-    QGridLayout,
-    QHBoxLayout,
-    QLabel,
-    QPushButton,
-    QScrollArea,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QComboBox, QGridLayout, QScrollArea, QWidget
 
 from app.features.chat.sampling import DEFAULT_PRESET, NUM_ALTERNATIVES, built_in_presets
 from app.features.compare.replies import Reply, Totals
@@ -25,6 +15,7 @@ from app.features.compare.requests import Broadcast, lines, seeds
 from app.link.bridge import EngineBridge
 from engine.sampling_params import SamplingParams
 from widgets.controls.frames import scroll_by_keys
+from widgets.controls.layouts import hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4
 
@@ -39,23 +30,20 @@ _SEEDS, _LINES = "seeds", "lines"
 
 
 class ReplyCell(ReplyView):
-    """`keep_wanted(reply)`: the user wants it as a chat."""
+    """`keep` makes a chat of it."""
 
-    keep_wanted = Signal(object)
     reply: Reply
 
-    def __init__(self, reply: Reply, name: str) -> None:
+    def __init__(self, reply: Reply, name: str, keep: Callable[[Reply], None]) -> None:
         super().__init__(f"Text of reply {reply.number}")
         self.setFixedHeight(HEIGHT)
         self.setMinimumWidth(LEAST_WIDTH)
         self.setAccessibleName(f"Reply {reply.number}")
         self.figures = ElidedLine("text_muted")
         self.title.set_text(name)
-        self.keep = QPushButton("Keep as chat")
-        self.keep.setProperty("kind", "link")
-        self.keep.setToolTip("Create a chat from this prompt and reply, and open it")
+        tip = "Create a chat from this prompt and reply, and open it"
+        self.keep = button("Keep as chat", lambda: keep(self.reply), tip, "link")
         self.keep.setAccessibleName(f"Keep reply {reply.number} as a chat")
-        self.keep.clicked.connect(lambda: self.keep_wanted.emit(self.reply))
         self.head.addWidget(self.keep)
         self.column.insertWidget(1, self.figures)
         self.show_reply(reply)
@@ -76,25 +64,19 @@ class BroadcastWindow(PromptWindow):
         keep: Callable[[Reply], None],
         parent: QWidget | None = None,
     ) -> None:
-        super().__init__("Broadcast", FIGURES_MS, parent)
+        super().__init__(
+            "Broadcast", broadcast, self._show_figures, FIGURES_MS, self.send, parent
+        )
         self._bridge, self.broadcast, self._keep = bridge, broadcast, keep
         self.cells: list[ReplyCell] = []
         self._num_columns = 0
         self._make_parts()
         self._arrange()
-        self._timer.timeout.connect(self._show_figures)
-        self.hear(broadcast.begun, self._show_replies)
-        self.hear(broadcast.appended, self._append)
-        self.hear(broadcast.changed, self._on_changed)
+        broadcast.begun.connect(self._show_replies)
+        broadcast.appended.connect(self._append)
+        broadcast.changed.connect(self._on_changed)
         bridge.state_changed.connect(self._show_buttons)
         self._show_replies()
-
-    @property
-    def is_running(self) -> bool:
-        return self.broadcast.is_running
-
-    def stop_replies(self) -> None:
-        self.broadcast.stop()
 
     # Building ----------------------------------------------------------------------------------
 
@@ -102,7 +84,6 @@ class BroadcastWindow(PromptWindow):
         self.prompt.setAccessibleName("Prompt of the broadcast")
         self.prompt.setFixedHeight(96)
         self.prompt.textChanged.connect(self._show_buttons)
-        self.on_return(self.send)
         self.kind = QComboBox()
         self.kind.setAccessibleName("Prompts")
         self.kind.setToolTip("Send one prompt with many seeds, or a different prompt per line")
@@ -119,13 +100,12 @@ class BroadcastWindow(PromptWindow):
         for preset in built_in_presets():
             self.preset.addItem(preset.name, preset.params)
         self.preset.setCurrentText(DEFAULT_PRESET)
-        self.stop = button("Stop all", "Stop all queued and running replies")
-        self.stop.clicked.connect(self.stop_replies)
-        self.start.clicked.connect(self.send)
+        tip = "Stop all queued and running replies"
+        self.stop = button("Stop all", self.broadcast.stop, tip)
+        self.start = button("", self.send, kind="primary")
         self.together = ElidedLine()
         self.together.setAccessibleName("Totals")
-        self.empty = QLabel(EMPTY)
-        self.empty.setProperty("role", "small")
+        self.empty = label(EMPTY, "small")
         self.empty.setWordWrap(True)
 
     def _arrange(self) -> None:
@@ -137,33 +117,20 @@ class BroadcastWindow(PromptWindow):
         )  # fmt: skip
         for widget, row, place in places:
             choices.addWidget(widget, row, place)
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_2)
-        head.addWidget(self.prompt, 1)
-        head.addLayout(choices)
-        foot = QHBoxLayout()
-        foot.setSpacing(SPACE_2)
-        foot.addWidget(self.together, 1)
-        foot.addWidget(self.stop)
-        foot.addWidget(self.start)
+        head = hbox((self.prompt, 1), choices)
+        foot = hbox((self.together, 1), self.stop, self.start)
         content = QWidget()
         content.setProperty("bare", True)
         self._grid = QGridLayout(content)
         self._grid.setContentsMargins(0, 0, SPACE_1, 0)
         self._grid.setSpacing(SPACE_2)
-        self._area = QScrollArea()
+        self._area = QScrollArea(widgetResizable=True)
         self._area.setProperty("bare", True)
         self._area.setAccessibleName("Replies")
-        self._area.setWidgetResizable(True)
         self._area.setWidget(content)
         scroll_by_keys(self._area)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
-        column.setSpacing(SPACE_2)
-        column.addLayout(head)
-        column.addLayout(foot)
-        column.addWidget(self.empty)
-        column.addWidget(self._area, 1)
+        margins = (SPACE_4, SPACE_4, SPACE_4, SPACE_4)
+        vbox(head, foot, self.empty, (self._area, 1), of=self, margins=margins)
 
     # What the user does ------------------------------------------------------------------------
 
@@ -191,9 +158,8 @@ class BroadcastWindow(PromptWindow):
             self._grid.removeWidget(cell)
             cell.deleteLater()
         by_seed = len({reply.prompt for reply in self.broadcast.replies}) < 2
-        self.cells = [ReplyCell(r, _name(r, by_seed)) for r in self.broadcast.replies]
-        for cell in self.cells:
-            cell.keep_wanted.connect(self._keep)
+        replies = self.broadcast.replies
+        self.cells = [ReplyCell(r, _name(r, by_seed), self._keep) for r in replies]
         self.empty.setVisible(not self.cells)
         self._num_columns = 0
         self._place_cells()

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QGridLayout,
-    QHBoxLayout,
     QHeaderView,
     QLabel,
     QTableWidget,
     QTableWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -21,8 +18,9 @@ from app.features.compare.export import figures, latency_text, pair_text
 from app.features.compare.record import LEFT, RIGHT, SIDE_NAMES, SIDES, Comparison, Pair
 from app.features.compare.replies import Reply
 from app.features.compare.reply_view import ReplyView
+from widgets.controls.layouts import hbox, label, vbox
 from widgets.controls.lines import ElidedLine
-from widgets.controls.tables import FittedColumns
+from widgets.controls.tables import FittedColumns, dress_table
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme_notifier
 
@@ -31,7 +29,7 @@ class SideColumn(ReplyView):
     """One side: its precision, its figures, and its reply to the chosen prompt."""
 
     def __init__(self, side: int) -> None:
-        super().__init__(f"Reply of the {SIDE_NAMES[side]} side", self._parts_of)
+        super().__init__(f"Reply of the {SIDE_NAMES[side]} side")
         self._side = side
         self._pair: Pair | None = None
         self.values: dict[str, QLabel] = {}
@@ -52,8 +50,7 @@ class SideColumn(ReplyView):
 
     def _value(self, name: str, place: int) -> QLabel:
         if name not in self.values:
-            title, value = QLabel(name), QLabel()
-            title.setProperty("role", "small")
+            title, value = label(name, "small"), QLabel()
             value.setFont(figure_font())
             value.setAccessibleName(name)
             self._grid.addWidget(title, 0, place)
@@ -62,7 +59,7 @@ class SideColumn(ReplyView):
             self.values[name] = value
         return self.values[name]
 
-    def _parts_of(self, reply: Reply) -> list[tuple[str, str, str]]:
+    def parts(self, reply: Reply) -> list[tuple[str, str, str]]:
         """What is identical is muted, the first different token is marked."""
         if self._pair is None:
             return []
@@ -82,15 +79,8 @@ class Columns(QWidget):
         super().__init__()
         self.sides = (SideColumn(LEFT), SideColumn(RIGHT))
         self.line = ElidedLine("text_muted")
-        row = QHBoxLayout()
-        row.setSpacing(SPACE_2)
-        for side in self.sides:
-            row.addWidget(side, 1)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1)
-        column.addWidget(self.line)
-        column.addLayout(row, 1)
+        row = hbox(*((side, 1) for side in self.sides))
+        vbox(self.line, (row, 1), of=self, spacing=SPACE_1)
 
     def show_comparison(self, names: Sequence[str], comparison: Comparison | None) -> None:
         for side, name in zip(self.sides, names, strict=True):
@@ -119,25 +109,15 @@ class PromptTable(QTableWidget):
 
     chosen = Signal()
 
-
     def __init__(self) -> None:
         super().__init__(0, len(_COLUMNS))
-        self.setAccessibleName("Prompts")
+        dress_table(self, "Prompts")
         self.setHorizontalHeaderLabels(_COLUMNS)
-        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.setProperty("padded", True)  # the cells begin where their headings do
-        self.setShowGrid(False)
-        self.setTabKeyNavigation(False)
-        self.setWordWrap(False)
-        self.verticalHeader().hide()
+        self.setEditTriggers(QTableWidget.EditTrigger.NoEditTriggers)
         header = self.horizontalHeader()
-        header.setHighlightSections(False)
-        header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
         header.setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
-        FittedColumns(header, _widths)
+        FittedColumns(header, lambda: dict.fromkeys((2, 3), scaled(_EXCERPT_WIDTH)))
         self.itemSelectionChanged.connect(self.chosen)
         self._take_fonts()
         theme_notifier().changed.connect(self._take_fonts)
@@ -169,10 +149,6 @@ class PromptTable(QTableWidget):
     def _take_fonts(self) -> None:
         self.setFont(figure_font("small"))
         self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
-
-
-def _widths() -> dict[int, int]:
-    return dict.fromkeys((2, 3), scaled(_EXCERPT_WIDTH))
 
 
 def _texts(pair: Pair) -> tuple[str, str, str, str]:

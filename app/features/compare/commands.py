@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from PySide6.QtCore import QObject
-from PySide6.QtWidgets import QDialog, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.features.compare.broadcast_window import BroadcastWindow
 from app.features.compare.replies import Reply
+from app.features.compare.reply_view import PromptWindow
 from app.features.compare.requests import Broadcast
 from app.features.compare.runner import ComparisonRunner
 from app.features.compare.window import CompareWindow
@@ -19,41 +20,39 @@ from app.link.bridge import EngineBridge
 from app.window.commands import Command
 from app.window.settings_store import RecentModel, SettingsStore
 
-Window = TypeVar("Window", bound=QDialog)
+Window = TypeVar("Window", bound=PromptWindow)
 
 
 class SingleWindow(QObject, Generic[Window]):
-    """`window` is None while closed. `make` creates it and connects its `closed` to `forget`."""
+    """`window` is None while closed."""
 
-    def __init__(
-        self, bridge: EngineBridge, parent: QWidget, make: Callable[[], Window]
-    ) -> None:
+    def __init__(self, bridge: EngineBridge, parent: QWidget) -> None:
         super().__init__(parent)
-        self._bridge, self._parent, self._make = bridge, parent, make
+        self._bridge, self._parent = bridge, parent
         self.window: Window | None = None
 
-    def show(self) -> None:
-        self._to_front(self._opened())
+    def _make(self) -> Window:
+        raise NotImplementedError
+
+    def show(self) -> Window:
+        if self.window is None:
+            self.window = self._make()
+            self.window.closed.connect(self._forget)
+        self.window.show()
+        self.window.raise_()
+        self.window.activateWindow()
+        self.window.prompt.setFocus()
+        return self.window
 
     def close(self) -> None:
         """The main window closes."""
         if self.window is not None:
             self.window.close()
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         window, self.window = self.window, None
         if window is not None:
             window.deleteLater()
-
-    def _opened(self) -> Window:
-        if self.window is None:
-            self.window = self._make()
-        return self.window
-
-    def _to_front(self, window: Window) -> None:
-        window.show()
-        window.raise_()
-        window.activateWindow()
 
     def _command(self, name: str, text: str, keys: str, icon: str) -> Command:
         """The command that opens it, enabled while a model is open."""
@@ -74,37 +73,32 @@ class CompareManager(SingleWindow[CompareWindow]):
         session: ModelSession,
         store: SettingsStore,
     ) -> None:
-        super().__init__(bridge, window, self._make_window)
+        super().__init__(bridge, window)
         self._guide, self._store = guide, store
         self.runner = ComparisonRunner(bridge, guide.times, session, self)
 
     def commands(self) -> list[Command]:
         return [self._command("chat.compare", "Compare side by side…", "Ctrl+Alt+P", "compare")]
 
-    def show(self, prompt: str = "") -> None:
+    def show(self, prompt: str = "") -> CompareWindow:
         """Open the window, with `prompt` in it if one is given."""
-        super().show()
-        assert self.window is not None
+        window = super().show()
         if prompt:
-            self.window.prompt.setPlainText(prompt)
-        self.window.prompt.setFocus()
+            window.prompt.setPlainText(prompt)
+        return window
 
     def show_sides(self, wanted: Sequence[tuple[RecentModel, Mapping[str, Any]]]) -> None:
         """Open the window with a model and a precision on the left and on the right."""
-        self.show()
-        assert self.window is not None
-        self.window.choose_sides(wanted)
+        self.show().choose_sides(wanted)
 
     def close(self) -> None:
         super().close()
         self.runner.close()
 
-    def _make_window(self) -> CompareWindow:
+    def _make(self) -> CompareWindow:
         if not self.runner.is_running:
             self.runner.forget()
-        made = CompareWindow(self._bridge, self._guide, self.runner, self._store, self._parent)
-        made.closed.connect(self.forget)
-        return made
+        return CompareWindow(self._bridge, self._guide, self.runner, self._store, self._parent)
 
 
 class BroadcastManager(SingleWindow[BroadcastWindow]):
@@ -113,20 +107,13 @@ class BroadcastManager(SingleWindow[BroadcastWindow]):
     def __init__(
         self, bridge: EngineBridge, window: QWidget, keep: Callable[[Reply, str], None]
     ) -> None:
-        super().__init__(bridge, window, self._make_window)
+        super().__init__(bridge, window)
         self.broadcast = Broadcast(bridge, self)
         self._keep = keep
 
     def commands(self) -> list[Command]:
         return [self._command("chat.broadcast", "Broadcast a prompt…", "Ctrl+Alt+B", "branch")]
 
-    def show(self) -> None:
-        super().show()
-        assert self.window is not None
-        self.window.prompt.setFocus()
-
-    def _make_window(self) -> BroadcastWindow:
+    def _make(self) -> BroadcastWindow:
         keep = lambda reply: self._keep(reply, self.broadcast.model)
-        made = BroadcastWindow(self._bridge, self.broadcast, keep, self._parent)
-        made.closed.connect(self.forget)
-        return made
+        return BroadcastWindow(self._bridge, self.broadcast, keep, self._parent)

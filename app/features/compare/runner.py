@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from statistics import fmean
 
 from PySide6.QtCore import QObject, Signal
 
@@ -31,9 +32,7 @@ from app.features.compare.record import (
     Comparison,
     Pair,
     Phase,
-    Progress,
     Side,
-    replies_left_s,
 )
 from app.features.compare.replies import COMPARE, Reply, Stage
 from app.features.compare.requests import ReplyRunner
@@ -87,7 +86,7 @@ class ComparisonRunner(QObject):
         self._load_began = 0.0
         self._task: Task | None = None
         self._second: SecondEngine | None = None
-        self._by_window = [self._replies(bridge) for _ in SIDES]
+        self._by_window = [self._replies(bridge, side) for side in SIDES]
         self._runners = list(self._by_window)
         self._seconds: list[list[float]] = [[], []]  # of the replies of each side
         self._switcher = switcher = Switcher(bridge, session, self)
@@ -96,10 +95,10 @@ class ComparisonRunner(QObject):
         switcher.disturbed.connect(lambda: self._end(CHANGED))
         bridge.state_changed.connect(self._on_state)
 
-    def _replies(self, bridge: EngineBridge) -> ReplyRunner:
+    def _replies(self, bridge: EngineBridge, side: int) -> ReplyRunner:
         made = ReplyRunner(bridge, self)
         made.appended.connect(self.appended)
-        made.changed.connect(self._on_reply)
+        made.changed.connect(partial(self._on_reply, side))
         return made
 
     # What the user does ------------------------------------------------------------------------
@@ -191,42 +190,61 @@ class ComparisonRunner(QObject):
         return (self.side,) if self.decision is None or self._is_in_turn else SIDES
 
     @property
-    def _progress(self) -> Progress | None:
-        switcher = self._switcher
-        if self.comparison is None or not self.is_running:
-            return None
-        return Progress(
-            self.comparison, self.phase, self._own, switcher.side, switcher.target, switcher.home,
-            is_in_turn=self._is_in_turn,
-            stays=self.stays,
-            asked=[side for side in self._sides_ready if self._runners[side].is_running],
-        )  # fmt: skip
-
-    @property
     def status(self) -> str:
         """What happens now, and the time left."""
-        progress, left_s = self._progress, self.time_left_s
-        if progress is None or left_s is None:
-            return progress.text if progress is not None else ""
-        return f"{progress.text} · about {max(1, round(left_s)):,} s left"
+        comparison = self.comparison
+        if comparison is None or not self.is_running:
+            return ""
+        left_s = self._time_left_s(comparison)
+        left = "" if left_s is None else f" · about {max(1, round(left_s)):,} s left"
+        return self._phase_text(comparison) + left
+
+    def _phase_text(self, comparison: Comparison) -> str:
+        target, name_of = self._switcher.target, comparison.name_of
+        match self.phase:
+            case Phase.WEIGHING:
+                return "Checking whether both sides fit in memory"
+            case Phase.LOADING:
+                return f"Loading {name_of(self._other)} in a second engine"
+            case Phase.SWITCHING:
+                back = "back " if target == self._switcher.home else ""
+                return f"Switching {back}to {name_of(target)}"
+        asked = [side for side in self._sides_ready if self._runners[side].is_running]
+        asked = asked or [self._own]
+        names = " and ".join(comparison.sides[side].title for side in asked)
+        count = len(comparison.pairs)
+        done = sum(pair.has_ended(asked[0]) for pair in comparison.pairs)
+        return f"Prompt {min(done + 1, count):,} of {count:,} on {names}"
+
+    def _time_left_s(self, comparison: Comparison) -> float | None:
+        """Of replies, as long as those of their side took, and of switches; None until a reply was
+        timed."""
+        known = [*self._seconds[LEFT], *self._seconds[RIGHT]]
+        if not known:
+            return None
+        replies_s = (
+            fmean(seconds or known) * sum(not pair.has_ended(side) for pair in comparison.pairs)
+            for side, seconds in enumerate(self._seconds)
+        )
+        return sum(replies_s) + sum(self._switch_s(comparison, side) for side in self._switches)
 
     @property
-    def time_left_s(self) -> float | None:
-        """Of replies and of switches; None until a reply was timed."""
-        progress = self._progress
-        if progress is None:
-            return None
-        replies = replies_left_s(progress.comparison, self._seconds)
-        if replies is None:
-            return None
-        return replies + sum(self._switch_s(side) for side in progress.ways_left)
+    def _switches(self) -> list[int]:
+        """What the engine of the window still has to become, in order."""
+        switcher, is_switching = self._switcher, self.phase is Phase.SWITCHING
+        at = switcher.target if is_switching else switcher.side
+        switches = [at] if is_switching else []
+        if self._is_in_turn and at == self._own and self._has_todo(self._other):
+            at = self._other
+            switches.append(at)
+        return switches if self.stays or at == switcher.home else [*switches, switcher.home]
 
-    def _switch_s(self, side: int) -> float:
+    def _switch_s(self, comparison: Comparison, side: int) -> float:
         config = self._found if side == self._switcher.home else self._switcher.config(side)
         expected = self._times.expected(config, None) if config is not None else None
-        sides = self.comparison.sides if self.comparison is not None else []
-        known = max((s.switch_s for s in sides if s.switch_s is not None), default=0.0)
-        return expected.seconds if expected is not None else known
+        if expected is not None:
+            return expected.seconds
+        return max((s.switch_s for s in comparison.sides if s.switch_s is not None), default=0.0)
 
     # The way through ---------------------------------------------------------------------------
 
@@ -285,7 +303,7 @@ class ComparisonRunner(QObject):
         bridge.crashed.connect(
             lambda event: self._give_up(f"The second engine crashed. {event.error.cause}")
         )
-        self._runners[self._other] = self._replies(bridge)
+        self._runners[self._other] = self._replies(bridge, self._other)
         self.phase, self._load_began = Phase.LOADING, time.perf_counter()
         bridge.load(config)
         self.changed.emit()
@@ -400,19 +418,14 @@ class ComparisonRunner(QObject):
 
     # Events of the engines ---------------------------------------------------------------------
 
-    def _on_reply(self, reply: Reply) -> None:
+    def _on_reply(self, side: int, reply: Reply) -> None:
         if self.is_running and not reply.stage.is_open:
             if reply.stage is Stage.STOPPED and not self.is_stopping:
                 self.problem, self.is_stopping = ABORTED, True
-            side = self._side_of(reply)
             if reply.is_done:
                 self._seconds[side].append(time.perf_counter() - reply.sent)
             self._next()
         self.changed.emit()
-
-    def _side_of(self, reply: Reply) -> int:
-        pairs = self.comparison.pairs if self.comparison is not None else []
-        return RIGHT if any(pair.replies[RIGHT] is reply for pair in pairs) else LEFT
 
     def _switched(self, model: ModelInfo, config: EngineConfig, seconds: float) -> None:
         if self.side in SIDES and self.side != self._switcher.home:

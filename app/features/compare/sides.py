@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PySide6.QtCore import QSignalBlocker, Signal
-from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QFrame, QVBoxLayout, QWidget
 
 from app.features.chat.sampling import built_in_presets
 from app.features.compare.record import GREEDY
@@ -17,8 +17,8 @@ from app.features.models.precision import HEAD, ROUNDED, WEIGHTS, Checkpoint
 from app.storage.profiles import Profile
 from app.window.settings_store import RecentModel
 from engine.config import SETTINGS, EngineConfig
-from engine.sampling_params import SamplingParams
 from widgets.controls.combo import ElidedCombo, describe_items
+from widgets.controls.layouts import hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
@@ -37,14 +37,9 @@ def named_box(name: str, tip: str) -> QComboBox:
 
 def labelled(name: str, box: QComboBox) -> QVBoxLayout:
     """The box below its label."""
-    label = QLabel(name)
-    label.setProperty("role", "small")
-    label.setBuddy(box)
-    column = QVBoxLayout()
-    column.setSpacing(1)
-    column.addWidget(label)
-    column.addWidget(box)
-    return column
+    title = label(name, "small")
+    title.setBuddy(box)
+    return vbox(title, box, spacing=1)
 
 
 KV = "kv_cache_dtype"
@@ -60,9 +55,7 @@ class PrecisionChoice(QWidget):
         """`where`: "left" or "right"."""
         super().__init__()
         self.boxes: dict[str, QComboBox] = {}
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(SPACE_2)
+        row = hbox(of=self)
         for name in (name for name in _LABELS if name in SETTINGS):
             box = named_box(f"{_LABELS[name]} of the {where} side", SETTINGS[name].help)
             self.boxes[name] = box
@@ -70,8 +63,8 @@ class PrecisionChoice(QWidget):
                 box.addItem(value, value)
             box.activated.connect(lambda: self.changed.emit())
             row.addLayout(labelled(_LABELS[name], box), 1)
-        self._is_touched = False
-        self.changed.connect(self._touch)
+        self.is_touched = False  # the user chose here
+        self.changed.connect(lambda: setattr(self, "is_touched", True))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -102,7 +95,7 @@ class PrecisionChoice(QWidget):
             describe_items(self.boxes[WEIGHTS], [(c.value, c.text, c.refusal) for c in weights])
             heads = known.of_head(self.boxes[WEIGHTS].currentData())
             describe_items(self.boxes[HEAD], [(c.value, c.text, c.refusal) for c in heads])
-        if not self._is_touched:
+        if not self.is_touched:
             self._show(proposed)
 
     def show_model(self, config: EngineConfig) -> None:
@@ -113,11 +106,7 @@ class PrecisionChoice(QWidget):
             values = SETTINGS[name].choices
             describe_items(box, [(value, titles.get(value, value), "") for value in values])
             box.setCurrentIndex(max(0, box.findData(getattr(config, name))))
-        self._is_touched = False
-
-    def forget(self) -> None:
-        """Forget the user's choice: the next `show_engine` proposes again."""
-        self._is_touched = False
+        self.is_touched = False
 
     def _show(self, settings: Mapping[str, Any]) -> None:
         for name, value in settings.items():
@@ -125,9 +114,6 @@ class PrecisionChoice(QWidget):
             if box.findData(value) < 0:
                 box.addItem(f"{value}", value)
             box.setCurrentIndex(box.findData(value))
-
-    def _touch(self) -> None:
-        self._is_touched = True
 
 
 def as_loaded(config: EngineConfig) -> dict[str, Any]:
@@ -148,25 +134,6 @@ METHOD = "speculative_method"
 SAME_MODEL, AS_LOADED = "Loaded model", "As loaded"
 
 
-class SamplingChoice(ElidedCombo):
-    """Greedy, or a preset of the chat."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__()
-        self.setAccessibleName(f"Sampling of the {where} side")
-        self.setToolTip("Sampling; both sides use the same seed")
-        self.addItem(GREEDY, GREEDY_PARAMS)
-        for preset in built_in_presets():
-            self.addItem(preset.name, preset.params)
-
-    @property
-    def name(self) -> str:
-        return self.currentText()
-
-    def params(self, seed: int) -> SamplingParams:
-        return dataclasses.replace(self.currentData(), seed=seed)
-
-
 class SideChoice(QFrame):
     """`changed`: any choice of this side."""
 
@@ -179,13 +146,15 @@ class SideChoice(QFrame):
         self._loaded: EngineConfig | None = None
         self.what = ElidedLine("text_muted")
         self.what.setAccessibleName(f"{where.capitalize()} side")
-        self.sampling = SamplingChoice(where)
-        self.model = named_box(
-            f"Model of the {where} side", "The loaded model, or another one"
-        )
-        self.profile = named_box(
-            f"Settings of the {where} side", "The loaded engine settings, or a profile"
-        )
+        self.sampling = ElidedCombo()
+        self.sampling.setAccessibleName(f"Sampling of the {where} side")
+        self.sampling.setToolTip("Sampling; both sides use the same seed")
+        self.sampling.addItem(GREEDY, GREEDY_PARAMS)
+        for preset in built_in_presets():
+            self.sampling.addItem(preset.name, preset.params)
+        self.model = named_box(f"Model of the {where} side", "The loaded model, or another one")
+        tip = "The loaded engine settings, or a profile"
+        self.profile = named_box(f"Settings of the {where} side", tip)
         self.speculation = named_box(f"Speculation of the {where} side", SETTINGS[METHOD].help)
         for text, value in ((AS_LOADED, None), ("Off", "off"), ("N-gram lookup", "ngram")):
             self.speculation.addItem(text, value)
@@ -198,24 +167,14 @@ class SideChoice(QFrame):
         self.precision.changed.connect(self.changed)
 
     def _arrange(self, where: str) -> None:
-        title = QLabel(where.capitalize())
-        title.setProperty("role", "title")
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_2)
-        head.addWidget(title)
-        head.addWidget(self.what, 1)
-        head.addWidget(self.sampling)
-        row = QHBoxLayout()
-        row.setSpacing(SPACE_2)
-        boxes = (self.model, self.profile, self.speculation)
-        for name, box in zip(("Model", "Settings", "Speculation"), boxes, strict=True):
-            row.addLayout(labelled(name, box), 1)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-        column.setSpacing(SPACE_1)
-        column.addLayout(head)
-        column.addLayout(row)
-        column.addWidget(self.precision)
+        head = hbox(label(where.capitalize(), "title"), (self.what, 1), self.sampling)
+        row = hbox(
+            (labelled("Model", self.model), 1),
+            (labelled("Settings", self.profile), 1),
+            (labelled("Speculation", self.speculation), 1),
+        )
+        margins = (SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+        vbox(head, row, self.precision, of=self, spacing=SPACE_1, margins=margins)
 
     def offer(self, models: Sequence[RecentModel], profiles: Sequence[Profile]) -> None:
         """Offer these; the choice stays where it is still offered."""
@@ -246,7 +205,8 @@ class SideChoice(QFrame):
         model, precision = self.chosen_model, self.precision.text
         name = precision if model is None else f"{model.title} · {precision}"
         settings = {**self._own_settings, **self.precision.settings}
-        return Setup(settings, name, model, self.sampling.params(seed), self.sampling.name)
+        sampling = dataclasses.replace(self.sampling.currentData(), seed=seed)
+        return Setup(settings, name, model, sampling, self.sampling.currentText())
 
     @property
     def chosen_model(self) -> RecentModel | None:
@@ -270,7 +230,7 @@ class SideChoice(QFrame):
         if model is not None:
             self.precision.show_model(model.config())
         else:
-            self.precision.forget()
+            self.precision.is_touched = False  # the next `show_engine` proposes again
         if self.profile.currentData() is not None and config is not None:
             boxes = self.precision.boxes
             self.precision.choose({name: own.get(name, getattr(config, name)) for name in boxes})

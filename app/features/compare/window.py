@@ -17,17 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QFileDialog,
-    QGridLayout,
-    QHBoxLayout,
-    QLabel,
-    QSplitter,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QGridLayout, QSplitter, QWidget
 
+from app.features.chat.file_actions import ask_for_file
 from app.features.compare.columns import Columns, PromptTable
 from app.features.compare.export import as_json, as_markdown, verdict
 from app.features.compare.record import Pair
@@ -42,12 +34,13 @@ from app.link.tasks import run_task
 from app.window.settings_store import RecentModel, SettingsStore
 from engine.errors import ErrorInfo
 from engine.evaluate.task import PROMPT_LINES, PromptLine, read_prompts
+from widgets.controls.layouts import hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_2, SPACE_4, restyle
 
 STATUS_MS = 500
 JSON, MARKDOWN = "Comparison (*.json)", "Comparison as text (*.md)"
-PROMPTS = "Prompts, one JSON object per line (*.jsonl *.json);;All files (*)"
+PROMPTS = ("Prompts, one JSON object per line (*.jsonl *.json)", "All files (*)")
 READY = (
     "Both sides get the same prompts and seed. Two engines run at once if both fit in memory, "
     "otherwise one after the other. Chats pause while settings change."
@@ -63,27 +56,21 @@ class CompareWindow(PromptWindow):
         store: SettingsStore,
         parent: QWidget | None = None,
     ) -> None:
-        super().__init__("Compare side by side", STATUS_MS, parent)
+        super().__init__(
+            "Compare side by side", runner, self._show_status, STATUS_MS, self.add_prompt, parent
+        )
         self._bridge, self._guide, self._runner, self._store = bridge, guide, runner, store
         self._waiting: list[Pair] = []  # prompts before the comparison begins
         self._notice: tuple[str, str] | None = None  # of a file, and its role
         self._brought: list[RecentModel] = []  # models to compare from elsewhere
         self._make_parts()
         self._arrange()
-        self._timer.timeout.connect(self._show_status)
-        self.hear(runner.changed, self.refresh)
-        self.hear(runner.appended, self.columns.append)
+        runner.changed.connect(self.refresh)
+        runner.appended.connect(self.columns.append)
         guide.changed.connect(self.refresh)
         bridge.state_changed.connect(self.refresh)
         bridge.loaded.connect(self.refresh)
         self.refresh()
-
-    @property
-    def is_running(self) -> bool:
-        return self._runner.is_running
-
-    def stop_replies(self) -> None:
-        self._runner.stop()
 
     # Building ----------------------------------------------------------------------------------
 
@@ -97,66 +84,46 @@ class CompareWindow(PromptWindow):
             "With two engines, generate on both at once; they share the hardware. "
             "Off: one at a time, so neither slows the other"
         )
-        self.together.toggled.connect(self._on_together)
+        self.together.toggled.connect(lambda on: setattr(self._runner, "together", on))
         self.prompt.setAccessibleName("Prompt for both sides")
         self.prompt.setPlaceholderText("Prompt for both sides")
         self.prompt.setFixedHeight(64)
         self.prompt.textChanged.connect(self._show_buttons)
         self.max_tokens.setToolTip("Max tokens per reply, for prompts that you add here")
-        self.add = button("Add prompt", "Add another prompt (Ctrl+Return). All share one switch")
-        self.add.clicked.connect(self.add_prompt)
-        self.on_return(self.add_prompt)
+        tip = "Add another prompt (Ctrl+Return). All share one switch"
+        self.add = button("Add prompt", self.add_prompt, tip)
         self.way = ElidedLine("text_muted")
-        self.file = button("Import prompts…", PROMPT_LINES)
-        self.file.clicked.connect(self.ask_for_file)
+        self.file = button("Import prompts…", self._ask_for_prompts, PROMPT_LINES)
         self.back = QCheckBox("Restore when done")
         self.back.setChecked(True)
         self.back.setToolTip("Off: the engine keeps the model and settings of the last side")
-        self.back.toggled.connect(self._on_back)
-        self.export = button("Export…", "Export the comparison as Markdown or JSON")
-        self.export.clicked.connect(self.ask_for_export)
-        self.start.clicked.connect(self.start_or_stop)
-        self.status = QLabel()
+        self.back.toggled.connect(lambda on: setattr(self._runner, "stays", not on))
+        tip = "Export the comparison as Markdown or JSON"
+        self.export = button("Export…", self._ask_for_export, tip)
+        self.start = button("", self.start_or_stop, kind="primary")
+        self.status = label(role="muted")
         self.status.setWordWrap(True)
-        self.status.setProperty("role", "muted")
         self.table = PromptTable()
         self.table.chosen.connect(self._show_pair)
         self.columns = Columns()
 
     def _arrange(self) -> None:
-        sides = QHBoxLayout()
-        sides.setSpacing(SPACE_2)
-        for side in self.sides:
-            sides.addWidget(side, 1)
+        sides = hbox(*((side, 1) for side in self.sides))
         asking = QGridLayout()
         asking.setSpacing(SPACE_2)
         asking.addWidget(self.max_tokens, 0, 0)
         asking.addWidget(self.seed, 0, 1)
         asking.addWidget(self.add, 1, 0)
         asking.addWidget(self.file, 1, 1)
-        prompt = QHBoxLayout()
-        prompt.setSpacing(SPACE_2)
-        prompt.addWidget(self.prompt, 1)
-        prompt.addLayout(asking)
-        foot = QHBoxLayout()
-        foot.setSpacing(SPACE_2)
-        foot.addWidget(self.status, 1)
-        for widget in (self.together, self.back, self.export, self.start):
-            foot.addWidget(widget)
-        split = QSplitter(Qt.Orientation.Vertical)
-        split.setChildrenCollapsible(False)
+        prompt = hbox((self.prompt, 1), asking)
+        foot = hbox((self.status, 1), self.together, self.back, self.export, self.start)
+        split = QSplitter(Qt.Orientation.Vertical, childrenCollapsible=False)
         split.addWidget(self.table)
         split.addWidget(self.columns)
         split.setStretchFactor(1, 1)
         split.setSizes([150, 400])
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
-        column.setSpacing(SPACE_2)
-        column.addLayout(sides)
-        column.addLayout(prompt)
-        column.addLayout(foot)
-        column.addWidget(self.way)
-        column.addWidget(split, 1)
+        margins = (SPACE_4, SPACE_4, SPACE_4, SPACE_4)
+        vbox(sides, prompt, foot, self.way, (split, 1), of=self, margins=margins)
 
     # What the user does ------------------------------------------------------------------------
 
@@ -207,28 +174,17 @@ class CompareWindow(PromptWindow):
             self._runner.start(prompts, self.setups)
             self._waiting = []
 
-    def ask_for_file(self) -> None:
-        dialog = QFileDialog(self, "Prompts", str(Path.home()), PROMPTS)
-        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.fileSelected.connect(lambda path: self.read(Path(path)))
-        dialog.finished.connect(dialog.deleteLater)
-        dialog.open()
+    def _ask_for_prompts(self) -> None:
+        read = lambda path: self.read(Path(path))
+        ask_for_file(self, "Prompts", PROMPTS, read, folder=str(Path.home()))
 
     def read(self, path: Path) -> None:
         """Add the prompts of a JSONL file."""
         run_task(self, lambda: read_prompts(path), self.add_prompts, self._on_error)
 
-    def ask_for_export(self) -> None:
-        dialog = QFileDialog(self, "Export comparison", str(Path.home() / "comparison.md"))
-        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
-        dialog.setNameFilters([MARKDOWN, JSON])
-        dialog.setDefaultSuffix("md")
-        dialog.filterSelected.connect(
-            lambda chosen: dialog.setDefaultSuffix("json" if chosen == JSON else "md")
-        )
-        dialog.fileSelected.connect(lambda path: self.write(Path(path)))
-        dialog.finished.connect(dialog.deleteLater)
-        dialog.open()
+    def _ask_for_export(self) -> None:
+        write, file = lambda path: self.write(Path(path)), str(Path.home() / "comparison.md")
+        ask_for_file(self, "Export comparison", [MARKDOWN, JSON], write, file)
 
     def write(self, path: Path) -> None:
         """Markdown, or JSON where the name ends so."""
@@ -249,12 +205,6 @@ class CompareWindow(PromptWindow):
         """What is chosen for both sides."""
         left, right = (side.setup(self.seed.value()) for side in self.sides)
         return left, right
-
-    def _on_together(self, is_on: bool) -> None:
-        self._runner.together = is_on
-
-    def _on_back(self, is_on: bool) -> None:
-        self._runner.stays = not is_on
 
     # Showing -----------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ def test_colours_are_those_of_stages_and_causes(popover: LatencyPopover) -> None
     assert color_at(popover, 3, 5) == theme().value("queued")
     assert color_at(popover, view._room - 20, 5) == theme().value("prefill")
     width = view._bar_width
-    bottom = view._bars_rect().bottom() - 3
+    bottom = view.height() - 2 * chart._PAD - 3
     assert color_at(popover, 9.4 * width, bottom) == theme().value("prefill")
     assert color_at(popover, 2.4 * width, bottom) == theme().value("decode")
     assert set(STAGE_COLORS) == set(Stage) and set(CAUSE_COLORS) == set(Cause)

@@ -151,7 +151,7 @@ def test_sampling_alone_needs_one_engine(
     assert (first.params.temperature, first.params.seed) == (0.0, 7)
     assert second.params.temperature > 0 and second.params.seed == 7
     assert len(engines) == 1 and not reconfigured(engines[0])
-    assert window.sides[1].sampling.name in window.columns.sides[1].title.text()
+    assert window.sides[1].sampling.currentText() in window.columns.sides[1].title.text()
     assert "TTFT" in window.columns.line.text()
 
 
