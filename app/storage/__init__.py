@@ -6,7 +6,7 @@ report_metrics, report_export, report_store     evaluation reports: figures, exp
 model_sources, trash                      models to open; deleting with undo
 """
 
-from app.storage.chat_store import ChatStore, open_store
+from app.storage.chat_store import TIMES, TOKENS, ChatStore, open_store
 from app.storage.errors import (
     StorageCorruptError,
     StorageError,
@@ -18,7 +18,7 @@ from app.storage.errors import (
 from app.storage.records import NEW, SearchHit, StoredConversation, StoredMessage
 
 __all__ = [
-    "NEW", "ChatStore", "SearchHit", "StorageCorruptError", "StorageError", "StorageFullError",
-    "StorageLockedError", "StorageNewerError", "StorageReadOnlyError", "StoredConversation",
-    "StoredMessage", "open_store",
+    "NEW", "TIMES", "TOKENS", "ChatStore", "SearchHit", "StorageCorruptError", "StorageError",
+    "StorageFullError", "StorageLockedError", "StorageNewerError", "StorageReadOnlyError",
+    "StoredConversation", "StoredMessage", "open_store",
 ]  # fmt: skip

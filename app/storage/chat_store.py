@@ -51,6 +51,9 @@ from app.storage.records import (
 )
 from engine.errors import ErrorInfo
 
+TOKENS, TIMES = "reply_tokens", "reply_times"
+"""What is kept of replies, packed: their tokens, and when these came."""
+
 log = logging.getLogger(__name__)
 
 
@@ -168,27 +171,13 @@ class ChatStore:
         known = "SELECT 1 FROM messages WHERE id IN (SELECT value FROM json_each(?)) LIMIT 1"
         return bool(self._read(known, json.dumps(list(message_ids))))
 
-    def packed_tokens(self, message_id: str) -> bytes | None:
-        """What `save_tokens` was given for a reply; None where nothing was."""
-        return self._packed("reply_tokens", message_id)
-
-    def messages_with_tokens(self, conversation_id: str) -> set[str]:
-        """Ids of the replies whose tokens are kept."""
-        return self._with_packed("reply_tokens", conversation_id)
-
-    def packed_times(self, message_id: str) -> bytes | None:
-        """What `save_times` was given for a reply; None where nothing was."""
-        return self._packed("reply_times", message_id)
-
-    def messages_with_times(self, conversation_id: str) -> set[str]:
-        """Ids of the replies whose times are kept."""
-        return self._with_packed("reply_times", conversation_id)
-
-    def _packed(self, table: str, message_id: str) -> bytes | None:
+    def packed(self, table: str, message_id: str) -> bytes | None:
+        """What `save_packed` was given for a reply, in TOKENS or TIMES; None where nothing was."""
         rows = self._read(f"SELECT packed FROM {table} WHERE message_id = ?", message_id)
         return rows[0][0] if rows else None
 
-    def _with_packed(self, table: str, conversation_id: str) -> set[str]:
+    def messages_with(self, table: str, conversation_id: str) -> set[str]:
+        """Ids of the replies whose TOKENS or TIMES are kept."""
         rows = self._read(
             f"SELECT m.id FROM {table} t JOIN messages m ON m.id = t.message_id"
             " WHERE m.conversation_id = ?",
@@ -258,16 +247,9 @@ class ChatStore:
         """Keep what is written to a stored conversation or to NEW, "" for nothing."""
         return self._writer.submit(lambda connection: put_unsent(connection, conversation_id, text))
 
-    def save_tokens(self, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
-        """Keep the tokens of a reply that is stored, and of no other: it may be deleted by now.
-        `pack` runs in the writer's thread."""
-        return self._save_packed("reply_tokens", message_id, pack)
-
-    def save_times(self, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
-        """Keep when the tokens of a reply came, as `save_tokens` does with the tokens."""
-        return self._save_packed("reply_times", message_id, pack)
-
-    def _save_packed(self, table: str, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
+    def save_packed(self, table: str, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
+        """Keep the TOKENS of a reply, or the TIMES at which they came, where the reply is stored:
+        it may be deleted by now. `pack` runs in the writer's thread."""
         sql = (
             f"INSERT OR REPLACE INTO {table}(message_id, packed)"
             " SELECT id, ? FROM messages WHERE id = ?"
@@ -286,38 +268,33 @@ class ChatStore:
     def show_versions(self, shown: Mapping[str, int]) -> Future[None]:
         """Set `shown` of messages by id."""
         values = [(number, message_id) for message_id, number in shown.items()]
-        return self._execute_many("UPDATE messages SET shown = ? WHERE id = ?", values)
+        return self._execute("UPDATE messages SET shown = ? WHERE id = ?", *values)
 
     def delete_conversation(self, conversation_id: str, when: float | None = None) -> Future[None]:
         """Hide a conversation. `restore_conversation` brings it back until it is purged."""
         moment = time.time() if when is None else when
         sql = "UPDATE conversations SET deleted_at = ? WHERE id = ?"
-        return self._execute_many(sql, [(moment, conversation_id)])
+        return self._execute(sql, (moment, conversation_id))
 
     def restore_conversation(self, conversation_id: str) -> Future[None]:
         sql = "UPDATE conversations SET deleted_at = NULL WHERE id = ?"
-        return self._execute_many(sql, [(conversation_id,)])
+        return self._execute(sql, (conversation_id,))
 
     def purge_deleted(self, conversation_id: str | None = None) -> Future[None]:
         """Remove one deleted conversation, or all, for good."""
-        if conversation_id is None:
-            sql, values = "DELETE FROM conversations WHERE deleted_at IS NOT NULL", [()]
-        else:
-            sql = "DELETE FROM conversations WHERE deleted_at IS NOT NULL AND id = ?"
-            values = [(conversation_id,)]  # type: ignore[list-item]
-        return self._execute_many(sql, values)
+        sql = "DELETE FROM conversations WHERE deleted_at IS NOT NULL AND id = ifnull(?, id)"
+        return self._execute(sql, (conversation_id,))
 
     def save_preset(self, name: str, sampling: Mapping[str, Any]) -> Future[None]:
         sql = "INSERT OR REPLACE INTO presets(name, sampling) VALUES(?, ?)"
-        return self._execute_many(sql, [(name, json.dumps(dict(sampling)))])
+        return self._execute(sql, (name, json.dumps(dict(sampling))))
 
     def delete_preset(self, name: str) -> Future[None]:
-        return self._execute_many("DELETE FROM presets WHERE name = ?", [(name,)])
+        return self._execute("DELETE FROM presets WHERE name = ?", (name,))
 
-    def _execute_many(self, sql: str, values: list[tuple]) -> Future[None]:
+    def _execute(self, sql: str, *rows: tuple) -> Future[None]:
         def job(connection: sqlite3.Connection) -> None:
-            for row in values:
-                connection.execute(sql, row)
+            connection.executemany(sql, rows)
 
         return self._writer.submit(job)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,11 +22,28 @@ class NotWrittenError(InferdeckError):
     """The file cannot be written."""
 
 
-class KeptFile:
-    """`what`: what is in it, as a sentence begins: "The profiles"."""
+def write_whole(file: Path, text: str) -> None:
+    """Write beside `file` and put it in its place. Raises OSError; then the file is as it was."""
+    beside = file.with_name(file.name + ".part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
 
-    def __init__(self, path: Path, version: int, what: str) -> None:
-        self.path, self.version, self.what = path, version, what
+
+class KeptFile:
+    """`what`: what is in it, as a sentence begins: "The profiles". `refusal`: the error where it
+    cannot be written."""
+
+    def __init__(
+        self,
+        path: Path,
+        version: int,
+        what: str,
+        refusal: type[InferdeckError] = NotWrittenError,
+    ) -> None:
+        self.path, self.version, self.what, self._refusal = path, version, what, refusal
         self.problem = ""
         """What happened to a file that could not be read; empty where all is well."""
 
@@ -41,14 +59,12 @@ class KeptFile:
             return nothing
 
     def write(self, content: Mapping[str, Any]) -> None:
-        """Raises NotWrittenError; then the file is as it was."""
+        """Raises the `refusal`; then the file is as it was."""
         text = json.dumps({"version": self.version, **content}, indent=2) + "\n"
-        fresh = self.path.with_suffix(".new")
         try:
-            fresh.write_text(text, encoding="utf-8")
-            os.replace(fresh, self.path)  # whole, or not at all
+            write_whole(self.path, text)
         except OSError as error:
-            raise NotWrittenError(
+            raise self._refusal(
                 f"{self.what} were not written to {self.path}: {error.strerror or error}.",
                 "Check the folder's permissions and the disk's free space.",
             ) from error
@@ -62,9 +78,8 @@ class KeptFile:
         return dict(stored)
 
     def _keep_aside(self, error: Exception) -> str:
-        number = 1
-        while (aside := self.path.with_suffix(f".damaged-{number}.json")).exists():
-            number += 1
+        names = (self.path.with_suffix(f".damaged-{number}.json") for number in count(1))
+        aside = next(name for name in names if not name.exists())
         try:
             self.path.rename(aside)
         except OSError:

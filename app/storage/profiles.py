@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.storage.json_file import KeptFile, NotWrittenError
+from app.storage.json_file import KeptFile
 from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError
 
@@ -37,25 +37,14 @@ class ProfileStore:
     cannot be written raises ProfileError and changes nothing."""
 
     def __init__(self, path: Path) -> None:
-        self._file = KeptFile(path, VERSION, "The profiles")
-        self._profiles: tuple[Profile, ...] = self._file.read(_parse, ())
-
-    @property
-    def path(self) -> Path:
-        return self._file.path
-
-    @property
-    def problem(self) -> str:
+        self._file = KeptFile(path, VERSION, "The profiles", ProfileError)
+        self.profiles: tuple[Profile, ...] = self._file.read(_parse, ())
+        self.problem = self._file.problem
         """What happened to a file that could not be read; empty where all is well."""
-        return self._file.problem
-
-    @property
-    def profiles(self) -> tuple[Profile, ...]:
-        return self._profiles
 
     def find(self, name: str) -> Profile | None:
         wanted = clean_name(name).casefold()
-        return next((p for p in self._profiles if p.name.casefold() == wanted), None)
+        return next((p for p in self.profiles if p.name.casefold() == wanted), None)
 
     def save(self, profile: Profile) -> None:
         """Keep it, in place of one of the same name."""
@@ -63,19 +52,16 @@ class ProfileStore:
         if not name:
             raise ProfileError("The profile has no name.", "Enter a name.")
         named = Profile(name, dict(profile.settings), dict(profile.unknown))
-        others = [p for p in self._profiles if p.name.casefold() != name.casefold()]
+        others = [p for p in self.profiles if p.name.casefold() != name.casefold()]
         self._write(sorted([*others, named], key=lambda p: p.name.casefold()))
 
     def delete(self, name: str) -> None:
-        self._write([p for p in self._profiles if p.name != name])
+        self._write([p for p in self.profiles if p.name != name])
 
     def _write(self, profiles: list[Profile]) -> None:
         entries = [{"name": p.name, "settings": {**p.unknown, **p.settings}} for p in profiles]
-        try:
-            self._file.write({"profiles": entries})
-        except NotWrittenError as error:
-            raise ProfileError(error.cause, error.remedy) from error
-        self._profiles = tuple(profiles)
+        self._file.write({"profiles": entries})
+        self.profiles = tuple(profiles)
 
 
 def clean_name(name: str) -> str:
@@ -88,16 +74,12 @@ def _parse(stored: Mapping[str, Any]) -> tuple[Profile, ...]:
 
 
 def _profile(name: str, settings: dict[str, Any]) -> Profile:
-    known = {key: value for key, value in settings.items() if _is_usable(key, value)}
-    unknown = {key: value for key, value in settings.items() if key not in known}
+    known, unknown = {}, {}
+    for key, value in settings.items():
+        try:
+            SETTINGS[key].check(value)
+        except (KeyError, ConfigError):
+            unknown[key] = value
+        else:
+            known[key] = value
     return Profile(clean_name(name), known, unknown)
-
-
-def _is_usable(key: str, value: Any) -> bool:
-    if key not in SETTINGS:
-        return False
-    try:
-        SETTINGS[key].check(value)
-    except ConfigError:
-        return False
-    return True

@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 WAITING, STREAMING, INTERRUPTED = "waiting", "streaming", "interrupted"
@@ -144,14 +144,9 @@ def snippet(text: str, terms: list[str]) -> tuple[str, tuple[tuple[int, int], ..
     return line, tuple((m.start(), m.end()) for m in pattern.finditer(line))
 
 
-CONVERSATION = (
-    "id, title, title_is_automatic, system_prompt, sampling, preset, created, updated, deleted_at,"
-    " is_pinned, is_archived"
-)
-MESSAGE = (
-    "id, conversation_id, parent_id, role, text, state, shown, created, figures, error,"
-    " attachments, passages"
-)
+CONVERSATION = ", ".join(field.name for field in fields(StoredConversation))
+MESSAGE = ", ".join(field.name for field in fields(StoredMessage))
+"""Columns, in the order of the records."""
 
 
 def mark_interrupted(connection: sqlite3.Connection) -> None:
@@ -165,34 +160,38 @@ def mark_interrupted(connection: sqlite3.Connection) -> None:
 
 
 def put_conversation(connection: sqlite3.Connection, c: StoredConversation) -> None:
-    connection.execute(
-        f"INSERT INTO conversations({CONVERSATION}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT(id) DO UPDATE SET title = excluded.title,"
-        " title_is_automatic = excluded.title_is_automatic,"
-        " system_prompt = excluded.system_prompt, sampling = excluded.sampling,"
-        " preset = excluded.preset, updated = excluded.updated,"
-        " is_pinned = excluded.is_pinned, is_archived = excluded.is_archived",
-        (
-            c.id, c.title, c.title_is_automatic, c.system_prompt, json.dumps(dict(c.sampling)),
-            c.preset, c.created, c.updated, c.deleted_at, c.is_pinned, c.is_archived,
-        ),
-    )  # fmt: skip
+    _put(connection, "conversations", c, ("id", "created", "deleted_at"))
+
+
+def _put(
+    connection: sqlite3.Connection,
+    table: str,
+    record: StoredConversation | StoredMessage,
+    kept: tuple[str, ...],
+) -> int:
+    """Insert a record, or change one that is there but for the columns `kept`; its row's number."""
+    values = {field.name: _packed(getattr(record, field.name)) for field in fields(record)}
+    changes = ", ".join(f"{name} = excluded.{name}" for name in values if name not in kept)
+    ((number,),) = connection.execute(
+        f"INSERT INTO {table}({', '.join(values)}) VALUES({', '.join('?' * len(values))})"
+        f" ON CONFLICT(id) DO UPDATE SET {changes} RETURNING rowid",
+        list(values.values()),
+    ).fetchall()
+    return int(number)
+
+
+def _packed(value: Any) -> Any:
+    """A column's value: JSON of what SQLite has no type for; NULL for no entries."""
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
+    if isinstance(value, tuple):
+        return json.dumps(list(map(dict, value))) if value else None
+    return value
 
 
 def put_message(connection: sqlite3.Connection, m: StoredMessage) -> None:
-    ((number,),) = connection.execute(
-        f"INSERT INTO messages({MESSAGE}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT(id) DO UPDATE SET text = excluded.text, state = excluded.state,"
-        " shown = excluded.shown, figures = excluded.figures, error = excluded.error,"
-        " passages = excluded.passages"
-        " RETURNING number",
-        (
-            m.id, m.conversation_id, m.parent_id, m.role, m.text, m.state, m.shown, m.created,
-            to_json(m.figures), to_json(m.error),
-            json.dumps([dict(a) for a in m.attachments]) if m.attachments else None,
-            json.dumps([dict(p) for p in m.passages]) if m.passages else None,
-        ),
-    ).fetchall()  # fmt: skip
+    kept = ("id", "conversation_id", "parent_id", "role", "created", "attachments")
+    number = _put(connection, "messages", m, kept)
     # a tail that is saved every second is indexed once, when it is finished
     if m.state not in (WAITING, STREAMING):
         files = "".join(f"\n{a['name']}\n{a['text']}" for a in m.attachments)
@@ -222,26 +221,16 @@ def _index(connection: sqlite3.Connection, number: int, text: str) -> None:
 
 def conversation_of(row: tuple) -> StoredConversation:
     """The record of a row of CONVERSATION's columns."""
+    key, title, is_automatic, prompt, sampling, *plain, is_pinned, is_archived = row
     return StoredConversation(
-        row[0], row[1], bool(row[2]), row[3], json.loads(row[4]), row[5], row[6], row[7], row[8],
-        bool(row[9]), bool(row[10]),
+        key, title, bool(is_automatic), prompt, json.loads(sampling), *plain, bool(is_pinned),
+        bool(is_archived),
     )  # fmt: skip
 
 
 def message_of(row: tuple) -> StoredMessage:
     """The record of a row of MESSAGE's columns."""
-    figures, error = from_json(row[8]), from_json(row[9])
-    attachments = tuple(json.loads(row[10])) if row[10] else ()
-    passages = tuple(json.loads(row[11])) if row[11] else ()
-    return StoredMessage(
-        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], figures, error, attachments,
-        passages,
-    )  # fmt: skip
-
-
-def to_json(value: Mapping[str, Any] | None) -> str | None:
-    return None if value is None else json.dumps(dict(value))
-
-
-def from_json(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else json.loads(text)
+    *plain, figures, error, attachments, passages = row
+    figures, error = (None if text is None else json.loads(text) for text in (figures, error))
+    files, parts = (tuple(json.loads(text or "[]")) for text in (attachments, passages))
+    return StoredMessage(*plain, figures, error, files, parts)

@@ -6,10 +6,10 @@ import csv
 import io
 import json
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.storage.json_file import write_whole
 from app.storage.report_metrics import (
     NOTHING,
     Form,
@@ -148,7 +148,7 @@ def export(reports: Sequence[EvaluationReport], file: Path) -> None:
         raise ReportError(
             f"{file.name} must end in one of {', '.join(SUFFIXES)}.", "Change the file extension."
         )
-    write_whole(file, form(reports))
+    write_report(file, form(reports))
 
 
 def as_json(reports: Sequence[EvaluationReport]) -> str:
@@ -187,19 +187,15 @@ def as_markdown(reports: Sequence[EvaluationReport]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write beside `file` and put it in its place: a full disk leaves what was there."""
-    beside = file.with_name(file.name + ".part")
+def write_report(file: Path, text: str) -> None:
+    """Raises ReportError; then a file that was there is as it was."""
     try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, file)
+        write_whole(file, text)
     except OSError as error:
         raise ReportError(
             f"{file} was not written: {error.strerror or error}.",
             "Check the folder's permissions and the disk's free space.",
         ) from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _table(reports: Sequence[EvaluationReport]) -> tuple[list[str], tuple[MetricRow, ...]]:

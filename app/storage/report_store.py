@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.storage.report_export import write_whole
+from app.storage.report_export import write_report
 from app.storage.report_metrics import title_of
 from engine.errors import ErrorInfo
 from engine.evaluate.report import EvaluationReport, ReportError, from_json, to_json
@@ -117,7 +117,7 @@ class ReportStore:
             "notes": stored.notes,
             "report": to_json(stored.report),
         }
-        write_whole(self._file(stored.id), json.dumps(entry, indent=1) + "\n")
+        write_report(self._file(stored.id), json.dumps(entry, indent=1) + "\n")
         return stored
 
     def _file(self, report_id: str) -> Path:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.storage.json_file import write_whole
 from engine.errors import InferdeckError
 
 PREFIX = ".inferdeck-deleted-"
@@ -115,9 +116,7 @@ class Trash:
 
     def _write(self, entries: list[Trashed]) -> None:
         text = json.dumps([[str(e.original), str(e.aside)] for e in entries])
-        fresh = self._journal.with_suffix(".tmp")
-        fresh.write_text(text, encoding="utf-8")
-        os.replace(fresh, self._journal)
+        write_whole(self._journal, text)
 
 
 def _uses_shared_blobs(folder: Path) -> bool:

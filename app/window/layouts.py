@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from app.storage.json_file import KeptFile, NotWrittenError
+from app.storage.json_file import KeptFile
 from app.storage.profiles import clean_name
 from app.window.docks import CLOSED_DOCKS, TUNE_DOCKS, DockPlan
 from app.window.program_settings import PREFERENCES
@@ -67,7 +67,7 @@ class LayoutStore:
     raises LayoutError and changes nothing."""
 
     def __init__(self, path: Path) -> None:
-        self._file = KeptFile(path, VERSION, "The layouts")
+        self._file = KeptFile(path, VERSION, "The layouts", LayoutError)
         self._own: tuple[Layout, ...] = self._file.read(_parse, ())
 
     @property
@@ -109,10 +109,7 @@ class LayoutStore:
 
     def _write(self, layouts: list[Layout]) -> None:
         kept = sorted(layouts, key=lambda x: x.name.casefold())
-        try:
-            self._file.write({"layouts": [_entry(x) for x in kept]})
-        except NotWrittenError as error:
-            raise LayoutError(error.cause, error.remedy) from error
+        self._file.write({"layouts": [_entry(x) for x in kept]})
         self._own = tuple(kept)
 
 

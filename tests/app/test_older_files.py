@@ -43,7 +43,7 @@ from app.features.serve.controller import KEY as SERVER_KEY
 from app.link.child_process import LogSender, Ready, parse_ready, parse_record, ready_line
 from app.link.hardware_monitor import PeaksStore
 from app.main.application import Application
-from app.storage import NEW, ChatStore
+from app.storage import NEW, TIMES, TOKENS, ChatStore
 from app.storage.report_export import as_csv, as_json, as_markdown
 from app.storage.report_metrics import METRICS
 from app.storage.report_store import ReportStore
@@ -117,7 +117,7 @@ def conversation(store: ChatStore, title: str) -> Conversation:
 
 
 def tokens_of(store: ChatStore, message: Message) -> ReplyTokens:
-    packed = store.packed_tokens(message.id)
+    packed = store.packed(TOKENS, message.id)
     assert packed is not None
     return ReplyTokens.unpack(packed)
 
@@ -178,7 +178,7 @@ def test_replies_have_their_figures_tokens_and_times(older: Path) -> None:
         assert cut.figures is not None and cut.figures.finish_reason == "length"
         assert branch.figures is not None and branch.figures.num_given_tokens == 2
 
-        packed = store.packed_times(first.id)
+        packed = store.packed(TIMES, first.id)
         assert packed is not None
         times = unpack_times(packed)
         assert (times.first_scheduled, times.finished) == (0.003, 0.175)
@@ -193,8 +193,8 @@ def test_replies_have_their_figures_tokens_and_times(older: Path) -> None:
         assert (records[1].token_id, records[1].logprob, records[1].rank) == (7001, -1.5, 2)
         assert records[1].alternatives[2] == Alternative(7002, "Swap", -2.25)
         has_tokens, has_times = (
-            sum(len(ids(one.id)) for one in store.conversations())
-            for ids in (store.messages_with_tokens, store.messages_with_times)
+            sum(len(store.messages_with(table, one.id)) for one in store.conversations())
+            for table in (TOKENS, TIMES)
         )
         assert (has_tokens, has_times) == (9, 7)
 

@@ -18,7 +18,7 @@ from app.features.chat.reply_data import (
     pack_times,
     unpack_times,
 )
-from app.storage import ChatStore, StoredConversation, StoredMessage
+from app.storage import TIMES, TOKENS, ChatStore, StoredConversation, StoredMessage
 from app.storage.records import INTERRUPTED, STREAMING, WAITING
 from engine.errors import InferdeckError
 from engine.snapshot import RequestTimes
@@ -44,13 +44,13 @@ def collect(
     found |= {one.id: one for one in newer if one.conversation_id == conversation.id}
     messages = tuple(found.values())
     tokens = {}
-    for message_id in store.messages_with_tokens(conversation.id):
-        packed = store.packed_tokens(message_id)
+    for message_id in store.messages_with(TOKENS, conversation.id):
+        packed = store.packed(TOKENS, message_id)
         if packed is not None:
             tokens[message_id] = ReplyTokens.unpack(packed)
     times = {}
-    for message_id in store.messages_with_times(conversation.id):
-        packed = store.packed_times(message_id)
+    for message_id in store.messages_with(TIMES, conversation.id):
+        packed = store.packed(TIMES, message_id)
         if packed is not None:
             with suppress(ValueError):  # the chat is worth more than its times
                 times[message_id] = unpack_times(packed)
@@ -70,9 +70,9 @@ def keep(store: ChatStore, bundle: Bundle) -> Bundle:
     )
     store.add_messages(bundle.conversation, *messages).result()
     for message_id, tokens in bundle.tokens.items():
-        store.save_tokens(message_id, tokens.pack).result()
+        store.save_packed(TOKENS, message_id, tokens.pack).result()
     for message_id, times in bundle.times.items():
-        store.save_times(message_id, partial(pack_times, times)).result()
+        store.save_packed(TIMES, message_id, partial(pack_times, times)).result()
     return replace(bundle, messages=messages)
 
 

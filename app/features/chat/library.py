@@ -14,7 +14,15 @@ from app.features.chat.conversation import Conversation, Message
 from app.features.chat.reply_data import ReplyTokens, pack_times, unpack_times
 from app.features.chat.sampling import DEFAULT_PRESET, Preset, built_in_presets, sampling_from_dict
 from app.features.chat.saving import ReplyStore, Saver
-from app.storage import NEW, ChatStore, StorageError, StoredConversation, StoredMessage
+from app.storage import (
+    NEW,
+    TIMES,
+    TOKENS,
+    ChatStore,
+    StorageError,
+    StoredConversation,
+    StoredMessage,
+)
 from engine.errors import InferdeckError
 from engine.snapshot import RequestTimes
 
@@ -46,13 +54,15 @@ class ChatLibrary(QObject):
         self._store = store
         self.saver = Saver(store, self)
         self.tokens = ReplyStore[ReplyTokens](
-            self.saver, "tokens", store.messages_with_tokens, store.packed_tokens,
-            ReplyTokens.unpack, lambda reply_id, tokens: store.save_tokens(reply_id, tokens.pack),
+            self.saver, "tokens",
+            partial(store.messages_with, TOKENS), partial(store.packed, TOKENS), ReplyTokens.unpack,
+            lambda reply_id, tokens: store.save_packed(TOKENS, reply_id, tokens.pack),
             num_cached=8,
         )  # fmt: skip
         self.times = ReplyStore[RequestTimes](
-            self.saver, "latency", store.messages_with_times, store.packed_times, unpack_times,
-            lambda reply_id, times: store.save_times(reply_id, lambda: pack_times(times)),
+            self.saver, "latency",
+            partial(store.messages_with, TIMES), partial(store.packed, TIMES), unpack_times,
+            lambda reply_id, times: store.save_packed(TIMES, reply_id, lambda: pack_times(times)),
             num_cached=500,
         )  # fmt: skip
         self.presets: list[Preset] = built_in_presets()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -15,6 +15,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from app.features.models.hub import Hub
 from app.features.models.hub_download import ModelDownload, Progress, Stopped
 from app.link.tasks import run_task
+from app.storage.json_file import write_whole
 from app.units import format_bytes
 from app.window.progress import Work, WorkArea
 from engine.errors import ErrorInfo
@@ -201,12 +202,8 @@ class DownloadQueue(QObject):
     def _write(self) -> None:
         open_ones = [d for d in self if d.state is not State.DONE]
         text = json.dumps({d.repo_id: [d.progress.done, d.progress.total] for d in open_ones})
-        fresh = self._file.with_suffix(".tmp")
-        try:
-            fresh.write_text(text, encoding="utf-8")
-            os.replace(fresh, self._file)
-        except OSError:
-            return  # on a full disk the download itself reports the error
+        with suppress(OSError):  # on a full disk the download itself reports the error
+            write_whole(self._file, text)
 
 
 def _run(worker: ModelDownload) -> Path | None:

@@ -13,7 +13,7 @@ from app.features.quantize.layers import LayerRow, read_result, rows_of
 from app.features.quantize.run import elapsed
 from app.features.quantize.texts import BUILTIN_TEXTS
 from app.storage.model_sources import is_starter, model_title
-from app.storage.report_export import write_whole
+from app.storage.report_export import write_report
 from app.storage.report_metrics import Form, facts_title, text_of
 from app.storage.report_store import ReportStore, StoredReport
 from engine.evaluate.report import EvaluationReport, ModelFacts
@@ -86,7 +86,7 @@ def keep(store: ReportStore, report: EvaluationReport, commands: tuple[str, ...]
     stored = store.add(report, side(report.candidate))
     quantization = read_result(Path(report.candidate.path))
     text = json.dumps({"commands": commands, "quantization": quantization}, indent=1)
-    write_whole(store.folder / stored.id / _FILE, text + "\n")
+    write_report(store.folder / stored.id / _FILE, text + "\n")
     return stored
 
 

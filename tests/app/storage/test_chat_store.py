@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from app.storage import (
     NEW,
+    TIMES,
+    TOKENS,
     ChatStore,
     StorageCorruptError,
     StorageError,
@@ -219,12 +221,12 @@ def test_an_older_file_is_migrated_with_all_that_it_has(tmp_path: Path) -> None:
         (kept,) = store.messages("c1")
         assert (kept.text, kept.figures, kept.attachments) == ("kept", {"num_tokens": 4}, ())
         assert [hit.message_id for hit in store.search("kept")] == ["m1"]
-        store.save_tokens("m1", lambda: b"packed").result(60)
-        assert store.packed_tokens("m1") == b"packed"
-        assert store.messages_with_tokens("c1") == {"m1"}
-        store.save_times("m1", lambda: b"times").result(60)
-        assert store.packed_times("m1") == b"times"
-        assert store.messages_with_times("c1") == {"m1"}
+        store.save_packed(TOKENS, "m1", lambda: b"packed").result(60)
+        assert store.packed(TOKENS, "m1") == b"packed"
+        assert store.messages_with(TOKENS, "c1") == {"m1"}
+        store.save_packed(TIMES, "m1", lambda: b"times").result(60)
+        assert store.packed(TIMES, "m1") == b"times"
+        assert store.messages_with(TIMES, "c1") == {"m1"}
     finally:
         store.close()
     with closing(sqlite3.connect(path)) as connection:
@@ -232,18 +234,18 @@ def test_an_older_file_is_migrated_with_all_that_it_has(tmp_path: Path) -> None:
 
 
 def test_tokens_go_with_their_message_and_need_one(store: ChatStore) -> None:
-    store.save_tokens("m1", lambda: b"early").result(60)  # no such message: no error either
-    assert store.packed_tokens("m1") is None
+    store.save_packed(TOKENS, "m1", lambda: b"early").result(60)  # no such message: no error either
+    assert store.packed(TOKENS, "m1") is None
     store.add_messages(CONVERSATION, message("hello")).result(60)
-    store.save_tokens("m1", lambda: b"one").result(60)
-    store.save_tokens("m1", lambda: b"two").result(60)
+    store.save_packed(TOKENS, "m1", lambda: b"one").result(60)
+    store.save_packed(TOKENS, "m1", lambda: b"two").result(60)
     store.save_message(message("hello there")).result(60)
-    assert store.packed_tokens("m1") == b"two"
+    assert store.packed(TOKENS, "m1") == b"two"
     assert store.has_any("c1", []) and store.has_any("c9", ["m0", "m1"])
     assert not store.has_any("c9", ["m0"])
     store.delete_conversation("c1").result(60)
     store.purge_deleted("c1").result(60)
-    assert store.packed_tokens("m1") is None
+    assert store.packed(TOKENS, "m1") is None
 
 
 def test_what_is_written_is_kept_until_it_is_sent_and_goes_with_its_chat(store: ChatStore) -> None:
@@ -296,11 +298,11 @@ def test_a_file_of_before_the_times_keeps_its_tokens(tmp_path: Path) -> None:
         connection.execute("INSERT INTO reply_tokens VALUES('m1', 'packed')")
         connection.commit()
     with closing(ChatStore(path)) as store:
-        assert store.packed_tokens("m1") == "packed" and store.packed_times("m1") is None
-        store.save_times("m1", lambda: b"times").result(60)
+        assert store.packed(TOKENS, "m1") == "packed" and store.packed(TIMES, "m1") is None
+        store.save_packed(TIMES, "m1", lambda: b"times").result(60)
         store.delete_conversation("c1").result(60)
         store.purge_deleted("c1").result(60)
-        assert store.packed_times("m1") is None and store.packed_tokens("m1") is None
+        assert store.packed(TIMES, "m1") is None and store.packed(TOKENS, "m1") is None
 
 
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pytestqt.qtbot import QtBot
 
 from app.features.chat.reply_data import pack_times, unpack_times
+from app.storage import TIMES
 from engine.snapshot import RequestTimes, TokenEvent
 from tests.app.chat_fixtures import Chat, chat, chat_in
 from widgets.chat.message_view import AssistantMessageView
@@ -77,7 +78,7 @@ def test_the_latency_of_a_reply_opens_after_a_restart(qtbot: QtBot, tmp_path: Pa
 def test_times_that_cannot_be_read_show_an_error(qtbot: QtBot, chat: Chat) -> None:
     request = ask(chat)
     chat.controller.times._cache.clear()  # as after a restart
-    chat.store.save_times(request, lambda: b"damaged").result(5)
+    chat.store.save_packed(TIMES, request, lambda: b"damaged").result(5)
     said: list[str] = []
     chat.page.latency._say = said.append
     chat.page.latency.show_last()

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.chat.reply_data import ReplyTokens
+from app.storage import TOKENS
 from tests.app.chat_fixtures import Chat, chat, chat_in
 from tests.app.fake_engine import MODEL
 from widgets.chat.message_view import AssistantMessageView
@@ -155,7 +156,7 @@ def test_a_reply_that_was_cut_off_keeps_the_tokens_it_had(
 def test_tokens_that_cannot_be_read_are_said_to_be_so(chat: Chat, qtbot: QtBot) -> None:
     request = ask(chat)
     chat.controller.tokens._cache.clear()
-    chat.store.save_tokens(request, lambda: b"damaged").result(5)
+    chat.store.save_packed(TOKENS, request, lambda: b"damaged").result(5)
     last_view(chat).tokens.click()
     qtbot.waitUntil(lambda: bool(chat.page.toast.text()))
     assert chat.page.tokens.popover.isHidden()
@@ -234,4 +235,4 @@ def test_tokens_go_with_their_chat(chat: Chat) -> None:
     chat.page.delete_current()
     chat.page.toast.dismiss()
     chat.settle()
-    assert chat.store.packed_tokens(request) is None
+    assert chat.store.packed(TOKENS, request) is None
