@@ -47,6 +47,13 @@ class Task(QObject):
     def cancel(self) -> None:
         self._cancelled = True
 
+    def join(self, timeout_s: float) -> None:
+        """Drop its result and wait for its thread."""
+        self.cancel()
+        self._thread.join(max(0.0, timeout_s))
+        if not self._thread.is_alive():
+            _running.discard(self)
+
     def _run(self) -> None:
         result: Any = None
         error: ErrorInfo | None = None
@@ -120,8 +127,5 @@ def wait_for_tasks(timeout_s: float) -> bool:
     """Drop the results of all tasks and wait for their threads; False if one still runs."""
     deadline = time.monotonic() + timeout_s
     for task in list(_running):
-        task.cancel()
-        task._thread.join(max(0.0, deadline - time.monotonic()))
-        if not task._thread.is_alive():
-            _running.discard(task)
+        task.join(deadline - time.monotonic())
     return not _running

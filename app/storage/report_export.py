@@ -68,12 +68,12 @@ def worst_tokens(worst: Sequence[WorstToken]) -> str:
     rows = [["Worst tokens", "KL", "p, reference", "p, model", "Reference says", "Model says"]]
     rows += [
         [
-            f"…{_tail(w.before)}[{_one_line(w.token)}]",
+            f"…{_tail(w.before)}[{one_line(w.token)}]",
             text_of(Form.SMALL, w.kl),
             _percent(w.reference_logprob),
             _percent(w.candidate_logprob),
-            _one_line(w.reference_top[0].token),
-            _one_line(w.candidate_top[0].token),
+            one_line(w.reference_top[0].token),
+            one_line(w.candidate_top[0].token),
         ]
         for w in worst
     ]
@@ -120,16 +120,16 @@ def _percent(logprob: float) -> str:
     return f"{share:.1%}" if share >= 0.001 else f"{share:.0e}"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     return text.replace("\n", "⏎").replace("\t", "⇥").replace("\r", "")
 
 
 def _tail(text: str) -> str:
-    return _one_line(text)[-_LONGEST // 2 :]
+    return one_line(text)[-_LONGEST // 2 :]
 
 
 def _head(text: str) -> str:
-    shown = _one_line(text)
+    shown = one_line(text)
     if not shown:
         return "(ends)"
     return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"

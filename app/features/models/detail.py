@@ -27,7 +27,6 @@ class Detail(QFrame):
         super().__init__()
         self.setProperty("panel", True)
         self.card = ModelCard()
-        self.card.setProperty("panel", False)
         self.fits = FitRows()
         self._fits_title = QLabel("Memory by precision")
         self._fits_title.setProperty("role", "title")

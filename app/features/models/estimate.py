@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -138,6 +138,9 @@ class Estimate:
     @property
     def can_open(self) -> bool:
         return self.need is not None and self.need.fits
+
+
+Estimator = Callable[[EngineConfig, Held], Estimate]
 
 
 def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:

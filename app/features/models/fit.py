@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.features.models.estimate import SHORTEST_CONTEXT, Estimate, Held, Need
+from app.features.models.estimate import SHORTEST_CONTEXT, Estimator, Held, Need
 from app.features.models.placement import plural
 from app.features.models.precision import ROUNDED
 from app.features.models.torch_build import Advice, advice, torch_build
@@ -23,10 +23,10 @@ ROUND = 256  # tokens: the longest context is an estimate
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """precisions: those with equal memory. need: at the requested context. longest: the longest
-    context that fits, 0 for none."""
+    """name: of the precisions with equal memory, or of a model. need: at the requested context.
+    longest: the longest context that fits, 0 for none."""
 
-    precisions: str
+    name: str
     need: Need
     longest: int
 
@@ -42,9 +42,7 @@ class Fit:
         return f"fits only up to {self.longest:,} tokens"
 
 
-def fits(
-    config: EngineConfig, in_use: Held, estimator: Callable[[EngineConfig, Held], Estimate]
-) -> list[Fit]:
+def fits(config: EngineConfig, in_use: Held, estimator: Estimator) -> list[Fit]:
     """One entry per precision that differs in memory, largest first: dtypes, then weights
     quantized at load, unless the checkpoint is quantized. Empty for an unsupported model."""
     formats = {dtype: {"dtype": dtype} for dtype in SETTINGS["dtype"].choices if dtype != "auto"}
@@ -53,13 +51,13 @@ def fits(
     if not plain:
         return []
     few = _rows(config, in_use, estimator, rounded)
-    return plain + [replace(fit, precisions=f"{fit.precisions} weights") for fit in few]
+    return plain + [replace(fit, name=f"{fit.name} weights") for fit in few]
 
 
 def _rows(
     config: EngineConfig,
     in_use: Held,
-    estimator: Callable[[EngineConfig, Held], Estimate],
+    estimator: Estimator,
     changes: Mapping[str, Mapping[str, Any]],
 ) -> list[Fit]:
     """One entry per change of `config` that differs in memory, largest first."""
@@ -71,7 +69,7 @@ def _rows(
         need = estimate.need
         same = found.get(need.everywhere)
         label = precision_name(name)
-        names = f"{same.precisions}, {label}" if same else label
+        names = f"{same.name}, {label}" if same else label
         found[need.everywhere] = Fit(names, need, longest(need, estimate.report.context_length))
     return [found[needed] for needed in sorted(found, reverse=True)]
 
@@ -127,18 +125,13 @@ def _gpus() -> list[str]:
     ]
 
 
-def shape_fits(
-    in_use: Held, estimator: Callable[[EngineConfig, Held], Estimate]
-) -> list[tuple[str, Fit]]:
+def shape_fits(in_use: Held, estimator: Estimator) -> list[Fit]:
     """Common model sizes at their default precision and CONTEXT tokens."""
     found = []
     for source in shape_sources():
         config = EngineConfig(model=source.path, load_format="dummy", max_model_len=CONTEXT)
         estimate = estimator(config, in_use)
-        if estimate.need is not None:
-            limit = estimate.report.context_length
-            fit = Fit(
-                precision_name(estimate.need.dtype), estimate.need, longest(estimate.need, limit)
-            )
-            found.append((f"{source.title}, {precision_name(estimate.need.dtype)}", fit))
+        if (need := estimate.need) is not None:
+            name = f"{source.title}, {precision_name(need.dtype)}"
+            found.append(Fit(name, need, longest(need, estimate.report.context_length)))
     return found

@@ -99,27 +99,15 @@ class MemoryBar(QWidget):
 
     def _paint_bar(self, painter: QPainter, part: Need | InRam, above: int, name: str) -> None:
         """Labels at `above`, the bar below them."""
-        colors, top = theme(), above + self.fontMetrics().height() + SPACE_1
-        fits = part.needed <= part.limit
+        colors, line = theme(), self.fontMetrics().height()
         scale = self.width() / (max(part.needed, part.limit, 1) * 1.02)
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(colors.color("pressed"))
-        painter.drawRect(QRectF(0, top, self.width(), BAR_HEIGHT))
-        left = 0.0
-        for _, color, size in PARTS:
-            width = max(size(part) * scale, 1.0)
-            painter.setBrush(colors.color(color))
-            painter.drawRect(QRectF(left, top, width, BAR_HEIGHT))
-            left += width
-        limit = part.limit * scale
-        painter.setPen(QPen(colors.color("text" if fits else "danger"), 1.5))
-        painter.drawLine(int(limit), int(top - SPACE_1), int(limit), int(top + BAR_HEIGHT + 2))
+        bar = QRectF(0, above + line + SPACE_1, self.width(), BAR_HEIGHT)
+        _paint_parts(painter, bar, [part], scale, part.limit, part.needed <= part.limit)
         painter.setPen(colors.color("text_muted"))
         words = f"usable {format_bytes(part.limit)}"
         width = self.fontMetrics().horizontalAdvance(words)
         named = self.fontMetrics().horizontalAdvance(f"{name}  ") if name else 0
-        at = min(max(named, limit - width - SPACE_1), self.width() - width)
-        line = top - SPACE_1 - above
+        at = min(max(named, part.limit * scale - width - SPACE_1), self.width() - width)
         painter.drawText(QRectF(at, above, width, line), Qt.AlignmentFlag.AlignLeft, words)
         painter.setPen(colors.color("text"))
         painter.drawText(QRectF(0, above, named, line), Qt.AlignmentFlag.AlignLeft, name)
@@ -165,32 +153,54 @@ BAR = 8
 PALE = 0.4
 
 
+def _paint_parts(
+    painter: QPainter,
+    area: QRectF,
+    parts: Sequence[Need | InRam],
+    scale: float,
+    limit: int,
+    fits: bool,
+) -> None:
+    """What `parts` need, the first in full colours, with a line at `limit` bytes. `scale`: pixels
+    per byte."""
+    colors, left = theme(), 0.0
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(colors.color("pressed"))
+    painter.drawRect(area)
+    for part in parts:
+        painter.setOpacity(1.0 if part is parts[0] else PALE)
+        for _, color, size in PARTS:
+            width = max(size(part) * scale, 1.0)
+            painter.setBrush(colors.color(color))
+            painter.drawRect(QRectF(left, area.top(), width, area.height()))
+            left += width
+    painter.setOpacity(1.0)
+    painter.setPen(QPen(colors.color("text" if fits else "danger"), 1.5))
+    at = limit * scale
+    painter.drawLine(QPointF(at, area.top() - 2), QPointF(at, area.bottom() + 2))
+
+
 class FitRows(QWidget):
     """Rows of `Fit`; hidden without any."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._fits: list[tuple[str, Fit]] = []
+        self._fits: list[Fit] = []
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         theme_notifier().changed.connect(self.update)
         self.hide()
 
     def show_fits(self, fits: Sequence[Fit]) -> None:
-        """One row per precision."""
-        self.show_named([(fit.precisions, fit) for fit in fits])
-
-    def show_named(self, fits: Sequence[tuple[str, Fit]]) -> None:
-        """Rows with other names, such as models."""
         self._fits = list(fits)
         self.setAccessibleName(self.text())
-        self.setToolTip(self._explanation())
+        self.setToolTip(self._explanation() if fits else "")
         self.setVisible(bool(fits))
         self.updateGeometry()
         self.update()
 
     def text(self) -> str:
         """Names and figures of the rows."""
-        return "\n".join(f"{name}: {_figures(fit)}" for name, fit in self._fits)
+        return "\n".join(f"{fit.name}: {_figures(fit)}" for fit in self._fits)
 
     def sizeHint(self) -> QSize:
         return QSize(360, self._row_height() * len(self._fits))
@@ -203,17 +213,16 @@ class FitRows(QWidget):
             return
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        most = max(max(fit.need.everywhere for _, fit in self._fits), self._limit)
+        limit = self._fits[0].need.limit
+        most = max(limit, *(fit.need.everywhere for fit in self._fits))
         scale = self.width() / (most * 1.02)
-        for row, (name, fit) in enumerate(self._fits):
+        for row, fit in enumerate(self._fits):
             top = row * self._row_height()
-            self._paint_words(painter, name, fit, top)
-            self._paint_bar(painter, fit, top + self._line_height() + 2, scale)
+            self._paint_words(painter, fit, top)
+            bar = QRectF(0, top + self._line_height() + 2, self.width(), BAR)
+            parts = [fit.need, *([fit.need.in_ram] if fit.need.in_ram else ())]
+            _paint_parts(painter, bar, parts, scale, limit, fit.need.fits)
         painter.end()
-
-    @property
-    def _limit(self) -> int:
-        return self._fits[0][1].need.limit
 
     def _line_height(self) -> int:
         return self.fontMetrics().height()
@@ -221,7 +230,7 @@ class FitRows(QWidget):
     def _row_height(self) -> int:
         return self._line_height() + 2 + BAR + SPACE_3
 
-    def _paint_words(self, painter: QPainter, name: str, fit: Fit, top: int) -> None:
+    def _paint_words(self, painter: QPainter, fit: Fit, top: int) -> None:
         colors = theme()
         line = QRectF(0, top, self.width(), self._line_height())
         middle = Qt.AlignmentFlag.AlignVCenter
@@ -233,38 +242,18 @@ class FitRows(QWidget):
         painter.setFont(ui_font())
         painter.setPen(colors.color("text"))
         room = max(0, self.width() - width - SPACE_2)
-        short = painter.fontMetrics().elidedText(name, Qt.TextElideMode.ElideRight, room)
+        short = painter.fontMetrics().elidedText(fit.name, Qt.TextElideMode.ElideRight, room)
         painter.drawText(line, Qt.AlignmentFlag.AlignLeft | middle, short)
 
-    def _paint_bar(self, painter: QPainter, fit: Fit, top: float, scale: float) -> None:
-        colors = theme()
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(colors.color("pressed"))
-        painter.drawRect(QRectF(0, top, self.width(), BAR))
-        left = 0.0
-        for part in filter(None, (fit.need, fit.need.in_ram)):
-            painter.setOpacity(1.0 if part is fit.need else PALE)
-            for _, color, size in PARTS:
-                width = max(size(part) * scale, 1.0)
-                painter.setBrush(colors.color(color))
-                painter.drawRect(QRectF(left, top, width, BAR))
-                left += width
-        painter.setOpacity(1.0)
-        limit = self._limit * scale
-        painter.setPen(QPen(colors.color("text" if fit.need.fits else "danger"), 1.5))
-        painter.drawLine(QPointF(limit, top - SPACE_1 / 2), QPointF(limit, top + BAR + 2))
-
     def _explanation(self) -> str:
-        if not self._fits:
-            return ""
         parts = ", ".join(label for label, _, _ in PARTS)
-        need = self._fits[0][1].need
+        need = self._fits[0].need
         words = (
             f"From the left: {parts}. Line: usable memory, {format_bytes(need.limit)} of "
             f"{format_bytes(need.free)} free{f' {need.where}' if need.where else ''}. "
             f"Context: {need.max_model_len:,} tokens."
         )
-        if not any(fit.need.in_ram for _, fit in self._fits):
+        if not any(fit.need.in_ram for fit in self._fits):
             return words
         return f"{words} Paler: in RAM, layers computed by the CPU."
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
-from app.features.models.estimate import Estimate, Held
+from app.features.models.estimate import Estimate, Estimator, Held
 from app.features.models.hub import Hub, RepoDetails
 from app.features.models.model_card import ModelCard
 from app.link.tasks import LatestTask
@@ -20,8 +20,6 @@ from app.units import format_bytes
 from app.window.settings_store import SettingsStore
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
-
-Estimator = Callable[[EngineConfig, Held], Estimate]
 
 
 class Inspector(QObject):

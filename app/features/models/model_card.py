@@ -7,20 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtWidgets import (
-    QFrame,
-    QGridLayout,
-    QLabel,
-    QProgressBar,
-    QSizePolicy,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QProgressBar, QSizePolicy
 
 from app.features.models.estimate import Estimate, Need
 from app.features.models.fit_rows import MemoryBar
 from app.features.models.placement import RANKS, STAGES
 from app.storage.model_sources import ModelSource, is_starter
-from app.units import format_bytes
+from app.units import format_bytes, format_count
 from app.window.setting_specs import Machine, row_spec
 from engine.config import SETTINGS
 from engine.hardware.device_map import AUTO
@@ -50,19 +43,8 @@ class PartsChoice(ElidedCombo):
     def value(self) -> int:
         return int(self.currentData())
 
-    def show_chosen(self, count: int) -> None:
-        """Show the stored value before the estimate is known."""
-        self._fill([], count)
-
-    def offer(self, counts: Iterable[int]) -> None:
-        """Offer `counts` and 1."""
-        self._fill(counts, self.value)
-
-    def hide_all(self) -> None:
-        for widget in (self, self.label):
-            widget.hide()
-
-    def _fill(self, counts: Iterable[int], chosen: int) -> None:
+    def show_chosen(self, chosen: int, counts: Iterable[int] = ()) -> None:
+        """Offer 1, `counts` and the chosen one."""
         self.clear()
         for count in sorted({1, *counts, chosen}):
             self.addItem(f"{count}", count)
@@ -95,62 +77,41 @@ class ModelCard(QFrame):
 
     options_changed = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.setProperty("panel", True)
-        self._title = wrapped()
-        self._title.setProperty("role", "title")
-        self._path = QLabel()
-        self._path.setProperty("role", "small")
-        self._path.setWordWrap(True)
-        self._path.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+    def __init__(self) -> None:
+        super().__init__()
+        self._title = wrapped("title")
+        self._path = wrapped("small")
         self._path.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._values = {name: wrapped() for name in FACTS}
-        self._dtype = ElidedCombo()
+        self._dtype, self._context = ElidedCombo(), ElidedCombo()
         for dtype in SETTINGS["dtype"].choices:
             self._dtype.addItem(precision_name(dtype), dtype)
-        self._dtype.setAccessibleName("Precision")
-        self._dtype.activated.connect(lambda: self.options_changed.emit())
-        self._context = ElidedCombo()
-        self._context.setAccessibleName("Context length")
-        self._context.activated.connect(lambda: self.options_changed.emit())
         self._make_layers()
         self.ranks, self.stages = PartsChoice(RANKS), PartsChoice(STAGES)
-        for choice in (self.ranks, self.stages):
+        for choice in (self._dtype, self._context, self.ranks, self.stages):
             choice.activated.connect(lambda: self.options_changed.emit())
         self._bar = MemoryBar()
         self._busy = QProgressBar()
         self._busy.setTextVisible(False)
         self._busy.setAccessibleName("Reading the model")
-        self._verdict = wrapped()
-        self._note = wrapped()
-        self._note.setProperty("role", "muted")
+        self._verdict, self._note = wrapped(), wrapped("muted")
         vbox(
-            self._title,
-            self._path,
-            self._make_facts(),
-            SPACE_2,
-            self._bar,
-            self._busy,
-            self._verdict,
-            STRETCH,
-            self._note,
-            of=self,
-            margins=(SPACE_4, SPACE_4, SPACE_4, SPACE_4),
-        )
-        self.show_nothing()
+            self._title, self._path, self._make_facts(), SPACE_2, self._bar, self._busy,
+            self._verdict, STRETCH, self._note,
+            of=self, margins=(SPACE_4, SPACE_4, SPACE_4, SPACE_4),
+        )  # fmt: skip
 
     def _make_layers(self) -> None:
         """GPU layers: shown where a GPU is used."""
-        self._layers = NumberControl(row_spec(SETTINGS[LAYERS], Machine()))
+        self.layers = NumberControl(row_spec(SETTINGS[LAYERS], Machine()))
         self._layers_label = QLabel(SETTINGS[LAYERS].label)
         self._gpu_layers: str = AUTO
         self._settled = QTimer(self)  # estimate when the slider rests
         self._settled.setSingleShot(True)
         self._settled.setInterval(SETTLED_MS)
         self._settled.timeout.connect(self.options_changed)
-        self._layers.changed.connect(self._on_layers)
-        for widget in (self._layers, self._layers_label):
+        self.layers.changed.connect(self._on_layers)
+        for widget in (self.layers, self._layers_label):
             widget.setToolTip(SETTINGS[LAYERS].help)
             widget.hide()
 
@@ -159,42 +120,26 @@ class ModelCard(QFrame):
         grid.setHorizontalSpacing(SPACE_4)
         grid.setVerticalSpacing(SPACE_1)
         grid.setColumnStretch(1, 1)
-        rows: list[tuple[str, QWidget]] = list(self._values.items())
-        rows += [("Precision", self._dtype), ("Context length", self._context)]
-        own: dict[QWidget, QLabel] = {
-            self._layers: self._layers_label,
-            self.ranks: self.ranks.label,
-            self.stages: self.stages.label,
-        }
-        rows += [(label.text(), widget) for widget, label in own.items()]
-        middle = Qt.AlignmentFlag.AlignVCenter
-        for row, (name, widget) in enumerate(rows):
-            label = own.get(widget) or QLabel(name)
+        options = (
+            (QLabel("Precision"), self._dtype), (QLabel("Context length"), self._context),
+            (self._layers_label, self.layers),
+            (self.ranks.label, self.ranks), (self.stages.label, self.stages),
+        )  # fmt: skip
+        facts = [(QLabel(name), value) for name, value in self._values.items()]
+        sides = Qt.AlignmentFlag
+        for row, (label, widget) in enumerate((*facts, *options)):
             label.setProperty("role", "muted")
-            grid.addWidget(label, row, 0, Qt.AlignmentFlag.AlignTop if name in FACTS else middle)
+            is_fact = label.text() in FACTS
+            grid.addWidget(label, row, 0, sides.AlignTop if is_fact else sides.AlignVCenter)
             grid.addWidget(widget, row, 1)
-        for value in self._values.values():
+        for _, value in facts:
             value.setFont(figure_font())
-        for choice in (self._dtype, self._context):
+        for label, choice in options[:2]:
+            choice.setAccessibleName(label.text())
             choice.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         return grid
 
     # Showing -----------------------------------------------------------------------------------
-
-    def show_nothing(self) -> None:
-        self._title.setText("No model selected")
-        self._path.setText("Select one on the left, or drop a folder here.")
-        self._show_facts({})
-        self._note.setText("")
-        self._show_busy(False)
-        self._say("", "muted")
-        self._dtype.setEnabled(False)
-        self._context.setEnabled(False)
-        for widget in (self._layers, self._layers_label):
-            widget.hide()
-        self.ranks.hide_all()
-        self.stages.hide_all()
-        self._show_need(None)
 
     def show_source(self, source: ModelSource, chosen: dict[str, Any]) -> None:
         """Show a source with its stored options, before its estimate."""
@@ -206,7 +151,7 @@ class ModelCard(QFrame):
         self._dtype.setCurrentIndex(self._dtype.findData(str(chosen.get("dtype", "auto"))))
         self._settled.stop()
         self._gpu_layers = str(chosen.get(LAYERS, AUTO))
-        self._layers.set_value(self._gpu_layers)
+        self.layers.set_value(self._gpu_layers)
         self.ranks.show_chosen(int(chosen.get(RANKS, 1)))
         self.stages.show_chosen(int(chosen.get(STAGES, 1)))
         self._fill_contexts(None, chosen.get("max_model_len"))
@@ -227,15 +172,15 @@ class ModelCard(QFrame):
         self._show_busy(False)
         if need is not None:
             self._offer_layers(need)
-        self.ranks.offer(rank_counts(estimate))
-        self.stages.offer(stage_counts(estimate))
+        self.ranks.show_chosen(self.ranks.value, rank_counts(estimate))
+        self.stages.show_chosen(self.stages.value, stage_counts(estimate))
         self._dtype.setEnabled(report.supported)
         self._context.setEnabled(report.supported)
         self._fill_contexts(report.context_length, self.chosen()["max_model_len"])
         self._show_facts(
             {
                 "Architecture": report.architecture,
-                "Parameters": _count_text(report.num_parameters),
+                "Parameters": format_count(report.num_parameters),
                 "On disk": format_bytes(report.disk_bytes) if report.disk_bytes else "none",
                 "Layers": f"{report.num_layers} layers, hidden {report.hidden_size:,}, "
                 f"{report.num_heads} heads ({report.num_kv_heads} KV)",
@@ -271,25 +216,20 @@ class ModelCard(QFrame):
         options: dict[str, Any] = {
             "dtype": self._dtype.currentData(), "max_model_len": self._context.currentData()
         }  # fmt: skip
-        if not self._layers.isHidden():
-            options[LAYERS] = self._gpu_layers
-        for name, choice in ((RANKS, self.ranks), (STAGES, self.stages)):
-            if not choice.isHidden():
-                options[name] = choice.value
-        return options
-
-    @property
-    def layers(self) -> NumberControl:
-        """Hidden without a GPU."""
-        return self._layers
+        shown = (
+            (LAYERS, self.layers, self._gpu_layers),
+            (RANKS, self.ranks, self.ranks.value),
+            (STAGES, self.stages, self.stages.value),
+        )
+        return options | {name: value for name, control, value in shown if not control.isHidden()}
 
     def _offer_layers(self, need: Need) -> None:
         has_gpu = need.device.startswith("cuda")
-        for widget in (self._layers, self._layers_label):
+        for widget in (self.layers, self._layers_label):
             widget.setVisible(has_gpu)
         if has_gpu and need.num_layers:
-            self._layers.set_highest(need.num_layers)
-            self._layers.set_value(self._gpu_layers)
+            self.layers.set_highest(need.num_layers)
+            self.layers.set_value(self._gpu_layers)
 
     def _on_layers(self, value: str) -> None:
         self._gpu_layers = value
@@ -366,13 +306,6 @@ def _too_large(estimate: Estimate) -> str:
     if estimate.fitting_len:
         return f"{text} {estimate.fitting_len:,} tokens of context fit."
     return f"{text} Choose a 16-bit precision or a smaller model, or free memory."
-
-
-def _count_text(count: int) -> str:
-    for name, factor in (("B", 10**9), ("M", 10**6)):
-        if count >= factor:
-            return f"{count / factor:.3g} {name}"
-    return f"{count:,}"
 
 
 def _breakable(path: str) -> str:

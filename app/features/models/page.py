@@ -27,11 +27,11 @@ from app.features.models.downloads import (
     how_far,
     state_text,
 )
-from app.features.models.estimate import NOTHING, Estimate, Held, estimate
+from app.features.models.estimate import NOTHING, Estimate, Estimator, Held, estimate
 from app.features.models.fit import fits
 from app.features.models.hub import Hub
 from app.features.models.hub_search import HubSearch
-from app.features.models.inspector import Estimator, HubModel, Inspector, download_text
+from app.features.models.inspector import HubModel, Inspector, download_text
 from app.features.models.library import Library
 from app.features.models.welcome import WelcomePage
 from app.link.tasks import LatestTask

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QSize, Qt, Signal
+from PySide6.QtCore import (
+    QModelIndex,
+    QPersistentModelIndex,
+    QRect,
+    QSignalBlocker,
+    QSize,
+    Qt,
+    Signal,
+)
 from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import (
     QListWidget,
@@ -50,16 +58,17 @@ class SourceList(QListWidget):
             self._renew(rows)
             return
         chosen, scrolled = self.source, self.verticalScrollBar().value()
-        self.blockSignals(True)
-        self.clear()
-        for row in rows:
-            if isinstance(row, ModelSource):
-                self._add(row)
-            else:
-                self._add_heading(row)
-        if chosen is not None:
-            self._select(chosen)
-        self.blockSignals(False)
+        with QSignalBlocker(self):
+            self.clear()
+            for row in rows:
+                item = QListWidgetItem(row if isinstance(row, str) else "")
+                if isinstance(row, ModelSource):
+                    self._fill(item, row)
+                else:
+                    item.setFlags(Qt.ItemFlag.NoItemFlags)
+                self.addItem(item)
+            if chosen is not None:
+                self.choose(chosen)
         self.verticalScrollBar().setValue(scrolled)
 
     def show_open(self, path: str) -> None:
@@ -75,19 +84,14 @@ class SourceList(QListWidget):
 
     def choose(self, source: ModelSource) -> None:
         """Select `source`; emits `source_chosen`."""
-        self._select(source)
+        for number, row in enumerate(self._rows()):
+            if isinstance(row, ModelSource) and row.key == source.key:
+                self.setCurrentRow(number)
+                return
 
     @property
     def sources(self) -> list[ModelSource]:
-        items = [self.item(row) for row in range(self.count())]
-        return [item.data(SOURCE) for item in items if item.data(SOURCE) is not None]
-
-    def _select(self, source: ModelSource) -> None:
-        for row in range(self.count()):
-            known = self.item(row).data(SOURCE)
-            if known is not None and known.key == source.key:
-                self.setCurrentRow(row)
-                return
+        return [row for row in self._rows() if isinstance(row, ModelSource)]
 
     def _rows(self) -> list[Row]:
         items = [self.item(row) for row in range(self.count())]
@@ -98,16 +102,6 @@ class SourceList(QListWidget):
         for number, row in enumerate(rows):
             if isinstance(row, ModelSource) and (again or self.item(number).data(SOURCE) != row):
                 self._fill(self.item(number), row)
-
-    def _add_heading(self, text: str) -> None:
-        item = QListWidgetItem(text)
-        item.setFlags(Qt.ItemFlag.NoItemFlags)
-        self.addItem(item)
-
-    def _add(self, source: ModelSource) -> None:
-        item = QListWidgetItem()
-        self._fill(item, source)
-        self.addItem(item)
 
     def _fill(self, item: QListWidgetItem, source: ModelSource) -> None:
         state = OPEN if source.path == self._open else ""

@@ -15,10 +15,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.models.estimate import Held
+from app.features.models.estimate import Estimator, Held
 from app.features.models.fit import CONTEXT, Fit, MachineFacts, machine_facts, shape_fits
 from app.features.models.fit_rows import PARTS, FitRows
-from app.features.models.inspector import Estimator
 from app.link.tasks import run_task
 from engine.errors import ErrorInfo
 from widgets.controls.buttons import CopyButton
@@ -196,9 +195,9 @@ class WelcomePage(QFrame):
         self._show_rows((("", str(error)),))
         self._fits_note.hide()
 
-    def _on_fits(self, found: list[tuple[str, Fit]]) -> None:
+    def _on_fits(self, found: list[Fit]) -> None:
         self._fits_note.hide()
-        self.fits.show_named(found)
+        self.fits.show_fits(found)
 
     def _on_no_fits(self, error: ErrorInfo) -> None:
         self._fits_note.setText(str(error))

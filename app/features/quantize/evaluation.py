@@ -15,19 +15,10 @@ from engine.evaluate import EvaluationTask, plain, read_prompts
 from engine.evaluate.task import ANSWERS, SPEED, TEXT
 from engine.quantize.recipe import Recipe
 
-CANDIDATE_SETTINGS = tuple(
-    name
-    for name in (
-        "dtype", "quantization", "kv_cache_dtype", "quantization_group_size", "quantization_head",
-    )
-    if name in SETTINGS
-)  # fmt: skip
-"""Settings of the candidate."""
-
-REFERENCE_SETTINGS = tuple(
-    name for name in ("dtype", "quantization", "kv_cache_dtype") if name in SETTINGS
-)
+REFERENCE_SETTINGS = ("dtype", "quantization", "kv_cache_dtype")
 """Settings of the reference, as on the command line."""
+
+CANDIDATE_SETTINGS = (*REFERENCE_SETTINGS, "quantization_group_size", "quantization_head")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +68,13 @@ class EvaluationPlan:
         """Reads the text and the prompts. Raises ConfigError or TextError."""
         candidate, reference = self.configs()
         prompts_file = Path(self.prompts).expanduser() if self.prompts else None
-        text = evaluation_text(self.text) if self.text is not None else None
+        text, scored = evaluation_text(self.text) if self.text is not None else ("", ())
         return EvaluationTask(
             candidate,
             reference=reference,
-            text=text.text if text is not None else "",
+            text=text,
             text_name=self.text.name if self.text is not None else "",
-            scored=text.scored if text is not None else (),
+            scored=scored,
             prompts=read_prompts(prompts_file) if prompts_file is not None else (),
             prompts_name=str(prompts_file or ""),
             context_length=self.context_length,

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.features.quantize.figures import empty_layout
+from app.storage.report_export import one_line
 from engine.evaluate.report import Alternative, AnswerPair, Answers, WorstToken
 from widgets.controls.layouts import button, vbox, wrapped
 from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, mono_font, theme, theme_notifier
@@ -117,10 +118,6 @@ def percent(logprob: float) -> str:
     if share >= 0.0995:
         return f"{share:.0%}".replace("%", " %")
     return f"{share:.1%}".replace("%", " %") if share >= 0.001 else f"{100 * share:.1g} %"
-
-
-def one_line(text: str) -> str:
-    return text.replace("\r", "").replace("\n", "⏎").replace("\t", "⇥")
 
 
 HEADERS = ("Line", "Prompt", "Reference", "Model", "First difference")

@@ -49,27 +49,6 @@ QUANTIZE, EVALUATE, REPORTS = 0, 1, 2
 """The page's tabs."""
 
 
-def page_commands(page: QuantizePage) -> list[Command]:
-    return [
-        Command(
-            "quantize.make", "Quantize model…", partial(page.show_tab, QUANTIZE), "Tune",
-            icon="quantize", section="quantize",
-        ),
-        Command(
-            "quantize.evaluate", "Evaluate quality…",
-            partial(page.show_tab, EVALUATE), "Tune", section="quantize",
-        ),
-        Command(
-            "quantize.reports", "Quality reports", partial(page.show_tab, REPORTS), "Tune",
-            section="quantize",
-        ),
-        Command(
-            "quantize.cancel", "Cancel job", page.cancel, "Tune", section="quantize",
-            is_enabled=lambda: page.run is not None,
-        ),
-    ]  # fmt: skip
-
-
 LEFT_WIDTH, NARROW = 400, 820
 HINTS = (
     "Choose a model and a method. This shows the error of each layer during the run, then the "
@@ -124,14 +103,6 @@ class QuantizePage(QWidget):
         self._right = ResultsSide()
         self.run_view, self.made = self._right.run_view, self._right.made
         self.report, self.comparison = self._right.report, self._right.comparison
-        self._build()
-        self.toast = Toast(self)
-        self.controller = ReportsController(store, trash, self.reports, self.toast, self)
-        self._connect()
-        self._offer()
-        self._show_right()
-
-    def _build(self) -> None:
         forms = (
             ("Quantize", self.quantize_panel),
             ("Evaluate", self.evaluate_panel),
@@ -143,6 +114,11 @@ class QuantizePage(QWidget):
         )  # fmt: skip
         self.tabs = self._frame.tabs
         vbox(self._frame, of=self, spacing=-1)
+        self.toast = Toast(self)
+        self.controller = ReportsController(store, trash, self.reports, self.toast, self)
+        self._connect()
+        self._offer()
+        self._show_right()
 
     def _connect(self) -> None:
         self.tabs.currentChanged.connect(self._show_right)
@@ -167,7 +143,24 @@ class QuantizePage(QWidget):
 
     def commands(self) -> list[Command]:
         """Commands for the menus."""
-        return page_commands(self)
+        return [
+            Command(
+                "quantize.make", "Quantize model…", partial(self.show_tab, QUANTIZE), "Tune",
+                icon="quantize", section="quantize",
+            ),
+            Command(
+                "quantize.evaluate", "Evaluate quality…",
+                partial(self.show_tab, EVALUATE), "Tune", section="quantize",
+            ),
+            Command(
+                "quantize.reports", "Quality reports", partial(self.show_tab, REPORTS), "Tune",
+                section="quantize",
+            ),
+            Command(
+                "quantize.cancel", "Cancel job", self.cancel, "Tune", section="quantize",
+                is_enabled=lambda: self.run is not None,
+            ),
+        ]  # fmt: skip
 
     def show_tab(self, tab: int) -> None:
         """Bring the page to the front with `tab`."""
@@ -292,8 +285,9 @@ class QuantizePage(QWidget):
         self.run_view.rest()
         panel = self.quantize_panel if run.quantize is not None else self.evaluate_panel
         if outcome.error is not None:
-            panel.show_error(f"{outcome.error.cause} {outcome.error.remedy}".strip())
-            self.ending = (f"{outcome.error.cause} {outcome.error.remedy}".strip(), True)
+            text = f"{outcome.error.cause} {outcome.error.remedy}".strip()
+            panel.show_error(text)
+            self.ending = (text, True)
         elif outcome.was_cancelled:
             panel.show_error("")
             kept = (
@@ -303,7 +297,7 @@ class QuantizePage(QWidget):
             )
             self.toast.show_message(f"Cancelled. {kept}")
         else:
-            self.ending = (f"{run.title}: done in {elapsed(run.job.seconds)}.", False)
+            self.ending = (f"{run.title}: done in {elapsed(run.seconds)}.", False)
         if self.isVisible():  # the user saw it
             self.ending = None
         self._shows_made = run.result is not None and run.report is None

@@ -37,16 +37,12 @@ class Prediction(NamedTuple):
 
 def predict_size(facts: SourceFacts, recipe: Recipe) -> Prediction:
     """Exact but for the padding of a file."""
-    quantized = recipe_matrices(facts, recipe)
+    quantized = facts.quantized(recipe.exclude)
     before = sum(matrix.num_bytes for matrix in quantized)
     after = sum(_stored_bytes(matrix, recipe, facts.dtype) for matrix in quantized)
     total = sum(matrix.count for matrix in facts.matrices)
     share = sum(matrix.count for matrix in quantized) / total if total else 0.0
     return Prediction(round(facts.num_bytes - before + after), share)
-
-
-def recipe_matrices(facts: SourceFacts, recipe: Recipe) -> list[Matrix]:
-    return facts.quantized(recipe.exclude)
 
 
 def _stored_bytes(matrix: Matrix, recipe: Recipe, dtype: str) -> float:
@@ -68,7 +64,7 @@ def _stored_bytes(matrix: Matrix, recipe: Recipe, dtype: str) -> float:
 def work_of(facts: SourceFacts, recipe: Recipe, num_tokens: int) -> float:
     """Work in units of equal time per machine and method: parameters to round, or multiplications
     over the calibration text."""
-    count = sum(matrix.count for matrix in recipe_matrices(facts, recipe))
+    count = sum(matrix.count for matrix in facts.quantized(recipe.exclude))
     if not recipe.facts.is_calibrated:
         return float(count)
     tokens = min(num_tokens, recipe.num_sequences * recipe.sequence_length)
@@ -94,15 +90,10 @@ MODULES, TEXT, OUTPUT = "modules", "text", "output"
 
 
 class Problem(NamedTuple):
-    """Why a plan cannot start; `field`: the form field at fault."""
+    """Why a plan cannot start, and what to do; `field`: the form field at fault."""
 
     field: str
-    cause: str
-    remedy: str = ""
-
-    @property
-    def text(self) -> str:
-        return f"{self.cause} {self.remedy}".strip()
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,80 +171,63 @@ def check_plan(
 ) -> list[Problem]:
     """Problems of a plan, except of its text, which takes longer to read."""
     if facts.refusal is not None:
-        return [Problem(SOURCE, facts.refusal.cause, facts.refusal.remedy)]
-    problems = _check_modules(plan, facts)
-    if not problems:
-        problems = _check_groups(plan, facts)
-    return [*problems, *_check_output(plan, facts, free)]
+        return [Problem(SOURCE, f"{facts.refusal.cause} {facts.refusal.remedy}")]
+    modules = _modules_problem(plan.recipe, facts)
+    found = {
+        MODULES: modules,
+        GROUP_SIZE: "" if modules else _groups_problem(plan.recipe, facts),
+        OUTPUT: _output_problem(plan, facts, free),
+    }
+    return [Problem(field, text) for field, text in found.items() if text]
 
 
-def _check_modules(plan: QuantizePlan, facts: SourceFacts) -> list[Problem]:
-    unknown = facts.unknown(plan.recipe.exclude)
+def _modules_problem(recipe: Recipe, facts: SourceFacts) -> str:
+    unknown = facts.unknown(recipe.exclude)
     if unknown:
         known = ", ".join(dict.fromkeys(m.kind for m in facts.matrices[:3]))
-        return [Problem(MODULES, f"No module matches {unknown[0]!r}.", f"Modules: {known}.")]
-    if not facts.quantized(plan.recipe.exclude):
-        return [Problem(MODULES, "All modules are excluded.", "Exclude fewer modules.")]
-    return []
+        return f"No module matches {unknown[0]!r}. Modules: {known}."
+    if not facts.quantized(recipe.exclude):
+        return "All modules are excluded. Exclude fewer modules."
+    return ""
 
 
-def _check_groups(plan: QuantizePlan, facts: SourceFacts) -> list[Problem]:
-    size = plan.recipe.group_size
-    if not plan.recipe.facts.is_grouped:
-        return []
-    wrong = [m for m in facts.quantized(plan.recipe.exclude) if m.columns % size]
-    if not wrong:
-        return []
+def _groups_problem(recipe: Recipe, facts: SourceFacts) -> str:
+    size = recipe.group_size
+    wrong = [m for m in facts.quantized(recipe.exclude) if m.columns % size]
+    if not recipe.facts.is_grouped or not wrong:
+        return ""
     widths = sorted({matrix.columns for matrix in wrong})
     fitting = [g for g in (256, 128, 64, 32) if not any(width % g for width in widths)]
-    remedy = (
-        f"Choose {fitting[0]}." if fitting
-        else "Exclude these modules, or choose INT8, FP8 or NF4."
-    )  # fmt: skip
-    return [
-        Problem(
-            GROUP_SIZE,
-            f"Group size {size} does not divide the {', '.join(map(str, widths))} inputs of "
-            f"{len(wrong)} matrices ({wrong[0].kind}).",
-            remedy,
-        )
-    ]
+    remedy = "Exclude these modules, or choose INT8, FP8 or NF4."
+    return (
+        f"Group size {size} does not divide the {', '.join(map(str, widths))} inputs of "
+        f"{len(wrong)} matrices ({wrong[0].kind}). "
+        f"{f'Choose {fitting[0]}.' if fitting else remedy}"
+    )
 
 
-def _check_output(
-    plan: QuantizePlan, facts: SourceFacts, free: Callable[[Path], int]
-) -> list[Problem]:
+def _output_problem(plan: QuantizePlan, facts: SourceFacts, free: Callable[[Path], int]) -> str:
     if not plan.output.strip():
-        return [Problem(OUTPUT, "No output folder.", "Choose one.")]
+        return "No output folder. Choose one."
     target = Path(plan.output).expanduser().absolute()
     if target == Path(plan.source).absolute():
-        return [Problem(OUTPUT, "The output folder is the model folder.", "Choose another folder.")]
+        return "The output folder is the model folder. Choose another folder."
     if target.is_file():
-        return [Problem(OUTPUT, "The output is a file.", "Choose a folder.")]
+        return "The output is a file. Choose a folder."
     try:
         if target.is_dir() and any(target.iterdir()):
-            return [
-                Problem(
-                    OUTPUT,
-                    "The folder is not empty.",
-                    "Choose another; files are never overwritten.",
-                )
-            ]
+            return "The folder is not empty. Choose another; files are never overwritten."
     except OSError as error:
-        return [Problem(OUTPUT, f"Cannot read the folder: {error.strerror or error}.")]
+        return f"Cannot read the folder: {error.strerror or error}."
     parent = target.parent
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
     if not os.access(parent, os.W_OK):
-        return [Problem(OUTPUT, f"Cannot write to {parent}.", "Choose another folder.")]
+        return f"Cannot write to {parent}. Choose another folder."
     needed, there = needed_bytes(predict_size(facts, plan.recipe).num_bytes), free(target)
     if there < needed:
-        return [
-            Problem(
-                OUTPUT,
-                f"Not enough disk space: {format_bytes(needed)} needed, "
-                f"{format_bytes(there)} free.",
-                "Choose a folder on another disk, or free some space.",
-            )
-        ]
-    return []
+        return (
+            f"Not enough disk space: {format_bytes(needed)} needed, {format_bytes(there)} free. "
+            "Choose a folder on another disk, or free some space."
+        )
+    return ""

@@ -229,13 +229,13 @@ class RecipeForm(QWidget):
             self.fields.output.clear()
 
     def _find_problems(self) -> list[Problem]:
-        found = [Problem(field, e.cause, e.remedy) for field, e in self._errors.items()]
+        found = [Problem(field, f"{e.cause} {e.remedy}") for field, e in self._errors.items()]
         if self.facts is None:
             return found
         try:
             plan = self.plan
         except ConfigError as error:  # the fields offer valid values; this is a safeguard
-            return [*found, Problem(METHOD, error.cause, error.remedy)]
+            return [*found, Problem(METHOD, str(error))]
         return [*found, *check_plan(plan, self.facts)]
 
     def _note(self, field: str) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.features.quantize.evaluation import EvaluationPlan
 from app.features.quantize.plan import QuantizePlan, model_name
-from app.features.quantize.work import Job, Outcome, Stage, evaluating, quantizing
+from app.features.quantize.work import Outcome, Progress, Stage, evaluating, quantizing
+from app.link.tasks import Task, run_task
 from app.units import format_bytes
-from engine.evaluate import unit_of
+from engine.errors import LoadCancelled
+from engine.evaluate import EvaluationCancelled, unit_of
 from engine.evaluate.task import CANDIDATE
 
 if TYPE_CHECKING:
@@ -92,6 +95,9 @@ class Pace:
         return None if expected is None else max(0.0, expected - spent)
 
 
+SHOW_MS = 200
+
+
 class RunFigures(NamedTuple):
     """Shown progress; `fraction` is None if unknown."""
 
@@ -102,8 +108,9 @@ class RunFigures(NamedTuple):
 
 
 class Run(QObject):
-    """One job. `moved`: figures changed; `made(QuantizeResult)` when a model is written,
-    `measured(report)` after an evaluation, `ended(Outcome)` once, of the last part."""
+    """One job, in a thread of its own: the chat continues. `moved`: figures changed;
+    `made(QuantizeResult)` when a model is written, `measured(report)` after an evaluation,
+    `ended(Outcome)` once, of the last part."""
 
     moved = Signal()
     made = Signal(object)
@@ -124,38 +131,47 @@ class Run(QObject):
         self.result: QuantizeResult | None = None
         self.report: EvaluationReport | None = None
         self.num_layers = 0
+        self.is_cancelling = False
+        self._progress = Progress()  # of this part
+        self._began = time.monotonic()
         self._layers_began: float | None = None
         self._pace: Pace | None = None
-        self._job: Job | None = None
+        self._task: Task | None = None
+        self._timer = QTimer(self)
+        self._timer.setInterval(SHOW_MS)
+        self._timer.timeout.connect(self.moved)
 
     def start(self) -> None:
         if self.quantize is not None:
-            self._begin(Job(quantizing(self.quantize, self._num_threads), self), self._on_made)
+            self._begin(quantizing(self.quantize, self._num_threads), self._on_made)
         else:
             self._measure()
 
     def _measure(self) -> None:
         assert self.evaluate is not None
         self._pace = Pace(self.evaluate.last_work, self.evaluate.configs()[1] is not None)
-        self._begin(Job(evaluating(self.evaluate), self), self._on_measured)
+        self._begin(evaluating(self.evaluate), self._on_measured)
 
-    def _begin(self, job: Job, done: object) -> None:
-        self._job = job
-        job.moved.connect(self.moved)
-        job.ended.connect(done)
-        job.start()
+    def _begin(self, work: Callable[[Progress], Any], done: Callable[[Outcome], None]) -> None:
+        progress = self._progress = Progress()
+        self._began = time.monotonic()
+
+        def outcome() -> Outcome:
+            try:
+                return Outcome(work(progress))
+            except (LoadCancelled, EvaluationCancelled):
+                return Outcome()
+
+        self._task = run_task(self, outcome, done, lambda error: done(Outcome(error=error)))
+        self._timer.start()
         self.moved.emit()
 
     # Its state ---------------------------------------------------------------------------------
 
     @property
-    def job(self) -> Job:
-        assert self._job is not None, "call start() first"
-        return self._job
-
-    @property
-    def is_cancelling(self) -> bool:
-        return self.job.is_cancelling
+    def seconds(self) -> float:
+        """Since this part began."""
+        return time.monotonic() - self._began
 
     @property
     def is_measuring(self) -> bool:
@@ -167,25 +183,31 @@ class Run(QObject):
 
     @property
     def layers(self) -> Sequence[LayerResult]:
-        return tuple(self.job.progress.layers)
+        return tuple(self._progress.layers)
 
     def cancel(self) -> None:
-        self.job.cancel()
+        """Cancel; `ended` follows."""
+        self.is_cancelling = True
+        self._progress.cancel()
+        self.moved.emit()
 
-    def stop(self, timeout_s: float) -> bool:
-        """Cancel, and wait for the thread."""
-        return self.job.join(timeout_s)
+    def stop(self, timeout_s: float) -> None:
+        """Cancel, and wait for the thread; `ended` does not follow."""
+        self._timer.stop()
+        self._progress.cancel()
+        if self._task is not None:
+            self._task.join(timeout_s)
 
     def _on_made(self, outcome: Outcome) -> None:
         if outcome.result is None:
-            self.ended.emit(outcome)
+            self._end(outcome)
             return
         self.result = outcome.result
         self.made.emit(outcome.result)
         if self.evaluate is None:
-            self.ended.emit(outcome)
+            self._end(outcome)
         elif self.is_cancelling:  # the model is written, the evaluation is not
-            self.ended.emit(Outcome())
+            self._end(Outcome())
         else:
             self._measure()
 
@@ -193,6 +215,10 @@ class Run(QObject):
         if outcome.result is not None:
             self.report = outcome.result
             self.measured.emit(outcome.result)
+        self._end(outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        self._timer.stop()
         self.ended.emit(outcome)
 
     # Labels ------------------------------------------------------------------------------------
@@ -207,11 +233,11 @@ class Run(QObject):
 
     def figures(self) -> RunFigures:
         if self.is_cancelling:
-            return RunFigures(self.title, "Stopping", elapsed(self.job.seconds), None)
+            return RunFigures(self.title, "Stopping", elapsed(self.seconds), None)
         return self._measuring() if self.is_measuring else self._quantizing()
 
     def _quantizing(self) -> RunFigures:
-        stage, seconds = self.job.progress.stage, self.job.seconds
+        stage, seconds = self._progress.stage, self.seconds
         done = len(self.layers)
         if not stage.total:
             return RunFigures(self.title, stage.text or "Starting", elapsed(seconds), None)
@@ -229,7 +255,7 @@ class Run(QObject):
         return RunFigures(self.title, words, _time(seconds, rest), done / stage.total)
 
     def _measuring(self) -> RunFigures:
-        stage, seconds = self.job.progress.stage, self.job.seconds
+        stage, seconds = self._progress.stage, self.seconds
         words = stage.text or "Starting"
         if stage.total and (unit := unit_of(stage.text)) == "bytes":
             words += f": {format_bytes(stage.done)} of {format_bytes(stage.total)}"

@@ -119,14 +119,6 @@ class CalibrationSize:
         return f"{self.num_sequences:,} sequence{plural}, {self.num_tokens:,} tokens"
 
 
-def texts_of(choice: TextChoice, source: str) -> list[Text]:
-    """Calibration texts for the model in `source`, as on the command line.
-
-    Raises ConfigError.
-    """
-    return calibration_texts(source, choice.path if choice.file else None)
-
-
 def measure_calibration(choice: TextChoice, source: str, recipe: Recipe) -> CalibrationSize:
     """Read and cut the text as quantizing will. Imports transformers: off the GUI thread.
 
@@ -137,7 +129,7 @@ def measure_calibration(choice: TextChoice, source: str, recipe: Recipe) -> Cali
 
     tokenizer = Tokenizer.from_folder(Path(source), allow_missing=False)
     sequences = make_sequences(
-        texts_of(choice, source), tokenizer, length=recipe.sequence_length,
+        calibration_texts(source, choice.path if choice.file else None), tokenizer, length=recipe.sequence_length,
         count=recipe.num_sequences, seed=recipe.seed,
     )  # fmt: skip
     tokens = sum(len(sequence) for sequence in sequences)
@@ -145,17 +137,11 @@ def measure_calibration(choice: TextChoice, source: str, recipe: Recipe) -> Cali
     return CalibrationSize(tokens, len(sequences), longest)
 
 
-class ReadText(NamedTuple):
-    """`scored`: ranges of characters, as (start, end); empty for all."""
-
-    text: str
-    scored: tuple[tuple[int, int], ...] = ()
-
-
-def evaluation_text(choice: TextChoice) -> ReadText:
-    """As the command line reads it. Raises TextError."""
+def evaluation_text(choice: TextChoice) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """The text, as the command line reads it, and its scored ranges of characters, (start, end);
+    none for all. Raises TextError."""
     if not choice.builtin:
-        return ReadText(read_text(choice.path))
+        return read_text(choice.path), ()
     builtin = builtin_text(choice.builtin)
     text = builtin.read()
-    return ReadText(text, builtin.scored(text))
+    return text, builtin.scored(text)

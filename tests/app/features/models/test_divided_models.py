@@ -127,7 +127,7 @@ def test_a_shorter_context_is_told_of(gpu: Pretend) -> None:
 def test_precisions_say_which_are_divided(gpu: Pretend, qtbot: QtBot) -> None:
     gpu(12, 64)
     found = fits(CONFIG, NOTHING, estimate)
-    texts = {fit.precisions: fit.text for fit in found}
+    texts = {fit.name: fit.text for fit in found}
     assert texts["BF16, FP16"].startswith("fits with ")
     assert texts["BF16, FP16"].endswith(" of 32 layers on cuda:0")
     assert texts["INT4 weights"].startswith("fits up to ")

@@ -165,11 +165,11 @@ def test_the_output_has_to_be_a_new_folder_with_room(tmp_path: Path) -> None:
     causes = set()
     for output in ("", str(full), str(file)):
         (problem,) = check_plan(plan_of(Recipe("int8"), output), facts(), PLENTY)
-        assert problem.field == OUTPUT and problem.remedy
-        causes.add(problem.cause)
+        assert problem.field == OUTPUT
+        causes.add(problem.text)
     assert len(causes) == 3
     found = check_plan(plan_of(Recipe("int8"), str(tmp_path / "new")), facts(), lambda _: 1000)
-    assert found[0].field == OUTPUT and "1000 B" in found[0].cause
+    assert found[0].field == OUTPUT and "1000 B" in found[0].text
     assert check_plan(plan_of(Recipe("int8"), str(tmp_path / "new")), facts(), PLENTY) == []
 
 

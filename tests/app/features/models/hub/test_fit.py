@@ -50,7 +50,7 @@ def halves(config: EngineConfig, in_use: Held) -> Estimate:
 
 def test_each_precision_has_its_verdict() -> None:
     found = fits(EngineConfig(model="/m", max_model_len=4096), NOTHING, halves)
-    assert [fit.precisions for fit in found] == ["FP32", "BF16", "INT8, FP8 weights"]
+    assert [fit.name for fit in found] == ["FP32", "BF16", "INT8, FP8 weights"]
     assert [fit.text for fit in found[:2]] == ["does not fit", "fits up to 8,192 tokens"]
     long = fits(EngineConfig(model="/m", max_model_len=2**20), NOTHING, halves)
     assert long[1].text == "fits only up to 8,192 tokens"
@@ -61,8 +61,8 @@ def test_precisions_that_need_the_same_stand_in_one_row() -> None:
     config = EngineConfig(model=shape.path, load_format="dummy", max_model_len=1024)
     found = fits(config, NOTHING, estimate)
     names = ["FP32", "BF16, FP16", "INT8, FP8 weights", "NF4 weights", "INT4 weights"]
-    assert [fit.precisions for fit in found][:3] == names[:3]
-    assert {fit.precisions for fit in found} == set(names)
+    assert [fit.name for fit in found][:3] == names[:3]
+    assert {fit.name for fit in found} == set(names)
     assert found[0].need.weights == 2 * found[1].need.weights
     assert found[2].need.weights < 0.8 * found[1].need.weights
 
@@ -94,8 +94,8 @@ def test_facts_of_this_machine_are_measured() -> None:
 
 def test_known_sizes_are_compared_at_one_context() -> None:
     found = shape_fits(NOTHING, halves)
-    assert [name for name, _ in found] == [f"{s.title}, BF16" for s in shape_sources()]
-    assert all(fit.need.max_model_len == 4096 for _, fit in found)
+    assert [fit.name for fit in found] == [f"{s.title}, BF16" for s in shape_sources()]
+    assert all(fit.need.max_model_len == 4096 for fit in found)
 
 
 @pytest.mark.parametrize("limit", [None, 512])
