@@ -36,7 +36,7 @@ from app.features.compare.export import as_markdown as comparison_as_markdown
 from app.features.compare.record import Comparison, Pair, Side
 from app.features.compare.replies import Reply, Stage
 from app.features.models.downloads import DownloadQueue
-from app.features.quantize.kept_reports import made_of
+from app.features.quantize.reports import made_of
 from app.features.recording import file as flight_file
 from app.features.serve.connections import KeyCache
 from app.features.serve.controller import KEY as SERVER_KEY

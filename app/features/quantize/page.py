@@ -329,14 +329,20 @@ class QuantizePage(QWidget):
 
     def _show_right(self) -> None:
         """Show the job, its result, the selected reports, or a hint."""
-        tab, chosen, right = self.tabs.currentIndex(), self.reports.selection, self._right
+        tab, chosen = self.tabs.currentIndex(), self.reports.selection
+        shown: QWidget | None = None
         if tab == REPORTS and len(chosen) > 1:
-            right.show_reports(chosen)
+            shown = self.comparison
+            self.comparison.show_reports(chosen)
         elif tab == REPORTS and chosen:
-            right.show_report(chosen[0], self.controller.made(chosen[0]))
+            shown = self.report
+            self.report.show_report(chosen[0], self.controller.made(chosen[0]))
         elif tab != REPORTS and self.run is not None:
-            right.show_run(self.run)
+            shown = self.run_view
+            self.run_view.show_run(self.run)
         elif tab == QUANTIZE and self._shows_made:
-            right.show_made()
+            shown = self.made
+        if shown is None:
+            self._right.show_hint(HINTS[tab])
         else:
-            right.show_hint(HINTS[tab])
+            self._right.setCurrentWidget(shown)

@@ -11,8 +11,8 @@ from PySide6.QtCore import QObject
 from app.features.compare.commands import CompareManager
 from app.features.models.page import ModelsPage
 from app.features.models.session import ModelSession
-from app.features.quantize.kept_reports import facts_name
 from app.features.quantize.page import QuantizePage
+from app.features.quantize.reports import facts_name
 from app.link.bridge import EngineBridge
 from app.paths import evaluations_dir, models_dir
 from app.storage.model_sources import SourceKind

@@ -129,8 +129,8 @@ def measure_calibration(choice: TextChoice, source: str, recipe: Recipe) -> Cali
 
     tokenizer = Tokenizer.from_folder(Path(source), allow_missing=False)
     sequences = make_sequences(
-        calibration_texts(source, choice.path if choice.file else None), tokenizer, length=recipe.sequence_length,
-        count=recipe.num_sequences, seed=recipe.seed,
+        calibration_texts(source, choice.path if choice.file else None), tokenizer,
+        length=recipe.sequence_length, count=recipe.num_sequences, seed=recipe.seed,
     )  # fmt: skip
     tokens = sum(len(sequence) for sequence in sequences)
     longest = max((len(sequence) for sequence in sequences), default=0)

@@ -10,8 +10,8 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.features.quantize.kept_reports import Made
 from app.features.quantize.page import QuantizePage
+from app.features.quantize.reports import Made
 from app.main.application import Application
 from app.paths import starter_model
 from app.storage.report_store import StoredReport
