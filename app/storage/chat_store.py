@@ -212,10 +212,7 @@ class ChatStore:
     # Writing ---------------------------------------------------------------------------------
 
     def add_messages(
-        self,
-        conversation: StoredConversation,
-        *messages: StoredMessage,
-        unsent: str | None = None,
+        self, conversation: StoredConversation, *messages: StoredMessage, unsent: str | None = None
     ) -> Future[None]:
         """Save `messages` and their conversation (new or changed) together: all or nothing.
 

@@ -37,11 +37,7 @@ class KeptFile:
     cannot be written."""
 
     def __init__(
-        self,
-        path: Path,
-        version: int,
-        what: str,
-        refusal: type[InferdeckError] = NotWrittenError,
+        self, path: Path, version: int, what: str, refusal: type[InferdeckError] = NotWrittenError
     ) -> None:
         self.path, self.version, self.what, self._refusal = path, version, what, refusal
         self.problem = ""

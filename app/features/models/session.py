@@ -58,10 +58,7 @@ class ModelSession(QObject):
     # What the user does ------------------------------------------------------------------------
 
     def open(
-        self,
-        path: str,
-        load_format: str = "auto",
-        settings: Mapping[str, Any] | None = None,
+        self, path: str, load_format: str = "auto", settings: Mapping[str, Any] | None = None
     ) -> None:
         """Load a model with `settings`; None: its stored ones."""
         if settings is None:

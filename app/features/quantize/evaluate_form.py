@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import (
-    QComboBox,
-    QFileDialog,
-    QFrame,
-    QWidget,
-)
+from PySide6.QtWidgets import QComboBox, QFileDialog, QFrame, QWidget
 
 from app.features.models.precision import ROUNDED
 from app.features.quantize.evaluation import (
@@ -45,10 +40,7 @@ from widgets.theme.theme import SPACE_3
 
 _IN_A_ROW = 3
 _TITLES = {"quantization_group_size": "Group size", "quantization_head": "Output head"}
-_LABELS = {
-    "quantization": {"none": "unquantized"},
-    "quantization_head": {"none": "unquantized"},
-}
+_LABELS = {"quantization": {"none": "unquantized"}, "quantization_head": {"none": "unquantized"}}
 _QUANTIZATIONS = ("auto", "none", *ROUNDED)
 _MORE: dict[str, Sequence[object]] = {
     "kv_cache_dtype": ("k=int8,v=fp8", "k=auto,v=int8", "k=auto,v=fp8"),
