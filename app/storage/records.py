@@ -223,8 +223,8 @@ def conversation_of(row: tuple) -> StoredConversation:
     """The record of a row of CONVERSATION's columns."""
     key, title, is_automatic, prompt, sampling, *plain, is_pinned, is_archived = row
     return StoredConversation(
-        key, title, bool(is_automatic), prompt, json.loads(sampling), *plain, bool(is_pinned),
-        bool(is_archived),
+        key, title, bool(is_automatic), prompt, json.loads(sampling), *plain,
+        is_pinned=bool(is_pinned), is_archived=bool(is_archived),
     )  # fmt: skip
 
 
@@ -233,4 +233,4 @@ def message_of(row: tuple) -> StoredMessage:
     *plain, figures, error, attachments, passages = row
     figures, error = (None if text is None else json.loads(text) for text in (figures, error))
     files, parts = (tuple(json.loads(text or "[]")) for text in (attachments, passages))
-    return StoredMessage(*plain, figures, error, files, parts)
+    return StoredMessage(*plain, figures=figures, error=error, attachments=files, passages=parts)
