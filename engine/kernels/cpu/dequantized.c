@@ -67,51 +67,36 @@ INLINE void tile(const codes *w, const float *x, int64_t stride, int64_t panel, 
     const uint8_t *from = w->codes + panel * panel_bytes;
     table values = kind & TABLE ? load_table(w->table) : no_floats();
     floats total[MOST][4];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-        for (int s = 0; s < S; s++) total[r][s] = no_floats();
+    UNROLLED(r, R) UNROLLED(s, S) total[r][s] = no_floats();
     for (int64_t g = 0; g < groups; g++) {
         floats sum[MOST][4], zeros[4];
-#pragma GCC unroll 4
-        for (int s = 0; s < S; s++)
+        UNROLLED(s, S)
             zeros[s] = kind & ZEROS ? from_int8(w->zeros + ((panel + s) * groups + g) * LANES)
                                     : no_floats();
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-            for (int s = 0; s < S; s++) sum[r][s] = no_floats();
+        UNROLLED(r, R) UNROLLED(s, S) sum[r][s] = no_floats();
         for (int64_t k = 0; k < w->group; k += STEP(kind)) {
             floats first[4], second[4];
-#pragma GCC unroll 4
-            for (int s = 0; s < S; s++) {
+            UNROLLED(s, S) {
                 const uint8_t *here = from + s * panel_bytes;
                 _mm_prefetch((const char *)here + AHEAD, _MM_HINT_T0);
                 decode(here, values, zeros[s], &first[s], &second[s], kind);
             }
             from += LANES;
-#pragma GCC unroll 8
-            for (int r = 0; r < R; r++) {
+            UNROLLED(r, R) {
                 const float *at = x + r * stride + k;
-#pragma GCC unroll 4
-                for (int s = 0; s < S; s++) {
+                UNROLLED(s, S) {
                     sum[r][s] = plus_scaled(sum[r][s], first[s], at[0]);
                     if (kind & TABLE) sum[r][s] = plus_scaled(sum[r][s], second[s], at[1]);
                 }
             }
         }
         x += w->group;
-#pragma GCC unroll 4
-        for (int s = 0; s < S; s++) {
+        UNROLLED(s, S) {
             const floats scales = group_scales(w, (panel + s) * groups + g, kind);
-#pragma GCC unroll 8
-            for (int r = 0; r < R; r++) total[r][s] = plus_product(total[r][s], sum[r][s], scales);
+            UNROLLED(r, R) total[r][s] = plus_product(total[r][s], sum[r][s], scales);
         }
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-        for (int s = 0; s < S; s++) store_floats(out + (r * S + s) * LANES, total[r][s]);
+    UNROLLED(r, R) UNROLLED(s, S) store_floats(out + (r * S + s) * LANES, total[r][s]);
 }
 
 #define TILE(R, S)                                                                          \
@@ -160,25 +145,15 @@ INLINE void few_rows(const codes *w, const float *x, int64_t stride, int64_t row
 INLINE void add_chunk(const float *x, int64_t stride, const float *plain, int64_t count,
                       float *sums, int begins, float *totals, const float *scales, const int R) {
     floats sum[12][BESIDE];
-#pragma GCC unroll 12
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 2
-        for (int s = 0; s < BESIDE; s++)
+    UNROLLED(r, R) UNROLLED(s, BESIDE)
             sum[r][s] = begins ? no_floats() : load_floats(sums + r * WIDTH + s * LANES);
     for (int64_t k = 0; k < count; k++) {
         floats value[BESIDE];
-#pragma GCC unroll 2
-        for (int s = 0; s < BESIDE; s++) value[s] = load_floats(plain + k * WIDTH + s * LANES);
-#pragma GCC unroll 12
-        for (int r = 0; r < R; r++)
-#pragma GCC unroll 2
-            for (int s = 0; s < BESIDE; s++)
+        UNROLLED(s, BESIDE) value[s] = load_floats(plain + k * WIDTH + s * LANES);
+        UNROLLED(r, R) UNROLLED(s, BESIDE)
                 sum[r][s] = plus_scaled(sum[r][s], value[s], x[r * stride + k]);
     }
-#pragma GCC unroll 12
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 2
-        for (int s = 0; s < BESIDE; s++) {
+    UNROLLED(r, R) UNROLLED(s, BESIDE) {
             const int64_t at = r * WIDTH + s * LANES;
             if (!scales) store_floats(sums + at, sum[r][s]);
             else store_floats(totals + at, plus_product(load_floats(totals + at), sum[r][s],

@@ -18,8 +18,7 @@ INLINE float squares(const void *x, int64_t from, int64_t width, const int type)
         read_floats(part, x, from + k, count, type);
         memset(part + count, 0, sizeof *part * (whole - count));
         for (int64_t i = 0; i < whole; i += 4 * LANES)
-#pragma GCC unroll 4
-            for (int n = 0; n < 4; n++) {
+            UNROLLED(n, 4) {
                 const floats value = load_floats(part + i + n * LANES);
                 sum[n] = plus_product(sum[n], value, value);
             }

@@ -105,30 +105,21 @@ INLINE void tile(const weights *w, const activations *x, int64_t row, int64_t pa
     const int8_t *high = x->high + row * x->stride;
     const int8_t *low = parts == 2 ? x->low + row * x->stride : high;
     floats total[4][4];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-        for (int s = 0; s < S; s++) total[r][s] = no_floats();
+    UNROLLED(r, R) UNROLLED(s, S) total[r][s] = no_floats();
     for (int64_t g = 0; g < groups; g++) {
         ints upper[4][4], lower[4][4];
-#pragma GCC unroll 4
-        for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-            for (int s = 0; s < S; s++) upper[r][s] = lower[r][s] = no_ints();
+        UNROLLED(r, R) UNROLLED(s, S) upper[r][s] = lower[r][s] = no_ints();
         for (int64_t k = 0; k < w->group; k += per_vector) {
             bytes first[4], second[4];
-#pragma GCC unroll 4
-            for (int s = 0; s < S; s++) {
+            UNROLLED(s, S) {
                 const uint8_t *from = codes + s * panel_bytes;
                 _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T0);
                 first[s] = load_bytes(from);
                 if (bits == 4) second[s] = high_nibbles(first[s]), first[s] = low_nibbles(first[s]);
             }
-#pragma GCC unroll 4
-            for (int r = 0; r < R; r++) {
+            UNROLLED(r, R) {
                 const int8_t *h = high + r * x->stride + k, *l = low + r * x->stride + k;
-#pragma GCC unroll 4
-                for (int s = 0; s < S; s++) {
+                UNROLLED(s, S) {
                     if (bits == 4) {
                         upper[r][s] = dot_nibbles(upper[r][s], first[s], four(h));
                         lower[r][s] = dot_nibbles(lower[r][s], first[s], four(l));
@@ -144,13 +135,11 @@ INLINE void tile(const weights *w, const activations *x, int64_t row, int64_t pa
         }
         high += w->group;
         low += w->group;
-#pragma GCC unroll 4
-        for (int s = 0; s < S; s++) {
+        UNROLLED(s, S) {
             const int64_t place = ((panel + s) * groups + g) * LANES;
             const floats scales = load_scales(w->scales, place, w->scale_type);
             const ints zeros = w->zeros ? widened(w->zeros + place) : splat(bits == 4 ? 8 : 128);
-#pragma GCC unroll 4
-            for (int r = 0; r < R; r++) {
+            UNROLLED(r, R) {
                 const int64_t at = (row + r) * groups + g;
                 ints sum = parts == 2 ? joined(upper[r][s], lower[r][s]) : upper[r][s];
                 sum = minus(sum, times(zeros, splat(x->sums[at])));
@@ -159,10 +148,7 @@ INLINE void tile(const weights *w, const activations *x, int64_t row, int64_t pa
             }
         }
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-        for (int s = 0; s < S; s++) store_floats(out + (r * S + s) * LANES, total[r][s]);
+    UNROLLED(r, R) UNROLLED(s, S) store_floats(out + (r * S + s) * LANES, total[r][s]);
 }
 
 INLINE void keep(const weights *w, int64_t row, int64_t panel, const float *found, int R, int S,

@@ -92,29 +92,21 @@ INLINE void score(const keys *k, const stored *of, const float *q, float *scores
     for (int64_t l = k->first / 4 * 4; l < k->end; l += 4) {
         floats total[ROWS][4];
         int64_t from[4];
-#pragma GCC unroll 4
-        for (int n = 0; n < 4; n++) {
+        UNROLLED(n, 4) {
             from[n] = k->place[l + n] * width;
             fetch_stored(of->elements, k->place[least(l + n + AHEAD, last)] * width, width, kind);
         }
-#pragma GCC unroll 4
-        for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-            for (int n = 0; n < 4; n++) total[r][n] = no_floats();
+        UNROLLED(r, R) UNROLLED(n, 4) total[r][n] = no_floats();
         for (int64_t d = 0; d < width; d += LANES) {
             floats key[4];
-#pragma GCC unroll 4
-            for (int n = 0; n < 4; n++) key[n] = load_stored(of->elements, from[n] + d, kind);
-#pragma GCC unroll 4
-            for (int r = 0; r < R; r++) {
+            UNROLLED(n, 4) key[n] = load_stored(of->elements, from[n] + d, kind);
+            UNROLLED(r, R) {
                 const floats query = load_floats(q + r * width + d);
-#pragma GCC unroll 4
-                for (int n = 0; n < 4; n++)
+                UNROLLED(n, 4)
                     total[r][n] = plus_product(total[r][n], key[n], query);
             }
         }
-#pragma GCC unroll 4
-        for (int r = 0; r < R; r++)
+        UNROLLED(r, R)
             _mm_storeu_ps(scores + r * PART + l,
                           sums_of_four(total[r][0], total[r][1], total[r][2], total[r][3]));
     }
@@ -168,28 +160,19 @@ INLINE void weigh(const pages *p, float softcap, const keys *k, float *scores, i
 INLINE void gather(const keys *k, const stored *of, const float *weights, int64_t d,
                    float *const to[ROWS], const int R, const int N, const int kind) {
     floats total[ROWS][8];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-        for (int n = 0; n < N; n++) total[r][n] = no_floats();
+    UNROLLED(r, R) UNROLLED(n, N) total[r][n] = no_floats();
     for (int64_t l = k->first; l < k->end; l++) {
         const int64_t from = k->place[l] * of->width + d;
         const int64_t next = k->place[least(l + AHEAD, k->end - 1)] * of->width + d;
         floats value[8];
         fetch_stored(of->elements, next, N * LANES, kind);
-#pragma GCC unroll 8
-        for (int n = 0; n < N; n++) value[n] = load_stored(of->elements, from + n * LANES, kind);
-#pragma GCC unroll 4
-        for (int r = 0; r < R; r++) {
+        UNROLLED(n, N) value[n] = load_stored(of->elements, from + n * LANES, kind);
+        UNROLLED(r, R) {
             const floats weight = splat_float(weights[r * PART + l]);
-#pragma GCC unroll 8
-            for (int n = 0; n < N; n++) total[r][n] = plus_product(total[r][n], value[n], weight);
+            UNROLLED(n, N) total[r][n] = plus_product(total[r][n], value[n], weight);
         }
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-        for (int n = 0; n < N; n++) store_floats(to[r] + d + n * LANES, total[r][n]);
+    UNROLLED(r, R) UNROLLED(n, N) store_floats(to[r] + d + n * LANES, total[r][n]);
 }
 
 INLINE void sum_values(const keys *k, const stored *of, const float *weights,

@@ -36,12 +36,12 @@ static void widen_row(const plain *w, const void *x, int64_t row, float *to, int
 #define ADD(FROM, K)                                                                       \
     do {                                                                                   \
         floats first[4], second[4];                                                        \
-        _Pragma("GCC unroll 4") for (int n = 0; n < N; n++)                                \
+        UNROLLED(n, N)                                \
             widen((FROM), type, first + n, second + n);                                    \
-        _Pragma("GCC unroll 6") for (int r = 0; r < R; r++) {                              \
+        UNROLLED(r, R) {                              \
             const floats one = load_floats(x + r * stride + (K));                          \
             const floats other = load_floats(x + r * stride + (K) + LANES);                \
-            _Pragma("GCC unroll 4") for (int n = 0; n < N; n++) {                          \
+            UNROLLED(n, N) {                          \
                 total[r][n] = plus_product(total[r][n], first[n], one);                    \
                 total[r][n] = plus_product(total[r][n], second[n], other);                 \
             }                                                                              \
@@ -55,14 +55,10 @@ INLINE void tile(const plain *w, int64_t output, const float *x, const int64_t s
     const int64_t inputs = w->inputs, apart = w->stride;
     const uint16_t *from = w->weight + output * apart;
     floats total[6][4];
-#pragma GCC unroll 6
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-        for (int n = 0; n < 4; n++) total[r][n] = no_floats();
+    UNROLLED(r, R) UNROLLED(n, 4) total[r][n] = no_floats();
     int64_t k = 0;
     for (; k + STEP <= inputs; k += STEP) {
-#pragma GCC unroll 4
-        for (int n = 0; n < N; n++)
+        UNROLLED(n, N)
             _mm_prefetch((const char *)(from + (n + N) * apart + k), _MM_HINT_T1);
         ADD(from + n * apart + k, k);
     }
@@ -72,8 +68,7 @@ INLINE void tile(const plain *w, int64_t output, const float *x, const int64_t s
             memcpy(rest[n], from + n * apart + k, sizeof **rest * (inputs - k));
         ADD(rest[n], k);
     }
-#pragma GCC unroll 6
-    for (int r = 0; r < R; r++)
+    UNROLLED(r, R)
         _mm_storeu_ps(out + 4 * r, sums_of_four(total[r][0], total[r][1], total[r][2], total[r][3]));
 }
 

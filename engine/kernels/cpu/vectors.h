@@ -12,6 +12,8 @@
 
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
+/* A loop of a few turns, known at compile time, whose counter is a constant in each. */
+#define UNROLLED(i, count) _Pragma("GCC unroll 12") for (int i = 0; i < (count); i++)
 
 enum { F32 = 0, BF16 = 1, F16 = 2 };
 
@@ -20,6 +22,12 @@ INLINE int32_t four(const int8_t *x) {
     int32_t found;
     memcpy(&found, x, sizeof found);
     return found;
+}
+
+/* e4m3 has float16's form with a bias of 7 in place of 15: moved there, 2^-8 times the number. */
+INLINE __m256i e4m3_as_float16(const uint8_t *from) {
+    const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)from));
+    return _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbfff));
 }
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
@@ -73,33 +81,21 @@ INLINE table load_table(const float *from) { return _mm512_loadu_ps(from); }
 INLINE floats picked(table from, ints places) { return _mm512_permutexvar_ps(places, from); }
 INLINE ints shifted(ints a) { return _mm512_srli_epi32(a, 4); }
 
-/* e4m3 has float16's form with a bias of 7 in place of 15: moved there, 2^-8 times the number. */
-INLINE floats from_e4m3(const uint8_t *from) {
-    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)from));
-    wide = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbfff));
-    return _mm512_cvtph_ps(wide);
-}
+INLINE floats from_e4m3(const uint8_t *from) { return _mm512_cvtph_ps(e4m3_as_float16(from)); }
 INLINE floats from_int8(const int8_t *from) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
 }
-INLINE floats load_scales(const void *from, int64_t place, int type) {
-    if (type == F32) return _mm512_loadu_ps((const float *)from + place);
-    __m256i half = _mm256_loadu_si256((const __m256i *)((const uint16_t *)from + place));
-    if (type == F16) return _mm512_cvtph_ps(half);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+INLINE floats from_float16s(const uint16_t *from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
 }
-
-/* 32 numbers of 16 bits: of bfloat16 the even ones and the odd ones, of float16 those before and
- * those behind. */
-INLINE void widen(const uint16_t *from, int type, floats *first, floats *second) {
-    if (type == BF16) {
-        const __m512i both = _mm512_loadu_si512(from);
-        *first = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
-        *second = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)));
-    } else {
-        *first = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
-        *second = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(from + LANES)));
-    }
+INLINE floats even_bfloat16s(bytes both) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+}
+INLINE floats odd_bfloat16s(bytes both) {
+    return _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)));
+}
+INLINE floats from_bfloat16s(const uint16_t *from) {
+    return even_bfloat16s(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from)));
 }
 INLINE __m256 folded(floats a) {
     return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -118,189 +114,108 @@ typedef struct { __m256i half[2]; } bytes;
 typedef struct { __m256i half[2]; } ints;
 typedef struct { __m256 half[2]; } floats;
 
-#define EACH(result, expression) \
-    do { for (int h = 0; h < 2; h++) (result).half[h] = (expression); } while (0)
+/* A function whose result's half h is `expression`. */
+#define HALVES(type, name, parameters, expression)       \
+    INLINE type name parameters {                        \
+        type result;                                     \
+        UNROLLED(h, 2) result.half[h] = (expression);    \
+        return result;                                   \
+    }
+#define EIGHT(from) _mm_loadl_epi64((const __m128i *)((from) + 8 * h)) /* bytes of half h */
 
-INLINE bytes load_bytes(const uint8_t *from) {
-    bytes r;
-    EACH(r, _mm256_loadu_si256((const __m256i *)(from + 32 * h)));
-    return r;
-}
-INLINE bytes low_nibbles(bytes b) {
-    bytes r;
-    EACH(r, _mm256_and_si256(b.half[h], _mm256_set1_epi8(15)));
-    return r;
-}
-INLINE bytes high_nibbles(bytes b) {
-    bytes r;
-    EACH(r, _mm256_srli_epi16(b.half[h], 4));
-    return low_nibbles(r);
-}
+HALVES(bytes, load_bytes, (const uint8_t *from),
+       _mm256_loadu_si256((const __m256i *)(from + 32 * h)))
+HALVES(bytes, low_nibbles, (bytes b), _mm256_and_si256(b.half[h], _mm256_set1_epi8(15)))
+HALVES(bytes, high_nibbles, (bytes b),
+       _mm256_and_si256(_mm256_srli_epi16(b.half[h], 4), _mm256_set1_epi8(15)))
 
-INLINE ints splat(int32_t value) {
-    ints r;
-    EACH(r, _mm256_set1_epi32(value));
-    return r;
-}
-INLINE ints no_ints(void) { return splat(0); }
-INLINE ints minus(ints a, ints b) {
-    ints r;
-    EACH(r, _mm256_sub_epi32(a.half[h], b.half[h]));
-    return r;
-}
-INLINE ints times(ints a, ints b) {
-    ints r;
-    EACH(r, _mm256_mullo_epi32(a.half[h], b.half[h]));
-    return r;
-}
-INLINE ints joined(ints high, ints low) {
-    ints r;
-    EACH(r, _mm256_add_epi32(_mm256_slli_epi32(high.half[h], 8), low.half[h]));
-    return r;
-}
-INLINE ints widened(const uint8_t *from) {
-    ints r;
-    EACH(r, _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(from + 8 * h))));
-    return r;
-}
+HALVES(ints, splat, (int32_t value), _mm256_set1_epi32(value))
+HALVES(ints, no_ints, (void), _mm256_setzero_si256())
+HALVES(ints, minus, (ints a, ints b), _mm256_sub_epi32(a.half[h], b.half[h]))
+HALVES(ints, times, (ints a, ints b), _mm256_mullo_epi32(a.half[h], b.half[h]))
+HALVES(ints, joined, (ints high, ints low),
+       _mm256_add_epi32(_mm256_slli_epi32(high.half[h], 8), low.half[h]))
+HALVES(ints, widened, (const uint8_t *from), _mm256_cvtepu8_epi32(EIGHT(from)))
 
 #ifdef __AVXVNNI__
-INLINE ints dot_nibbles(ints sum, bytes codes, int32_t x) {
-    ints r;
-    EACH(r, _mm256_dpbusd_avx_epi32(sum.half[h], codes.half[h], _mm256_set1_epi32(x)));
-    return r;
-}
+HALVES(ints, dot_nibbles, (ints sum, bytes codes, int32_t x),
+       _mm256_dpbusd_avx_epi32(sum.half[h], codes.half[h], _mm256_set1_epi32(x)))
 INLINE ints dot_bytes(ints sum, bytes codes, int32_t x) { return dot_nibbles(sum, codes, x); }
 #else
 /* Pairs are summed in 16 bits, which two products of 15 by 128 fit and two of 255 by 128 do not. */
-INLINE ints dot_nibbles(ints sum, bytes codes, int32_t x) {
-    ints r;
-    const __m256i ones = _mm256_set1_epi16(1);
-    EACH(r, _mm256_add_epi32(sum.half[h], _mm256_madd_epi16(
-        _mm256_maddubs_epi16(codes.half[h], _mm256_set1_epi32(x)), ones)));
-    return r;
-}
-INLINE ints dot_bytes(ints sum, bytes codes, int32_t x) {
-    ints r;
-    const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
-    bytes low = low_nibbles(codes), high = high_nibbles(codes);
-    EACH(r, _mm256_add_epi32(sum.half[h], _mm256_add_epi32(
-        _mm256_madd_epi16(_mm256_maddubs_epi16(low.half[h], _mm256_set1_epi32(x)), ones),
-        _mm256_madd_epi16(_mm256_maddubs_epi16(high.half[h], _mm256_set1_epi32(x)), sixteens))));
-    return r;
-}
+#define DOT(nibbles, x, times)                                                                \
+    _mm256_madd_epi16(_mm256_maddubs_epi16((nibbles).half[h], _mm256_set1_epi32(x)),          \
+                      _mm256_set1_epi16(times))
+HALVES(ints, dot_nibbles, (ints sum, bytes codes, int32_t x),
+       _mm256_add_epi32(sum.half[h], DOT(codes, x, 1)))
+HALVES(ints, dot_bytes, (ints sum, bytes codes, int32_t x),
+       _mm256_add_epi32(sum.half[h], _mm256_add_epi32(DOT(low_nibbles(codes), x, 1),
+                                                      DOT(high_nibbles(codes), x, 16))))
 #endif
 
-INLINE floats no_floats(void) {
-    floats r;
-    EACH(r, _mm256_setzero_ps());
-    return r;
-}
-INLINE floats as_floats(ints a) {
-    floats r;
-    EACH(r, _mm256_cvtepi32_ps(a.half[h]));
-    return r;
-}
-INLINE floats scaled(floats a, floats b) {
-    floats r;
-    EACH(r, _mm256_mul_ps(a.half[h], b.half[h]));
-    return r;
-}
-INLINE floats less(floats a, floats b) {
-    floats r;
-    EACH(r, _mm256_sub_ps(a.half[h], b.half[h]));
-    return r;
-}
-INLINE floats plus_scaled(floats sum, floats a, float b) {
-    floats r;
-    EACH(r, _mm256_fmadd_ps(a.half[h], _mm256_set1_ps(b), sum.half[h]));
-    return r;
-}
-INLINE floats plus_product(floats sum, floats a, floats b) {
-    floats r;
-    EACH(r, _mm256_fmadd_ps(a.half[h], b.half[h], sum.half[h]));
-    return r;
-}
-INLINE floats larger(floats a, floats b) { /* b where a is NaN */
-    floats r;
-    EACH(r, _mm256_max_ps(a.half[h], b.half[h]));
-    return r;
-}
-INLINE floats splat_float(float value) {
-    floats r;
-    EACH(r, _mm256_set1_ps(value));
-    return r;
-}
-INLINE floats load_floats(const float *from) {
-    floats r;
-    EACH(r, _mm256_loadu_ps(from + 8 * h));
-    return r;
+HALVES(floats, no_floats, (void), _mm256_setzero_ps())
+HALVES(floats, as_floats, (ints a), _mm256_cvtepi32_ps(a.half[h]))
+HALVES(floats, scaled, (floats a, floats b), _mm256_mul_ps(a.half[h], b.half[h]))
+HALVES(floats, less, (floats a, floats b), _mm256_sub_ps(a.half[h], b.half[h]))
+HALVES(floats, plus_scaled, (floats sum, floats a, float b),
+       _mm256_fmadd_ps(a.half[h], _mm256_set1_ps(b), sum.half[h]))
+HALVES(floats, plus_product, (floats sum, floats a, floats b),
+       _mm256_fmadd_ps(a.half[h], b.half[h], sum.half[h]))
+/* b where a is NaN */
+HALVES(floats, larger, (floats a, floats b), _mm256_max_ps(a.half[h], b.half[h]))
+HALVES(floats, splat_float, (float value), _mm256_set1_ps(value))
+HALVES(floats, load_floats, (const float *from), _mm256_loadu_ps(from + 8 * h))
+INLINE void store_floats(float *to, floats a) {
+    UNROLLED(h, 2) _mm256_storeu_ps(to + 8 * h, a.half[h]);
 }
 
 typedef floats table;
 INLINE table load_table(const float *from) { return load_floats(from); }
-INLINE floats picked(table from, ints places) {
-    floats r;
-    EACH(r, _mm256_blendv_ps(_mm256_permutevar8x32_ps(from.half[0], places.half[h]),
-                             _mm256_permutevar8x32_ps(from.half[1], places.half[h]),
-                             _mm256_castsi256_ps(_mm256_slli_epi32(places.half[h], 28))));
-    return r;
-}
-INLINE ints shifted(ints a) {
-    ints r;
-    EACH(r, _mm256_srli_epi32(a.half[h], 4));
-    return r;
-}
+HALVES(floats, picked, (table from, ints places),
+       _mm256_blendv_ps(_mm256_permutevar8x32_ps(from.half[0], places.half[h]),
+                        _mm256_permutevar8x32_ps(from.half[1], places.half[h]),
+                        _mm256_castsi256_ps(_mm256_slli_epi32(places.half[h], 28))))
+HALVES(ints, shifted, (ints a), _mm256_srli_epi32(a.half[h], 4))
+
 INLINE floats from_e4m3(const uint8_t *from) {
-    floats r;
-    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)from));
-    wide = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbfff));
-    r.half[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(wide));
-    r.half[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(wide, 1));
-    return r;
+    const __m256i wide = e4m3_as_float16(from);
+    return (floats){{_mm256_cvtph_ps(_mm256_castsi256_si128(wide)),
+                     _mm256_cvtph_ps(_mm256_extracti128_si256(wide, 1))}};
 }
-INLINE floats from_int8(const int8_t *from) {
-    floats r;
-    EACH(r, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(from + 8 * h)))));
-    return r;
-}
-INLINE void widen(const uint16_t *from, int type, floats *first, floats *second) {
-    if (type == BF16) {
-        for (int h = 0; h < 2; h++) {
-            const __m256i both = _mm256_loadu_si256((const __m256i *)(from + LANES * h));
-            first->half[h] = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
-            second->half[h] =
-                _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(-65536)));
-        }
-    } else {
-#define HALF(at) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + (at))))
-        EACH(*first, HALF(8 * h));
-        EACH(*second, HALF(LANES + 8 * h));
-#undef HALF
-    }
-}
+HALVES(floats, from_int8, (const int8_t *from),
+       _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(EIGHT(from))))
+HALVES(floats, from_float16s, (const uint16_t *from),
+       _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + 8 * h))))
+HALVES(floats, from_bfloat16s, (const uint16_t *from),
+       _mm256_castsi256_ps(_mm256_slli_epi32(
+           _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(from + 8 * h))), 16)))
+HALVES(floats, even_bfloat16s, (bytes both),
+       _mm256_castsi256_ps(_mm256_slli_epi32(both.half[h], 16)))
+HALVES(floats, odd_bfloat16s, (bytes both),
+       _mm256_castsi256_ps(_mm256_and_si256(both.half[h], _mm256_set1_epi32(-65536))))
 INLINE __m256 folded(floats a) { return _mm256_add_ps(a.half[0], a.half[1]); }
-INLINE void store_floats(float *to, floats a) {
-    _mm256_storeu_ps(to, a.half[0]);
-    _mm256_storeu_ps(to + 8, a.half[1]);
-}
-INLINE floats load_scales(const void *from, int64_t place, int type) {
-    floats r;
-    if (type == F32) {
-        EACH(r, _mm256_loadu_ps((const float *)from + place + 8 * h));
-        return r;
-    }
-    const uint16_t *source = (const uint16_t *)from + place;
-#define HALF _mm_loadu_si128((const __m128i *)(source + 8 * h))
-    if (type == F16) EACH(r, _mm256_cvtph_ps(HALF));
-    else EACH(r, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(HALF), 16)));
-#undef HALF
-    return r;
-}
 
 #else
 #error "no AVX2 on this processor"
 #endif
+
+INLINE floats load_scales(const void *from, int64_t place, int type) {
+    if (type == F32) return load_floats((const float *)from + place);
+    const uint16_t *source = (const uint16_t *)from + place;
+    if (type == F16) return from_float16s(source);
+    return from_bfloat16s(source);
+}
+
+/* 32 numbers of 16 bits: of bfloat16 the even ones and the odd ones, of float16 those before and
+ * those behind. */
+INLINE void widen(const uint16_t *from, int type, floats *first, floats *second) {
+    if (type == BF16) {
+        const bytes both = load_bytes((const uint8_t *)from);
+        *first = even_bfloat16s(both), *second = odd_bfloat16s(both);
+    } else {
+        *first = from_float16s(from), *second = from_float16s(from + LANES);
+    }
+}
 
 /* The lanes of each, added up: in one order, whatever the processor. */
 INLINE __m128 sums_of_four(floats a, floats b, floats c, floats d) {
