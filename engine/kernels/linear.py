@@ -38,16 +38,8 @@ class PlainWeights(Weights):
     """A plain tensor, as a part beside others that are not."""
 
     def __init__(self, weight: Tensor) -> None:
-        self.shape, self.dtype = (weight.shape[0], weight.shape[1]), weight.dtype
+        super().__init__(weight.shape, weight.dtype, dtype_name(weight.dtype), weight)
         self._weight = weight
-
-    @property
-    def title(self) -> str:
-        return dtype_name(self.dtype)
-
-    @property
-    def nbytes(self) -> int:
-        return self._weight.nbytes
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         return linear(x, self._weight, bias)
@@ -60,16 +52,8 @@ class BlockedWeights(Weights):
     """In the order in which oneDNN's products read it (`engine.kernels.blocked`)."""
 
     def __init__(self, weight: Tensor) -> None:
-        self.shape, self.dtype = (weight.shape[0], weight.shape[1]), weight.dtype
+        super().__init__(weight.shape, weight.dtype, dtype_name(weight.dtype), weight)
         self._blocked = blocked.block(weight)
-
-    @property
-    def title(self) -> str:
-        return dtype_name(self.dtype)
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         name = choose_blocked(self.dtype, len(x))

@@ -27,8 +27,7 @@ from torch import Tensor
 from engine.kernels.packed_codes import Packed, Plan, pack
 from engine.kernels.triton.support import device_of
 from engine.kernels.weights import Weights
-from engine.numerics.codes import Codes, TableCodes
-from engine.numerics.scheme import grouped_title
+from engine.numerics.codes import Codes
 
 STRIPE_BYTES = 32 * 2**20
 """Of a stripe of plain weights: fills the GPU, and is little beside the weight's own memory."""
@@ -89,24 +88,11 @@ class PackedWeights(Weights):
     """Codes as the kernels of `engine.kernels.triton.packed` read them."""
 
     def __init__(self, codes: Codes, dtype: torch.dtype, device: torch.device) -> None:
-        self.shape, self.dtype = codes.shape, dtype
         self.packed: Packed = pack(codes, device)
-        self._block_size = codes.block_size if isinstance(codes, TableCodes) else 0
-        self._tile_rows: int | None = None
-
-    @property
-    def title(self) -> str:
         held = self.packed
-        if held.format == "table":
-            return f"nf4, blocks of {self._block_size}"
-        whole = held.group >= self.shape[1]
-        if held.format == "fp8":
-            return "fp8" if whole else f"fp8, groups of {held.group}"
-        return held.format if whole else grouped_title(int(held.format[3:]), held.group)
-
-    @property
-    def nbytes(self) -> int:
-        return self.packed.nbytes
+        parts = (held.words, held.scales, held.zeros, held.table)
+        super().__init__(codes.shape, dtype, codes.title, *parts)
+        self._tile_rows: int | None = None
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         flat = x.reshape(-1, self.shape[1])

@@ -81,11 +81,6 @@ class Packed(NamedTuple):
                 return self.words, self.scales, third
         return self.words, self.scales, self.scales
 
-    @property
-    def nbytes(self) -> int:
-        tensors = (self.words, self.scales, self.zeros, self.table)
-        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
-
 
 def fits(codes: Codes) -> bool:
     """Whether the packed form holds `codes` as they are."""

@@ -9,15 +9,13 @@ Fp8PerChannel    multiplies a few rows in bfloat16; rounds many to float8 too, w
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from engine.kernels.triton.support import device_of
 from engine.kernels.weights import Weights
-from engine.numerics.codes import FloatCodes, IntCodes, stack
-from engine.numerics.rounding import round_int8
+from engine.numerics.codes import Codes, FloatCodes, IntCodes
 
 FEW_ROWS = 64
 """Up to here a product is limited by reading the weight; torch's integer product starts at 17."""
@@ -29,19 +27,13 @@ _SUMS_BYTES = 64 * 2**20  # of int32 that stand at a time
 class _PerChannel(Weights):
     """`values` int8 [out, in], both filled up to multiples of 16, and `scales` float32 [out]."""
 
-    def __init__(
-        self, values: Tensor, scales: Tensor, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, codes: Codes, values: Tensor, dtype: torch.dtype, device: torch.device):
         count, width = values.shape
-        self.shape, self.dtype = (count, width), dtype
         self.values = torch.zeros(_filled(count), _filled(width), dtype=torch.int8, device=device)
         self.values[:count, :width] = values.to(device)
         self.scales = torch.zeros(_filled(count), dtype=torch.float32, device=device)
-        self.scales[:count] = scales.reshape(-1).expand(count)
-
-    @property
-    def nbytes(self) -> int:
-        return self.values.nbytes + self.scales.nbytes
+        self.scales[:count] = codes.scales.float().reshape(-1).expand(count)
+        super().__init__(codes.shape, dtype, codes.title, self.values, self.scales)
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         return self.by_name(self.choose(len(x)), x, bias)
@@ -65,20 +57,7 @@ class Int8PerChannel(_PerChannel):
     def __init__(self, codes: IntCodes, dtype: torch.dtype, device: torch.device) -> None:
         assert codes.is_int8_per_output
         signed = codes.codes.to(device).view(torch.int8) ^ -128  # as a byte less 128
-        super().__init__(signed, codes.scales.float(), dtype, device)
-
-    @classmethod
-    def from_chunks(
-        cls, chunks: Iterable[Tensor], dtype: torch.dtype, device: torch.device
-    ) -> Int8PerChannel:
-        """Of plain rows, rounded chunk by chunk on the device."""
-        codes = stack([round_int8(plain.to(device)) for plain in chunks])
-        assert isinstance(codes, IntCodes)
-        return cls(codes, dtype, device)
-
-    @property
-    def title(self) -> str:
-        return "int8"
+        super().__init__(codes, signed, dtype, device)
 
     def by_name(self, name: str, x: Tensor, bias: Tensor | None) -> Tensor:
         from engine.kernels.triton import per_channel as kernels
@@ -111,7 +90,7 @@ class Int8PerChannel(_PerChannel):
 
 class Fp8PerChannel(_PerChannel):
     def __init__(self, codes: FloatCodes, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(codes.values.view(torch.int8), codes.scales.float(), dtype, device)
+        super().__init__(codes, codes.values.view(torch.int8), dtype, device)
 
     @staticmethod
     def fits(codes: FloatCodes, dtype: torch.dtype, device: torch.device) -> bool:
@@ -125,10 +104,6 @@ class Fp8PerChannel(_PerChannel):
             and not (outputs % _ALIGNED or inputs % _ALIGNED)
             and device_of(device).capability >= (8, 9)
         )
-
-    @property
-    def title(self) -> str:
-        return "fp8"
 
     def by_name(self, name: str, x: Tensor, bias: Tensor | None) -> Tensor:
         from engine.kernels.triton import per_channel as kernels

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -16,9 +16,7 @@ from torch import Tensor
 
 from engine.kernels.weights import Weights
 from engine.numerics import rounding as e4m3
-from engine.numerics.codes import FloatCodes, IntCodes, TableCodes, stack
-from engine.numerics.rounding import round_int8
-from engine.numerics.scheme import grouped_title
+from engine.numerics.codes import FloatCodes, IntCodes, TableCodes
 
 _buffers = threading.local()
 
@@ -146,21 +144,11 @@ class Fp8Weights(TiledWeights):
     """float8_e4m3fn with a scale per output or per block of outputs and inputs."""
 
     def __init__(self, codes: FloatCodes, dtype: torch.dtype) -> None:
-        self.shape, self.dtype = codes.shape, dtype
         self._values, self._scales = codes.values.view(torch.int8), codes.scales.float()
+        super().__init__(codes.shape, dtype, codes.title, self._values, self._scales)
         self.device = self._values.device
         self._block = codes.block
         self._has_nan = e4m3.has_nan(self._values)  # a damaged checkpoint: kept as it is
-
-    @property
-    def title(self) -> str:
-        rows, columns = self._block
-        in_blocks = columns < self.shape[1]
-        return f"fp8, blocks of {rows} x {columns}" if in_blocks else "fp8"
-
-    @property
-    def nbytes(self) -> int:
-        return self._values.nbytes + self._scales.nbytes
 
     def fill(self, tile: Tensor, start: int) -> None:
         rows, columns = self._block
@@ -181,23 +169,15 @@ class TableWeights(TiledWeights):
     """Indices into a table of 16 values (NF4, FP4), two a byte; a byte is looked up as a pair."""
 
     def __init__(self, codes: TableCodes, dtype: torch.dtype) -> None:
-        self.shape, self.dtype = codes.shape, dtype
         self._block_size = codes.block_size
         held = codes.codes
         if held.shape[1] % 2:
             held = torch.nn.functional.pad(held, (0, 1))
         self._packed = held[:, 0::2] << 4 | held[:, 1::2]
         self._scales = codes.scales.float().view(-1)
+        super().__init__(codes.shape, dtype, codes.title, self._packed, self._scales)
         self.device = held.device
         self._pairs = _pairs(tuple(codes.table.tolist()), self.device)
-
-    @property
-    def title(self) -> str:
-        return f"nf4, blocks of {self._block_size}"
-
-    @property
-    def nbytes(self) -> int:
-        return self._packed.nbytes + self._scales.nbytes
 
     def fill(self, tile: Tensor, start: int) -> None:
         rows, width = tile.shape
@@ -222,33 +202,17 @@ class GroupedWeights(TiledWeights):
 
     def __init__(self, codes: IntCodes, dtype: torch.dtype) -> None:
         assert codes.groups is None
-        self.shape, self.dtype = codes.shape, dtype
-        self.bits, self.group_size = codes.bits, codes.group_size
+        self._bits, self._group_size = codes.bits, codes.group_size
         held = codes.codes
         if codes.bits == 4:
             if held.shape[1] % 2:
                 held = torch.nn.functional.pad(held, (0, 1))
             held = held[:, 0::2] | held[:, 1::2] << 4
         self._codes, self._scales, self._zeros = held.contiguous(), codes.scales, codes.zeros
+        super().__init__(
+            codes.shape, dtype, codes.title, self._codes, self._scales, self._zeros
+        )
         self.device = held.device
-
-    @property
-    def title(self) -> str:
-        if self._scales.shape[1] == 1:
-            return f"int{self.bits}"
-        return grouped_title(self.bits, self.group_size)
-
-    @property
-    def nbytes(self) -> int:
-        zeros = 0 if self._zeros is None else self._zeros.nbytes
-        return self._codes.nbytes + self._scales.nbytes + zeros
-
-    @classmethod
-    def from_chunks(cls, chunks: Iterable[Tensor], dtype: torch.dtype) -> GroupedWeights:
-        """int8 per output, of plain rows that are rounded chunk by chunk."""
-        codes = stack([round_int8(plain) for plain in chunks])
-        assert isinstance(codes, IntCodes)
-        return cls(codes, dtype)
 
     def fill(self, tile: Tensor, start: int) -> None:
         self._fill(tile, slice(start, start + len(tile)))
@@ -261,11 +225,11 @@ class GroupedWeights(TiledWeights):
 
     def _fill(self, tile: Tensor, outputs: slice | Tensor) -> None:
         codes = self._codes[outputs]
-        if self.bits == 4:
+        if self._bits == 4:
             codes = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1)[:, : self.shape[1]]
         tile.copy_(codes)
         if self._zeros is None:
-            tile.sub_(2 ** (self.bits - 1))
+            tile.sub_(2 ** (self._bits - 1))
         else:
             tile.sub_(self._by_column(self._zeros[outputs].float()))
         tile.mul_(self._by_column(self._scales[outputs].float()))
@@ -273,7 +237,7 @@ class GroupedWeights(TiledWeights):
     def _by_column(self, values: Tensor) -> Tensor:
         if values.shape[1] == 1:
             return values
-        return values.repeat_interleave(self.group_size, 1)[:, : self.shape[1]]
+        return values.repeat_interleave(self._group_size, 1)[:, : self.shape[1]]
 
 
 @cache

@@ -11,20 +11,14 @@ from torch import Tensor
 
 
 class Weights(ABC):
-    """A weight [out, in]. `dtype` is that of its plain form and of the activations."""
+    """A weight [out, in]. dtype: of its plain form and of the activations. title: the number
+    format for people ("int8", "int4, groups of 128"). parts: what it keeps in memory."""
 
-    shape: tuple[int, int]
-    dtype: torch.dtype
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """Number format for people: "int8", "4 bits, groups of 128"."""
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """Bytes of memory."""
+    def __init__(
+        self, shape: Sequence[int], dtype: torch.dtype, title: str, *parts: Tensor | Weights | None
+    ) -> None:
+        self.shape, self.dtype, self.title = (shape[0], shape[1]), dtype, title
+        self.nbytes = sum(part.nbytes for part in parts if part is not None)
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., in] @ weight^T + bias [out]; result [..., out] in x's dtype."""
@@ -46,16 +40,8 @@ class StackedWeights(Weights):
     def __init__(self, parts: Sequence[Weights]) -> None:
         self._parts = list(parts)
         self._sizes = [part.shape[0] for part in parts]
-        self.shape = (sum(self._sizes), parts[0].shape[1])
-        self.dtype = parts[0].dtype
-
-    @property
-    def title(self) -> str:
-        return " and ".join(dict.fromkeys(part.title for part in self._parts))
-
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self._parts)
+        title = " and ".join(dict.fromkeys(part.title for part in parts))
+        super().__init__((sum(self._sizes), parts[0].shape[1]), parts[0].dtype, title, *parts)
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         biases = [None] * len(self._parts) if bias is None else bias.split(self._sizes)
@@ -71,15 +57,8 @@ class ReorderedWeights(Weights):
 
     def __init__(self, weights: Weights, order: Tensor) -> None:
         self._weights, self._order = weights, order.to(torch.int32)
-        self.shape, self.dtype = weights.shape, weights.dtype
-
-    @property
-    def title(self) -> str:
-        return f"{self._weights.title}, by activation order"
-
-    @property
-    def nbytes(self) -> int:
-        return self._weights.nbytes + self._order.nbytes
+        title = f"{weights.title}, by activation order"
+        super().__init__(weights.shape, weights.dtype, title, weights, self._order)
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         return self._weights.multiply(x.index_select(-1, self._order), bias)

@@ -34,7 +34,8 @@ from engine.kernels.tiled import GroupedWeights
 from engine.kernels.triton.support import is_usable
 from engine.models.layers.experts import HeldExperts
 from engine.models.prepare import Prepared
-from engine.numerics.codes import Codes
+from engine.numerics.codes import Codes, IntCodes, stack
+from engine.numerics.rounding import round_int8
 from engine.numerics.scheme import Scheme
 
 Values = Callable[[str, int | None], Iterable[Codes | Tensor]]
@@ -172,7 +173,7 @@ def hold_head(
     source, is_shared = held, is_tied and lookup_device == device
     if not is_shared:
         plain = (chunk.to(lookup_device) for chunk in rows(embedding_name))
-        source = GroupedWeights.from_chunks(plain, dtype)
+        source = GroupedWeights(_rounded(plain), dtype)
     embedding = QuantizedEmbedding(found.embedding, source, lookup_device, is_tied=is_shared)
     model.set_input_embeddings(embedding)  # type: ignore[operator]
 
@@ -181,11 +182,18 @@ def _held(
     head: Linear, chunks: Iterator[Tensor], dtype: torch.dtype, device: torch.device
 ) -> Int8Rows:
     if is_usable(device):
-        return Int8PerChannel.from_chunks(chunks, dtype, device)
+        return Int8PerChannel(_rounded(chunk.to(device) for chunk in chunks), dtype, device)
     native, shape = library(), (head.out_features, head.in_features)
     if native is not None and shape[1] % 4 == 0:
-        return IntegerWeights.int8_rows(shape, chunks, dtype, native)
-    return GroupedWeights.from_chunks(chunks, dtype)
+        return IntegerWeights(shape, map(round_int8, chunks), dtype, native)
+    return GroupedWeights(_rounded(chunks), dtype)
+
+
+def _rounded(chunks: Iterable[Tensor]) -> IntCodes:
+    """int8 per output, of plain rows that are rounded chunk by chunk."""
+    codes = stack([round_int8(plain) for plain in chunks])
+    assert isinstance(codes, IntCodes)
+    return codes
 
 
 def block_weights(

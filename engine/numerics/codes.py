@@ -26,6 +26,10 @@ NF4_TABLE = (
 """The 16 values of NF4 (Dettmers et al., "QLoRA", 2023, appendix E)."""
 
 
+def grouped_title(bits: int, group_size: int) -> str:
+    return f"int{bits}, groups of {group_size}"
+
+
 _TILE = 2**18  # elements that are rounded, or made plain, at a time: they stay in a core's cache
 
 
@@ -57,6 +61,12 @@ class IntCodes:
         return self.codes.shape[0], self.codes.shape[1]
 
     @property
+    def title(self) -> str:
+        """Number format for people."""
+        grouped = grouped_title(self.bits, self.group_size)
+        return f"int{self.bits}" if self.scales.shape[1] == 1 else grouped
+
+    @property
     def is_symmetric(self) -> bool:
         return self.zeros is None
 
@@ -64,6 +74,10 @@ class IntCodes:
     def is_int8_per_output(self) -> bool:
         """Symmetric int8 with one scale per output."""
         return self.bits == 8 and self.is_symmetric and self.scales.shape[1] == 1
+
+    def rows(self, which: slice | Tensor) -> IntCodes:
+        zeros = None if self.zeros is None else self.zeros[which]
+        return replace(self, codes=self.codes[which], scales=self.scales[which], zeros=zeros)
 
     def group_of_columns(self) -> Tensor:
         """int64 [K]: the group of each column."""
@@ -113,6 +127,11 @@ class FloatCodes:
     def shape(self) -> tuple[int, int]:
         return self.values.shape[0], self.values.shape[1]
 
+    @property
+    def title(self) -> str:
+        rows, columns = self.block
+        return f"fp8, blocks of {rows} x {columns}" if columns < self.shape[1] else "fp8"
+
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         rows, columns = self.block
         count, width = self.shape
@@ -139,6 +158,10 @@ class TableCodes:
     @property
     def shape(self) -> tuple[int, int]:
         return self.codes.shape[0], self.codes.shape[1]
+
+    @property
+    def title(self) -> str:
+        return f"nf4, blocks of {self.block_size}"
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         flat = self.table.float()[self.codes.reshape(-1).long()]
@@ -191,8 +214,7 @@ def in_turns(parts: Sequence[Codes | Tensor]) -> Codes | Tensor:
 def _rows(codes: Codes, rows: Tensor) -> Codes | None:
     """The matrix of `rows`, int64, of `codes`; None where scales belong to several of them."""
     if isinstance(codes, IntCodes):
-        zeros = None if codes.zeros is None else codes.zeros[rows]
-        return replace(codes, codes=codes.codes[rows], scales=codes.scales[rows], zeros=zeros)
+        return codes.rows(rows)
     if isinstance(codes, FloatCodes) and codes.block[0] == 1:
         return replace(codes, values=codes.values[rows], scales=codes.scales[rows])
     if isinstance(codes, TableCodes) and codes.shape[1] % codes.block_size == 0:

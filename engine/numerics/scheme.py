@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import ConfigError
-from engine.numerics.codes import Codes, stack
+from engine.numerics.codes import Codes, grouped_title, stack
 from engine.numerics.experts import is_experts
 from engine.numerics.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
 
@@ -74,10 +74,6 @@ class Scheme(NamedTuple):
         if self.method == "nf4":
             return count // 2 + count // 64 * 4
         return count + 4 * outputs
-
-
-def grouped_title(bits: int, group_size: int) -> str:
-    return f"int{bits}, groups of {group_size}"
 
 
 PLAIN = Scheme()

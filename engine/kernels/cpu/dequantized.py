@@ -12,7 +12,6 @@ from engine.kernels.cpu.library import LANES, TYPES, Coded, Library
 from engine.kernels.weights import Weights
 from engine.numerics import rounding as e4m3
 from engine.numerics.codes import Codes, FloatCodes, IntCodes, TableCodes
-from engine.numerics.scheme import grouped_title
 
 _BLOCK = 512  # rows: dequantized.c
 _E4M3, _TABLE, _INT, _ZEROS = 0, 1, 2, 4
@@ -23,7 +22,6 @@ class _Panels(NamedTuple):
     16], or float32 [panels, groups] where the outputs of a panel share them; zero points int8
     [panels, groups, 16]."""
 
-    title: str
     group: int
     codes: Tensor
     scales: Tensor
@@ -49,28 +47,15 @@ class DequantizedWeights(Weights):
 
     def __init__(self, codes: Codes, dtype: torch.dtype, library: Library):
         assert fits(codes, dtype)
-        self.shape, self.dtype = codes.shape, dtype
         self._library = library
         self._panels = held = _in_panels(codes)
+        super().__init__(codes.shape, dtype, codes.title, held.codes, held.scales, held.zeros)
         self._arguments = Coded(
             *self.shape, held.group, held.kind, held.is_shared, TYPES[held.scales.dtype],
             *(None if t is None else t.data_ptr()
               for t in (held.codes, held.scales, held.table, held.zeros)),
         )  # fmt: skip
         self._arguments.prepare(self.shape[0], 4 * (self.shape[1] + LANES), _BLOCK)
-
-    @property
-    def title(self) -> str:
-        return self._panels.title
-
-    @property
-    def nbytes(self) -> int:
-        zeros = self._panels.zeros
-        return (
-            self._panels.codes.nbytes
-            + self._panels.scales.nbytes
-            + (0 if zeros is None else zeros.nbytes)
-        )
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         result = self._library.dequantized(self._arguments, x)
@@ -124,31 +109,27 @@ def fits(codes: Codes, dtype: torch.dtype) -> bool:
 
 def _in_panels(codes: Codes) -> _Panels:
     if isinstance(codes, TableCodes):
-        title = f"nf4, blocks of {codes.block_size}"
         scales = codes.scales.float().view(codes.shape[0], -1)
         table = codes.table.float().contiguous()
-        return _Panels(title, codes.block_size, _pairs(codes.codes), in_panels(scales), table)
+        return _Panels(codes.block_size, _pairs(codes.codes), in_panels(scales), table)
     if isinstance(codes, IntCodes):
         return _of_integers(codes)
     rows, columns = codes.block
-    in_blocks = columns < codes.shape[1]
-    title = f"fp8, blocks of {rows} x {columns}" if in_blocks else "fp8"
     packed = in_panels(codes.values.view(torch.uint8))
     scales = _of_panels(codes) if rows > 1 else in_panels(codes.scales.float())
-    return _Panels(title, min(columns, codes.shape[1]), packed, scales)
+    return _Panels(min(columns, codes.shape[1]), packed, scales)
 
 
 def _of_integers(codes: IntCodes) -> _Panels:
     """As distances from the middle, and so are their zero points."""
     middle, group = 1 << (codes.bits - 1), min(codes.group_size, codes.shape[1])
-    title = f"int{codes.bits}" if group == codes.shape[1] else grouped_title(codes.bits, group)
     scales = codes.scales if codes.scales.dtype in TYPES else codes.scales.float()
     zeros = None if codes.zeros is None else in_panels(_less_middle(codes.zeros, middle))
     if codes.bits == 4:
         table = torch.arange(-middle, middle, dtype=torch.float32)
-        return _Panels(title, group, _pairs(codes.codes), in_panels(scales), table, zeros)
+        return _Panels(group, _pairs(codes.codes), in_panels(scales), table, zeros)
     packed = in_panels(_less_middle(codes.codes, middle))
-    return _Panels(title, group, packed, in_panels(scales), zeros=zeros)
+    return _Panels(group, packed, in_panels(scales), zeros=zeros)
 
 
 def _pairs(places: Tensor) -> Tensor:

@@ -10,8 +10,6 @@ from torch import Tensor
 from engine.kernels.cpu.library import APART, LANES, TYPES, Library, Packed
 from engine.kernels.weights import Weights
 from engine.numerics.codes import IntCodes
-from engine.numerics.rounding import round_int8
-from engine.numerics.scheme import grouped_title
 
 _LARGEST_GROUP = {4: 4096, 8: 256}
 """Inputs whose products with activations of 16 bits an int32 can sum."""
@@ -30,23 +28,29 @@ class IntegerWeights(Weights):
     """
 
     def __init__(
-        self,
-        shape: tuple[int, int],
-        bits: int,
-        group: int,
-        packed: tuple[Tensor, Tensor, Tensor | None],
-        dtype: torch.dtype,
+        self, shape: tuple[int, int], chunks: Iterable[IntCodes], dtype: torch.dtype,
         library: Library,
-    ) -> None:
-        """packed: codes, scales and zero points in panels. A group of all inputs is symmetric int8
-        per output."""
-        self.shape, self.dtype = shape, dtype
-        self._library, self._bits, self._group = library, bits, group
-        self._codes, self._scales, self._zeros = packed
-        self._is_by_output = bits == 8 and group == shape[1] and self._zeros is None
-        parts = 1 if self._is_by_output else 2
+    ) -> None:  # fmt: skip
+        """chunks: of the matrix, one after the other, of whole panels but the last."""
+        scales, zeros, start = [], [], 0
+        for chunk in chunks:
+            if not start:
+                self._codes = _empty(*shape, chunk.bits)
+            by_output = chunk.is_int8_per_output
+            _pack_into(self._codes, start, chunk.codes, chunk.bits)
+            scales.append(in_panels(_readable(chunk.scales, by_output)))
+            if chunk.zeros is not None:
+                zeros.append(in_panels(chunk.zeros))
+            start += len(chunk.codes)
+        assert start == shape[0]
+        self._scales, self._zeros = torch.cat(scales), torch.cat(zeros) if zeros else None
+        super().__init__(shape, dtype, chunk.title, self._codes, self._scales, self._zeros)
+        group = shape[1] if by_output else chunk.group_size
+        self._library, self._bits, self._group = library, chunk.bits, group
+        self.rounds_activations = by_output  # to 8 bits, which is not lossless
+        parts = 1 if by_output else 2
         self._arguments = Packed(
-            *shape, group, bits, parts, TYPES[self._scales.dtype],
+            *shape, group, self._bits, parts, TYPES[self._scales.dtype],
             self._codes.data_ptr(), self._scales.data_ptr(),
             None if self._zeros is None else self._zeros.data_ptr(),
         )  # fmt: skip
@@ -55,50 +59,8 @@ class IntegerWeights(Weights):
     @classmethod
     def of(cls, codes: IntCodes, dtype: torch.dtype, library: Library) -> IntegerWeights:
         assert fits(codes, dtype)
-        count, width = codes.shape
-        by_output = codes.is_int8_per_output
-        packed = _empty(count, width, codes.bits)
-        for start in range(0, count, _AT_ONCE):
-            _pack_into(packed, start, codes.codes[start : start + _AT_ONCE], codes.bits)
-        scales = in_panels(_readable(codes.scales, by_output))
-        zeros = None if codes.zeros is None else in_panels(codes.zeros)
-        group = width if by_output else codes.group_size
-        return cls(codes.shape, codes.bits, group, (packed, scales, zeros), dtype, library)
-
-    @classmethod
-    def int8_rows(
-        cls,
-        shape: tuple[int, int],
-        chunks: Iterable[Tensor],
-        dtype: torch.dtype,
-        library: Library,
-    ) -> IntegerWeights:
-        """Plain rows [n, in] rounded to int8 per output chunk by chunk; all chunks but the last
-        are of a whole number of panels."""
-        packed = _empty(*shape, 8)
-        scales, start = torch.zeros(len(packed), 1, LANES), 0
-        for plain in chunks:
-            codes = round_int8(plain)
-            _pack_into(packed, start, codes.codes, 8)
-            found = in_panels(codes.scales.float())
-            scales[start // LANES : start // LANES + len(found)] = found
-            start += len(plain)
-        assert start == shape[0]
-        return cls(shape, 8, shape[1], (packed, scales, None), dtype, library)
-
-    @property
-    def title(self) -> str:
-        return "int8" if self._is_by_output else grouped_title(self._bits, self._group)
-
-    @property
-    def nbytes(self) -> int:
-        held = (self._codes, self._scales, self._zeros)
-        return sum(tensor.nbytes for tensor in held if tensor is not None)
-
-    @property
-    def rounds_activations(self) -> bool:
-        """Whether activations are rounded to 8 bits, which is not lossless."""
-        return self._is_by_output
+        parts = (slice(at, at + _AT_ONCE) for at in range(0, codes.shape[0], _AT_ONCE))
+        return cls(codes.shape, (codes.rows(part) for part in parts), dtype, library)
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         result = self._library.product(self._arguments, x)
