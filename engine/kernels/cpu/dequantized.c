@@ -20,27 +20,20 @@
 
 enum { E4M3 = 0, TABLE = 1, INT = 2, ZEROS = 4 }; /* ZEROS: beside TABLE or INT */
 
-typedef struct {
-    int64_t outputs, inputs, group;
-    int32_t kind;
-    int32_t shared; /* scales of a whole panel */
-    int32_t scale_type;
-    const uint8_t *codes;
-    const void *scales;
-    const float *table; /* of 16, for TABLE */
-    const int8_t *zeros;
-} codes;
-
 #define STEP(kind) ((kind) & TABLE ? 2 : 1) /* inputs of a byte */
 
 #define AHEAD 1024 /* bytes to fetch before they are needed */
 #define MOST 8     /* rows of a tile that reads codes; above, codes become numbers first */
 
 /* Of one panel and group. */
-INLINE floats group_scales(const codes *w, int64_t place, const int kind) {
+INLINE floats group_scales(const packed *w, int64_t place, const int kind) {
     floats found = w->shared ? splat_float(((const float *)w->scales)[place])
                              : load_scales(w->scales, place * LANES, w->scale_type);
     return kind == E4M3 ? scaled(found, splat_float(256)) : found; /* from_e4m3 */
+}
+
+INLINE floats group_zeros(const packed *w, int64_t place, const int kind) {
+    return kind & ZEROS ? from_int8((const int8_t *)w->zeros + place * LANES) : no_floats();
 }
 
 /* The numbers of the next inputs of a panel: two for TABLE, else one. */
@@ -60,7 +53,7 @@ INLINE void decode(const uint8_t *from, table values, floats zeros, floats *firs
 }
 
 /* R rows of x by S panels from `panel` on: out [R][S * 16]. */
-INLINE void tile(const codes *w, const float *x, int64_t stride, int64_t panel, float *out,
+INLINE void tile(const packed *w, const float *x, int64_t stride, int64_t panel, float *out,
                  const int R, const int S, const int kind) {
     const int64_t groups = w->inputs / w->group;
     const int64_t panel_bytes = w->inputs * LANES / STEP(kind);
@@ -70,9 +63,7 @@ INLINE void tile(const codes *w, const float *x, int64_t stride, int64_t panel, 
     UNROLLED(r, R) UNROLLED(s, S) total[r][s] = no_floats();
     for (int64_t g = 0; g < groups; g++) {
         floats sum[MOST][4], zeros[4];
-        UNROLLED(s, S)
-            zeros[s] = kind & ZEROS ? from_int8(w->zeros + ((panel + s) * groups + g) * LANES)
-                                    : no_floats();
+        UNROLLED(s, S) zeros[s] = group_zeros(w, (panel + s) * groups + g, kind);
         UNROLLED(r, R) UNROLLED(s, S) sum[r][s] = no_floats();
         for (int64_t k = 0; k < w->group; k += STEP(kind)) {
             floats first[4], second[4];
@@ -108,7 +99,7 @@ INLINE void tile(const codes *w, const float *x, int64_t stride, int64_t panel, 
                          left < (S) * LANES ? left : (S) * LANES, type);                    \
     } while (0)
 
-INLINE void rows_by_panels(const codes *w, const float *x, int64_t stride, int64_t row,
+INLINE void rows_by_panels(const packed *w, const float *x, int64_t stride, int64_t row,
                            int64_t end, int64_t panel, const int S, const int kind, void *y,
                            int type) {
     float found[MOST * 4 * LANES];
@@ -120,7 +111,7 @@ INLINE void rows_by_panels(const codes *w, const float *x, int64_t stride, int64
     for (; row < end; row++) TILE(1, S);
 }
 
-INLINE void few_rows(const codes *w, const float *x, int64_t stride, int64_t row, int64_t end,
+INLINE void few_rows(const packed *w, const float *x, int64_t stride, int64_t row, int64_t end,
                      int64_t panel, int64_t last, const int kind, void *y, int type) {
     float found[4 * LANES];
     if (end - row == 1) /* so many sums under way hide what an addition takes */
@@ -163,15 +154,13 @@ INLINE void add_chunk(const float *x, int64_t stride, const float *plain, int64_
 
 /* Numbers of `count` inputs from k on, which lie in group g, but for their scales, to
  * out [count][WIDTH]. */
-INLINE void decode_chunk(const codes *w, int64_t panel, int num, int64_t g, int64_t k,
+INLINE void decode_chunk(const packed *w, int64_t panel, int num, int64_t g, int64_t k,
                          int64_t count, float *out, const int kind) {
     const int64_t panel_bytes = w->inputs * LANES / STEP(kind), groups = w->inputs / w->group;
     const table values = kind & TABLE ? load_table(w->table) : no_floats();
     for (int s = 0; s < num; s++, out += LANES) {
         const uint8_t *from = w->codes + (panel + s) * panel_bytes + k / STEP(kind) * LANES;
-        const floats zeros = kind & ZEROS
-                                 ? from_int8(w->zeros + ((panel + s) * groups + g) * LANES)
-                                 : no_floats();
+        const floats zeros = group_zeros(w, (panel + s) * groups + g, kind);
         float *to = out;
         for (int64_t i = 0; i < count; i += STEP(kind), from += LANES, to += STEP(kind) * WIDTH) {
             floats first, second;
@@ -188,7 +177,7 @@ INLINE void decode_chunk(const codes *w, int64_t panel, int num, int64_t g, int6
     add_chunk(x + row * stride + k, stride, plain, count, sums + row * WIDTH, begins,       \
               totals + row * WIDTH, ends ? scales : 0, R)
 
-INLINE void many_rows(const codes *w, const float *x, int64_t stride, int64_t first_row,
+INLINE void many_rows(const packed *w, const float *x, int64_t stride, int64_t first_row,
                       int64_t rows, int64_t panel, int64_t last, const int kind, void *y,
                       int type) {
     const int64_t groups = w->inputs / w->group;
@@ -226,14 +215,14 @@ INLINE void many_rows(const codes *w, const float *x, int64_t stride, int64_t fi
 }
 
 /* Some rows of activations by panels up to `last`, as fast as so many can be. */
-INLINE void rows_of_kind(const codes *w, const float *x, int64_t stride, int64_t row, int64_t end,
+INLINE void rows_of_kind(const packed *w, const float *x, int64_t stride, int64_t row, int64_t end,
                          int64_t panel, int64_t last, const int kind, void *y, int type) {
     if (end - row > MOST) many_rows(w, x, stride, row, end - row, panel, last, kind, y, type);
     else few_rows(w, x, stride, row, end, panel, last, kind, y, type);
 }
 
 #define OF_KIND(KIND)                                                                       \
-    static void rows_##KIND(const codes *w, const float *x, int64_t stride, int64_t row,    \
+    static void rows_##KIND(const packed *w, const float *x, int64_t stride, int64_t row,    \
                             int64_t end, int64_t panel, int64_t last, void *y, int type) {  \
         rows_of_kind(w, x, stride, row, end, panel, last, KIND, y, type);                   \
     }
@@ -244,7 +233,7 @@ OF_KIND(TABLE_ZEROS)
 OF_KIND(INT)
 OF_KIND(INT_ZEROS)
 
-typedef void some_rows(const codes *, const float *, int64_t, int64_t, int64_t, int64_t, int64_t,
+typedef void some_rows(const packed *, const float *, int64_t, int64_t, int64_t, int64_t, int64_t,
                        void *, int);
 static some_rows *const of_kind[] = {
     [E4M3] = rows_E4M3, [TABLE] = rows_TABLE, [TABLE_ZEROS] = rows_TABLE_ZEROS,
@@ -256,7 +245,7 @@ static some_rows *const of_kind[] = {
 /* y [rows, outputs] = x [rows, inputs] @ w^T, both of number format `type`; scratch float32 [rows
  * or BLOCK, inputs + LANES]: rows a power of two apart would all lie in the same few lines of a
  * cache. */
-void native_dequantized_product(const codes *w, const void *x, void *y, int64_t rows, int32_t type,
+void native_dequantized_product(const packed *w, const void *x, void *y, int64_t rows, int32_t type,
                             float *scratch, int32_t threads) {
     const int64_t count = (w->outputs + LANES - 1) / LANES, stride = w->inputs + LANES;
 #pragma omp parallel num_threads(threads)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.cpu.integer import in_panels
-from engine.kernels.cpu.library import LANES, TYPES, Coded, Library
+from engine.kernels.cpu.library import LANES, TYPES, Library, Packed
 from engine.kernels.weights import Weights
 from engine.numerics import rounding as e4m3
 from engine.numerics.codes import Codes, FloatCodes, IntCodes, TableCodes
@@ -50,15 +50,18 @@ class DequantizedWeights(Weights):
         self._library = library
         self._panels = held = _in_panels(codes)
         super().__init__(codes.shape, dtype, codes.title, held.codes, held.scales, held.zeros)
-        self._arguments = Coded(
-            *self.shape, held.group, held.kind, held.is_shared, TYPES[held.scales.dtype],
-            *(None if t is None else t.data_ptr()
-              for t in (held.codes, held.scales, held.table, held.zeros)),
+        self._arguments = Packed(
+            *self.shape, held.group, kind=held.kind, shared=held.is_shared,
+            scale_type=TYPES[held.scales.dtype],
         )  # fmt: skip
-        self._arguments.prepare(self.shape[0], 4 * (self.shape[1] + LANES), _BLOCK)
+        for name in ("codes", "scales", "zeros", "table"):
+            if (tensor := getattr(held, name)) is not None:
+                setattr(self._arguments, name, tensor.data_ptr())
+        row_bytes = 4 * (self.shape[1] + LANES)
+        self._arguments.prepare(library.dequantized_product, row_bytes, _BLOCK)
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        result = self._library.dequantized(self._arguments, x)
+        result = self._library.product(self._arguments, x)
         return result if bias is None else result.add_(bias)
 
     def dense(self) -> Tensor:

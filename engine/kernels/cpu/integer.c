@@ -84,20 +84,10 @@ static void round_row(const activations *to, int64_t row, const void *x, int typ
     }
 }
 
-typedef struct {
-    int64_t outputs, inputs, group;
-    int32_t bits;       /* 4 or 8 */
-    int32_t parts;      /* of an activation: 1 or 2 */
-    int32_t scale_type; /* F32, BF16 or F16 */
-    const uint8_t *codes;
-    const void *scales;
-    const uint8_t *zeros; /* NULL: half of the range, 8 or 128 */
-} weights;
-
 #define AHEAD 1024 /* bytes to fetch before they are needed */
 
 /* R rows from `row` on by S panels from `panel` on: out [R][S * 16]. */
-INLINE void tile(const weights *w, const activations *x, int64_t row, int64_t panel, float *out,
+INLINE void tile(const packed *w, const activations *x, int64_t row, int64_t panel, float *out,
                  const int R, const int S, const int bits, const int parts) {
     const int64_t groups = w->inputs / w->group, per_vector = bits == 4 ? 8 : 4;
     const int64_t panel_bytes = w->inputs / per_vector * 64;
@@ -138,7 +128,8 @@ INLINE void tile(const weights *w, const activations *x, int64_t row, int64_t pa
         UNROLLED(s, S) {
             const int64_t place = ((panel + s) * groups + g) * LANES;
             const floats scales = load_scales(w->scales, place, w->scale_type);
-            const ints zeros = w->zeros ? widened(w->zeros + place) : splat(bits == 4 ? 8 : 128);
+            const ints zeros = w->zeros ? widened((const uint8_t *)w->zeros + place)
+                                        : splat(bits == 4 ? 8 : 128);
             UNROLLED(r, R) {
                 const int64_t at = (row + r) * groups + g;
                 ints sum = parts == 2 ? joined(upper[r][s], lower[r][s]) : upper[r][s];
@@ -151,7 +142,7 @@ INLINE void tile(const weights *w, const activations *x, int64_t row, int64_t pa
     UNROLLED(r, R) UNROLLED(s, S) store_floats(out + (r * S + s) * LANES, total[r][s]);
 }
 
-INLINE void keep(const weights *w, int64_t row, int64_t panel, const float *found, int R, int S,
+INLINE void keep(const packed *w, int64_t row, int64_t panel, const float *found, int R, int S,
                  void *y, int type) {
     const int64_t start = panel * LANES, left = w->outputs - start;
     for (int r = 0; r < R; r++)
@@ -166,7 +157,7 @@ INLINE void keep(const weights *w, int64_t row, int64_t panel, const float *foun
     } while (0)
 
 /* Rows from `row` to `end` by S panels, several rows at a time. */
-INLINE void rows_by_panels(const weights *w, const activations *x, int64_t row, int64_t end,
+INLINE void rows_by_panels(const packed *w, const activations *x, int64_t row, int64_t end,
                            int64_t panel, const int S, const int bits, const int parts, void *y,
                            int type) {
     float found[4 * 4 * LANES];
@@ -179,7 +170,7 @@ INLINE void rows_by_panels(const weights *w, const activations *x, int64_t row, 
 
 /* Panels from `panel` to `last`. A single row reads four panels at once, that enough sums are under
  * way to hide what an addition takes. */
-INLINE void panels(const weights *w, const activations *x, int64_t row, int64_t end, int64_t panel,
+INLINE void panels(const packed *w, const activations *x, int64_t row, int64_t end, int64_t panel,
                    int64_t last, const int bits, const int parts, void *y, int type) {
 #if WIDE_TILES
     if (end - row == 1) {
@@ -198,7 +189,7 @@ INLINE void panels(const weights *w, const activations *x, int64_t row, int64_t 
 #define ROWS_AT_ONCE 128 /* whose activations stay in a core's cache while panels pass by */
 
 /* y [rows, outputs] = x [rows, inputs] @ w^T, both of number format `type`. */
-void native_integer_product(const weights *w, const void *x, void *y, int64_t rows, int32_t type,
+void native_integer_product(const packed *w, const void *x, void *y, int64_t rows, int32_t type,
                     void *scratch, int32_t threads) {
     const int64_t groups = w->inputs / w->group;
     activations a = {.inputs = w->inputs, .group = w->group, .stride = w->inputs + APART};

@@ -50,11 +50,12 @@ class IntegerWeights(Weights):
         self.rounds_activations = by_output  # to 8 bits, which is not lossless
         parts = 1 if by_output else 2
         self._arguments = Packed(
-            *shape, group, self._bits, parts, TYPES[self._scales.dtype],
-            self._codes.data_ptr(), self._scales.data_ptr(),
-            None if self._zeros is None else self._zeros.data_ptr(),
+            *shape, group, self._bits, parts, scale_type=TYPES[self._scales.dtype],
+            codes=self._codes.data_ptr(), scales=self._scales.data_ptr(),
+            zeros=None if self._zeros is None else self._zeros.data_ptr(),
         )  # fmt: skip
-        self._arguments.prepare(shape[0], parts * (shape[1] + APART) + 8 * (shape[1] // group))
+        row_bytes = parts * (shape[1] + APART) + 8 * (shape[1] // group)
+        self._arguments.prepare(library.integer_product, row_bytes)
 
     @classmethod
     def of(cls, codes: IntCodes, dtype: torch.dtype, library: Library) -> IntegerWeights:

@@ -26,101 +26,69 @@ APART = 64  # integer.c
 _BLOCK = 256  # rows: plain.c
 
 
-class Arguments(ctypes.Structure):
-    """Weights as a C function reads them. The owner keeps the tensors that it points to alive.
-    Attributes that every product needs are read once: those of a structure are slow."""
-
-    def prepare(self, num_outputs: int, row_bytes: int, most_rows: int = sys.maxsize) -> None:
-        """`row_bytes` of scratch for each row of activations, or for `most_rows`."""
-        self.address = ctypes.addressof(self)
-        self.num_outputs, self.row_bytes, self.most_rows = num_outputs, row_bytes, most_rows
-
-
-class Packed(Arguments):
-    """`weights` of integer.c."""
+class Packed(ctypes.Structure):
+    """`packed` of numbers.h. The owner keeps the tensors that it points to alive."""
 
     _fields_ = (
-        ("outputs", ctypes.c_int64),
-        ("inputs", ctypes.c_int64),
-        ("group", ctypes.c_int64),
-        ("bits", ctypes.c_int32),
-        ("parts", ctypes.c_int32),
-        ("scale_type", ctypes.c_int32),
-        ("codes", ctypes.c_void_p),
-        ("scales", ctypes.c_void_p),
-        ("zeros", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("outputs", "inputs", "group")),
+        *((name, ctypes.c_int32) for name in ("bits", "parts", "kind", "shared", "scale_type")),
+        *((name, ctypes.c_void_p) for name in ("codes", "scales", "zeros", "table")),
     )
 
+    def prepare(
+        self, function: Callable[..., None], row_bytes: int, most_rows: int = sys.maxsize
+    ) -> None:
+        """`function` multiplies, with `row_bytes` of scratch for each row of activations, or for
+        `most_rows`. What every product needs is read once: a structure's fields are slow."""
+        self.function, self.row_bytes, self.most_rows = function, row_bytes, most_rows
+        self.address, self.num_outputs = ctypes.addressof(self), self.outputs
 
-class Coded(Arguments):
-    """`codes` of dequantized.c."""
 
-    _fields_ = (
-        ("outputs", ctypes.c_int64),
-        ("inputs", ctypes.c_int64),
-        ("group", ctypes.c_int64),
-        ("kind", ctypes.c_int32),
-        ("shared", ctypes.c_int32),
-        ("scale_type", ctypes.c_int32),
-        ("codes", ctypes.c_void_p),
-        ("scales", ctypes.c_void_p),
-        ("table", ctypes.c_void_p),
-        ("zeros", ctypes.c_void_p),
-    )
+_TYPES = {
+    "p": ctypes.c_void_p, "n": ctypes.c_int64, "i": ctypes.c_int32, "f": ctypes.c_float,
+}  # fmt: skip
+_FUNCTIONS = {
+    "integer_product": "pppnipi", "dequantized_product": "pppnipi",
+    "plain_product": "pnnnpppnipi", "rms_norm": "pppnnffii",
+    "rotate_heads": "pnnppnppnffpnnnii", "silu_and_mul": "ppnnii",
+    "attention": "pppnnnnffppiipni", "cache_write": "ppnpnnpnnii", "barrier": "pnnnn",
+}  # fmt: skip
+"""Each with the types of its arguments."""
 
 
 class Library:
-    """The C files, compiled. `rms_norm`, `rotate_heads` and `silu_and_mul` are called as
-    elementwise.c has them, `attention` and `cache_write` as attention.c, `barrier` as barrier.c."""
+    """The C files, compiled. Functions are called as their files have them."""
+
+    integer_product: Callable[..., None]
+    dequantized_product: Callable[..., None]
+    plain_product: Callable[..., None]
+    rms_norm: Callable[..., None]
+    rotate_heads: Callable[..., None]
+    silu_and_mul: Callable[..., None]
+    attention: Callable[..., None]
+    cache_write: Callable[..., None]
+    barrier: Callable[..., int]
 
     def __init__(self, path: Path, compiler: str) -> None:
         self.compiler = compiler
         loaded = ctypes.CDLL(str(path))  # calls leave the interpreter to other threads
         loaded.native_instructions.restype = ctypes.c_char_p
         self.instructions: str = loaded.native_instructions().decode()
-        address, number, kind = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        self._product, self._plain = loaded.native_integer_product, loaded.native_plain_product
-        self._dequantized = loaded.native_dequantized_product
-        for function in (self._product, self._dequantized):
-            function.argtypes = (address, address, address, number, kind, address, kind)
-        self._plain.argtypes = (
-            address, number, number, number, address, address, address, number, kind, address, kind
-        )  # fmt: skip
-        real = ctypes.c_float
-        self.rms_norm, self.rotate_heads = loaded.native_rms_norm, loaded.native_rotate_heads
-        self.silu_and_mul = loaded.native_silu_and_mul
-        self.rms_norm.argtypes = (
-            address, address, address, number, number, real, real, kind, kind
-        )  # fmt: skip
-        self.rotate_heads.argtypes = (
-            address, number, number, address, address, number, address, address, number, real, real,
-            address, number, number, number, kind, kind,
-        )  # fmt: skip
-        self.silu_and_mul.argtypes = (address, address, number, number, kind, kind)
-        self.attention, self.cache_write = loaded.native_attention, loaded.native_cache_write
-        self.attention.argtypes = (
-            address, address, address, number, number, number, number, real, real, address,
-            address, kind, kind, address, number, kind,
-        )  # fmt: skip
-        self.cache_write.argtypes = (
-            address, address, number, address, number, number, address, number, number, kind, kind,
-        )  # fmt: skip
-        for function in (
-            self._product, self._dequantized, self._plain, self.rms_norm, self.rotate_heads,
-            self.silu_and_mul, self.attention, self.cache_write,
-        ):  # fmt: skip
-            function.restype = None
-        self.barrier = loaded.native_barrier
-        self.barrier.argtypes = (address, number, number, number, number)
-        self.barrier.restype = kind
+        for name, arguments in _FUNCTIONS.items():
+            function = loaded[f"native_{name}"]
+            function.argtypes = [_TYPES[one] for one in arguments]
+            function.restype = ctypes.c_int32 if name == "barrier" else None
+            setattr(self, name, function)
 
     def product(self, weights: Packed, x: Tensor) -> Tensor:
         """x [T, inputs], contiguous, by packed weights: [T, outputs] in x's dtype."""
-        return self._called(self._product, weights, x)
-
-    def dequantized(self, codes: Coded, x: Tensor) -> Tensor:
-        """The same by codes of numbers."""
-        return self._called(self._dequantized, codes, x)
+        rows, dtype = x.shape[0], x.dtype
+        result = torch.empty(rows, weights.num_outputs, dtype=dtype)
+        weights.function(
+            weights.address, x.data_ptr(), result.data_ptr(), rows, TYPES[dtype],
+            scratch(min(rows, weights.most_rows) * weights.row_bytes), torch.get_num_threads(),
+        )  # fmt: skip
+        return result
 
     def plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x [T, inputs], contiguous, by weight [outputs, inputs], whose rows are, plus bias
@@ -128,19 +96,10 @@ class Library:
         (rows, inputs), outputs = x.shape, weight.shape[0]
         space = scratch(4 * min(rows, _BLOCK) * (inputs + APART))
         result = torch.empty(rows, outputs, dtype=x.dtype)
-        self._plain(
+        self.plain_product(
             weight.data_ptr(), outputs, inputs, weight.stride(0),
             None if bias is None else bias.data_ptr(), x.data_ptr(), result.data_ptr(), rows,
             TYPES[x.dtype], space, torch.get_num_threads(),
-        )  # fmt: skip
-        return result
-
-    def _called(self, function: Callable[..., None], weights: Packed | Coded, x: Tensor) -> Tensor:
-        rows, dtype = x.shape[0], x.dtype
-        result = torch.empty(rows, weights.num_outputs, dtype=dtype)
-        function(
-            weights.address, x.data_ptr(), result.data_ptr(), rows, TYPES[dtype],
-            scratch(min(rows, weights.most_rows) * weights.row_bytes), torch.get_num_threads(),
         )  # fmt: skip
         return result
 

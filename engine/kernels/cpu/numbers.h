@@ -3,6 +3,20 @@
 
 #include "vectors.h"
 
+/* Weights as integer.c and dequantized.c multiply them: panels of LANES outputs. */
+typedef struct {
+    int64_t outputs, inputs, group;
+    int32_t bits;       /* integer.c: 4 or 8 */
+    int32_t parts;      /* integer.c: of an activation, 1 or 2 */
+    int32_t kind;       /* dequantized.c: of the codes */
+    int32_t shared;     /* dequantized.c: scales of a whole panel */
+    int32_t scale_type; /* F32, BF16 or F16 */
+    const uint8_t *codes;
+    const void *scales;
+    const void *zeros;  /* uint8 for integer.c, else int8; NULL: half of the range, or none */
+    const float *table; /* of 16 */
+} packed;
+
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
