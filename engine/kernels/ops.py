@@ -6,14 +6,13 @@ compiled there; elsewhere torch's operations compute the same.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kernels.cpu import elementwise
 from engine.kernels.cpu.check import library
+from engine.kernels.cpu.elementwise import HeadNorms as HeadNorms
 from engine.kernels.triton.support import is_usable
 
 _everywhere = False  # tests: Triton's kernels take the CPU's tensors too, in the interpreter
@@ -23,9 +22,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tens
     """x [..., width] / sqrt(mean(x^2) + eps) * (offset + weight [width]), in float32 inside."""
     if x.is_cuda or _everywhere:
         if _has_kernels(x):
-            from engine.kernels.triton import fused as norm
+            from engine.kernels.triton import fused
 
-            return norm.rms_norm(x, weight, eps, offset)
+            return fused.rms_norm(x, weight, eps, offset)
         wide = weight.float() + offset if offset else weight
         return F.rms_norm(x.float() if offset else x, weight.shape, wide, eps).to(x.dtype)
     if elementwise.fits(x, weight) and (native := library()):
@@ -40,39 +39,22 @@ def add_rms_norm(
     """(RMSNorm of residual + x, residual + x): the end of one half of a decoder layer and the
     beginning of the next."""
     if (x.is_cuda or _everywhere) and _has_kernels(x):
-        from engine.kernels.triton import fused as norm
+        from engine.kernels.triton import fused
 
-        return norm.add_rms_norm(x, residual, weight, eps, offset)
+        return fused.add_rms_norm(x, residual, weight, eps, offset)
     total = residual + x
     return rms_norm(total, weight, eps, offset), total
-
-
-class HeadNorms(NamedTuple):
-    """RMSNorm of each head: weights [D] of the first `num_queries` heads and of the keys'."""
-
-    queries: Tensor
-    keys: Tensor
-    num_queries: int
-    eps: float
-    offset: float
 
 
 def rotate_heads(heads: Tensor, cos: Tensor, sin: Tensor, norms: HeadNorms | None = None) -> Tensor:
     """heads [T, H, D], queries beside keys, normed by `norms` and turned by cos, sin [T, R]."""
     if (heads.is_cuda or _everywhere) and _has_kernels(heads):
-        from engine.kernels.triton import fused as rotary
+        from engine.kernels.triton import fused
 
-        if norms is None:
-            return rotary.rotate_heads(heads, cos, sin)
-        queries, keys, count, eps, offset = norms
-        return rotary.rotate_heads(heads, cos, sin, (queries, keys), count, eps, offset)
+        return fused.rotate_heads(heads, cos, sin, norms)
     weights = () if norms is None else (norms.queries, norms.keys)
     if elementwise.heads_fit(heads, cos, sin, *weights) and (native := library()):
-        if norms is None:
-            return elementwise.rotate_heads(native, heads, cos, sin)
-        queries, keys, count, eps, offset = norms
-        pair = queries, keys
-        return elementwise.rotate_heads(native, heads, cos, sin, pair, count, eps, offset)
+        return elementwise.rotate_heads(native, heads, cos, sin, norms)
     if norms is not None:
         wide = elementwise.normed(heads, norms.eps)
         count = norms.num_queries
@@ -85,9 +67,9 @@ def rotate_heads(heads: Tensor, cos: Tensor, sin: Tensor, norms: HeadNorms | Non
 def silu_and_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up, of gate_up [..., 2 size], gate before up. May write into gate_up."""
     if (gate_up.is_cuda or _everywhere) and _has_kernels(gate_up):
-        from engine.kernels.triton import fused as activation
+        from engine.kernels.triton import fused
 
-        return activation.silu_and_mul(gate_up)
+        return fused.silu_and_mul(gate_up)
     if elementwise.fits(gate_up) and (native := library()):
         return elementwise.silu_and_mul(native, gate_up)
     gate, up = gate_up.chunk(2, dim=-1)

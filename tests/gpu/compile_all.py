@@ -211,13 +211,14 @@ def experts(quick: bool) -> None:
 
 def fused(quick: bool) -> None:
     """Norm, with and without the residual, rotary, gated activation."""
+    from engine.kernels.ops import HeadNorms
     from engine.kernels.triton.fused import add_rms_norm, rms_norm, rotate_heads, silu_and_mul
 
     for width in (128,) if quick else (64, 128, 256):
         heads = torch.zeros(3, 40, width, dtype=torch.bfloat16)
         turn, weight = torch.ones(3, width), torch.ones(width, dtype=torch.bfloat16)
         rotate_heads(heads, turn, turn)
-        rotate_heads(heads, turn, turn, (weight, weight), 32, 1e-6, 0.0)
+        rotate_heads(heads, turn, turn, HeadNorms(weight, weight, 32, 1e-6, 0.0))
     for width in (4096,) if quick else (1024, 4096, 5376):
         x = torch.zeros(4, width, dtype=torch.bfloat16)
         weight = torch.ones(width, dtype=torch.bfloat16)

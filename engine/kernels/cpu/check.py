@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from engine.kernels.cpu import elementwise
 from engine.kernels.cpu.attention import NativeCache, NativeStep
 from engine.kernels.cpu.build import UnavailableError, machine_problem
 from engine.kernels.cpu.dequantized import DequantizedWeights
+from engine.kernels.cpu.elementwise import HeadNorms
 from engine.kernels.cpu.integer import IntegerWeights
 from engine.kernels.cpu.library import FORMATS, Library, load
-from engine.kernels.paged_kv import PageTensors
+from engine.kernels.paged_kv import PLAIN, PageTensors
 from engine.kernels.weights import Weights
 from engine.numerics.codes import Codes, IntCodes
 from engine.numerics.rounding import round_fp8, round_nf4
@@ -70,98 +72,88 @@ def difference(library: Library) -> str:
     """What `library` computes wrongly; "" where all is right."""
     generator = torch.Generator().manual_seed(0)
     with torch.inference_mode():
-        exact = torch.randn(max(_ROWS), _INPUTS, generator=generator)
-        for title, codes, held in _cases(library, generator):
-            x = exact.to(held.dtype)
-            expected = x.float() @ codes.dequantize().t()
-            limit = _CLOSE * float(expected.abs().max())
-            whole = held.product(x, None)
-            if not float((whole.float() - expected).abs().max()) <= limit:
+        for title, multiply, x, expected in _products(library, generator):
+            whole = multiply(x)
+            if _is_off(whole, expected):
                 return f"{library.compiler}: wrong product with {title}"
             for rows in _ROWS:
-                if not torch.equal(held.product(x[:rows], None), whole[:rows]):
+                if not torch.equal(multiply(x[:rows]), whole[:rows]):
                     return f"{library.compiler}: results depend on the number of rows"
-        return (
-            _plain_difference(library, generator)
-            or _elementwise_difference(library, generator)
-            or _attention_difference(library, generator)
-        )
+        for found, expected in _small_operations(library, generator):
+            if _is_off(found, expected):
+                return f"{library.compiler}: wrong norm, rotary embedding or activation"
+        for found, expected in _attention(library, generator):
+            if _is_off(found, expected, _CLOSE_IN_8_BITS):
+                return f"{library.compiler}: wrong attention"
+    return ""
 
 
-def _plain_difference(library: Library, generator: torch.Generator) -> str:
-    """The same of plain weights."""
+def _is_off(found: Tensor, expected: Tensor, close: float = _CLOSE) -> bool:
+    limit = close * float(expected.abs().max())
+    return not float((found.float() - expected).abs().max()) <= limit  # also where it is NaN
+
+
+def _products(
+    library: Library, generator: torch.Generator
+) -> Iterator[tuple[str, Callable[[Tensor], Tensor], Tensor, Tensor]]:
+    """With weights of every kind: what they are called, the product, x and what it should be."""
+    exact = torch.randn(max(_ROWS), _INPUTS, generator=generator)
+    for title, codes, held in _weights(library, generator):
+        x = exact.to(held.dtype)
+        yield title, partial(held.product, bias=None), x, x.float() @ codes.dequantize().t()
     for dtype in FORMATS:
         x, weight, bias = (
             torch.randn(shape, generator=generator).to(dtype)
             for shape in ((max(_ROWS), _WIDTH), (_OUTPUTS, _WIDTH), (_OUTPUTS,))
         )
         expected = x.float() @ weight.float().t() + bias.float()
-        whole = library.plain(x, weight, bias)
-        limit = _CLOSE * float(expected.abs().max())
-        if not float((whole.float() - expected).abs().max()) <= limit:
-            return f"{library.compiler}: wrong product with plain weights"
-        for rows in _ROWS:
-            if not torch.equal(library.plain(x[:rows], weight, bias), whole[:rows]):
-                return f"{library.compiler}: results depend on the number of rows"
-    return ""
+        yield "plain weights", partial(library.plain, weight=weight, bias=bias), x, expected
 
 
-def _elementwise_difference(library: Library, generator: torch.Generator) -> str:
-    """The same of what is computed between products."""
+def _small_operations(
+    library: Library, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
     for dtype in FORMATS:
         x = torch.randn(5, 3, 96, generator=generator).to(dtype)
         weight, other = (torch.rand(96, generator=generator).to(dtype) for _ in range(2))
         cos, sin = torch.randn(2, 5, 64, generator=generator).to(dtype)
         cos[:, 32:], sin[:, 32:] = cos[:, :32], sin[:, :32]
         normed = elementwise.normed(x, 1e-6)
+        yield elementwise.rms_norm(library, x, weight, 1e-6, 1.0), normed * (1 + weight.float())
         gate, up = x.float().chunk(2, dim=-1)
+        yield elementwise.silu_and_mul(library, x), F.silu(gate) * up
+        norms = HeadNorms(weight, other, 2, 1e-6, 0.0)
         wide = torch.cat((normed[:, :2] * weight.float(), normed[:, 2:] * other.float()), dim=1)
         turned = elementwise.rotate(wide, cos.float().unsqueeze(1), sin.float().unsqueeze(1))
-        pairs = (
-            (elementwise.rms_norm(library, x, weight, 1e-6, 1.0), normed * (1 + weight.float())),
-            (elementwise.silu_and_mul(library, x), F.silu(gate) * up),
-            (elementwise.rotate_heads(library, x, cos, sin, (weight, other), 2, 1e-6), turned),
-        )
-        for found, expected in pairs:
-            limit = _CLOSE * float(expected.abs().max())
-            if not float((found.float() - expected).abs().max()) <= limit:
-                return f"{library.compiler}: wrong norm, rotary embedding or activation"
-    return ""
+        yield elementwise.rotate_heads(library, x, cos, sin, norms), turned
 
 
-def _attention_difference(library: Library, generator: torch.Generator) -> str:
-    """The same of attention, in a sequence of several parts, and of what is written for it."""
+def _attention(library: Library, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """In a sequence of several parts, with what is written for it."""
     length, tokens, size, heads, width = 530, 3, 16, 2, 32
     table = list(range(-(-length // size)))[::-1]
     places = [table[n // size] * size + n % size for n in range(length)]
     shape = (len(table), heads, size, width)
     step = NativeStep([0], [tokens], [length], [table])
-    for form in ("plain", "int8", "fp8"):
-        dtype = torch.bfloat16 if form == "plain" else torch.int8
-        keys, values = (PageTensors(torch.zeros(shape, dtype=dtype), form) for _ in "kv")
-        if form != "plain":
-            keys, values = (
-                pages._replace(scales=torch.zeros(shape[:3], dtype=torch.bfloat16))
-                for pages in (keys, values)
-            )
+    seen = torch.ones(tokens, length, dtype=torch.bool).tril(length - tokens)
+    for form in (PLAIN, "int8", "fp8"):
+        dtype = torch.bfloat16 if form == PLAIN else torch.int8
+        keys, values = (
+            PageTensors(torch.zeros(shape, dtype=dtype), form, None if form == PLAIN else scales)
+            for scales in torch.zeros(2, *shape[:3], dtype=torch.bfloat16)
+        )
         cache = NativeCache(library, keys, values)
         k, v = torch.randn(2, length, heads, width, generator=generator).bfloat16()
         q = torch.randn(tokens, 2 * heads, width, generator=generator).bfloat16()
         cache.write(torch.tensor(places), k, v)
         found = torch.empty_like(q)
         cache.attend(step, q, found, 0.2)
-        seen = torch.ones(tokens, length, dtype=torch.bool).tril(length - tokens)
         q, k, v = (x.float().transpose(0, 1) for x in (q, k, v))
         k, v = k.repeat_interleave(2, 0), v.repeat_interleave(2, 0)
-        expected = F.scaled_dot_product_attention(q, k, v, seen, scale=0.2).transpose(0, 1)
-        limit = _CLOSE_IN_8_BITS * float(expected.abs().max())
-        if not float((found.float() - expected).abs().max()) <= limit:
-            return f"{library.compiler}: wrong attention"
-    return ""
+        yield found, F.scaled_dot_product_attention(q, k, v, seen, scale=0.2).transpose(0, 1)
 
 
-def _cases(library: Library, generator: torch.Generator) -> Iterator[tuple[str, Codes, Weights]]:
-    """Of every kind: what it is called, and how it is held."""
+def _weights(library: Library, generator: torch.Generator) -> Iterator[tuple[str, Codes, Weights]]:
     for bits, group in ((4, 32), (8, 64), (8, _INPUTS)):
         codes = _random(bits, group, generator)
         yield f"{bits} bits", codes, IntegerWeights.of(codes, torch.bfloat16, library)
@@ -176,12 +168,10 @@ def _cases(library: Library, generator: torch.Generator) -> Iterator[tuple[str, 
 
 def _random(bits: int, group: int, generator: torch.Generator) -> IntCodes:
     """Symmetric where all inputs are one group."""
-    codes = torch.randint(
-        0, 1 << bits, (_OUTPUTS, _INPUTS), generator=generator, dtype=torch.uint8
+    shape, in_groups = (_OUTPUTS, _INPUTS), (_OUTPUTS, _INPUTS // group)
+    codes, zeros = (
+        torch.randint(0, 1 << bits, size, generator=generator, dtype=torch.uint8)
+        for size in (shape, in_groups)
     )
-    shape = (_OUTPUTS, _INPUTS // group)
-    scales = torch.rand(shape, generator=generator) + 0.5
-    if group == _INPUTS:
-        return IntCodes(bits, codes, scales, None, group)
-    zeros = torch.randint(0, 1 << bits, shape, generator=generator, dtype=torch.uint8)
-    return IntCodes(bits, codes, scales, zeros, group)
+    scales = torch.rand(in_groups, generator=generator) + 0.5
+    return IntCodes(bits, codes, scales, None if group == _INPUTS else zeros, group)

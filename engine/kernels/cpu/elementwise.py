@@ -4,6 +4,7 @@ torch."""
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +12,16 @@ from torch import Tensor
 from engine.kernels.cpu.library import FORMATS, TYPES, Library
 
 _WIDEST = 512  # head: elementwise.c
+
+
+class HeadNorms(NamedTuple):
+    """RMSNorm of each head: weights [D] of the first `num_queries` heads and of the keys'."""
+
+    queries: Tensor
+    keys: Tensor
+    num_queries: int
+    eps: float
+    offset: float
 
 
 def fits(x: Tensor, *others: Tensor) -> bool:
@@ -36,23 +47,17 @@ def rms_norm(native: Library, x: Tensor, weight: Tensor, eps: float, offset: flo
 
 
 def rotate_heads(
-    native: Library,
-    heads: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    weights: tuple[Tensor, Tensor] | None = None,
-    num_queries: int = 0,
-    eps: float = 0.0,
-    offset: float = 0.0,
+    native: Library, heads: Tensor, cos: Tensor, sin: Tensor, norms: HeadNorms | None
 ) -> Tensor:
-    """weights: those of the norms, of the first `num_queries` heads and of the others."""
     tokens, count, width = heads.shape
-    queries, keys = (None, None) if weights is None else (w.data_ptr() for w in weights)
+    normed = (None, None, 0, 0.0, 0.0)
+    if norms is not None:
+        normed = norms.queries.data_ptr(), norms.keys.data_ptr(), *norms[2:]
     result = heads.new_empty((tokens, count, width))
     native.rotate_heads(
         heads.data_ptr(), heads.stride(0), heads.stride(1), cos.data_ptr(), sin.data_ptr(),
-        cos.shape[1], queries, keys, num_queries, eps, offset, result.data_ptr(), tokens, count,
-        width, TYPES[heads.dtype], torch.get_num_threads(),
+        cos.shape[1], *normed, result.data_ptr(), tokens, count, width, TYPES[heads.dtype],
+        torch.get_num_threads(),
     )  # fmt: skip
     return result
 

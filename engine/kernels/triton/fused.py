@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.cpu.elementwise import HeadNorms
 from engine.kernels.triton.support import next_power_of_2
 
 _BLOCK = 1024
@@ -160,24 +161,17 @@ def rotary_kernel(
 
 
 def rotate_heads(
-    heads: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    norms: tuple[Tensor, Tensor] | None = None,
-    num_queries: int = 0,
-    eps: float = 0.0,
-    offset: float = 0.0,
+    heads: Tensor, cos: Tensor, sin: Tensor, norms: HeadNorms | None = None
 ) -> Tensor:
-    """heads [T, H, D], queries before keys, turned by cos and sin [T, R], R at most D, whose halves
-    are equal. `norms`: weights [D] for the first num_queries heads and for the others, with which
-    they are normed first (RMSNorm). The result is contiguous."""
+    """heads [T, H, D], queries before keys, normed by `norms` and turned by cos and sin [T, R], R
+    at most D, whose halves are equal. The result is contiguous."""
     num_tokens, num_heads, width = heads.shape
     if heads.stride(-1) != 1 or heads.stride(1) != width:
         heads = heads.contiguous()
     cos, sin = cos.contiguous(), sin.contiguous()
     half = cos.shape[-1] // 2
     out = heads.new_empty(heads.shape)
-    of_queries, of_keys = norms or (heads, heads)
+    of_queries, of_keys, num_queries, eps, offset = norms or (heads, heads, 0, 0.0, 0.0)
     if num_tokens:
         rotary_kernel[(num_tokens, triton.cdiv(num_heads, _HEADS))](
             heads, cos, sin, of_queries, of_keys, out,
