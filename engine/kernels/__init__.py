@@ -1,7 +1,7 @@
 """Kernels: every hot operation, its implementations, and the choice among them.
 
     registry.py      chooses by device, format and row count; measure.py times the candidates
-    linear.py        linear layers and plain weights; dense.py and blocked.py: their products
+    linear.py        linear layers and plain weights; dense.py: their products
     weights.py       the interface of weights in other forms
     quantized.py     from codes to the fastest form for a device
     tiled.py         any codes by torch, tile by tile: the fallback on every device

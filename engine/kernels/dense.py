@@ -6,11 +6,20 @@ torch        torch's own
 transposed   the product the other way round, W @ x^T
 upcast       16-bit weights, converted tile by tile and multiplied in float32
 native       16-bit weights by compiled code (`plain.c`)
+
+Weights in blocks: oneDNN reads a weight in small blocks, once and straight on, where a plain one is
+row after row. On an Intel CPU with AVX-512 BF16, 3072 x 1024 in bfloat16, one row takes 0.30 ms in
+place of 0.47 (reading alone 0.24), eight rows 0.51 in place of 0.75. The plain weight is given up,
+so memory stays the same.
+
+onednn       with weights in blocks
+unblocked    the same made plain again first, which pays for many rows
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -88,3 +97,58 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "upcast_wide": upcast_wide,
     "native": native,
 }
+
+
+MULTIPLE = 64
+"""oneDNN fills dimensions up to its block sizes; multiples of this need no filling."""
+
+
+def fits_in_blocks(weight: Tensor) -> bool:
+    """Whether `weight` [out, in] takes no more memory in blocks."""
+    return weight.dim() == 2 and not any(size % MULTIPLE for size in weight.shape)
+
+
+def block(weight: Tensor) -> Tensor:
+    """`weight` [out, in] in blocks: an opaque tensor, of use to `onednn` and `unblock` alone."""
+    blocked: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+    return blocked
+
+
+def unblock(blocked: Tensor) -> Tensor:
+    """The plain weight [out, in], bit by bit."""
+    return blocked.to_dense()
+
+
+def onednn(x: Tensor, blocked: Tensor, bias: Tensor | None) -> Tensor:
+    """x [..., in] @ weight [out, in]^T + bias [out]."""
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, blocked, bias, "none", [], "")
+    return result
+
+
+def unblocked(x: Tensor, blocked: Tensor, bias: Tensor | None) -> Tensor:
+    return upcast_wide(x, unblock(blocked), bias)
+
+
+BLOCKED: dict[str, Implementation] = {"onednn": onednn, "unblocked": unblocked}
+"""For weights in blocks."""
+
+
+@cache
+def supports_blocks(dtype: torch.dtype) -> bool:
+    """Whether torch has these operations for `dtype` on this CPU and they compute what they should.
+
+    They are not part of torch's public interface (its compiler uses them), so they are tried.
+    """
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(2 * MULTIPLE, MULTIPLE, generator=generator).to(dtype)
+    x = torch.randn(3, MULTIPLE, generator=generator).to(dtype)
+    try:
+        blocked = block(weight)
+        found = onednn(x, blocked, None)
+        if not torch.equal(unblock(blocked), weight):
+            return False
+    except (AttributeError, RuntimeError):  # torch lacks them, or has them not for `dtype`
+        return False
+    expected = F.linear(x.float(), weight.float())
+    tolerance = 1e-4 if dtype is torch.float32 else 0.02
+    return torch.allclose(found.float(), expected, rtol=tolerance, atol=tolerance * 8)

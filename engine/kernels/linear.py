@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.kernels import blocked
-from engine.kernels.dense import IMPLEMENTATIONS
+from engine.kernels.dense import BLOCKED, IMPLEMENTATIONS, block, unblock
 from engine.kernels.measure import dtype_name
 from engine.kernels.registry import choose_blocked, choose_linear
 from engine.kernels.weights import Weights
@@ -49,18 +48,18 @@ class PlainWeights(Weights):
 
 
 class BlockedWeights(Weights):
-    """In the order in which oneDNN's products read it (`engine.kernels.blocked`)."""
+    """In the order in which oneDNN's products read it (`engine.kernels.dense`)."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__(weight.shape, weight.dtype, dtype_name(weight.dtype), weight)
-        self._blocked = blocked.block(weight)
+        self._blocked = block(weight)
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         name = choose_blocked(self.dtype, len(x))
-        return blocked.IMPLEMENTATIONS[name](x, self._blocked, bias)
+        return BLOCKED[name](x, self._blocked, bias)
 
     def dense(self) -> Tensor:
-        return blocked.unblock(self._blocked)
+        return unblock(self._blocked)
 
 
 class Linear(nn.Module):
@@ -111,7 +110,7 @@ class Linear(nn.Module):
         self._parameters.pop("weight", None)
 
     def block_weight(self) -> None:
-        """Replace the plain weight by one in blocks (`engine.kernels.blocked`)."""
+        """Replace the plain weight by one in blocks (`engine.kernels.dense`)."""
         if self.packed is None:
             self.pack(BlockedWeights(self.weight))
 

@@ -12,7 +12,7 @@ from functools import cache, partial
 import torch
 
 from engine.hardware.devices import gpus, why_not
-from engine.kernels import blocked, dense, packed, per_channel
+from engine.kernels import dense, packed, per_channel
 from engine.kernels.cpu.check import find
 from engine.kernels.measure import (
     Choice,
@@ -61,7 +61,7 @@ def choose_linear(dtype: torch.dtype, device: str, rows: int) -> str:
 
 
 def choose_blocked(dtype: torch.dtype, rows: int) -> str:
-    """Name of the implementation for weights in blocks (`engine.kernels.blocked`)."""
+    """Name of the implementation for weights in blocks (`engine.kernels.dense`)."""
     if rows < _MANY_ROWS_OF_BLOCKS[0]:  # asked a hundred times in every step that decodes
         return "onednn"
     return _chosen(blocked_choices(dtype) or _BLOCKED, rows)
@@ -192,7 +192,7 @@ def _blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     """Blocks are for a few rows, where every weight is read for little arithmetic; they have to
     pay clearly, for arranging them takes time when a model is loaded. Measured on all threads: one
     alone cannot read memory as fast as they all can, and hides what blocks gain."""
-    if not blocked.is_supported(dtype):
+    if not dense.supports_blocks(dtype):
         return ()
     if _chosen(_linear_choices(dtype), 1) == "native":  # reads plain weights as fast
         return ()
@@ -235,14 +235,14 @@ def linear_ms(
     """Milliseconds of one product of `rows` rows by each candidate."""
     weights = [torch.ones(_WIDTH, _WIDTH, dtype=dtype) for _ in range(_NUM_MATRICES)]
     in_blocks = []
-    if any(name in blocked.IMPLEMENTATIONS for name in candidates):
-        in_blocks = [blocked.block(weight) for weight in weights]
+    if any(name in dense.BLOCKED for name in candidates):
+        in_blocks = [dense.block(weight) for weight in weights]
     x = torch.ones(rows, _WIDTH, dtype=dtype)
 
     def call(name: str, turn: int) -> object:
         index = turn % _NUM_MATRICES
-        if name in blocked.IMPLEMENTATIONS:
-            return blocked.IMPLEMENTATIONS[name](x, in_blocks[index], None)
+        if name in dense.BLOCKED:
+            return dense.BLOCKED[name](x, in_blocks[index], None)
         return dense.IMPLEMENTATIONS[name](x, weights[index], None)
 
     turns = min(max(_ROWS_TO_MEASURE // rows, _FEWEST_TURNS), _MOST_TURNS)

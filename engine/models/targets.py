@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from engine.errors import CheckpointError, LoadCancelled
 from engine.hardware.device_map import DeviceMap
 from engine.hardware.devices import make_current
-from engine.kernels import blocked
 from engine.kernels.cpu.check import library
 from engine.kernels.cpu.integer import IntegerWeights
+from engine.kernels.dense import fits_in_blocks
 from engine.kernels.embedding import Int8Rows, QuantizedEmbedding, is_plain_embedding
 from engine.kernels.linear import Linear
 from engine.kernels.per_channel import Int8PerChannel
@@ -224,7 +224,7 @@ def block_weights(
         and m.weight.dtype is dtype
         and m.weight.device.type == "cpu"
         and uses[m.weight.data_ptr()] == 1
-        and blocked.fits(m.weight)
+        and fits_in_blocks(m.weight)
     ]
     total, done = sum(m.weight.nbytes for m in chosen), 0
     for module in chosen:

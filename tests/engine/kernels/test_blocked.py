@@ -8,15 +8,15 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kernels import blocked
+from engine.kernels import dense
 from engine.kernels import registry as select
-from engine.kernels.blocked import IMPLEMENTATIONS as BLOCKED_IMPLEMENTATIONS
+from engine.kernels.dense import BLOCKED
 from engine.kernels.linear import Linear
 from engine.kernels.measure import Choice
 from engine.kernels.registry import blocked_choices, choose_blocked
 
 # float32 everywhere; 16-bit formats where this CPU has instructions for them
-DTYPES = [d for d in (torch.float32, torch.bfloat16, torch.float16) if blocked.is_supported(d)]
+DTYPES = [d for d in (torch.float32, torch.bfloat16, torch.float16) if dense.supports_blocks(d)]
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
@@ -35,7 +35,7 @@ def filled(in_features: int, out_features: int, bias: bool, dtype: torch.dtype) 
     out_features=st.sampled_from([64, 320]),
     has_bias=st.booleans(),
     dtype=st.sampled_from(DTYPES),
-    name=st.sampled_from(sorted(BLOCKED_IMPLEMENTATIONS)),
+    name=st.sampled_from(sorted(BLOCKED)),
 )
 def test_the_product_is_that_of_the_plain_weight(
     rows: int, in_features: int, out_features: int, has_bias: bool, dtype: torch.dtype, name: str
@@ -44,8 +44,8 @@ def test_the_product_is_that_of_the_plain_weight(
     x = torch.randn(rows, in_features).to(dtype)
     bias = None if layer.bias is None else layer.bias.float()
     expected = F.linear(x.float(), layer.weight.float(), bias)
-    weight = blocked.block(layer.weight)
-    found = BLOCKED_IMPLEMENTATIONS[name](x, weight, layer.bias)
+    weight = dense.block(layer.weight)
+    found = BLOCKED[name](x, weight, layer.bias)
     assert found.dtype == dtype and found.is_contiguous()
     torch.testing.assert_close(
         found.float(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype]
@@ -72,12 +72,12 @@ def test_a_linear_gives_up_its_plain_weight_and_still_shows_it(dtype: torch.dtyp
 
 @pytest.mark.parametrize("shape", [(64, 65), (100, 64), (64,), (2, 64, 64)])
 def test_what_would_take_more_memory_in_blocks_stays_plain(shape: tuple[int, ...]) -> None:
-    assert not blocked.fits(torch.empty(shape))
-    assert blocked.fits(torch.empty(64, 128))
+    assert not dense.fits_in_blocks(torch.empty(shape))
+    assert dense.fits_in_blocks(torch.empty(64, 128))
 
 
 def test_a_format_that_onednn_lacks_is_not_supported() -> None:
-    assert not blocked.is_supported(torch.float64)
+    assert not dense.supports_blocks(torch.float64)
     assert blocked_choices(torch.float64) == ()
 
 
@@ -94,7 +94,7 @@ def test_blocks_have_to_pay_and_to_slow_nothing_down(
         return {key: times[key] for key in candidates}
 
     plain = (Choice("linear", "bfloat16", 1, "torch", ""),)
-    monkeypatch.setattr(blocked, "is_supported", lambda dtype: True)
+    monkeypatch.setattr(dense, "supports_blocks", lambda dtype: True)
     monkeypatch.setattr(select, "linear_ms", measured)
     monkeypatch.setattr(select, "_linear_choices", lambda dtype: plain)
     select._blocked_choices.cache_clear()

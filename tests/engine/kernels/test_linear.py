@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.kernels import registry, tiled
-from engine.kernels.blocked import IMPLEMENTATIONS as BLOCKED_IMPLEMENTATIONS
-from engine.kernels.dense import IMPLEMENTATIONS
+from engine.kernels.dense import BLOCKED, IMPLEMENTATIONS
 from engine.kernels.linear import Linear, linear
 from engine.kernels.measure import Choice
 from engine.kernels.registry import ROW_BUCKETS, choices, choose_linear
@@ -105,7 +104,7 @@ def test_float32_equals_torch_s_own_whatever_was_chosen(rows: int) -> None:
 def test_choices_say_what_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     table = choices()
     assert {c.dtype for c in table} == {"float32", "bfloat16", "float16", "any"}
-    known = {*IMPLEMENTATIONS, *BLOCKED_IMPLEMENTATIONS, "tiled"}
+    known = {*IMPLEMENTATIONS, *BLOCKED, "tiled"}
     assert all(c.implementation in known and c.reason for c in table)
     assert choices() == table  # measured once
 
