@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.kernels.paged_kv import AttentionOptions, PageTensors
 from engine.kernels.triton.attention_kernels import attend_pages
-from engine.kernels.triton.attention_parts import join_splits
+from engine.kernels.triton.attention_parts import Constants, join_splits
 from engine.kernels.triton.support import (
     Device,
     device_of,
@@ -275,9 +275,19 @@ def paged_attention(
     apart = _aligned(rows)
     tops, totals = workspace[:rows], workspace[apart : apart + rows]
     sums = workspace[2 * apart : 2 * apart + value_dim * rows]
-    value_width = padded(value_dim)
-    requests = next_power_of_2(tables.capacity)
-    has_window, has_sinks = options.window is not None, options.sinks is not None
+    constants = Constants(
+        has_window=options.window is not None, has_softcap=bool(options.softcap),
+        has_sinks=options.sinks is not None,
+        key_form=_form(keys, q.device), value_form=_form(values, q.device),
+        key_dtype=_product_dtype(q.dtype), value_dtype=_value_dtype(values, q.dtype),
+        precision="ieee" if q.dtype is torch.float32 else "tf32",
+        num_kv_heads=num_kv_heads, group=group, block_size=block_size,
+        wide=max(keys.elements.numel(), values.elements.numel()) >= 2**31,
+        key_dim=key_dim, value_dim=value_dim,
+        key_width=padded(key_dim), value_width=padded(value_dim),
+        few_tokens=FEW_TOKENS, split=SPLIT, max_splits=MAX_SPLITS,
+        requests=1 if launch.one_block and launch.one_token else next_power_of_2(tables.capacity),
+    )  # fmt: skip
     attend_pages[(launch.items, num_kv_heads)](
         q, out, sums, tops, totals,
         keys.elements, values.elements, keys.scales, values.scales, options.sinks,
@@ -285,30 +295,16 @@ def paged_attention(
         q.stride(0), q.stride(1), launch.num_requests, launch.lanes, launch.num_splits,
         options.scaling * (1.0 if options.softcap else _LOG2_E),
         float(options.softcap or 0.0), options.window or 0,
-        HAS_FEW=launch.few_tokens > 0, HAS_MANY=launch.has_many, ONE_BLOCK=launch.one_block,
-        JOINED=joined, HAS_WINDOW=has_window, HAS_SOFTCAP=bool(options.softcap),
-        HAS_SINKS=has_sinks,
-        KEY_FORM=_form(keys, q.device), VALUE_FORM=_form(values, q.device),
-        KEY_DTYPE=_product_dtype(q.dtype), VALUE_DTYPE=_value_dtype(values, q.dtype),
-        PRECISION="ieee" if q.dtype is torch.float32 else "tf32",
-        NUM_KV_HEADS=num_kv_heads, GROUP=group, BLOCK_SIZE=block_size,
-        WIDE=max(keys.elements.numel(), values.elements.numel()) >= 2**31,
-        KEY_DIM=key_dim, VALUE_DIM=value_dim,
-        KEY_WIDTH=padded(key_dim), VALUE_WIDTH=value_width,
-        FEW_TOKENS=FEW_TOKENS, SPLIT=SPLIT, MAX_SPLITS=MAX_SPLITS,
-        BLOCK_M=tiles.rows, BLOCK_M_FEW=tiles.few_rows, BLOCK_N=tiles.keys,
-        BLOCK_N_FEW=tiles.few_keys, REQUESTS=1 if launch.one_block else requests,
+        constants, HAS_FEW=launch.few_tokens > 0, HAS_MANY=launch.has_many,
+        ONE_BLOCK=launch.one_block, JOINED=joined, BLOCK_M=tiles.rows,
+        BLOCK_M_FEW=tiles.few_rows, BLOCK_N=tiles.keys, BLOCK_N_FEW=tiles.few_keys,
         num_warps=tiles.warps, num_stages=tiles.stages if launch.has_many else tiles.few_stages,
     )  # fmt: skip
     if joined:
         join_splits[(launch.few_tokens, num_kv_heads)](
             out, sums, tops, totals, options.sinks, tables.query_start_loc, tables.seq_lens,
             launch.num_requests, launch.num_splits, options.window or 0,
-            ONE_TOKEN=launch.one_token, HAS_WINDOW=has_window, HAS_SINKS=has_sinks,
-            NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_WIDTH=next_power_of_2(group),
-            VALUE_DIM=value_dim, VALUE_WIDTH=value_width,
-            FEW_TOKENS=FEW_TOKENS, SPLIT=SPLIT, MAX_SPLITS=MAX_SPLITS,
-            REQUESTS=1 if launch.one_token else requests, num_warps=4,
+            constants, ONE_TOKEN=launch.one_token, GROUP_WIDTH=next_power_of_2(group), num_warps=4,
         )  # fmt: skip
     return out
 

@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 NOTHING = tl.constexpr(float("-inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What the kernels are compiled for. Forms and dtypes: see `decoded`; dims of heads, and the
+    widths of their tiles; wide: the cache has 2^31 elements or more."""
+
+    has_window: bool
+    has_softcap: bool
+    has_sinks: bool
+    key_form: str
+    value_form: str
+    key_dtype: tl.dtype
+    value_dtype: tl.dtype
+    precision: str
+    num_kv_heads: int
+    group: int
+    block_size: int
+    wide: bool
+    key_dim: int
+    value_dim: int
+    key_width: int
+    value_width: int
+    few_tokens: int
+    split: int
+    max_splits: int
+    requests: int
 
 
 @triton.jit
@@ -40,8 +69,15 @@ def decoded(tile, FORM: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def no_sums(ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Of no keys: largest score, sum of weights, weighted sum of values."""
+    top = tl.full([ROWS], NOTHING, tl.float32)
+    return top, tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, WIDTH], tl.float32)
+
+
+@triton.jit
 def fold(top, total, acc, new_top, new_total, new_acc):
-    """Two parts of the keys together: largest score, sum of weights, weighted sum of values."""
+    """Two parts of the keys together."""
     both = tl.maximum(top, new_top)
     base = tl.where(both == NOTHING, 0.0, both)
     left, right = tl.exp2(top - base), tl.exp2(new_top - base)
@@ -64,18 +100,17 @@ def finished(top, total, acc, sinks, heads, inside, HAS_SINKS: tl.constexpr):
 @triton.jit
 def own_item_of(
     query_start_loc, num_requests, item, lanes,
-    GROUP: tl.constexpr, FEW_TOKENS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_M_FEW: tl.constexpr, REQUESTS: tl.constexpr,
+    C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_M_FEW: tl.constexpr,
 ):  # fmt: skip
-    """Which request the work item is of, its place among that request's, whether the request is of
-    few tokens, and the number of tokens of such requests before it. The request is num_requests or
-    more where there is no such item."""
-    index = tl.arange(0, REQUESTS)
+    """Which request the work item is of, its place among that request's, and the number of tokens
+    of requests of few before it. The request is num_requests or more where there is no such item.
+    """
+    index = tl.arange(0, C.requests)
     inside = index < num_requests
     starts = tl.load(query_start_loc + index, mask=inside, other=0)
     tokens = tl.load(query_start_loc + index + 1, mask=inside, other=0) - starts
-    few = tokens <= FEW_TOKENS
-    rows = tokens * GROUP
+    few = tokens <= C.few_tokens
+    rows = tokens * C.group
     items = tl.where(
         few, (rows + BLOCK_M_FEW - 1) // BLOCK_M_FEW * lanes, (rows + BLOCK_M - 1) // BLOCK_M
     )
@@ -94,48 +129,40 @@ def split_size(seq_len, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr):
 
 
 @triton.jit
-def rows_of(block, tokens, seq_len, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The rows of a block: token and head in the group of each, whether it exists, its position;
-    then the first and the last position. Rows that do not exist look like the last token."""
+def rows_of(block, tokens, seq_len, head, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The rows of a block: token and head of each, whether it exists, its position; then the first
+    and the last position. Rows that do not exist look like the last token."""
     row = block * BLOCK_M + tl.arange(0, BLOCK_M)
     token = tl.minimum(row // GROUP, tokens - 1)
     before = seq_len - tokens
     first = before + block * BLOCK_M // GROUP
     last = before + tl.minimum((block * BLOCK_M + BLOCK_M - 1) // GROUP, tokens - 1)
-    return token, row % GROUP, row < tokens * GROUP, before + token, first, last
+    heads = head * GROUP + row % GROUP
+    return token, heads, row < tokens * GROUP, before + token, first, last
 
 
 @triton.jit
-def load_queries(
-    q, start, token, heads, exists, stride_qt, stride_qh,
-    DTYPE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    dims = tl.arange(0, WIDTH)
+def load_queries(q, start, token, heads, exists, stride_qt, stride_qh, C: tl.constexpr):
+    dims = tl.arange(0, C.key_width)
     pointers = q + (start + token).to(tl.int64)[:, None] * stride_qt + heads[:, None] * stride_qh
-    mask = exists[:, None] & (dims < DIM)[None, :]
-    return tl.load(pointers + dims[None, :], mask=mask, other=0.0).to(DTYPE)
+    mask = exists[:, None] & (dims < C.key_dim)[None, :]
+    return tl.load(pointers + dims[None, :], mask=mask, other=0.0).to(C.key_dtype)
 
 
 @triton.jit
-def store_results(
-    out, result, start, token, heads, exists,
-    NUM_HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    dims = tl.arange(0, WIDTH)
-    rows = (start + token).to(tl.int64) * NUM_HEADS + heads
-    mask = exists[:, None] & (dims < DIM)[None, :]
-    tl.store(out + rows[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=mask)
+def store_results(out, result, start, token, heads, exists, C: tl.constexpr):
+    dims = tl.arange(0, C.value_width)
+    rows = (start + token).to(tl.int64) * (C.num_kv_heads * C.group) + heads
+    mask = exists[:, None] & (dims < C.value_dim)[None, :]
+    pointers = out + rows[:, None] * C.value_dim + dims[None, :]
+    tl.store(pointers, result.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_requests", "num_splits", "window"])
 def join_splits(
     out, sums, tops, totals, sinks, query_start_loc, seq_lens,
     num_requests, num_splits, window,
-    ONE_TOKEN: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr,
-    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_WIDTH: tl.constexpr,
-    VALUE_DIM: tl.constexpr, VALUE_WIDTH: tl.constexpr,
-    FEW_TOKENS: tl.constexpr, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr,
-    REQUESTS: tl.constexpr,
+    C: tl.constexpr, ONE_TOKEN: tl.constexpr, GROUP_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Grid (tokens of requests of few tokens, key heads): the results of these tokens from the sums
     of their splits. ONE_TOKEN: every request computes one."""
@@ -143,11 +170,11 @@ def join_splits(
     if ONE_TOKEN:
         request, token = few_token, 0
     else:
-        index = tl.arange(0, REQUESTS)
+        index = tl.arange(0, C.requests)
         inside = index < num_requests
         starts = tl.load(query_start_loc + index, mask=inside, other=0)
         counts = tl.load(query_start_loc + index + 1, mask=inside, other=0) - starts
-        counts = tl.where(counts <= FEW_TOKENS, counts, 0)
+        counts = tl.where(counts <= C.few_tokens, counts, 0)
         request = tl.sum((tl.cumsum(counts, 0) <= few_token).to(tl.int32), 0)
         if request >= num_requests:
             return
@@ -156,34 +183,29 @@ def join_splits(
     tokens = tl.load(query_start_loc + request + 1) - start
     seq_len = tl.load(seq_lens + request)
     position = seq_len - tokens + token
-    size = split_size(seq_len, SPLIT, MAX_SPLITS)
+    size = split_size(seq_len, C.split, C.max_splits)
     first_key = 0
-    if HAS_WINDOW:
+    if C.has_window:
         first_key = tl.maximum(position - window + 1, 0)
 
-    own_head, dims = tl.arange(0, GROUP_WIDTH), tl.arange(0, VALUE_WIDTH)
-    exists = own_head < GROUP
-    heads = head * GROUP + own_head
-    rows = (few_token.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads) * num_splits
-    mask = exists[:, None] & (dims < VALUE_DIM)[None, :]
-    top = tl.full([GROUP_WIDTH], NOTHING, tl.float32)
-    total = tl.zeros([GROUP_WIDTH], tl.float32)
-    acc = tl.zeros([GROUP_WIDTH, VALUE_WIDTH], tl.float32)
+    own_head, dims = tl.arange(0, GROUP_WIDTH), tl.arange(0, C.value_width)
+    exists = own_head < C.group
+    heads = head * C.group + own_head
+    rows = (few_token.to(tl.int64) * (C.num_kv_heads * C.group) + heads) * num_splits
+    mask = exists[:, None] & (dims < C.value_dim)[None, :]
+    top, total, acc = no_sums(GROUP_WIDTH, C.value_width)
     end_split = (position + size) // size
     for split in range(first_key // size, end_split, 4):
         for ahead in tl.static_range(4):  # their loads overlap
             row = rows + split + ahead
             # to add what is not there changes nothing
             is_there = exists & (own_head * 0 + split + ahead < end_split)
-            pointers = sums + row[:, None] * VALUE_DIM + dims[None, :]
+            pointers = sums + row[:, None] * C.value_dim + dims[None, :]
             top, total, acc = fold(
                 top, total, acc,
                 tl.load(tops + row, mask=is_there, other=NOTHING),
                 tl.load(totals + row, mask=is_there, other=0.0),
                 tl.load(pointers, mask=mask & is_there[:, None], other=0.0),
             )  # fmt: skip
-    result = finished(top, total, acc, sinks, heads, exists, HAS_SINKS)
-    store_results(
-        out, result, start, token + own_head * 0, heads, exists, NUM_KV_HEADS * GROUP, VALUE_DIM,
-        VALUE_WIDTH,
-    )  # fmt: skip
+    result = finished(top, total, acc, sinks, heads, exists, C.has_sinks)
+    store_results(out, result, start, token + own_head * 0, heads, exists, C)
