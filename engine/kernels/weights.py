@@ -18,7 +18,7 @@ class Weights(ABC):
         self, shape: Sequence[int], dtype: torch.dtype, title: str, *parts: Tensor | Weights | None
     ) -> None:
         self.shape, self.dtype, self.title = (shape[0], shape[1]), dtype, title
-        self.nbytes = sum(part.nbytes for part in parts if part is not None)
+        self.nbytes: int = sum(part.nbytes for part in parts if part is not None)
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., in] @ weight^T + bias [out]; result [..., out] in x's dtype."""

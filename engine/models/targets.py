@@ -173,7 +173,7 @@ def hold_head(
     source, is_shared = held, is_tied and lookup_device == device
     if not is_shared:
         plain = (chunk.to(lookup_device) for chunk in rows(embedding_name))
-        source = GroupedWeights(_rounded(plain), dtype)
+        source = GroupedWeights(_int8_rows(plain), dtype)
     embedding = QuantizedEmbedding(found.embedding, source, lookup_device, is_tied=is_shared)
     model.set_input_embeddings(embedding)  # type: ignore[operator]
 
@@ -182,14 +182,14 @@ def _held(
     head: Linear, chunks: Iterator[Tensor], dtype: torch.dtype, device: torch.device
 ) -> Int8Rows:
     if is_usable(device):
-        return Int8PerChannel(_rounded(chunk.to(device) for chunk in chunks), dtype, device)
+        return Int8PerChannel(_int8_rows(chunk.to(device) for chunk in chunks), dtype, device)
     native, shape = library(), (head.out_features, head.in_features)
     if native is not None and shape[1] % 4 == 0:
         return IntegerWeights(shape, map(round_int8, chunks), dtype, native)
-    return GroupedWeights(_rounded(chunks), dtype)
+    return GroupedWeights(_int8_rows(chunks), dtype)
 
 
-def _rounded(chunks: Iterable[Tensor]) -> IntCodes:
+def _int8_rows(chunks: Iterable[Tensor]) -> IntCodes:
     """int8 per output, of plain rows that are rounded chunk by chunk."""
     codes = stack([round_int8(plain) for plain in chunks])
     assert isinstance(codes, IntCodes)

@@ -50,7 +50,7 @@ def rotate_heads(
     native: Library, heads: Tensor, cos: Tensor, sin: Tensor, norms: HeadNorms | None
 ) -> Tensor:
     tokens, count, width = heads.shape
-    normed = (None, None, 0, 0.0, 0.0)
+    normed: tuple[object, ...] = (None, None, 0, 0.0, 0.0)
     if norms is not None:
         normed = norms.queries.data_ptr(), norms.keys.data_ptr(), *norms[2:]
     result = heads.new_empty((tokens, count, width))

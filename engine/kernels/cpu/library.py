@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class Packed(ctypes.Structure):
         self.address, self.num_outputs = ctypes.addressof(self), self.outputs
 
 
-_TYPES = {
+_TYPES: dict[str, Any] = {
     "p": ctypes.c_void_p, "n": ctypes.c_int64, "i": ctypes.c_int32, "f": ctypes.c_float,
 }  # fmt: skip
 _FUNCTIONS = {
