@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 WAITING, STREAMING, INTERRUPTED = "waiting", "streaming", "interrupted"
@@ -221,16 +221,22 @@ def _index(connection: sqlite3.Connection, number: int, text: str) -> None:
 
 def conversation_of(row: tuple) -> StoredConversation:
     """The record of a row of CONVERSATION's columns."""
-    key, title, is_automatic, prompt, sampling, *plain, is_pinned, is_archived = row
-    return StoredConversation(
-        key, title, bool(is_automatic), prompt, json.loads(sampling), *plain,
-        is_pinned=bool(is_pinned), is_archived=bool(is_archived),
-    )  # fmt: skip
+    found = StoredConversation(*row)
+    return replace(
+        found,
+        title_is_automatic=bool(found.title_is_automatic),
+        sampling=json.loads(row[4]),
+        is_pinned=bool(found.is_pinned),
+        is_archived=bool(found.is_archived),
+    )
 
 
 def message_of(row: tuple) -> StoredMessage:
     """The record of a row of MESSAGE's columns."""
-    *plain, figures, error, attachments, passages = row
-    figures, error = (None if text is None else json.loads(text) for text in (figures, error))
-    files, parts = (tuple(json.loads(text or "[]")) for text in (attachments, passages))
-    return StoredMessage(*plain, figures=figures, error=error, attachments=files, passages=parts)
+    figures, error, attachments, passages = map(_from_json, row[-4:])
+    values = (*row[:-4], figures, error, tuple(attachments or ()), tuple(passages or ()))
+    return StoredMessage(*values)
+
+
+def _from_json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
