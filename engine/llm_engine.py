@@ -20,17 +20,14 @@ from engine.host.model_host import ModelHost
 from engine.host.resolve import resolve
 from engine.messages import OutputEvent, Prompt
 from engine.runner.model_runner import ModelRunner
-from engine.sampling.sampler import check_token_ids as check_parameter_ids
 from engine.sampling_params import SamplingParams
-from engine.scheduling.admission import check_token_ids, longest_length
-from engine.scheduling.request import Request
+from engine.scheduling.request import Request, check_token_ids, longest_length
 from engine.snapshot import BlockDetails, EngineSnapshot, FinishReason, MemoryPlan, ModelInfo
 from engine.speculation.proposer import Proposer
 from engine.step.loop import StepLoop
 from engine.step.output import OutputStream, RequestOutput
 from engine.telemetry.snapshots import MemoryMeter, inspect_block, take_snapshot
-from engine.text.prompts import encode_prompt
-from engine.text.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer, encode_prompt
 
 
 class LLMEngine:
@@ -145,8 +142,8 @@ class LLMEngine:
                 f"The request id {request_id!r} is in use.", "Give each request its own id."
             )
         encoded = encode_prompt(prompt, self.tokenizer, params)
-        check_token_ids([*encoded.token_ids, *begin_with], self.model_info.vocab_size)
-        check_parameter_ids(params, self.model_info.vocab_size)
+        vocab_size = self.model_info.vocab_size
+        check_token_ids([*encoded.token_ids, *begin_with], params, vocab_size)
         request = Request(
             request_id=request_id,
             prompt_token_ids=encoded.token_ids,

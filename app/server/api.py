@@ -152,7 +152,7 @@ class Api:
 
         def encode(known: Tokenizer) -> tuple[Sequence[int], Tokenizer]:
             if body.messages is not None:
-                return known.apply_chat(bodies.plain_messages(body.messages)).token_ids, known
+                return known.apply_chat(bodies.plain_messages(body.messages)), known
             bare = body.add_special_tokens is False
             return (known.encode_bare if bare else known.encode)(body.prompt or ""), known
 

@@ -16,7 +16,7 @@ from engine.errors import ErrorInfo
 from engine.messages import AddRequest, OutputEvent, TokenLogprob
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, RequestTimes
-from engine.text.prompts import EncodedPrompt
+from engine.text.tokenizer import EncodedPrompt
 
 _PREFIXES = {"chatcmpl": "API chat", "cmpl": "API text"}
 _ID = re.compile(r"(chatcmpl|cmpl)-([0-9a-f]{24})(?:-(\d+))?")

@@ -26,8 +26,7 @@ from engine.telemetry.metrics import (
     MetricKind,
     MetricsSnapshot,
 )
-from engine.text.prompts import EncodedPrompt, encode_prompt
-from engine.text.tokenizer import Tokenizer
+from engine.text.tokenizer import EncodedPrompt, Tokenizer, encode_prompt
 
 COMMON_LABELS = ("model_name", "engine")
 """As vLLM labels every sample; it counts engines from 0."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.scheduling.step_plan import StepPlan
+from engine.scheduling.request import StepPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,7 @@ from engine.parallel.share import Share
 from engine.parallel.smoke_test import check_division
 from engine.runner.model_runner import ModelRunner, probe_kv
 from engine.snapshot import MemoryPlan, ModelInfo
-from engine.speculation.draft_loading import Draft, load_draft
-from engine.speculation.draft_source import draft_source
+from engine.speculation.draft_loading import Draft, draft_source, load_draft
 from engine.speculation.proposer import Proposer
 from engine.text.tokenizer import Tokenizer
 

@@ -26,8 +26,7 @@ from engine.runner.model_runner import ModelRunner
 from engine.sampling.sampler import Sampler
 from engine.scheduling.block_pool import BlockPool, root_hash
 from engine.snapshot import MemoryPlan, ModelInfo
-from engine.speculation.draft_loading import load_draft
-from engine.speculation.draft_source import draft_source
+from engine.speculation.draft_loading import draft_source, load_draft
 from engine.speculation.speculator import Speculator
 from engine.text.tokenizer import Tokenizer
 

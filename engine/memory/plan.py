@@ -26,7 +26,7 @@ from engine.memory.model_sizes import ModelSizes, head_sizes, model_sizes, sizes
 from engine.models.checkpoint import Checkpoint
 from engine.runner.cuda_graphs import room_for
 from engine.snapshot import MemoryPlan
-from engine.speculation.draft_source import draft_dtype, open_draft
+from engine.speculation.draft_loading import draft_dtype, open_draft
 
 GIB = 2**30
 _RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a smaller one

@@ -91,9 +91,9 @@ def _encode(text: Text, tokenizer: Tokenizer) -> list[int]:
         return tokenizer.encode(text)
     *before, last = text
     if last.get("role") != "assistant" or not before:
-        return tokenizer.apply_chat(text).token_ids
+        return tokenizer.apply_chat(text)
     # the template ends where the assistant speaks: its words stand behind that
-    prompt = tokenizer.apply_chat(before).token_ids
+    prompt = tokenizer.apply_chat(before)
     answer = tokenizer.encode(last["content"])
     start = tokenizer.encode("")
     return prompt + (answer[len(start) :] if answer[: len(start)] == start else answer)

@@ -1,5 +1,5 @@
 """The stages of the sampler, one file each, in the order in which a row of logits passes them:
-edits, penalties, filters, draw; `uniform` gives the random numbers and `logprobs` the report.
+`logits_processors` (edits, penalties), `filters`, `draw` (with random numbers and the report).
 
 `work` is a float32 tensor [R, padded_vocab] that the stages change in place. Its columns beyond
 the vocabulary hold -inf, so that every row divides into blocks of `BLOCK` columns.

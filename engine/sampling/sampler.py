@@ -27,9 +27,18 @@ import torch
 from torch import Tensor
 
 from engine.batch.transfer import DeviceTimer, Download, reads_freely, upload
-from engine.errors import InvalidRequestError
 from engine.sampling import padded_vocab
-from engine.sampling.draw import block_masses, inverse_cdf, merged, row_maxima, select, uniforms
+from engine.sampling.draw import (
+    PendingLogprobs,
+    RowLogprobs,
+    block_masses,
+    inverse_cdf,
+    merged,
+    row_logprobs,
+    row_maxima,
+    select,
+    uniforms,
+)
 from engine.sampling.filters import Filters
 from engine.sampling.logits_processors import (
     PenalizedRow,
@@ -38,21 +47,8 @@ from engine.sampling.logits_processors import (
     apply_penalties,
     has_edits,
 )
-from engine.sampling.logprobs import PendingLogprobs, RowLogprobs, row_logprobs
 from engine.sampling_params import SamplingParams
 from engine.scheduling.request import Request
-
-__all__ = [
-    "UNREAD",
-    "Drawn",
-    "RowLogprobs",
-    "SampledTokens",
-    "Sampler",
-    "SamplingRow",
-    "Weights",
-    "check_token_ids",
-    "row_of",
-]
 
 UNREAD = -1
 """Stands for an output token that the device has drawn and nobody has read yet."""
@@ -170,20 +166,6 @@ class Weights(NamedTuple):
     values: Tensor
     totals: Tensor
     ok: Tensor
-
-
-def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
-    """Raise InvalidRequestError where `params` names a token that the model does not have."""
-    for name, token_ids in (
-        ("logit_bias", tuple(params.logit_bias)),
-        ("stop_token_ids", params.stop_token_ids),
-    ):
-        for token_id in token_ids:
-            if not 0 <= token_id < vocab_size:
-                raise InvalidRequestError(
-                    f"{name} has token {token_id}; the vocabulary is 0 to {vocab_size - 1}.",
-                    "Use token ids of this model's tokenizer.",
-                )
 
 
 class Sampler:

@@ -1,11 +1,16 @@
-"""A request: its tokens, state and times. Pure Python: no torch."""
+"""A request: its tokens, state and times; what a step computes of it; the limits at which it is
+refused. Pure Python: no torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from engine.errors import ConfigError, ContextLengthError, InvalidRequestError
 from engine.sampling_params import SamplingParams
+from engine.scheduling.block_pool import BlockPool
 from engine.snapshot import (
     FinishReason,
     PackedTokens,
@@ -121,3 +126,121 @@ class Request:
             times=self.times(),
             finish_reason=self.finish_reason,
         )
+
+
+class Grant(NamedTuple):
+    """`num_tokens` tokens of `request`, from position `start`, are computed in this step.
+
+    There is room, in the budget and in blocks, for `num_draft_places` drafts after them;
+    `draft_token_ids` are those that were proposed, to be verified in this step. `is_resumed`: it is
+    the first step after a preemption.
+    """
+
+    request: Request
+    start: int
+    num_tokens: int
+    num_cached_tokens: int = 0  # skipped by a prefix hit at admission in this step
+    num_draft_places: int = 0
+    draft_token_ids: tuple[int, ...] = ()
+    is_resumed: bool = False
+
+    @property
+    def end(self) -> int:
+        """The position after the last one that is computed, drafts included."""
+        return self.start + self.num_tokens + len(self.draft_token_ids)
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step reaches the last token, so that the next one can be sampled."""
+        return self.start + self.num_tokens == self.request.num_tokens
+
+    @property
+    def is_decode(self) -> bool:
+        return self.num_tokens == 1 and self.start >= self.request.num_prompt_tokens
+
+
+class StepPlan(NamedTuple):
+    """`held_back` wait though there is a place for them: static batching lets nobody in."""
+
+    grants: tuple[Grant, ...]
+    preempted: tuple[Request, ...]
+    held_back: tuple[Request, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in the step, drafts included."""
+        return sum(g.num_tokens + len(g.draft_token_ids) for g in self.grants)
+
+
+class Outcome(NamedTuple):
+    """What sampling gave a request: its new tokens, and why it ends if it does. All new tokens but
+    the last are drafts that were accepted, and therefore computed already."""
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_accepted(self) -> int:
+        return max(0, len(self.token_ids) - 1)
+
+
+def check_token_ids(prompt: Sequence[int], params: SamplingParams, vocab_size: int) -> None:
+    """Raise InvalidRequestError where a request names a token that the model does not have."""
+    if not prompt:
+        raise InvalidRequestError("The prompt is empty.", "Give at least one token.")
+    for name, token_ids in (
+        ("The prompt", prompt),
+        ("logit_bias", params.logit_bias),
+        ("stop_token_ids", params.stop_token_ids),
+    ):
+        low, high = min(token_ids, default=0), max(token_ids, default=0)
+        if low < 0 or high >= vocab_size:
+            raise InvalidRequestError(
+                f"{name} has token ids from {low} to {high}; the vocabulary is 0 to "
+                f"{vocab_size - 1}.",
+                "Use token ids of this model's tokenizer.",
+            )
+
+
+def longest_length(
+    num_prompt_tokens: int, params: SamplingParams, context: int, pool: BlockPool
+) -> int:
+    """Where a request ends at the latest, in tokens of prompt and reply.
+
+    Raises ContextLengthError where it can never fit the context or the cache.
+    """
+    length = num_prompt_tokens
+    if length >= context:
+        raise ContextLengthError(
+            f"The prompt has {length:,} tokens; the context holds {context:,}, reply included.",
+            "Shorten the prompt, or raise max_model_len if the model allows it.",
+        )
+    capacity = pool.num_blocks * pool.block_size + 1  # the last token is never stored
+    wanted = min(context, length + (params.max_tokens or context))
+    if length >= capacity or (params.max_tokens and wanted > capacity):
+        asked = f" and asks for {params.max_tokens:,}" if params.max_tokens else ""
+        raise ContextLengthError(
+            f"The request has {length:,} prompt tokens{asked}; the KV cache holds "
+            f"{capacity - 1:,} ({pool.num_blocks:,} blocks of {pool.block_size}).",
+            "Raise kv_cache_memory_bytes, lower max_tokens, or shorten the prompt.",
+        )
+    return min(wanted, capacity)
+
+
+def refit(requests: Iterable[Request], num_places: int, context: int) -> None:
+    """Bring requests in flight under a smaller cache or context.
+
+    Raises ConfigError, and changes nothing, where one holds more than would fit.
+    """
+    limit = min(num_places + 1, context)
+    requests = list(requests)
+    for request in requests:
+        if request.num_tokens > limit:
+            raise ConfigError(
+                f"{request.request_id} has {request.num_tokens:,} tokens; the new limit is "
+                f"{limit:,}.",
+                "Stop the request first, or choose a larger KV cache or context length.",
+            )
+    for request in requests:
+        # A reply that is at the limit already ends with its next token.
+        request.max_num_tokens = max(min(request.max_num_tokens, limit), request.num_tokens + 1)

@@ -18,10 +18,8 @@ from typing import NamedTuple
 
 from engine.config import EngineConfig
 from engine.scheduling.block_pool import BlockPool, IntegrityError
-from engine.scheduling.block_tables import BlockTables
-from engine.scheduling.invariants import check_invariants
-from engine.scheduling.request import Request
-from engine.scheduling.step_plan import Grant, Outcome, StepPlan
+from engine.scheduling.block_tables import BlockTables, check_invariants
+from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.snapshot import FinishReason, RequestState
 
 

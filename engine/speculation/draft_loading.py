@@ -1,4 +1,4 @@
-"""Loads a draft model and makes its proposer."""
+"""The draft model or head: checks its checkpoint, loads it, and makes its proposer."""
 
 from __future__ import annotations
 
@@ -13,22 +13,140 @@ from engine.attention.backends import make_backend
 from engine.attention.gpu import WORKSPACE_BYTES
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
-from engine.errors import CheckpointError, UnsupportedModelError
+from engine.errors import (
+    CheckpointError,
+    DraftModelError,
+    InferdeckError,
+    UnsupportedModelError,
+)
 from engine.hardware.device_map import DeviceMap
-from engine.models.architecture import resolve_class
+from engine.hardware.machine import default_dtype
+from engine.models.architecture import count_parameters, resolve_class
 from engine.models.checkpoint import Checkpoint
 from engine.models.loader import load_model
 from engine.models.materialise import weight_bytes
 from engine.models.smoke_test import check_architecture
 from engine.runner.model_runner import ModelRunner, probe_kv
 from engine.speculation.draft_model import DraftModelProposer
-from engine.speculation.draft_source import draft_dtype, unusable
 from engine.speculation.eagle3.head import Eagle3Head, Taps
 from engine.speculation.eagle3.proposer import Eagle3Proposer
 from engine.speculation.eagle3.shape import read_shape
 from engine.speculation.eagle3.weights import load_head
 from engine.speculation.ngram import NgramProposer
 from engine.speculation.proposer import Proposer
+from engine.text.tokenizer import Tokenizer
+
+_MOST_DIFFERENT = 0.01
+"""Of the token ids: special tokens that a fine-tune renamed do no harm, for what stands is decided
+by ids; another vocabulary would have next to no draft accepted."""
+
+
+def open_draft(config: EngineConfig) -> Checkpoint:
+    """The folder of `config.speculative_model`, checked for itself. Raises DraftModelError where
+    none is named or it cannot be opened."""
+    what = "an EAGLE-3 head" if config.speculative_method == "eagle3" else "a draft model"
+    if not config.speculative_model:
+        raise DraftModelError(
+            f"Speculative decoding needs {what}.",
+            "Set speculative_model to its folder, or speculative_method to ngram or off.",
+        )
+    try:
+        return Checkpoint.open(config.speculative_model, dummy=config.load_format == "dummy")
+    except (CheckpointError, UnsupportedModelError) as error:
+        raise unusable(error, what.partition(" ")[2]) from error
+
+
+def draft_dtype(config: EngineConfig, draft: Checkpoint) -> str:
+    """float32 beside a float32 model; else what the machine computes fast at the draft's size."""
+    if config.dtype == "float32":
+        return "float32"
+    return default_dtype(draft.dtype, count_parameters(draft.config))
+
+
+def check_head(config: EngineConfig, target: Checkpoint) -> Checkpoint:
+    """`open_draft` for an EAGLE-3 head, checked against the model that it is to draft for."""
+    head = open_draft(config)
+    read_shape(head, target)
+    return head
+
+
+def check_draft(config: EngineConfig, target: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
+    """`open_draft`, checked against the model that it is to draft for. Reads no weights.
+
+    Raises DraftModelError where it is larger than that model or has another vocabulary.
+    """
+    draft = open_draft(config)
+    count, most = count_parameters(draft.config), count_parameters(target.config)
+    if count > most:
+        raise DraftModelError(
+            f"The draft model {draft.name} has {count:,} parameters, more than the "
+            f"{most:,} of {target.name}.",
+            "Choose a smaller draft model, or swap the two.",
+        )
+    try:
+        own = Tokenizer.from_folder(draft.path, allow_missing=config.load_format == "dummy")
+    except CheckpointError as error:
+        raise unusable(error) from error
+    _check_vocabulary(draft, own, target, tokenizer)
+    return draft
+
+
+def unusable(error: InferdeckError, what: str = "draft model") -> DraftModelError:
+    """The error of the draft model's own checkpoint."""
+    return DraftModelError(f"The {what} is unusable. {error.cause}", error.remedy)
+
+
+def _check_vocabulary(
+    draft: Checkpoint, own: Tokenizer, target: Checkpoint, tokenizer: Tokenizer
+) -> None:
+    """The models' matrices may be padded to different sizes; the tokens must be the same."""
+    mine, theirs = own.tokens(), tokenizer.tokens()
+    shared = min(len(mine), len(theirs))
+    most = max(len(mine), len(theirs))
+    different = [i for i in range(shared) if mine[i] != theirs[i]]
+    if len(different) + most - shared <= _MOST_DIFFERENT * most:
+        return
+    example = ""
+    if different:
+        i = different[0]
+        example = f" Token {i} is {mine[i]!r} in the draft model and {theirs[i]!r} in the model."
+    raise DraftModelError(
+        f"The vocabularies of draft model {draft.name} and {target.name} differ: "
+        f"{len(mine):,} and {len(theirs):,} tokens, {len(different):,} ids with "
+        f"different texts.{example}",
+        "Choose a draft model of the same family, with the same tokenizer.",
+    )
+
+
+def draft_source(
+    config: EngineConfig, checkpoint: Checkpoint, tokenizer: Tokenizer, host_layers: int
+) -> Checkpoint | None:
+    """The checkpoint of the draft model or head, checked against the model's; None where there is
+    none. host_layers: of the model, beside a GPU."""
+    if config.speculative_method == "draft_model":
+        return check_draft(config, checkpoint, tokenizer)
+    if config.speculative_method == "eagle3":
+        if config.tensor_parallel_size > 1:
+            raise DraftModelError(
+                "EAGLE-3 needs the whole embeddings on one device; tensor parallelism shards them "
+                f"over {config.tensor_parallel_size} devices.",
+                "Use the method draft_model or ngram, or set tensor_parallel_size to 1.",
+            )
+        if config.pipeline_parallel_size > 1:
+            raise DraftModelError(
+                "EAGLE-3 needs all hidden states on one device; pipeline parallelism puts "
+                f"the layers on {config.pipeline_parallel_size} GPUs.",
+                "Use the method draft_model or ngram, or set pipeline_parallel_size to 1.",
+            )
+        if host_layers:
+            raise DraftModelError(
+                "EAGLE-3 needs all hidden states and embeddings on one device; CPU offload keeps "
+                f"{host_layers} layers of {checkpoint.name} on the CPU.",
+                "Use the method draft_model or ngram, or fit all layers on the GPU: quantize the "
+                "weights, or shorten the context.",
+            )
+        return check_head(config, checkpoint)
+    return None
 
 
 @dataclass(frozen=True)

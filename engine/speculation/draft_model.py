@@ -24,7 +24,7 @@ from engine.batch.transfer import upload_places
 from engine.runner.cuda_graphs import DRAFT_ROWS, DecodeGraphs, sizes_for
 from engine.runner.model_runner import ModelRunner
 from engine.sampling.sampler import Sampler
-from engine.scheduling.step_plan import Grant
+from engine.scheduling.request import Grant
 from engine.speculation.proposer import Drafting, Proposal, Proposer, draw
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.config import EngineConfig
-from engine.scheduling.step_plan import Grant
+from engine.scheduling.request import Grant
 from engine.speculation.proposer import NOTHING, Proposal, Proposer
 
 

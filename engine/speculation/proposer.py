@@ -13,8 +13,7 @@ from engine.config import EngineConfig
 from engine.runner.cuda_graphs import DecodeGraphs, Taps
 from engine.sampling.draw import select
 from engine.sampling.sampler import Sampler, SamplingRow, row_of
-from engine.scheduling.request import Request
-from engine.scheduling.step_plan import Grant, Outcome, StepPlan
+from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 
 
 class Proposal(NamedTuple):

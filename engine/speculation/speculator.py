@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from engine.config import EngineConfig
 from engine.runner.cuda_graphs import DecodeGraphs, Taps
-from engine.scheduling.request import Request
-from engine.scheduling.step_plan import Grant, Outcome, StepPlan
+from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.snapshot import SpeculationSnapshot
 from engine.speculation.lengths import CostModel, choose_lengths
 from engine.speculation.proposer import NOTHING, Proposal, Proposer

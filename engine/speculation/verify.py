@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.batch.transfer import DeviceTimer, upload
-from engine.sampling.draw import block_masses, inverse_cdf, merged, select, uniforms
-from engine.sampling.sampler import Drawn, RowLogprobs, Sampler, SamplingRow
+from engine.sampling.draw import RowLogprobs, block_masses, inverse_cdf, merged, select, uniforms
+from engine.sampling.sampler import Drawn, Sampler, SamplingRow
 from engine.speculation.proposer import Proposal
 
 # Random numbers beside the one with which a position is drawn.

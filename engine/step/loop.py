@@ -1,6 +1,6 @@
 """The step loop: launches a step, reads it, commits its tokens, and makes the events.
 
-With async scheduling the next step is launched before this one is read: see `async_step`.
+With async scheduling the next step is launched before this one is read: see `execute`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ from engine.host.assembly import release_memory
 from engine.host.model_host import ModelHost
 from engine.memory.plan import shrunk
 from engine.messages import OutputEvent
-from engine.scheduling.admission import refit
-from engine.scheduling.request import Request
+from engine.scheduling.request import Outcome, Request, StepPlan, refit
 from engine.scheduling.scheduler import Scheduler
-from engine.scheduling.step_plan import Outcome, StepPlan
 from engine.snapshot import FinishReason, MemoryPlan
 from engine.speculation.proposer import Proposer
 from engine.speculation.speculator import Speculator
-from engine.step.async_step import launch_next
-from engine.step.execute import InFlightStep, launch
+from engine.step.execute import InFlightStep, launch, launch_next
 from engine.step.output import OutputStream, accept
 from engine.telemetry.recorder import Recorder, entries_of, finished_in
 

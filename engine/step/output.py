@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from engine.errors import ErrorInfo, NumericalError
 from engine.messages import DraftRound, OutputEvent, TokenLogprob
-from engine.sampling.sampler import RowLogprobs
-from engine.scheduling.request import Request
-from engine.scheduling.step_plan import Grant, Outcome
+from engine.sampling.draw import RowLogprobs
+from engine.scheduling.request import Grant, Outcome, Request
 from engine.snapshot import FinishReason, RequestTimes
 from engine.speculation.statistics import num_accepted
 from engine.speculation.verify import Verified
@@ -107,12 +106,10 @@ class OutputStream:
         `num_before`: tokens that were pushed and are not the request's yet."""
         reason = self.request.stop_reason(token_id, num_before)
         stopped_by_token = reason is FinishReason.STOP
-        result = self._detokenizer.append(() if stopped_by_token else (token_id,))
-        if result.stopped_by is not None:
-            return result.text, FinishReason.STOP
-        if reason is not None:
-            return result.text + self._detokenizer.flush(), reason
-        return result.text, None
+        text = "" if stopped_by_token else self._detokenizer.push(token_id)
+        if self._detokenizer.stopped_by is not None:
+            return text, FinishReason.STOP
+        return (text, None) if reason is None else (text + self._detokenizer.flush(), reason)
 
     def fail(self, error: ErrorInfo) -> None:
         """The request ends with `error` in this step; its held-back text goes out with it."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from engine.scheduling.request import Request
+from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.scheduling.scheduler import Scheduler
-from engine.scheduling.step_plan import Grant, Outcome, StepPlan
 from engine.snapshot import Counters, Sample, StepEntry, StepRecord, TokenEvent
 from engine.speculation.statistics import num_accepted
 

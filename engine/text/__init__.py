@@ -1,5 +1,5 @@
 """Text to tokens and back.
 
-Reads in this order: `prompts` (text, token ids or chat messages), `tokenizer` (chat templates),
-`detokenizer` (incremental text, stop sequences).
+Reads in this order: `tokenizer` (text, token ids or chat messages to a prompt), `detokenizer`
+(incremental text, stop sequences).
 """

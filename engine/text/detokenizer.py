@@ -14,7 +14,7 @@ The window moves on whenever its text is complete, so a token costs the same at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from engine.sampling_params import SamplingParams
 
@@ -30,16 +30,6 @@ _LONGEST_CHARACTER = 4  # bytes, hence tokens
 class Decoder(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str: ...
     def is_silent(self, token_id: int) -> bool: ...
-
-
-class DetokenizerResult(NamedTuple):
-    """text: to append now. stopped_by: the stop string that ended the output, or None.
-    num_tokens_kept: how many of the tokens given were used, through the one that completed the
-    stop string."""
-
-    text: str
-    stopped_by: str | None
-    num_tokens_kept: int
 
 
 class TokenWindow:
@@ -110,74 +100,32 @@ class TokenWindow:
         return visible
 
 
-class StopMatcher:
-    """Finds stop strings in text that comes in pieces (Knuth-Morris-Pratt, one state per string).
-
-    The string that is complete first stops the text, the longest of those complete at the same
-    character. How the text was cut into pieces changes nothing.
-    """
-
-    def __init__(self, stop: Sequence[str]) -> None:
-        self._stop = stop
-        self._failure = [_failure_table(s) for s in stop]
-        self._matched = [0] * len(stop)
-
-    @property
-    def watches(self) -> bool:
-        return bool(self._stop)
-
-    @property
-    def num_undecided(self) -> int:
-        """Characters at the end of the text that may be the beginning of a stop string."""
-        return max(self._matched, default=0)
-
-    def push(self, char: str) -> str | None:
-        """The stop string that ends with this character, or None."""
-        found = None
-        for i, stop in enumerate(self._stop):
-            failure, length = self._failure[i], self._matched[i]
-            while length and stop[length] != char:
-                length = failure[length - 1]
-            length += stop[length] == char
-            if length == len(stop):
-                if found is None or len(stop) > len(found):
-                    found = stop
-                length = failure[length - 1]
-            self._matched[i] = length
-        return found
-
-
 class IncrementalDetokenizer:
     """Text of one request's output, token by token, ended by its stop strings.
 
-    Stop strings are looked for in the output alone, after the first min_tokens tokens. A token
-    that itself ends the request (EOS, a stop token) is not to be given here.
+    Stop strings are looked for in the output alone, after the first min_tokens tokens. The string
+    that is complete first stops the text, the longest of those complete at the same character. How
+    tokens cut the text changes nothing. A token that itself ends the request (EOS, a stop token)
+    is not to be given here.
     """
 
     def __init__(
         self, tokenizer: Decoder, params: SamplingParams, prompt_token_ids: Sequence[int]
     ) -> None:
+        self.stopped_by: str | None = None
         self._window = TokenWindow(tokenizer, prompt_token_ids)
-        self._matcher = StopMatcher(params.stop)
-        self._min_tokens = params.min_tokens
-        self._include_stop = params.include_stop_str_in_output
+        self._params = params
         self._num_tokens = 0
         self._held = ""  # may be the beginning of a stop string
-        self._stopped_by: str | None = None
 
-    def append(self, token_ids: Sequence[int]) -> DetokenizerResult:
-        """Add tokens; after a stop string further ones are ignored."""
-        pieces: list[str] = []
-        for i, token_id in enumerate(token_ids):
-            if self._stopped_by is not None:
-                return DetokenizerResult("".join(pieces), self._stopped_by, i)
-            self._num_tokens += 1
-            pieces.append(self._admit(self._window.push(token_id)))
-        return DetokenizerResult("".join(pieces), self._stopped_by, len(token_ids))
+    def push(self, token_id: int) -> str:
+        """The text that can go out with a token; the last once `stopped_by` is set."""
+        self._num_tokens += 1
+        return self._admit(self._window.push(token_id))
 
     def flush(self) -> str:
         """The text that was held back, at the end of the output."""
-        if self._stopped_by is not None:
+        if self.stopped_by is not None:
             return ""
         text = self._admit(self._window.flush()) + self._held
         self._held = ""
@@ -185,27 +133,24 @@ class IncrementalDetokenizer:
 
     def _admit(self, new: str) -> str:
         """The part of the held-back and new text that can go out."""
-        if not self._matcher.watches:
+        if not self._params.stop:
             return new
         text = self._held + new
-        for end, char in enumerate(new, start=len(self._held) + 1):
-            stop = self._matcher.push(char)
-            if stop is not None and self._num_tokens > self._min_tokens:
-                self._stopped_by = stop
+        for end in range(len(self._held) + 1, len(text) + 1):
+            found = [stop for stop in self._params.stop if text.endswith(stop, 0, end)]
+            if found and self._num_tokens > self._params.min_tokens:
+                self.stopped_by = max(found, key=len)
                 self._held = ""
-                return text[: end if self._include_stop else end - len(stop)]
-        cut = len(text) - self._matcher.num_undecided
+                is_kept = self._params.include_stop_str_in_output
+                return text[: end if is_kept else end - len(self.stopped_by)]
+        cut = len(text) - self._num_undecided(text)
         self._held = text[cut:]
         return text[:cut]
 
-
-def _failure_table(pattern: str) -> list[int]:
-    """For every prefix: the length of its longest proper suffix that is also a prefix."""
-    table = [0] * len(pattern)
-    length = 0
-    for i in range(1, len(pattern)):
-        while length and pattern[i] != pattern[length]:
-            length = table[length - 1]
-        length += pattern[i] == pattern[length]
-        table[i] = length
-    return table
+    def _num_undecided(self, text: str) -> int:
+        """Characters at the end of the text that may be the beginning of a stop string."""
+        stops = self._params.stop
+        for count in range(min(len(text), max(map(len, stops)) - 1), 0, -1):
+            if any(len(stop) > count and stop.startswith(text[-count:]) for stop in stops):
+                return count
+        return 0

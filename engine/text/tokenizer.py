@@ -6,12 +6,15 @@ or for models without one that are run for their speed a `ByteTokenizer`.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.errors import CheckpointError, InvalidRequestError
+from engine.messages import Prompt
+from engine.sampling_params import SamplingParams
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -28,28 +31,16 @@ _REMEDY = (
     "or download the model again."
 )
 
-NO_TEMPLATE_NOTICE = (
-    "No chat template: the conversation is sent as a plain transcript "
-    '("User: ... Assistant:"), and a reply ends at the next "User:".'
-)
-
-SYSTEM_MERGED_NOTICE = (
-    "The chat template has no system role: the system prompt precedes the first user message."
-)
-
-
-class ChatPrompt(NamedTuple):
-    """`notice` tells the user what could not be done as asked, or None."""
-
-    token_ids: list[int]
-    notice: str | None = None
-
-
 class Tokenizer(ABC):
     """What the engine needs of a tokenizer. Safe to call from several threads."""
 
     notice: str | None = None
     """What the user should know about this tokenizer, or None."""
+    vocab_size: int
+    """Tokens that this tokenizer knows; a model may have more, as padding."""
+    eos_token_ids: frozenset[int]
+    """The tokenizer's own; config.json and generation_config.json may name others."""
+    has_chat_template: bool
 
     @staticmethod
     def from_folder(path: str | Path, *, allow_missing: bool) -> Tokenizer:
@@ -65,32 +56,13 @@ class Tokenizer(ABC):
                 return ByteTokenizer(reason=error.cause)
             raise
 
-    @property
-    @abstractmethod
-    def vocab_size(self) -> int:
-        """Tokens that this tokenizer knows; a model may have more, as padding."""
-
-    @property
-    @abstractmethod
-    def eos_token_ids(self) -> frozenset[int]:
-        """The tokenizer's own; config.json and generation_config.json may name others."""
-
-    @property
-    @abstractmethod
-    def has_chat_template(self) -> bool: ...
-
-    @property
-    def stop_strings(self) -> tuple[str, ...]:
-        """Stop strings that end a turn where no token does: those of the plain transcript."""
-        return () if self.has_chat_template else ("\nUser:",)
-
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt, with the special tokens that the tokenizer adds (BOS)."""
 
-    @abstractmethod
     def encode_bare(self, text: str) -> list[int]:
         """Token ids of a text alone, without special tokens added."""
+        return self.encode(text)
 
     @abstractmethod
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -112,12 +84,9 @@ class Tokenizer(ABC):
         """Every token by its id, as the vocabulary writes it: equal vocabularies, equal lists."""
         return [self.token_text(token_id) for token_id in range(self.vocab_size)]
 
-    def apply_chat(self, messages: Sequence[Mapping[str, str]]) -> ChatPrompt:
-        """The prompt whose continuation is the assistant's next message."""
-        return ChatPrompt(
-            self.encode(plain_transcript(_checked(messages))),
-            None if self.has_chat_template else NO_TEMPLATE_NOTICE,
-        )
+    def apply_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The prompt whose continuation is the assistant's next message: a plain transcript."""
+        return self.encode(plain_transcript(_checked(messages)))
 
 
 class CheckpointTokenizer(Tokenizer):
@@ -130,24 +99,14 @@ class CheckpointTokenizer(Tokenizer):
         self._special = frozenset(
             token_id for token_id, token in self._hf.added_tokens_decoder.items() if token.special
         )
-        self._vocab_size = len(self._hf)
-
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        eos = self._hf.eos_token_id
-        return frozenset() if eos is None else frozenset({eos})
-
-    @property
-    def has_chat_template(self) -> bool:
+        self.vocab_size = len(self._hf)
+        self.eos_token_ids = frozenset({self._hf.eos_token_id} - {None})
         template = getattr(self._hf, "chat_template", None)
-        return "default" in template if isinstance(template, dict) else bool(template)
+        is_named = isinstance(template, dict)
+        self.has_chat_template = "default" in template if is_named else bool(template)
 
     def tokens(self) -> list[str]:
-        names: list[str] = self._hf.convert_ids_to_tokens(list(range(self._vocab_size)))
+        names: list[str] = self._hf.convert_ids_to_tokens(list(range(self.vocab_size)))
         return names
 
     def encode(self, text: str) -> list[int]:
@@ -159,18 +118,15 @@ class CheckpointTokenizer(Tokenizer):
     def decode(self, token_ids: Sequence[int]) -> str:
         if self._backend is not None:
             return str(self._backend.decode(list(token_ids), skip_special_tokens=True))
-        return str(
-            self._hf.decode(
-                list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
-        )
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return str(self._hf.decode(list(token_ids), **options))
 
     def is_silent(self, token_id: int) -> bool:
-        return token_id in self._special or not 0 <= token_id < self._vocab_size
+        return token_id in self._special or not 0 <= token_id < self.vocab_size
 
     def token_text(self, token_id: int) -> str:
         token = (
-            self._hf.convert_ids_to_tokens(token_id) if 0 <= token_id < self._vocab_size else None
+            self._hf.convert_ids_to_tokens(token_id) if 0 <= token_id < self.vocab_size else None
         )
         if token is None:
             return f"⟨{token_id}⟩"
@@ -182,7 +138,7 @@ class CheckpointTokenizer(Tokenizer):
         return _bytes_shown(token) if not text or "\ufffd" in text else text
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        if not 0 <= token_id < self._vocab_size:
+        if not 0 <= token_id < self.vocab_size:
             return None
         token = self._hf.convert_ids_to_tokens(token_id)
         if token is None:
@@ -196,12 +152,13 @@ class CheckpointTokenizer(Tokenizer):
             return _bytes_of(token)
         return text.encode()
 
-    def apply_chat(self, messages: Sequence[Mapping[str, str]]) -> ChatPrompt:
+    def apply_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """By the chat template; one that takes no system prompt gets it before the first user
+        message."""
         if not self.has_chat_template:
             return super().apply_chat(messages)
         messages = _checked(messages)
         system = [m["content"].strip() for m in messages if m["role"] == "system"]
-        notice = None
         try:
             text = self._render(messages)
             refused = any(content not in text for content in system)  # some drop it without a word
@@ -210,17 +167,14 @@ class CheckpointTokenizer(Tokenizer):
                 raise
             refused = True
         if refused:
-            text, notice = self._render(_merge_system(messages)), SYSTEM_MERGED_NOTICE
+            text = self._render(_merge_system(messages))
         # The template has written the special tokens: adding them again would give two BOS.
-        return ChatPrompt(self._encode(text, add_special_tokens=False), notice)
+        return self.encode_bare(text)
 
     def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
         try:
-            return str(
-                self._hf.apply_chat_template(
-                    [dict(m) for m in messages], tokenize=False, add_generation_prompt=True
-                )
-            )
+            options = {"tokenize": False, "add_generation_prompt": True}
+            return str(self._hf.apply_chat_template([dict(m) for m in messages], **options))
         except Exception as error:  # whatever a template written by strangers may raise
             raise InvalidRequestError(
                 f"The chat template rejected this conversation: {error}",
@@ -235,29 +189,18 @@ class ByteTokenizer(Tokenizer):
     """UTF-8 bytes as token ids 0 to 255. A model of random weights also samples other ids: they
     are shown as a number in brackets."""
 
+    vocab_size = 256
+    eos_token_ids: frozenset[int] = frozenset()
+    has_chat_template = False
+
     def __init__(self, reason: str = "This model has no tokenizer.") -> None:
         self.notice = (
             f"{reason} Text is encoded as UTF-8 bytes, and tokens are shown as bytes or numbers. "
             "Use it for speed measurements only."
         )
 
-    @property
-    def vocab_size(self) -> int:
-        return 256
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        return frozenset()
-
-    @property
-    def has_chat_template(self) -> bool:
-        return False
-
     def encode(self, text: str) -> list[int]:
         return list(_without_surrogates(text).encode())
-
-    def encode_bare(self, text: str) -> list[int]:
-        return self.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         data = b"".join(
@@ -369,3 +312,30 @@ def _bytes_of(token: str) -> bytes:
 
 def _bytes_shown(token: str) -> str:
     return _bytes_of(token).decode(errors="backslashreplace")
+
+
+class EncodedPrompt(NamedTuple):
+    """Token ids, and the parameters with the stop strings that the chat format adds."""
+
+    token_ids: list[int]
+    params: SamplingParams
+
+
+def encode_prompt(
+    prompt: Prompt | Sequence[Any], tokenizer: Tokenizer, params: SamplingParams
+) -> EncodedPrompt:
+    """Encode a text, token ids, or chat messages (through the checkpoint's chat template)."""
+    if isinstance(prompt, str):
+        return EncodedPrompt(tokenizer.encode(prompt), params)
+    items = list(prompt)
+    if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+        return EncodedPrompt(items, params)
+    if not all(isinstance(item, Mapping) and {"role", "content"} <= set(item) for item in items):
+        raise InvalidRequestError(
+            "The prompt is not text, token ids or chat messages.",
+            'Give chat messages as objects with "role" and "content".',
+        )
+    if not tokenizer.has_chat_template:
+        # A plain transcript has no token that ends a turn: the next speaker's name does.
+        params = dataclasses.replace(params, stop=(*params.stop, "\nUser:"))
+    return EncodedPrompt(tokenizer.apply_chat(items), params)

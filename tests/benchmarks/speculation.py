@@ -24,7 +24,7 @@ from app.features.chat.labels import long_prompts, suggestions_for
 from app.paths import shapes_dir, starter_draft, starter_head, starter_model
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.hardware.machine import default_threads
-from engine.scheduling.step_plan import Grant
+from engine.scheduling.request import Grant
 from engine.snapshot import StepRecord
 from engine.speculation.proposer import NOTHING, Proposal, Proposer
 from engine.speculation.statistics import expected_tokens

@@ -9,9 +9,8 @@ import random
 from engine.config import EngineConfig
 from engine.sampling_params import SamplingParams
 from engine.scheduling.block_pool import BlockPool, root_hash
-from engine.scheduling.request import Request
+from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.scheduling.scheduler import Scheduler
-from engine.scheduling.step_plan import Grant, Outcome, StepPlan
 from engine.snapshot import FinishReason
 
 VOCAB = 50

@@ -57,7 +57,7 @@ def look_at(path: str, title: str, config: EngineConfig, method: str) -> Candida
     from engine.memory.model_sizes import head_sizes, model_sizes
     from engine.models.architecture import count_parameters
     from engine.models.checkpoint import Checkpoint
-    from engine.speculation.draft_source import check_draft, check_head, draft_dtype
+    from engine.speculation.draft_loading import check_draft, check_head, draft_dtype
     from engine.speculation.eagle3.shape import read_shape
     from engine.text.tokenizer import Tokenizer
 

@@ -25,8 +25,7 @@ from engine.attention.interface import PagedBackend
 from engine.batch.batch import Batch, Span, pack
 from engine.batch.transfer import CPU, Staging, upload_places
 from engine.sampling.sampler import Sampler
-from engine.scheduling.request import Request
-from engine.scheduling.step_plan import Grant, Outcome, StepPlan
+from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.snapshot import FinishReason
 from engine.speculation.eagle3.head import Eagle3Head, Entries, Taps
 from engine.speculation.proposer import Drafting, Proposal, Proposer, draw

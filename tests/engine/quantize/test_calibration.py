@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.errors import ConfigError
 from engine.quantize.calibration import MIN_TOKENS, make_sequences, read_texts
-from engine.text.tokenizer import ByteTokenizer, ChatPrompt
+from engine.text.tokenizer import ByteTokenizer
 
 
 class WithStart(ByteTokenizer):
@@ -22,8 +22,8 @@ class WithStart(ByteTokenizer):
     def encode(self, text: str) -> list[int]:
         return [1, *super().encode(text)]
 
-    def apply_chat(self, messages: Sequence[Mapping[str, str]]) -> ChatPrompt:
-        return ChatPrompt([1, *(ord(m["role"][0]) for m in messages), *b":"])
+    def apply_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        return [1, *(ord(m["role"][0]) for m in messages), *b":"]
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:

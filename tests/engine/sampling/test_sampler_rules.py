@@ -21,8 +21,9 @@ from transformers import (
 from engine.errors import InvalidRequestError
 from engine.sampling.filters import Filters
 from engine.sampling.logits_processors import PenalizedRow, SeenTokens, apply_penalties
-from engine.sampling.sampler import Sampler, check_token_ids
+from engine.sampling.sampler import Sampler
 from engine.sampling_params import SamplingParams
+from engine.scheduling.request import check_token_ids
 from tests.engine.sampling_rows import (
     EOS,
     VOCAB,
@@ -200,8 +201,8 @@ class TestEdits:
         assert sample_one(logits, row(params, output=[1])) == 2
 
     def test_token_ids_beyond_the_vocabulary_are_refused(self):
-        check_token_ids(SamplingParams(logit_bias={9: 1.0}, stop_token_ids=(0,)), 10)
+        check_token_ids([1], SamplingParams(logit_bias={9: 1.0}, stop_token_ids=(0,)), 10)
         with pytest.raises(InvalidRequestError, match=r"logit_bias .*10.* 0 to 9"):
-            check_token_ids(SamplingParams(logit_bias={10: 1.0}), 10)
+            check_token_ids([1], SamplingParams(logit_bias={10: 1.0}), 10)
         with pytest.raises(InvalidRequestError, match="stop_token_ids"):
-            check_token_ids(SamplingParams(stop_token_ids=(-1,)), 10)
+            check_token_ids([1], SamplingParams(stop_token_ids=(-1,)), 10)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from engine.config import EngineConfig
-from engine.scheduling.step_plan import Outcome, StepPlan
+from engine.scheduling.request import Outcome, StepPlan
 from engine.snapshot import FinishReason, RequestState
 from tests.engine.scheduler_driver import VOCAB, Driver, next_token
 

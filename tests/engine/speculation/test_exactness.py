@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.config import Change
 from engine.errors import ConfigError, DraftModelError, OutOfMemoryError
-from engine.scheduling.step_plan import Grant
+from engine.scheduling.request import Grant
 from engine.snapshot import FinishReason, SpeculationSnapshot
 from engine.speculation.proposer import Proposal, Proposer
 from tests.engine import tiny_models

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.sampling_params import SamplingParams
-from engine.scheduling.request import Request
-from engine.scheduling.step_plan import Grant
+from engine.scheduling.request import Grant, Request
 from engine.speculation.ngram import NgramProposer, continuation
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)

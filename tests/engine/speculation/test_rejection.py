@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.sampling.sampler import RowLogprobs, Sampler, SamplingRow
+from engine.sampling.draw import RowLogprobs
+from engine.sampling.sampler import Sampler, SamplingRow
 from engine.sampling_params import SamplingParams
 from engine.speculation.proposer import NOTHING, Proposal
 from engine.speculation.verify import Verification, verify

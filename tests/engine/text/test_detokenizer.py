@@ -41,15 +41,20 @@ class Letters:
         return False
 
 
-def run(tokenizer, tokens, params=None, prompt=(), chunks=()) -> str:
-    """All text of `tokens`, appended in chunks of the given sizes (then one by one)."""
-    detokenizer = IncrementalDetokenizer(tokenizer, params or SamplingParams(), prompt)
-    text, rest, sizes = "", list(tokens), list(chunks)
-    while rest:
-        size = sizes.pop(0) if sizes else 1
-        text += detokenizer.append(rest[:size]).text
-        rest = rest[size:]
-    return text + detokenizer.flush()
+def run(tokenizer, tokens, params=None, prompt=()) -> str:
+    """All text of `tokens`, up to a stop string."""
+    return outcome(tokenizer, tokens, params or SamplingParams(), prompt)[0]
+
+
+def outcome(tokenizer, tokens, params, prompt=()) -> tuple[str, str | None, int]:
+    """The text, the stop string that ended it, and how many tokens were used."""
+    detokenizer = IncrementalDetokenizer(tokenizer, params, prompt)
+    text = ""
+    for count, token in enumerate(tokens, start=1):
+        text += detokenizer.push(token)
+        if detokenizer.stopped_by is not None:
+            return text + detokenizer.flush(), detokenizer.stopped_by, count
+    return text + detokenizer.flush(), detokenizer.stopped_by, len(tokens)
 
 
 pieces = st.sampled_from(
@@ -59,27 +64,26 @@ pieces = st.sampled_from(
     ]
 )
 texts = st.one_of(st.text(max_size=40), st.lists(pieces, max_size=40).map("".join))
-sizes = st.lists(st.integers(1, 7), max_size=30)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestWholeText:
     @settings(max_examples=80, deadline=None)
-    @given(text=texts, chunks=sizes)
-    def test_pieces_add_up_to_the_decoded_whole(self, tokenizers, kind, text, chunks):
+    @given(text=texts)
+    def test_pieces_add_up_to_the_decoded_whole(self, tokenizers, kind, text):
         tokenizer = tokenizers[kind]
         tokens = tokenizer.encode(text)
-        assert run(tokenizer, tokens, chunks=chunks) == tokenizer.decode(tokens)
+        assert run(tokenizer, tokens) == tokenizer.decode(tokens)
 
     @settings(max_examples=80, deadline=None)
-    @given(text=texts, cut=st.integers(0, 60), chunks=sizes)
-    def test_the_output_continues_the_prompt(self, tokenizers, kind, text, cut, chunks):
+    @given(text=texts, cut=st.integers(0, 60))
+    def test_the_output_continues_the_prompt(self, tokenizers, kind, text, cut):
         tokenizer = tokenizers[kind]
         tokens = tokenizer.encode(text)
         prompt, output = tokens[:cut], tokens[cut:]
         before, whole = tokenizer.decode(prompt), tokenizer.decode(tokens)
         if whole.startswith(before):  # the cut is not inside a character
-            assert before + run(tokenizer, output, prompt=prompt, chunks=chunks) == whole
+            assert before + run(tokenizer, output, prompt=prompt) == whole
 
 
 @settings(max_examples=150, deadline=None)
@@ -170,21 +174,20 @@ class TestStopStrings:
     @given(
         tokens=st.lists(st.integers(0, 5), max_size=25),
         stops=st.lists(st.text("ab\n", min_size=1, max_size=5), min_size=1, max_size=3),
-        chunks=sizes,
     )
-    def test_cut_at_the_first_one_however_the_text_comes(self, tokens, stops, chunks):
+    def test_cut_at_the_first_one_however_the_text_comes(self, tokens, stops):
         decoder = Letters("a", "b", "ab", "\n", "bba", "abaab\nba")
         text = decoder.decode(tokens)
         params = SamplingParams(stop=tuple(stops))
         expected, _ = expected_with_stops(text, stops)
-        assert run(decoder, tokens, params, chunks=chunks) == expected
+        assert run(decoder, tokens, params) == expected
         if len(set(stops)) == 1:
             at = text.find(stops[0])
             assert expected == (text if at < 0 else text[:at])
 
     @settings(max_examples=100, deadline=None)
-    @given(text=texts, chunks=sizes, data=st.data())
-    def test_with_real_tokenizers(self, tokenizers, text, chunks, data):
+    @given(text=texts, data=st.data())
+    def test_with_real_tokenizers(self, tokenizers, text, data):
         for kind in KINDS:
             tokenizer = tokenizers[kind]
             tokens = tokenizer.encode(text)
@@ -193,24 +196,18 @@ class TestStopStrings:
             stop = whole[start : start + data.draw(st.integers(1, 6))] or "never"
             at = whole.find(stop)
             expected = whole if at < 0 else whole[:at]
-            assert run(tokenizer, tokens, SamplingParams(stop=stop), chunks=chunks) == expected
+            assert run(tokenizer, tokens, SamplingParams(stop=stop)) == expected
 
     def test_across_tokens_and_inside_one(self):
         decoder = Letters("one ", "ST", "OP", " two", "x STOP y")
         params = SamplingParams(stop="STOP")
-        detokenizer = IncrementalDetokenizer(decoder, params, [])
-        assert detokenizer.append([0]) == ("one ", None, 1)
-        assert detokenizer.append([1]) == ("", None, 1)
-        assert detokenizer.append([2, 3]) == ("", "STOP", 1)
-        assert detokenizer.append([3]) == ("", "STOP", 0)
-        assert detokenizer.flush() == ""
-        detokenizer = IncrementalDetokenizer(decoder, params, [])
-        assert detokenizer.append([0, 4, 3]) == ("one x ", "STOP", 2)
+        assert outcome(decoder, [0, 1, 2, 3], params) == ("one ", "STOP", 3)
+        assert outcome(decoder, [0, 4, 3], params) == ("one x ", "STOP", 2)
 
     def test_held_back_only_while_it_can_still_match(self):
         decoder = Letters("a\n", "Us", "er", "ful", "er:")
         detokenizer = IncrementalDetokenizer(decoder, SamplingParams(stop="\nUser:"), [])
-        out = [detokenizer.append([t]).text for t in (0, 1, 2, 3, 0, 1)]
+        out = [detokenizer.push(t) for t in (0, 1, 2, 3, 0, 1)]
         assert out == ["a", "", "", "\nUserful", "a", ""]
         assert detokenizer.flush() == "\nUs"
         assert detokenizer.flush() == ""
@@ -218,24 +215,22 @@ class TestStopStrings:
     def test_included_when_asked(self):
         decoder = Letters("go", " END", " on")
         params = SamplingParams(stop=("END",), include_stop_str_in_output=True)
-        detokenizer = IncrementalDetokenizer(decoder, params, [])
-        assert detokenizer.append([0, 1, 2]) == ("go END", "END", 2)
+        assert outcome(decoder, [0, 1, 2], params) == ("go END", "END", 2)
 
     def test_of_several_the_one_that_is_complete_first(self):
         decoder = Letters("a", "b", "c", "d")
         params = SamplingParams(stop=("abcd", "bc"))
         assert run(decoder, [0, 1, 2, 3], params) == "a"
         longest = SamplingParams(stop=("c", "bc"), include_stop_str_in_output=True)
-        detokenizer = IncrementalDetokenizer(decoder, longest, [])
-        assert detokenizer.append([0, 1, 2, 3]) == ("abc", "bc", 3)
+        assert outcome(decoder, [0, 1, 2, 3], longest) == ("abc", "bc", 3)
 
     def test_not_before_min_tokens(self):
         decoder = Letters("x", "##", "#")
         params = SamplingParams(stop="##", min_tokens=3)
         detokenizer = IncrementalDetokenizer(decoder, params, [])
-        assert detokenizer.append([0, 1, 1]) == ("x###", None, 3)
+        assert [detokenizer.push(token) for token in (0, 1, 1)] == ["x", "#", "##"]
         # One "#" was held back, and the first one of the fourth token completes the pair.
-        assert detokenizer.append([1]) == ("", "##", 1)
+        assert (detokenizer.push(1), detokenizer.stopped_by) == ("", "##")
         assert run(decoder, [0, 1, 1, 1], params) == "x###"
 
     def test_not_in_the_prompt(self):

@@ -9,8 +9,6 @@ from transformers import AutoTokenizer
 
 from engine.errors import CheckpointError, InvalidRequestError
 from engine.text.tokenizer import (
-    NO_TEMPLATE_NOTICE,
-    SYSTEM_MERGED_NOTICE,
     ByteTokenizer,
     Tokenizer,
     plain_transcript,
@@ -108,19 +106,18 @@ class TestChat:
     def test_the_checkpoints_own_template(self, tmp_path):
         folder = save(byte_level(), tmp_path, template=CHATML, eos_token="<|im_end|>")
         tokenizer, reference = load(folder), AutoTokenizer.from_pretrained(folder)
-        assert tokenizer.has_chat_template and tokenizer.stop_strings == ()
+        assert tokenizer.has_chat_template
         chat = tokenizer.apply_chat(CONVERSATION)
-        assert chat.notice is None
-        assert chat.token_ids == reference.apply_chat_template(
+        assert chat == reference.apply_chat_template(
             CONVERSATION, add_generation_prompt=True, tokenize=True, return_dict=False
         )
-        assert chat.token_ids.count(1) == 5  # <|im_start|> of four messages and the reply
+        assert chat.count(1) == 5  # <|im_start|> of four messages and the reply
 
     def test_one_bos_and_not_two(self, tmp_path):
         folder = save(
             with_bos(byte_fallback(), "<s>"), tmp_path, template=BOS_TEMPLATE, bos_token="<s>"
         )
-        tokens = load(folder).apply_chat(CONVERSATION).token_ids
+        tokens = load(folder).apply_chat(CONVERSATION)
         assert tokens.count(1) == 1 and tokens[0] == 1
 
     @pytest.mark.parametrize("template", [NO_SYSTEM, DROPS_SYSTEM], ids=["refuses", "drops"])
@@ -128,13 +125,11 @@ class TestChat:
         self, tmp_path, template
     ):
         tokenizer = load(save(byte_level(), tmp_path, template=template))
-        token_ids, notice = tokenizer.apply_chat(CONVERSATION)
+        token_ids = tokenizer.apply_chat(CONVERSATION)
         text = tokenizer.decode(token_ids)
         assert text == "user: Be brief.\n\nhello;assistant: hi;user: how?;"
-        assert notice == SYSTEM_MERGED_NOTICE
-        assert tokenizer.apply_chat(CONVERSATION[1:]).notice is None
         only = tokenizer.apply_chat(CONVERSATION[:1])
-        assert tokenizer.decode(only.token_ids) == "user: Be brief.;"
+        assert tokenizer.decode(only) == "user: Be brief.;"
 
     def test_what_the_template_refuses_is_an_error_with_its_words(self, tmp_path):
         template = "{{ raise_exception('Roles must alternate') }}"
@@ -144,12 +139,11 @@ class TestChat:
         with pytest.raises(InvalidRequestError, match="Roles must alternate"):
             tokenizer.apply_chat(CONVERSATION)
 
-    def test_without_a_template_a_plain_transcript_and_a_notice(self, tmp_path):
+    def test_without_a_template_a_plain_transcript(self, tmp_path):
         folder = save(with_bos(byte_fallback(), "<s>"), tmp_path, bos_token="<s>")
         tokenizer = load(folder)
-        assert not tokenizer.has_chat_template and tokenizer.stop_strings == ("\nUser:",)
-        tokens, notice = tokenizer.apply_chat(CONVERSATION)
-        assert notice == NO_TEMPLATE_NOTICE
+        assert not tokenizer.has_chat_template
+        tokens = tokenizer.apply_chat(CONVERSATION)
         transcript = "Be brief.\n\nUser: hello\nAssistant: hi\nUser: how?\nAssistant:"
         assert plain_transcript(CONVERSATION) == transcript
         assert tokens == tokenizer.encode(transcript) and tokens.count(1) == 1
@@ -213,6 +207,5 @@ class TestBytes:
         assert not tokenizer.is_silent(8123)
 
     def test_chat_is_a_transcript(self):
-        tokens, notice = ByteTokenizer().apply_chat(CONVERSATION[1:2])
+        tokens = ByteTokenizer().apply_chat(CONVERSATION[1:2])
         assert bytes(tokens) == b"User: hello\nAssistant:"
-        assert notice == NO_TEMPLATE_NOTICE
