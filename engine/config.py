@@ -61,7 +61,12 @@ class Setting:
         if value is None and self.optional:
             return
         if self.choices:
-            self._check_choice(value)
+            if value not in self.choices:
+                if self.check_other is None:
+                    raise ConfigError(
+                        f"{self.name} is {value!r}.", f"Choose one of {', '.join(self.choices)}."
+                    )
+                self.check_other(value)
             return
         accepted: tuple[type, ...] = (int, float) if self.type is float else (self.type,)
         if not isinstance(value, accepted) or (isinstance(value, bool) and self.type is not bool):
@@ -69,26 +74,12 @@ class Setting:
         if isinstance(value, (int, float)):
             # `not (a <= b)` also refuses NaN
             if self.minimum is not None and not value >= self.minimum:
-                raise ConfigError(
-                    f"{self.name} is {value}.", f"Give at least {self.minimum:g}{self._unit}."
-                )
+                self._refuse(value, f"at least {self.minimum:g}")
             if self.maximum is not None and not value <= self.maximum:
-                raise ConfigError(
-                    f"{self.name} is {value}.", f"Give at most {self.maximum:g}{self._unit}."
-                )
+                self._refuse(value, f"at most {self.maximum:g}")
 
-    def _check_choice(self, value: Any) -> None:
-        if value in self.choices:
-            return
-        if self.check_other is None:
-            raise ConfigError(
-                f"{self.name} is {value!r}.", f"Choose one of {', '.join(self.choices)}."
-            )
-        self.check_other(value)
-
-    @property
-    def _unit(self) -> str:
-        return f" {self.unit}" if self.unit else ""
+    def _refuse(self, value: Any, allowed: str) -> None:
+        raise ConfigError(f"{self.name} is {value}.", f"Give {allowed} {self.unit}".rstrip() + ".")
 
 
 def _setting(type_: type, default: Any, change: Change, label: str, help_: str, **kw: Any) -> Any:
@@ -346,12 +337,8 @@ class EngineConfig:
         return cls().replace(**values)
 
 
-def _declared() -> dict[str, Setting]:
-    return {
-        f.name: Setting(name=f.name, default=f.default, **f.metadata)
-        for f in dataclasses.fields(EngineConfig)
-    }
-
-
-SETTINGS: dict[str, Setting] = _declared()
+SETTINGS: dict[str, Setting] = {
+    f.name: Setting(name=f.name, default=f.default, **f.metadata)
+    for f in dataclasses.fields(EngineConfig)
+}
 """Every engine setting by name, in reading order."""

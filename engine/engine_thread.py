@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from engine import messages as m
 from engine.config import EngineConfig
 from engine.errors import (
     DraftModelError,
@@ -29,33 +30,6 @@ from engine.errors import (
     let_go,
 )
 from engine.hardware.peaks import peaks_for
-from engine.messages import (
-    Abort,
-    AddRequest,
-    BlockInspected,
-    Command,
-    CountTokens,
-    EngineCrashed,
-    Event,
-    InspectBlock,
-    Load,
-    Loaded,
-    LoadFailed,
-    LoadProgress,
-    MadeRoom,
-    MeasurePeaks,
-    OutputEvent,
-    PeaksMeasured,
-    Reconfigure,
-    Reconfigured,
-    ReconfigureFailed,
-    RequestFailed,
-    SnapshotEvent,
-    Stop,
-    TokensCounted,
-    Unload,
-    Unloaded,
-)
 from engine.snapshot import FinishReason
 
 if TYPE_CHECKING:
@@ -85,7 +59,7 @@ class EngineThread(threading.Thread):
 
     def __init__(
         self,
-        on_event: Callable[[Event], None],
+        on_event: Callable[[m.Event], None],
         *,
         snapshot_interval_s: float = 0.05,
         name: str = "engine",
@@ -96,7 +70,7 @@ class EngineThread(threading.Thread):
         self._interval = snapshot_interval_s
         self._factory = factory
         # with the time of each: a request arrives when it is sent, not after the step of then
-        self._commands: queue.SimpleQueue[tuple[Command, float]] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[tuple[m.Command, float]] = queue.SimpleQueue()
         self._cancel = threading.Event()
         self._stopping = threading.Event()
         self._engine: LLMEngine | None = None
@@ -107,8 +81,8 @@ class EngineThread(threading.Thread):
 
     # -- called from any thread -------------------------------------------------------------
 
-    def submit(self, command: Command) -> None:
-        if isinstance(command, (Load, Reconfigure)):
+    def submit(self, command: m.Command) -> None:
+        if isinstance(command, (m.Load, m.Reconfigure)):
             self._cancel.clear()
         self._commands.put((command, time.perf_counter()))
 
@@ -120,7 +94,7 @@ class EngineThread(threading.Thread):
         """Abort everything and end the thread. True if it ended within the time."""
         self._stopping.set()
         self._cancel.set()
-        self._commands.put((Stop(), time.perf_counter()))
+        self._commands.put((m.Stop(), time.perf_counter()))
         if self.is_alive():
             self.join(timeout_s)
         return not self.is_alive()
@@ -150,31 +124,31 @@ class EngineThread(threading.Thread):
         except queue.Empty:
             pass
 
-    def _handle(self, command: Command, at: float) -> None:
+    def _handle(self, command: m.Command, at: float) -> None:
         self._stale = True
         try:
             match command:
-                case Load():
+                case m.Load():
                     self._load(command.config)
-                case Unload():
+                case m.Unload():
                     self._close_engine()
-                    self._emit(Unloaded())
-                case AddRequest():
+                    self._emit(m.Unloaded())
+                case m.AddRequest():
                     self._add(command, at)
-                case Abort():
+                case m.Abort():
                     if self._engine is not None:
                         self._engine.abort(command.request_id)
-                case Reconfigure():
+                case m.Reconfigure():
                     self._reconfigure(command)
-                case InspectBlock(block):
+                case m.InspectBlock(block):
                     details = None if self._engine is None else self._engine.inspect_block(block)
-                    self._emit(BlockInspected(block, details))
-                case MeasurePeaks():
+                    self._emit(m.BlockInspected(block, details))
+                case m.MeasurePeaks():
                     self._emit(self._measure_peaks())
-                case CountTokens(key, text):
+                case m.CountTokens(key, text):
                     count = None if self._engine is None else self._engine.count_tokens(text)
-                    self._emit(TokensCounted(key, count))
-                case Stop():
+                    self._emit(m.TokensCounted(key, count))
+                case m.Stop():
                     self._stopping.set()
         except Exception as error:  # a fault of the engine: say so, and serve on
             self._crash(error)
@@ -210,7 +184,7 @@ class EngineThread(threading.Thread):
         try:
             resolve(config)
         except (InferdeckError, OSError) as error:
-            self._emit(LoadFailed(describe(error), serving=serving.model))
+            self._emit(m.LoadFailed(describe(error), serving=serving.model))
             return False
         return True
 
@@ -224,19 +198,19 @@ class EngineThread(threading.Thread):
                 remedy = f"{info.remedy} {lost} {describe(again).cause}".strip()
                 info = info._replace(remedy=remedy)
         serving = None if self._engine is None else self._engine.config.model
-        self._emit(LoadFailed(info, cancelled=cancelled, serving=serving))
+        self._emit(m.LoadFailed(info, cancelled=cancelled, serving=serving))
         if self._engine is not None:
             self._announce()
 
     def _announce(self, without_draft: ErrorInfo | None = None) -> None:
         engine = self._engine
         assert engine is not None
-        self._emit(Loaded(engine.config, engine.model_info, engine.plan, without_draft))
+        self._emit(m.Loaded(engine.config, engine.model_info, engine.plan, without_draft))
 
-    def _add(self, command: AddRequest, at: float) -> None:
+    def _add(self, command: m.AddRequest, at: float) -> None:
         if self._engine is None:
             error = InvalidRequestError("No model is loaded.", "Load a model first.")
-            self._emit(RequestFailed(command.request_id, error.info()))
+            self._emit(m.RequestFailed(command.request_id, error.info()))
             return
         try:
             self._engine.add_request(
@@ -244,9 +218,9 @@ class EngineThread(threading.Thread):
                 arrival=at if command.arrival is None else command.arrival,
             )  # fmt: skip
         except InferdeckError as error:
-            self._emit(RequestFailed(command.request_id, error.info()))
+            self._emit(m.RequestFailed(command.request_id, error.info()))
 
-    def _reconfigure(self, command: Reconfigure) -> None:
+    def _reconfigure(self, command: m.Reconfigure) -> None:
         engine = self._engine
         if engine is None:
             return
@@ -254,28 +228,28 @@ class EngineThread(threading.Thread):
         try:
             change = engine.reconfigure(self._progress, self._cancel.is_set, **command.changes)
         except InferdeckError as error:
-            self._emit(ReconfigureFailed(engine.config, error.info()))
+            self._emit(m.ReconfigureFailed(engine.config, error.info()))
             return
         notices = engine.model_info.notices[num_notices:]
         seconds = time.perf_counter() - began
         self._emit(
-            Reconfigured(engine.config, change, seconds, notices, engine.model_info, engine.plan)
+            m.Reconfigured(engine.config, change, seconds, notices, engine.model_info, engine.plan)
         )
 
-    def _measure_peaks(self) -> PeaksMeasured:
+    def _measure_peaks(self) -> m.PeaksMeasured:
         """Only while nothing is computed: each would spoil the other."""
         engine = self._engine
         if engine is None:
-            return PeaksMeasured(None, "No model is loaded.")
+            return m.PeaksMeasured(None, "No model is loaded.")
         if engine.has_unfinished:
-            return PeaksMeasured(None, "The engine is busy.")
+            return m.PeaksMeasured(None, "The engine is busy.")
         try:
             peaks = peaks_for(
                 engine.config, engine.model_info, engine.plan.host_layers, self._stopping.is_set
             )
-            return PeaksMeasured(peaks)
+            return m.PeaksMeasured(peaks)
         except (MemoryError, RuntimeError) as error:
-            return PeaksMeasured(None, describe(error).cause)
+            return m.PeaksMeasured(None, describe(error).cause)
 
     def _step(self) -> None:
         engine = self._engine
@@ -296,12 +270,12 @@ class EngineThread(threading.Thread):
             log.warning(text)
             is_smaller = engine.times_shrunk != shrunk
             times = engine.times_shrunk if is_smaller else engine.times_not_async
-            self._emit(MadeRoom(text, engine.model_info, engine.plan, times, is_smaller))
+            self._emit(m.MadeRoom(text, engine.model_info, engine.plan, times, is_smaller))
 
-    def _emit_output(self, event: OutputEvent) -> None:
+    def _emit_output(self, event: m.OutputEvent) -> None:
         self._emit(event)
         if event.finish_reason is FinishReason.ERROR and event.error is not None:
-            self._emit(RequestFailed(event.request_id, event.error))
+            self._emit(m.RequestFailed(event.request_id, event.error))
 
     def _publish(self) -> None:
         """A snapshot, at most one per interval; the last one before idling is never left out. It
@@ -317,18 +291,18 @@ class EngineThread(threading.Thread):
         if idle or since >= self._interval * (2 if self._is_first else 1):
             self._last_snapshot = now
             self._stale = False
-            self._emit(SnapshotEvent(engine.snapshot()))
+            self._emit(m.SnapshotEvent(engine.snapshot()))
 
     def _progress(self, stage: str, done: int, total: int) -> None:
         now = time.perf_counter()
         if done >= total or now - self._last_progress >= PROGRESS_INTERVAL_S:
             self._last_progress = now
-            self._emit(LoadProgress(stage, done, total))
+            self._emit(m.LoadProgress(stage, done, total))
 
     def _crash(self, error: Exception) -> None:
         """Requests in flight are lost; the thread lives on and waits for a Load."""
         engine, self._engine = self._engine, None
-        self._emit(EngineCrashed(describe(error), "".join(traceback.format_exception(error))))
+        self._emit(m.EngineCrashed(describe(error), "".join(traceback.format_exception(error))))
         if engine is not None:
             self._shut_down(engine)
 

@@ -23,7 +23,6 @@ from engine.runner.model_runner import ModelRunner
 from engine.sampling_params import SamplingParams
 from engine.scheduling.request import Request, check_token_ids, longest_length
 from engine.snapshot import BlockDetails, EngineSnapshot, FinishReason, MemoryPlan, ModelInfo
-from engine.speculation.proposer import Proposer
 from engine.step.loop import StepLoop
 from engine.step.output import OutputStream, RequestOutput
 from engine.telemetry.snapshots import MemoryMeter, inspect_block, take_snapshot
@@ -151,11 +150,12 @@ class LLMEngine:
             arrival_index=index,
             arrival_time=arrival,
             max_num_tokens=longest_length(
-                len(encoded.token_ids), params, self._context, self._loop.scheduler.pool
+                len(encoded.token_ids), params, self.model_info.max_model_len,
+                self._loop.scheduler.pool,
             ),
             seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
             eos_token_ids=self._host.eos_token_ids,
-        )
+        )  # fmt: skip
         stream = OutputStream(request, self.tokenizer)
         self._loop.add(request, stream, stream.open(begin_with))
         return request_id
@@ -250,17 +250,8 @@ class LLMEngine:
                 self._host.reload(resolved, checkpoint, progress, cancelled)
         return change
 
-    def use_proposer(self, proposer: Proposer | None) -> None:
-        """Draft with the caller's proposer until the next cache rebuild or reload (for tests)."""
-        self._loop.use_proposer(proposer)
-
     def shutdown(self) -> None:
         """Abort all requests and free the model's memory. The engine cannot be used again."""
         self._loop.close()
         self._meter.close()
         self._host.drop()
-
-    @property
-    def _context(self) -> int:
-        assert self.config.max_model_len is not None, "resolved at loading"
-        return self.config.max_model_len

@@ -99,16 +99,9 @@ class Stop:
 
 
 Command = (
-    Load
-    | Unload
-    | AddRequest
-    | Abort
-    | Reconfigure
-    | InspectBlock
-    | MeasurePeaks
-    | CountTokens
+    Load | Unload | AddRequest | Abort | Reconfigure | InspectBlock | MeasurePeaks | CountTokens
     | Stop
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,18 +255,7 @@ class EngineCrashed:
 
 
 Event = (
-    LoadProgress
-    | Loaded
-    | LoadFailed
-    | Unloaded
-    | OutputEvent
-    | RequestFailed
-    | Reconfigured
-    | ReconfigureFailed
-    | MadeRoom
-    | SnapshotEvent
-    | BlockInspected
-    | PeaksMeasured
-    | TokensCounted
+    LoadProgress | Loaded | LoadFailed | Unloaded | OutputEvent | RequestFailed | Reconfigured
+    | ReconfigureFailed | MadeRoom | SnapshotEvent | BlockInspected | PeaksMeasured | TokensCounted
     | EngineCrashed
-)
+)  # fmt: skip

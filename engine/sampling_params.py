@@ -59,19 +59,17 @@ class Parameter:
             return
         maximum = math.inf if self.maximum is None else self.maximum
         low = self.minimum < value if self.excludes_minimum else self.minimum <= value
-        if not (low and value <= maximum):  # also refuses NaN
-            self.refuse(value, f"Give {self._range}.")
+        if low and value <= maximum:
+            return  # which NaN does not reach
+        allowed = f"{self.minimum} to {self.maximum}"
+        if self.excludes_minimum:
+            allowed = f"more than {self.minimum} and at most {self.maximum}"
+        elif self.maximum is None:
+            allowed = f"at least {self.minimum}"
+        self.refuse(value, f"Give {allowed}.")
 
     def refuse(self, value: Any, remedy: str) -> None:
         raise InvalidRequestError(f"{self.name} is {value}.", remedy)
-
-    @property
-    def _range(self) -> str:
-        if self.excludes_minimum:
-            return f"more than {self.minimum} and at most {self.maximum}"
-        if self.maximum is None:
-            return f"at least {self.minimum}"
-        return f"{self.minimum} to {self.maximum}"
 
 
 def _parameter(type_: Any, default: Any, label: str, help_: str, **kw: Any) -> Any:
@@ -179,16 +177,9 @@ class SamplingParams:
                 )
 
     @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0.0
-
-    @property
     def has_penalties(self) -> bool:
-        return (
-            self.repetition_penalty != 1.0
-            or self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-        )
+        penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
+        return penalties != (1.0, 0.0, 0.0)
 
 
 PARAMETERS: dict[str, Parameter] = {

@@ -118,5 +118,4 @@ async def _one(
     if reader.num_cached_tokens is not None:
         run.num_cached_tokens = (run.num_cached_tokens or 0) + reader.num_cached_tokens
     run.num_short += times.num_output_tokens < request.output_len
-    order = list(Counting)
-    run.counting = max(run.counting, reader.counting, key=order.index)
+    run.counting = max(run.counting, reader.counting, key=list(Counting).index)

@@ -34,7 +34,7 @@ def client_figures(runs: Sequence[ClientRun]) -> dict[str, Any]:
             "kv_waste": {"mean": None, "max": None, "num_samples": 0},
             "max_concurrent_requests": max(run.most_at_once for run in runs),
             "prefix_cache_hit_rate": ratio(sum(cached), num_prompt) if cached else None,
-            "tokens_counted_by": str(max((r.counting for r in runs), key=_worst)),
+            "tokens_counted_by": str(max((r.counting for r in runs), key=list(Counting).index)),
         }
     )
 
@@ -133,14 +133,12 @@ def _summary(changes: Sequence[Change], which: Latency) -> dict[str, Any] | None
             whole = found if whole is None else added(whole, found)
     if whole is None or not whole.count:
         return None
-    has_p99 = whole.count >= MIN_SAMPLES_FOR_P99
-    return {
-        "mean": _ms(mean(whole)),
-        "p50": _ms(quantile(whole, 0.5)),
-        "p90": _ms(quantile(whole, 0.9)),
-        "p99": _ms(quantile(whole, 0.99)) if has_p99 else None,
-        "num_samples": whole.count,
-    }
+    parts = {"mean": mean(whole)}
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+        is_known = name != "p99" or whole.count >= MIN_SAMPLES_FOR_P99
+        parts[name] = quantile(whole, share) if is_known else None
+    milliseconds = {name: None if s is None else s * 1e3 for name, s in parts.items()}
+    return {**milliseconds, "num_samples": whole.count}
 
 
 def _differences(figures: Mapping[str, Any], server: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,11 +153,3 @@ def _differences(figures: Mapping[str, Any], server: Mapping[str, Any]) -> dict[
 def _sum(values: Any) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3
-
-
-def _worst(counting: Counting) -> int:
-    return list(Counting).index(counting)

@@ -82,9 +82,7 @@ class Workload:
     ) -> list[BenchRequest]:
         """The workload's requests. Lengths depend on `seed`, the token ids on `salt` as well: runs
         that differ in their salt alone do equal work and share no prefix."""
-        lengths = random.Random(f"lengths-{self.name}-{seed}")
-        tokens = random.Random(f"tokens-{self.name}-{variant}-{seed}-{salt}")
-        return list(islice(self._made(variant, vocabulary, lengths, tokens), self.num_requests))
+        return list(islice(self.stream(variant, vocabulary, seed, salt), self.num_requests))
 
     def stream(
         self, variant: str, vocabulary: list[int], seed: int, salt: object = 0
@@ -92,12 +90,7 @@ class Workload:
         """Such requests without end, for a load that runs until it is stopped; what all prompts
         begin with stays the same."""
         lengths = random.Random(f"lengths-{self.name}-{seed}")
-        tokens = random.Random(f"tokens-{self.name}-{variant}-{seed}-stream-{salt}")
-        return self._made(variant, vocabulary, lengths, tokens)
-
-    def _made(
-        self, variant: str, vocabulary: list[int], lengths: random.Random, tokens: random.Random
-    ) -> Iterator[BenchRequest]:
+        tokens = random.Random(f"tokens-{self.name}-{variant}-{seed}-{salt}")
         prefix = tokens.choices(vocabulary, k=self.variants[variant])
         while True:
             num_prompt, num_output = self.input.draw(lengths), self.output.draw(lengths)
@@ -174,9 +167,7 @@ def _named_ids(values: Mapping[str, Any]) -> set[int]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    values = json.loads(file.read_text(encoding="utf-8"))
+    values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return values if isinstance(values, dict) else {}
 
 

@@ -81,7 +81,11 @@ def main() -> None:
     key = os.environ.pop(KEY_VARIABLE, "")
     if not key:
         raise SystemExit("The window starts this process. To run a server: inferdeck serve")
-    _send_log()
+    sender = LogSender()  # to the window
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.INFO)
+        logger.addHandler(sender)
     faults = catch_faults()
     ending = Ending()
     ending.watch()
@@ -111,15 +115,6 @@ def serve(key: str, ending: Ending) -> int:
     thread.stop(STOP_S)
     server.stop()
     return 0
-
-
-def _send_log() -> None:
-    """Send the log to the window."""
-    sender = LogSender()
-    for name in LOGGERS:
-        logger = logging.getLogger(name)
-        logger.setLevel(logging.INFO)
-        logger.addHandler(sender)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
 def gather() -> dict[str, Any]:
     """Everything as plain data. Sizes in bytes."""
     import psutil
+    from huggingface_hub.constants import HF_HUB_CACHE
 
     from engine.attention import choices as attention
     from engine.hardware.devices import gpus, resolve_device, why_none
@@ -84,7 +85,7 @@ def gather() -> dict[str, Any]:
             "settings": str(config_dir()),
             "resources": str(resources_dir()),
             "starter_model": str(starter_model()),
-            "huggingface_cache": _hub_cache(),
+            "huggingface_cache": str(HF_HUB_CACHE),
         },
     }
 
@@ -149,10 +150,10 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
 
 def _device_text(gpu: dict[str, Any]) -> str:
     size = format_bytes(gpu["memory"])
-    words = [f"{gpu['name']}, {size}, compute capability {gpu['capability']}"]
+    text = f"{gpu['name']}, {size}, compute capability {gpu['capability']}"
     if gpu["problem"]:
-        return f"{words[0]}: not used, {gpu['problem']}"
-    return f"{words[0]}; {format_bytes(gpu['free'])} free, {gpu['default_dtype']} by default"
+        return f"{text}: not used, {gpu['problem']}"
+    return f"{text}; {format_bytes(gpu['free'])} free, {gpu['default_dtype']} by default"
 
 
 def _versions() -> dict[str, str]:
@@ -166,9 +167,3 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
-
-
-def _hub_cache() -> str:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    return str(HF_HUB_CACHE)

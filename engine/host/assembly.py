@@ -147,9 +147,9 @@ class Assembly:
 
     def drop_drafting(self) -> None:
         """Let go of the cache of the draft model and of what was captured of it."""
-        if self.proposer is not None:
-            self.proposer.drop()
-            self.proposer = None
+        if self.proposer is not None and self.proposer.runner is not None:
+            self.proposer.runner.drop_cache()
+        self.proposer = None
 
 
 def assemble(

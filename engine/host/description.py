@@ -158,7 +158,8 @@ def _quantization(config: EngineConfig, checkpoint: Checkpoint) -> str:
 def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) -> ModelInfo:
     """The description with what attends and what was captured, in place of what it said of that
     before."""
-    captured = {"decode": runner.graphs, "draft": None if proposer is None else proposer.graphs}
+    draft = None if proposer is None else proposer.runner
+    captured = {"decode": runner.graphs, "draft": None if draft is None else draft.graphs}
     old = (_ATTENTION, *captured)
     kernels = {name: text for name, text in info.kernels.items() if name not in old}
     if attention := getattr(runner.backend, "description", ""):

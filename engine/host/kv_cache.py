@@ -20,7 +20,7 @@ from engine.numerics.kv_dtype import KVWidths
 from engine.parallel.pipeline import StagedAttention
 from engine.parallel.ranks import Ranks
 from engine.parallel.runner import ParallelCache
-from engine.runner.cuda_graphs import capture_for, most_rows, sizes_for
+from engine.runner.cuda_graphs import DRAFT_ROWS, capture_for, most_rows, sizes_for
 from engine.runner.model_runner import ModelRunner
 from engine.snapshot import MemoryPlan
 from engine.speculation.draft_loading import Draft, make_proposer
@@ -119,14 +119,15 @@ def capture_steps(
         return
     assert config.max_model_len is not None, "resolved before"
     progress("Capturing CUDA graphs", 0, 0)
-    if proposer is not None:
-        proposer.release_graphs()  # both models' old ones go before there are new ones
+    draft = None if proposer is None else proposer.runner
+    if draft is not None:
+        draft.release_graphs()  # both models' old ones go before there are new ones
     longest = min(plan.num_blocks, -(-config.max_model_len // config.block_size))
     taps = None if proposer is None else proposer.taps
     of_drafts = 0 if proposer is None else longest
     runner.capture(sizes_for(most_rows(config)), config.block_size, of_drafts, taps)
-    if proposer is not None:
-        proposer.capture(config.max_num_seqs, longest)
+    if draft is not None:
+        draft.capture(sizes_for(DRAFT_ROWS * config.max_num_seqs), config.block_size, longest)
 
 
 def with_layers(plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineConfig) -> MemoryPlan:

@@ -6,7 +6,7 @@ Both touch a handful of tokens per row, so they are one scatter over the whole b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -16,20 +16,14 @@ from torch import Tensor
 from engine.batch.transfer import upload, upload_places
 from engine.sampling_params import SamplingParams
 
+if TYPE_CHECKING:
+    from engine.sampling.sampler import SamplingRow
+
 _LARGEST_BIAS = 1e30
 """Larger ones would overflow float32 when added; this much already decides or forbids."""
 
 
-class EditedRow(Protocol):
-    @property
-    def params(self) -> SamplingParams: ...
-    @property
-    def output_token_ids(self) -> Sequence[int]: ...
-    @property
-    def eos_token_ids(self) -> frozenset[int]: ...
-
-
-def forbidden_tokens(row: EditedRow) -> frozenset[int]:
+def forbidden_tokens(row: SamplingRow) -> frozenset[int]:
     """Tokens that would end the request before min_tokens: EOS and its stop tokens.
 
     EOS too with ignore_eos, as in vLLM: a forced length should not fill with end markers.
@@ -39,11 +33,11 @@ def forbidden_tokens(row: EditedRow) -> frozenset[int]:
     return row.eos_token_ids.union(row.params.stop_token_ids)
 
 
-def has_edits(row: EditedRow) -> bool:
+def has_edits(row: SamplingRow) -> bool:
     return bool(row.params.logit_bias) or len(row.output_token_ids) < row.params.min_tokens
 
 
-def apply_edits(work: Tensor, rows: Sequence[EditedRow], vocab_size: int) -> None:
+def apply_edits(work: Tensor, rows: Sequence[SamplingRow], vocab_size: int) -> None:
     """Add logit_bias, then mask the tokens that min_tokens forbids, in `work` [R, padded_vocab].
 
     Token ids outside the vocabulary have no logit and are skipped (adding such a request is

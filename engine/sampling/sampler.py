@@ -108,12 +108,11 @@ def row_of(request: Request, draft_token_ids: Sequence[int] = ()) -> SamplingRow
 
 
 class SampledTokens(NamedTuple):
-    """token_ids: one per row, -1 for a failed row. logprobs: for the rows whose parameters ask.
-    failed: rows whose logits were NaN, infinite or all -inf."""
+    """token_ids: one per row, -1 where the logits were NaN, infinite or all -inf. logprobs: for the
+    rows whose parameters ask."""
 
     token_ids: list[int]
     logprobs: list[RowLogprobs | None]
-    failed: list[int]
 
 
 class Drawn:
@@ -140,22 +139,12 @@ class Drawn:
         for rows, pending in self._reports:
             for row, report in zip(rows, pending.finish(numbers), strict=True):
                 logprobs[row] = report if token_ids[row] >= 0 else None
-        failed = [i for i, token_id in enumerate(token_ids) if token_id < 0]
-        return SampledTokens(token_ids, logprobs, failed)
+        return SampledTokens(token_ids, logprobs)
 
     @property
     def device_s(self) -> float | None:
         """Seconds that the device sampled, once the tokens were read; None on the CPU."""
         return self._timer.seconds()
-
-
-class _Processed(NamedTuple):
-    """work: float32 [R, padded vocabulary]; maxima: [R, 1]; ok: bool [R, 1], False in rows without
-    a finite maximum, in which the rest is of no use."""
-
-    work: Tensor
-    maxima: Tensor
-    ok: Tensor
 
 
 class Weights(NamedTuple):
@@ -207,7 +196,10 @@ class Sampler:
             )
         plain = [i for i, row in enumerate(rows) if row.is_argmax_of_raw]
         others = [i for i, row in enumerate(rows) if not row.is_argmax_of_raw]
-        parts = [(plain, _finite_argmax(select(logits, plain)))] if plain else []
+        parts = []
+        if plain:
+            maxima = row_maxima(select(logits, plain))
+            parts.append((plain, torch.where(maxima.values.isfinite(), maxima.token_ids, -1)))
         for chunk in self._chunks(others):
             own = None if unread is None else select(unread, chunk)
             drawn = self._sample_chunk(select(logits, chunk), [rows[i] for i in chunk], own)
@@ -250,8 +242,7 @@ class Sampler:
         failed), and the `distributions` that they come from."""
         probabilities = self.distributions(logits, rows)
         masses = block_masses(probabilities)
-        u = uniforms([r.seed for r in rows], [r.position for r in rows])
-        drawn = inverse_cdf(probabilities, masses, upload(u, self.device))
+        drawn = inverse_cdf(probabilities, masses, self._uniforms(rows))
         token_ids: list[int] = torch.where(masses.sum(1) > 0, drawn, -1).tolist()
         return token_ids, probabilities
 
@@ -265,8 +256,10 @@ class Sampler:
 
     def _processed(
         self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None = None
-    ) -> _Processed:
-        """A few rows of logits after edits and penalties, in the first buffer."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """A few rows of logits after edits and penalties, float32 [R, padded vocabulary] in the
+        first buffer; their maxima [R, 1]; bool [R, 1], False where that is not finite and the rest
+        of no use."""
         work = self._padded(logits)
         maxima = work.amax(1, keepdim=True)  # hands on a NaN
         ok = maxima.isfinite()
@@ -275,7 +268,7 @@ class Sampler:
             apply_penalties(work, self._penalized(rows), unread)
             torch.amax(work, 1, keepdim=True, out=maxima)
             ok &= maxima.isfinite()  # everything may be forbidden now
-        return _Processed(work, maxima, ok)
+        return work, maxima, ok
 
     def _sample_chunk(
         self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None
@@ -288,17 +281,15 @@ class Sampler:
         if greedy:
             parts.append((greedy, row_maxima(select(work, greedy)).token_ids))
         if sampled:
-            chosen = [rows[i] for i in sampled]
-            drawn = self._draw(select(work, sampled), select(maxima, sampled), chosen)
-            parts.append((sampled, drawn))
+            own = [rows[i] for i in sampled]
+            kept = select(work, sampled), select(maxima, sampled)
+            probs, masses = self._probabilities(*kept, own)
+            parts.append((sampled, inverse_cdf(probs, masses, self._uniforms(own))))
         return torch.where(ok.squeeze(1), merged(parts, len(rows), self.device), -1)
 
-    def _draw(self, work: Tensor, maxima: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-        """Sample every row of `work`, of maxima[rows, 1]; uses `work` up. Any token of the padded
-        vocabulary where a row failed."""
-        probs, masses = self._probabilities(work, maxima, rows)
+    def _uniforms(self, rows: Sequence[SamplingRow]) -> Tensor:
         u = uniforms([row.seed for row in rows], [row.position for row in rows])
-        return inverse_cdf(probs, masses, upload(u, self.device))
+        return upload(u, self.device)
 
     def _probabilities(
         self, work: Tensor, maxima: Tensor, rows: Sequence[SamplingRow]
@@ -358,8 +349,3 @@ class Sampler:
         if len(self._buffers[index]) < num_rows:
             self._buffers[index] = torch.empty(num_rows, self._width, device=self.device)
         return self._buffers[index][:num_rows]
-
-
-def _finite_argmax(logits: Tensor) -> Tensor:
-    maxima = row_maxima(logits)
-    return torch.where(maxima.values.isfinite(), maxima.token_ids, -1)

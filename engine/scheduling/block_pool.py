@@ -78,11 +78,6 @@ class BlockPool:
         """Share of all blocks that somebody references."""
         return 1 - self.num_free_blocks / self.num_blocks
 
-    @property
-    def num_cached_blocks(self) -> int:
-        """Published blocks that nobody references."""
-        return sum(self.ref_count[block] == 0 for block in self._by_hash.values())
-
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 

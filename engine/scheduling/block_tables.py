@@ -51,9 +51,11 @@ class BlockTables:
 
     def reserved_tokens(self, request: Request, num_tokens: int) -> int:
         """Tokens that it holds blocks for while it has so many."""
-        if self.config.kv_allocation == "contiguous":
-            return max(request.max_kv_tokens, num_tokens)
-        return num_tokens
+        return num_tokens if self.is_paged else max(request.max_num_tokens - 1, num_tokens)
+
+    @property
+    def is_paged(self) -> bool:
+        return self.config.kv_allocation == "paged"
 
     def admitted_tokens(self, request: Request) -> int:
         """Tokens whose blocks must be there, or promised, for the request to be admitted."""
@@ -139,61 +141,43 @@ class BlockTables:
 
 
 def check_invariants(
-    config: EngineConfig,
-    pool: BlockPool,
+    tables: BlockTables,
     waiting: Sequence[Request],
     running: Sequence[Request],
     in_flight: Mapping[str, int],
 ) -> None:
     """Raise IntegrityError, naming what is wrong, unless every invariant holds. in_flight: by
     request, up to which token the next step, launched already, computes."""
-    everyone = [*running, *waiting]
+    pool, everyone = tables.pool, [*running, *waiting]
     pool.check_integrity(r.block_table for r in everyone)
-    _require(
-        all(not r.block_table and not r.num_computed_tokens for r in waiting),
-        "A waiting request has blocks.",
-    )
+    has_blocks = any(r.block_table or r.num_computed_tokens for r in waiting)
     order = [r.arrival_index for r in waiting]
-    _require(order == sorted(order), "Waiting requests are out of order.")
-    _require(len({r.request_id for r in everyone}) == len(everyone), "A request id occurs twice.")
+    broken = {
+        "A waiting request has blocks.": has_blocks,
+        "Waiting requests are out of order.": order != sorted(order),
+        "A request id occurs twice.": len({r.request_id for r in everyone}) < len(everyone),
+    }
     for request in running:
-        _check_length(config, pool, request, in_flight.get(request.request_id, 0))
-        _check_blocks(pool, request)
-
-
-def _check_length(config: EngineConfig, pool: BlockPool, request: Request, in_flight: int) -> None:
-    computed, num_blocks = request.num_computed_tokens, len(request.block_table)
-    enough = pool.blocks_for(computed) <= num_blocks
-    _require(enough, f"{request.request_id} has more computed tokens than block slots.")
-    if config.kv_allocation == "paged":
-        needed = pool.blocks_for(max(computed, in_flight, 1))
-        _require(num_blocks <= needed, f"{request.request_id} has more blocks than it needs.")
-    held = pool.blocks_for(in_flight) <= num_blocks
-    _require(held, f"{request.request_id} has a step in flight beyond its blocks.")
-    drafted = request.num_draft_kv_tokens <= computed
-    _require(drafted, f"{request.request_id} has more draft KV than KV.")
-    start = request.draft_kv_start
-    _require(
-        start % pool.block_size == 0 and start <= request.num_draft_kv_tokens,
-        f"{request.request_id} has draft KV that begins inside a block or after its end.",
-    )
-
-
-def _check_blocks(pool: BlockPool, request: Request) -> None:
-    size, table = pool.block_size, request.block_table
-    for index, block in enumerate(table):
-        block_hash = pool.block_hash[block]
-        if block_hash is None:
-            continue
-        full = (index + 1) * size <= request.num_computed_tokens
-        _require(full, f"Block {block} is published but not full.")
-        own = block_hash == request.block_hashes[index]
-        _require(own, f"Block {block} is published under another prefix.")
-    writable = table[request.num_computed_tokens // size :]
-    alone = all(pool.ref_count[block] == 1 for block in writable)
-    _require(alone, f"{request.request_id} would write into a shared block.")
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise IntegrityError(message)
+        name, table, computed = request.request_id, request.block_table, request.num_computed_tokens
+        start, drafted = request.draft_kv_start, request.num_draft_kv_tokens
+        ahead, count, full = in_flight.get(name, 0), len(table), computed // pool.block_size
+        hashes = [pool.block_hash[block] for block in table]
+        is_larger = count > pool.blocks_for(max(computed, ahead, 1))
+        pairs = zip(hashes, request.block_hashes, strict=False)
+        is_other = any(published not in (None, own) for published, own in pairs)
+        broken |= {
+            f"{name} has more computed tokens than block slots.": pool.blocks_for(computed) > count,
+            f"{name} has more blocks than it needs.": is_larger and tables.is_paged,
+            f"{name} has a step in flight beyond its blocks.": pool.blocks_for(ahead) > count,
+            f"{name} has more draft KV than KV.": drafted > computed,
+            f"{name} has draft KV that begins inside a block.": start % pool.block_size > 0,
+            f"{name} has draft KV that begins after its end.": start > drafted,
+            f"{name} has a published block that is not full.": any(hashes[full:]),
+            f"{name} has a block published under another prefix.": is_other,
+            f"{name} would write into a shared block.": any(
+                pool.ref_count[block] != 1 for block in table[full:]
+            ),
+        }
+    for message, is_broken in broken.items():
+        if is_broken:
+            raise IntegrityError(message)

@@ -88,11 +88,6 @@ class Request:
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
 
-    @property
-    def max_kv_tokens(self) -> int:
-        """Most tokens whose KV is ever stored: the last sampled token needs none."""
-        return self.max_num_tokens - 1
-
     def stop_reason(self, token_id: int, num_before: int = 0) -> FinishReason | None:
         """Why the request ends with `token_id`, which is sampled but not appended yet, as are the
         `num_before` tokens before it; None if it goes on."""

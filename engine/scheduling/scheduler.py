@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.config import EngineConfig
@@ -33,14 +32,6 @@ class Candidate(NamedTuple):
     blocks: int
 
 
-@dataclass(slots=True)
-class PrefixStatistics:
-    """Tokens looked up in and served by the prefix cache, at first admission."""
-
-    queries: int = 0
-    hits: int = 0
-
-
 class Scheduler:
     """Owns the waiting and running requests and their block tables.
 
@@ -56,7 +47,7 @@ class Scheduler:
         self.tables = BlockTables(config, pool, root)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
-        self.prefix = PrefixStatistics()
+        self.prefix_queries = self.prefix_hits = 0  # tokens looked up and found, at admission
         self.num_preemptions = 0
         self.next_plan: StepPlan | None = None  # in flight, before the last step is committed
         self._batch_places = 0  # static batching: who may still join the batch that is filling
@@ -294,8 +285,8 @@ class Scheduler:
             request.first_scheduled = now
             request.num_cached_tokens = num_cached_tokens
             if self.config.enable_prefix_caching:
-                self.prefix.queries += request.num_tokens
-                self.prefix.hits += num_cached_tokens
+                self.prefix_queries += request.num_tokens
+                self.prefix_hits += num_cached_tokens
         request.num_computed_tokens = num_cached_tokens
         request.num_published_blocks = num_cached_tokens // self.pool.block_size
         request.draft_kv_start, request.num_draft_kv_tokens = self.tables.cached_draft_kv(request)
@@ -325,4 +316,4 @@ class Scheduler:
         """Raise IntegrityError unless every invariant of scheduler and pool holds between steps."""
         grants = () if self.next_plan is None else self.next_plan.grants
         ends = {grant.request.request_id: grant.end for grant in grants}
-        check_invariants(self.config, self.pool, self.waiting, self.running, ends)
+        check_invariants(self.tables, self.waiting, self.running, ends)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import nn
 
 from engine.attention.backends import make_backend
 from engine.attention.gpu import WORKSPACE_BYTES
-from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.errors import (
     CheckpointError,
@@ -28,12 +25,12 @@ from engine.models.materialise import weight_bytes
 from engine.models.smoke_test import check_architecture
 from engine.runner.model_runner import ModelRunner, probe_kv
 from engine.speculation.draft_model import DraftModelProposer
-from engine.speculation.eagle3.head import Eagle3Head, Taps
+from engine.speculation.eagle3.head import Taps
 from engine.speculation.eagle3.proposer import Eagle3Proposer
 from engine.speculation.eagle3.shape import read_shape
 from engine.speculation.eagle3.weights import load_head
 from engine.speculation.ngram import NgramProposer
-from engine.speculation.proposer import Proposer
+from engine.speculation.proposer import Draft, Proposer
 from engine.text.tokenizer import Tokenizer
 
 _MOST_DIFFERENT = 0.01
@@ -149,21 +146,6 @@ def draft_source(
     return None
 
 
-@dataclass(frozen=True)
-class Draft:
-    """A loaded draft model, or an EAGLE-3 head with its `taps` on the large model. `vocab_size`:
-    ids that it shares with that model."""
-
-    name: str
-    model: nn.Module
-    dtype: torch.dtype
-    weights_bytes: int
-    layers: dict[int, LayerSpec]
-    vocab_size: int
-    max_model_len: int
-    taps: Taps | None = None
-
-
 def load_draft(
     config: EngineConfig,
     draft: Checkpoint,
@@ -173,86 +155,50 @@ def load_draft(
     cancelled: Callable[[], bool],
 ) -> Draft:
     """Load a draft that was checked. Raises DraftModelError, OutOfMemoryError or LoadCancelled."""
-    own_progress = partial(_of_draft, progress)
+
+    def own_progress(stage: str, done: int, total: int) -> None:
+        progress(f"Draft model: {stage.lower()}", done, total)
+
+    assert config.max_model_len is not None, "resolved before"
     if config.speculative_method == "eagle3":
-        return _load_head(config, draft, target, target_model, own_progress, cancelled)
+        shape = read_shape(draft, target)
+        head = load_head(config, draft, shape, target_model, own_progress, cancelled)
+        return Draft(
+            name=draft.name,
+            model=head,
+            dtype=getattr(torch, config.dtype),
+            weights_bytes=sum(weight_bytes(head, DeviceMap(config.device)).values()),
+            layers=head.kv_layers,
+            vocab_size=shape.vocab_size,
+            max_model_len=config.max_model_len,
+            taps=Taps(target_model, shape.layer_ids),
+        )
+    length = min(draft.max_position_embeddings or config.max_model_len, config.max_model_len)
     try:
-        return _load(config, draft, target, own_progress, cancelled)
+        check_architecture(draft.config, resolve_class(draft))
+        dtype = getattr(torch, draft_dtype(config, draft))
+        loaded = load_model(
+            draft,
+            dtype=dtype,
+            device=config.device,
+            load_format=config.load_format,
+            seed=config.seed,
+            max_model_len=length,
+            progress=own_progress,
+            cancelled=cancelled,
+        )
+        layers = probe_kv(loaded.model)
     except (CheckpointError, UnsupportedModelError) as error:
         raise unusable(error) from error
-
-
-def _load(
-    config: EngineConfig,
-    draft: Checkpoint,
-    target: Checkpoint,
-    progress: Callable[[str, int, int], None],
-    cancelled: Callable[[], bool],
-) -> Draft:
-    check_architecture(draft.config, resolve_class(draft))
-    dtype = getattr(torch, draft_dtype(config, draft))
-    assert config.max_model_len is not None, "resolved before"
-    own = draft.max_position_embeddings or config.max_model_len
-    loaded = load_model(
-        draft,
-        dtype=dtype,
-        device=config.device,
-        load_format=config.load_format,
-        seed=config.seed,
-        max_model_len=min(own, config.max_model_len),
-        progress=progress,
-        cancelled=cancelled,
-    )
     return Draft(
         name=draft.name,
         model=loaded.model,
         dtype=dtype,
         weights_bytes=loaded.weights_bytes,
-        layers=probe_kv(loaded.model),
+        layers=layers,
         vocab_size=min(draft.config.vocab_size, target.config.vocab_size),
-        max_model_len=min(own, config.max_model_len),
+        max_model_len=length,
     )
-
-
-def _load_head(
-    config: EngineConfig,
-    source: Checkpoint,
-    target: Checkpoint,
-    target_model: nn.Module,
-    progress: Callable[[str, int, int], None],
-    cancelled: Callable[[], bool],
-) -> Draft:
-    shape = read_shape(source, target)
-    dtype = getattr(torch, config.dtype)
-    assert config.max_model_len is not None, "resolved before"
-    head = load_head(
-        source,
-        shape,
-        target_model,
-        dtype=dtype,
-        load_format=config.load_format,
-        seed=config.seed,
-        max_model_len=config.max_model_len,
-        device=config.device,
-        progress=progress,
-        cancelled=cancelled,
-    )
-    return Draft(
-        name=source.name,
-        model=head,
-        dtype=dtype,
-        weights_bytes=sum(weight_bytes(head, DeviceMap(config.device)).values()),
-        layers=head.kv_layers,
-        vocab_size=shape.vocab_size,
-        max_model_len=config.max_model_len,
-        taps=Taps(target_model, shape.layer_ids),
-    )
-
-
-def _of_draft(
-    progress: Callable[[str, int, int], None], stage: str, done: int, total: int
-) -> None:
-    progress(f"Draft model: {stage.lower()}", done, total)
 
 
 def make_proposer(config: EngineConfig, draft: Draft | None, num_blocks: int) -> Proposer | None:
@@ -266,19 +212,7 @@ def make_proposer(config: EngineConfig, draft: Draft | None, num_blocks: int) ->
     cache = make_backend(
         config, draft.layers, num_blocks, draft.dtype, most_workspace=WORKSPACE_BYTES
     )
-    if isinstance(draft.model, Eagle3Head) and draft.taps is not None:
-        return Eagle3Proposer(
-            draft.model,
-            draft.taps,
-            cache,
-            weights_bytes=draft.weights_bytes,
-            block_size=config.block_size,
-            device=torch.device(config.device),
-        )
-    return DraftModelProposer(
-        ModelRunner(draft.model, cache, config.device),
-        weights_bytes=draft.weights_bytes,
-        block_size=config.block_size,
-        vocab_size=draft.vocab_size,
-        max_model_len=draft.max_model_len,
-    )
+    size, device = config.block_size, config.device
+    if isinstance(draft.taps, Taps):
+        return Eagle3Proposer(draft, draft.taps, cache, size, device)
+    return DraftModelProposer(ModelRunner(draft.model, cache, device), draft, size)

@@ -21,61 +21,38 @@ from torch import Tensor
 
 from engine.batch.batch import Span, pack
 from engine.batch.transfer import upload_places
-from engine.runner.cuda_graphs import DRAFT_ROWS, DecodeGraphs, sizes_for
+from engine.runner.cuda_graphs import DRAFT_ROWS
 from engine.runner.model_runner import ModelRunner
 from engine.sampling.sampler import Sampler
 from engine.scheduling.request import Grant
-from engine.speculation.proposer import Drafting, Proposal, Proposer, draw
+from engine.speculation.proposer import Draft, Drafting, Proposal, Proposer, draw
 
 
 class DraftModelProposer(Proposer):
-    """`runner`: the draft model over a cache of as many blocks as the large model's. `vocab_size`:
-    tokens that both models have; `max_model_len`: the draft's own context, in tokens."""
+    """`runner`: the draft model over a cache of as many blocks as the large model's."""
 
-    def __init__(
-        self,
-        runner: ModelRunner,
-        *,
-        weights_bytes: int,
-        block_size: int,
-        vocab_size: int,
-        max_model_len: int,
-    ) -> None:
-        self.weights_bytes = weights_bytes
-        self._runner = runner
+    runner: ModelRunner
+
+    def __init__(self, runner: ModelRunner, draft: Draft, block_size: int) -> None:
+        self.weights_bytes = draft.weights_bytes
+        self.cache_bytes = runner.backend.nbytes
+        self.runner = runner
         self._block_size = block_size
-        self._vocab_size = vocab_size
-        self._max_model_len = max_model_len
-        self._sampler = Sampler(vocab_size, runner.device)
+        self._vocab_size = draft.vocab_size
+        self._max_model_len = draft.max_model_len
+        self._sampler = Sampler(draft.vocab_size, runner.device)
         self._failed: set[str] = set()  # requests at which the draft gave NaN
-
-    @property
-    def cache_bytes(self) -> int:
-        return self._runner.backend.nbytes
 
     def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
         items = [Drafting(grant.request, self._places(grant)) for grant in grants]
         drafting = self._catch_up([item for item in items if item.places > 0], budget)
         while drafting:
             spans = [self._next_span(item) for item in drafting]
-            logits = self._runner.execute(pack(spans, self._block_size))
+            logits = self.runner.execute(pack(spans, self._block_size))
             for item in drafting:
                 item.request.num_draft_kv_tokens += 1
             drafting = self._draw(logits, drafting)
         return [item.proposal for item in items]
-
-    @property
-    def graphs(self) -> DecodeGraphs | None:
-        return self._runner.graphs
-
-    def release_graphs(self) -> None:
-        self._runner.release_graphs()
-
-    def capture(self, max_num_seqs: int, num_blocks: int) -> None:
-        self._runner.capture(sizes_for(DRAFT_ROWS * max_num_seqs), self._block_size, num_blocks)
-
-    def drop(self) -> None:
-        self._runner.drop_cache()
 
     def forget(self, request_id: str) -> None:
         self._sampler.forget(request_id)
@@ -113,10 +90,11 @@ class DraftModelProposer(Proposer):
         """Of the last token of each span that is sampled. Short spans are sampled whole where such
         a step may be replayed."""
         counts = [len(span.token_ids) for span in spans]
-        if self.graphs is None or max(counts) > DRAFT_ROWS or not all(s.num_rows for s in spans):
-            return self._runner.execute(pack(spans, self._block_size))
+        may_replay = self.runner.graphs is not None and max(counts) <= DRAFT_ROWS
+        if not (may_replay and all(span.num_rows for span in spans)):
+            return self.runner.execute(pack(spans, self._block_size))
         whole = [span._replace(num_rows=len(span.token_ids)) for span in spans]
-        logits = self._runner.execute(pack(whole, self._block_size))
+        logits = self.runner.execute(pack(whole, self._block_size))
         last = [end - 1 for end in accumulate(counts)]
         return logits[upload_places(last, logits.device)]
 
@@ -131,6 +109,6 @@ class DraftModelProposer(Proposer):
         for item, token_id in zip(drafting, drawn, strict=True):
             if token_id < 0:
                 # NaN in a block would reach whoever gets it next through masked, zero-weight keys
-                self._runner.backend.clear_blocks(item.request.block_table)
+                self.runner.backend.clear_blocks(item.request.block_table)
                 self._failed.add(item.request.request_id)
         return [item for item, token_id in zip(drafting, drawn, strict=True) if item.take(token_id)]

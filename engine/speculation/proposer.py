@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
-from engine.runner.cuda_graphs import DecodeGraphs, Taps
+from engine.runner.cuda_graphs import Taps
+from engine.runner.model_runner import ModelRunner
 from engine.sampling.draw import select
 from engine.sampling.sampler import Sampler, SamplingRow, row_of
 from engine.scheduling.request import Grant, Outcome, Request, StepPlan
@@ -32,6 +35,21 @@ class Proposal(NamedTuple):
 NOTHING = Proposal()
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A loaded draft model, or an EAGLE-3 head with its `taps` on the large model. `vocab_size`:
+    ids that it shares with that model; `max_model_len`: its own context, in tokens."""
+
+    name: str
+    model: nn.Module
+    dtype: torch.dtype
+    weights_bytes: int
+    layers: dict[int, LayerSpec]
+    vocab_size: int
+    max_model_len: int
+    taps: Taps | None = None
+
+
 class Proposer(ABC):
     """Drafts for requests that decode. Its choices decide speed alone, never tokens.
 
@@ -40,16 +58,10 @@ class Proposer(ABC):
     """
 
     weights_bytes: int = 0
+    cache_bytes: int = 0
     taps: Taps | None = None
-
-    @property
-    def cache_bytes(self) -> int:
-        return 0
-
-    @property
-    def graphs(self) -> DecodeGraphs | None:
-        """What was captured of a draft model's steps."""
-        return None
+    runner: ModelRunner | None = None
+    """Of a draft model."""
 
     @abstractmethod
     def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
@@ -64,17 +76,6 @@ class Proposer(ABC):
 
     def forget(self, request_id: str) -> None:  # noqa: B027
         """The request has ended; unknown ids are ignored."""
-
-    def capture(self, max_num_seqs: int, num_blocks: int) -> None:  # noqa: B027
-        """Capture the steps of a draft model for up to so many requests, of at most `num_blocks`
-        blocks each, on a device that can."""
-
-    def release_graphs(self) -> None:  # noqa: B027
-        """Give the memory of what was captured back."""
-
-    def drop(self) -> None:  # noqa: B027
-        """Let go of a draft model's cache and of what was captured; nothing is proposed any
-        more."""
 
 
 @dataclass(slots=True)

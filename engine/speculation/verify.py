@@ -182,7 +182,7 @@ class Verification:
         """What came out, request by request; waits until the device has drawn it."""
         if self.drawn is None:
             return []
-        token_ids, logprobs, _ = self.drawn.read()
+        token_ids, logprobs = self.drawn.read()
         result = []
         start = 0
         for length, proposal in zip(self._lengths, self._proposals, strict=True):
@@ -196,17 +196,6 @@ class Verification:
     def device_s(self) -> float | None:
         """Seconds that the device sampled, once it was read; None on the CPU."""
         return None if self.drawn is None else self.drawn.device_s
-
-
-def verify(
-    sampler: Sampler,
-    logits: Tensor,
-    rows: Sequence[Sequence[SamplingRow]],
-    proposals: Sequence[Proposal],
-) -> list[Verified]:
-    """Verify a proposal per request, from logits[sum of len(rows[i]), V]: row 0 of a request comes
-    before its drafts, row j after the j-th of them."""
-    return Verification(sampler, logits, rows, proposals).read()
 
 
 def match(sampled: Sequence[int], drafts: Sequence[int]) -> int:

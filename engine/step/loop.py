@@ -19,8 +19,6 @@ from engine.messages import OutputEvent
 from engine.scheduling.request import Outcome, Request, StepPlan, refit
 from engine.scheduling.scheduler import Scheduler
 from engine.snapshot import FinishReason, MemoryPlan
-from engine.speculation.proposer import Proposer
-from engine.speculation.speculator import Speculator
 from engine.step.execute import InFlightStep, launch, launch_next
 from engine.step.output import OutputStream, accept
 from engine.telemetry.recorder import Recorder, entries_of, finished_in
@@ -249,11 +247,6 @@ class StepLoop:
             self.scheduler.replace_pool(self._host.config, *self._host.new_pool())
             self.speculator = self._host.new_speculator()
             self.threads = self._new_threads()
-
-    def use_proposer(self, proposer: Proposer | None) -> None:
-        self.settle()
-        self.speculator.close()
-        self.speculator = Speculator(self._host.config, proposer)
 
     def close(self) -> None:
         """Abort all requests and end the threads."""

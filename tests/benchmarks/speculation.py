@@ -39,6 +39,7 @@ from tests.benchmarks.report import (
     watch_others,
     write_json,
 )
+from tests.engine.speculation.runs import use_proposer
 
 RIGHT, WRONG = 11, 12
 DRAFTS = 4
@@ -130,7 +131,7 @@ def replay(shape: str, concurrency: int, rounds: int, output: int, threads: int)
     for number in range(rounds + 1):
         order = [*order[1:], order[0]]  # nobody always follows the same: the machine drifts
         for name, proposer in order:
-            engine.use_proposer(proposer)
+            use_proposer(engine, proposer)
             engine.snapshot()
             outputs = engine.generate(prompts, params)
             steps = engine.snapshot().steps

@@ -14,6 +14,7 @@ from engine.batch.batch import Batch
 from engine.runner.cuda_graphs import most_rows
 from tests.engine import tiny_models
 from tests.engine.recorded_graphs import Recording
+from tests.engine.speculation.runs import use_proposer
 from tests.engine.speculation.test_exactness import Scripted
 from tests.gpu.conftest import HAS_GPU
 
@@ -114,6 +115,6 @@ def test_drafts_are_verified_in_rows(config: EngineConfig, monkeypatch: pytest.M
 
     monkeypatch.setattr(graphs, "execute", noted)
     texts = [prompt + found for prompt, found in zip(PROMPTS, wanted, strict=True)]
-    engine.use_proposer(Scripted(texts, wrong=0.3))
+    use_proposer(engine, Scripted(texts, wrong=0.3))
     assert tokens(engine) == wanted
     assert max(widths) > 0

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from engine.attention.interface import PagedBackend
 from engine.batch.batch import Batch, Span, pack
-from engine.batch.transfer import CPU, Staging, upload_places
+from engine.batch.transfer import Staging, upload_places
 from engine.sampling.sampler import Sampler
 from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.snapshot import FinishReason
 from engine.speculation.eagle3.head import Eagle3Head, Entries, Taps
-from engine.speculation.proposer import Drafting, Proposal, Proposer, draw
+from engine.speculation.proposer import Draft, Drafting, Proposal, Proposer, draw
 
 
 class _Part(NamedTuple):
@@ -53,28 +53,19 @@ class Eagle3Proposer(Proposer):
     taps: Taps
 
     def __init__(
-        self,
-        head: Eagle3Head,
-        taps: Taps,
-        cache: PagedBackend,
-        *,
-        weights_bytes: int,
-        block_size: int,
-        device: torch.device = CPU,
+        self, draft: Draft, taps: Taps, cache: PagedBackend, block_size: int, device: str
     ) -> None:
-        self.weights_bytes = weights_bytes
+        assert isinstance(draft.model, Eagle3Head)
+        self.weights_bytes = draft.weights_bytes
+        self.cache_bytes = cache.nbytes
         self.taps = taps
-        self._head = head
+        self._head = draft.model
         self._cache = cache
         self._block_size = block_size
-        self._staging = Staging(device)
-        self._sampler = Sampler(head.shape.vocab_size, device)
+        self._staging = Staging(torch.device(device))
+        self._sampler = Sampler(draft.vocab_size, device)
         self._last: dict[str, _Last] = {}
         self._failed: set[str] = set()  # requests at which the head gave NaN
-
-    @property
-    def cache_bytes(self) -> int:
-        return self._cache.nbytes
 
     def forget(self, request_id: str) -> None:
         self._sampler.forget(request_id)

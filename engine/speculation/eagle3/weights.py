@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from engine.config import EngineConfig
 from engine.errors import DraftModelError
 from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader
@@ -40,19 +41,14 @@ Progress = Callable[[str, int, int], None]
 
 
 def load_head(
+    config: EngineConfig,
     head: Checkpoint,
     shape: HeadShape,
     model: nn.Module,
-    *,
-    dtype: torch.dtype,
-    load_format: str,
-    seed: int,
-    max_model_len: int,
-    device: str = "cpu",
     progress: Progress = lambda stage, done, total: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Eagle3Head:
-    """The head of `shape` in `dtype` on `device`, with the embeddings of `model` unless it has its
+    """The head of `shape` by `config` (resolved), with the embeddings of `model` unless it has its
     own.
 
     Raises DraftModelError naming tensors that are missing, unexpected or misshapen; LoadCancelled.
@@ -60,13 +56,14 @@ def load_head(
     from engine.lazy_transformers import ACT2FN
 
     lookup = None if shape.owns_embeddings else lookup_of(model)
-    rotary = _rotary(head, max_model_len, dtype)
+    dtype = getattr(torch, config.dtype)
+    rotary = _rotary(head, config.max_model_len or 0, dtype)
     result = Eagle3Head(shape, dtype, rotary, ACT2FN[shape.activation], lookup)
-    if load_format == "dummy":
-        _fill(result, seed, dtype)
+    if config.load_format == "dummy":
+        _fill(result, config.seed, dtype)
     else:
         _read(head, result, progress, cancelled)
-    result.to(device)
+    result.to(config.device)
     block_weights(result, dtype, progress, cancelled)
     return result.eval().requires_grad_(False)
 

@@ -14,6 +14,7 @@ from engine.host.assembly import assemble
 from engine.llm_engine import LLMEngine
 from engine.runner.model_runner import ModelRunner
 from engine.sampling_params import SamplingParams
+from tests.engine.speculation.runs import use_proposer
 from tests.engine.speculation.test_exactness import Scripted
 from tests.engine.tiny_models import make_prompts
 
@@ -121,7 +122,7 @@ def test_a_step_is_as_large_as_with_its_drafts(
     prompt = [5, 6, 7]
     params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
     (plain,) = engine.generate([prompt], params)
-    engine.use_proposer(Scripted([prompt + plain.token_ids], 0.0))
+    use_proposer(engine, Scripted([prompt + plain.token_ids], 0.0))
     engine.generate([prompt], params)
     assert told == computed and max(computed) == 5
 

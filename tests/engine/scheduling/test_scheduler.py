@@ -65,7 +65,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(config=configs)
     def rebuild_cache(self, config: EngineConfig) -> None:
-        places = max((r.max_kv_tokens for r in self.driver.scheduler.requests), default=1)
+        places = max((r.max_num_tokens - 1 for r in self.driver.scheduler.requests), default=1)
         self.driver.rebuild(config, -(-places // config.block_size) + 2)
         self.driver.scheduler.check_integrity()
 
@@ -217,7 +217,7 @@ def test_a_shared_prefix_is_computed_once_and_a_hit_leaves_a_token_to_compute() 
     plan = driver.step()
     assert plan.grants[0].num_cached_tokens == 12 and plan.grants[0].num_tokens == 4
     driver.run()
-    assert driver.scheduler.prefix.hits == 12
+    assert driver.scheduler.prefix_hits == 12
 
 
 def test_lowering_max_num_seqs_holds_from_the_next_step() -> None:

@@ -6,6 +6,7 @@ The engine decides a step's requests together on the device; it must give these 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +14,13 @@ from torch import Tensor
 from engine.sampling.draw import block_masses, inverse_cdf, uniforms
 from engine.sampling.sampler import Sampler, SamplingRow
 from engine.speculation.proposer import Proposal
+from engine.speculation.verify import Verification, Verified
 
 _ACCEPT, _RESIDUAL = 0x5DEECE66D, 0x2545F4914F6CDD1D
+
+
+def verify(*args: Any) -> list[Verified]:
+    return Verification(*args).read()
 
 
 def reject_one(

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from engine import LLMEngine, SamplingParams
+from engine.speculation.proposer import Proposer
+from engine.speculation.speculator import Speculator
 from tests.engine import tiny_models
 
 LENGTH = 24
@@ -43,3 +45,11 @@ def results(engine: LLMEngine, params: Sequence[SamplingParams] = PARAMS) -> lis
         found.append((output.token_ids, output.text, output.finish_reason, chances))
     engine.check_integrity()
     return found
+
+
+def use_proposer(engine: LLMEngine, proposer: Proposer | None) -> None:
+    """Draft with this proposer until the next cache rebuild or reload."""
+    loop = engine._loop
+    loop.settle()
+    loop.speculator.close()
+    loop.speculator = Speculator(engine.config, proposer)

@@ -14,6 +14,7 @@ from torch import Tensor
 from engine import LLMEngine
 from engine.attention.cpu import CPUAttention
 from engine.batch.batch import Span, pack
+from engine.config import EngineConfig
 from engine.errors import DraftModelError
 from engine.models.checkpoint import Checkpoint
 from engine.speculation.eagle3.head import Eagle3Head, Entries, Taps
@@ -45,10 +46,8 @@ def tiny_checkpoint(tiny_folder: Path) -> Checkpoint:
 
 def loaded(folder: Path, target: Checkpoint, model: Any) -> Eagle3Head:
     head = Checkpoint.open(folder)
-    return load_head(
-        head, read_shape(head, target), model, dtype=torch.float32, load_format="auto", seed=0,
-        max_model_len=256,
-    )  # fmt: skip
+    config = EngineConfig(device="cpu", dtype="float32", max_model_len=256)
+    return load_head(config, head, read_shape(head, target), model)
 
 
 def weights_of(head: Eagle3Head) -> dict[str, Tensor]:

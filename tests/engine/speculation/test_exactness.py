@@ -19,7 +19,7 @@ from engine.scheduling.request import Grant
 from engine.snapshot import FinishReason, SpeculationSnapshot
 from engine.speculation.proposer import Proposal, Proposer
 from tests.engine import tiny_models
-from tests.engine.speculation.runs import GREEDY, LENGTH, PARAMS, PROMPTS, results
+from tests.engine.speculation.runs import GREEDY, LENGTH, PARAMS, PROMPTS, results, use_proposer
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -93,7 +93,7 @@ def test_a_perfect_and_an_adversarial_proposer(
 ) -> None:
     engine = make_engine(num_speculative_tokens=5, speculative_adaptive=False)
     texts = [prompt + found[0] for prompt, found in zip(PROMPTS, plain, strict=True)]
-    engine.use_proposer(Scripted(texts, wrong))
+    use_proposer(engine, Scripted(texts, wrong))
     assert results(engine) == plain
     figures = engine.snapshot().speculation
     assert figures is not None and figures.acceptance_rate is not None
@@ -107,7 +107,7 @@ def test_a_perfect_proposer_gives_k_plus_one_tokens_a_step(
     make_engine: MakeEngine, plain: list[Any]
 ) -> None:
     engine = make_engine(num_speculative_tokens=5, speculative_adaptive=False)
-    engine.use_proposer(Scripted([PROMPTS[0] + plain[0][0]], 0.0))
+    use_proposer(engine, Scripted([PROMPTS[0] + plain[0][0]], 0.0))
     (output,) = engine.generate(PROMPTS[:1], GREEDY)
     assert output.token_ids == plain[0][0]
     sizes = [event.num_tokens for event in output.metrics.tokens]
@@ -242,7 +242,7 @@ def test_drafts_that_never_stand_are_given_up(make_engine: MakeEngine) -> None:
     engine = make_engine(num_speculative_tokens=6, speculative_adaptive=True)
     plain_texts = [p + engine.generate([p], replace(GREEDY, max_tokens=100))[0].token_ids
                    for p in PROMPTS[:2]]  # fmt: skip
-    engine.use_proposer(Scripted(plain_texts, 1.0))
+    use_proposer(engine, Scripted(plain_texts, 1.0))
     figures = long_run(engine)
     num_tokens = 8 * 2 * 100
     assert figures.accepted < 0.1 * figures.drafted

@@ -76,7 +76,7 @@ def test_memory_counts_both_caches_as_they_are(
     own = engine._host.runner.backend.nbytes
     assert memory.kv_cache == own + proposer.cache_bytes == memory.plan.kv_cache <= 2**20
     assert proposer.cache_bytes == memory.plan.draft_bytes_per_block * memory.plan.num_blocks
-    cache = proposer._cache if method == "eagle3" else proposer._runner.backend
+    cache = proposer._cache if method == "eagle3" else proposer.runner.backend
     assert isinstance(cache, CPUAttention)
     sides = zip(next(iter(cache.caches.values())), parse_kv_dtype(kv_dtype), strict=True)
     for pages, name in sides:

@@ -16,8 +16,8 @@ from engine.sampling.draw import RowLogprobs
 from engine.sampling.sampler import Sampler, SamplingRow
 from engine.sampling_params import SamplingParams
 from engine.speculation.proposer import NOTHING, Proposal
-from engine.speculation.verify import Verification, verify
-from tests.engine.speculation.one_by_one import reject_one
+from engine.speculation.verify import Verification
+from tests.engine.speculation.one_by_one import reject_one, verify
 
 VOCAB = 300
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from engine.sampling.sampler import Sampler, SamplingRow
 from engine.sampling_params import SamplingParams
 from engine.speculation.proposer import Proposal
-from engine.speculation.verify import Drafted, Numbers, match, reject, residual, verify
+from engine.speculation.verify import Drafted, Numbers, match, reject, residual
+from tests.engine.speculation.one_by_one import verify
 
 
 def row_at(position: int, output: Sequence[int] = (), seed: int = 0, **params: Any) -> SamplingRow:

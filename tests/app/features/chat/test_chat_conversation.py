@@ -173,7 +173,7 @@ def test_every_sampling_field_is_a_parameter_and_survives_storing() -> None:
 def test_built_in_presets() -> None:
     presets = {preset.name: preset.params for preset in built_in_presets()}
     assert list(presets) == ["Precise", "Balanced", "Creative", "Greedy"]
-    assert presets["Greedy"].is_greedy and not presets["Precise"].is_greedy
+    assert presets["Greedy"].temperature == 0 < presets["Precise"].temperature
 
 
 def test_dates() -> None:

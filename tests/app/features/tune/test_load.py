@@ -87,7 +87,7 @@ def test_requests_have_the_lengths_of_the_workload_and_names_of_their_own(
     load.stop()
     for command in sent(bridge, m.AddRequest):
         assert 4 <= len(command.prompt) <= 9 and 3 <= command.params.max_tokens <= 6
-        assert command.params.is_greedy and command.params.ignore_eos
+        assert command.params.temperature == 0 and command.params.ignore_eos
         assert load.name_of(command.request_id) == command.request_id.replace("-", " ")
     assert load.name_of("a chat's reply") is None
 
