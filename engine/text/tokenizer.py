@@ -101,7 +101,7 @@ class CheckpointTokenizer(Tokenizer):
         )
         self.vocab_size = len(self._hf)
         self.eos_token_ids = frozenset({self._hf.eos_token_id} - {None})
-        template = getattr(self._hf, "chat_template", None)
+        template: Any = getattr(self._hf, "chat_template", None)
         is_named = isinstance(template, dict)
         self.has_chat_template = "default" in template if is_named else bool(template)
 
