@@ -6,17 +6,16 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt
+from PySide6.QtCore import QModelIndex, QObject, Qt
 from PySide6.QtGui import QColor, QResizeEvent
 from PySide6.QtWidgets import QHeaderView, QTableView
 
 from app.clients.look import OUR_PATH
 from app.server.call_log import KEPT, CallLog, CallRecord
-from widgets.controls.tables import HeadingFonts, dress_table
+from widgets.controls.tables import HeadingFonts, Index, RowTable, dress_table
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, figure_font, theme, theme_notifier
 
-Index = QModelIndex | QPersistentModelIndex
 NOTHING = "–"
 
 
@@ -31,8 +30,10 @@ class Column(NamedTuple):
 COLUMNS = (
     Column("Time", lambda r: time.strftime("%H:%M:%S", time.localtime(r.at)), 82),
     Column("Call", lambda r: f"{r.method} {r.path}", 120),
-    Column("Status", lambda r: _status(r), 96, tip="HTTP status and error"),
-    Column("Tokens", lambda r: _count(r.num_tokens), 62, True, "Output tokens"),
+    Column("Status", lambda r: f"{r.status or ''}  {r.error}".strip(), 96,
+           tip="HTTP status and error"),
+    Column("Tokens", lambda r: NOTHING if r.num_tokens is None else f"{r.num_tokens:,}", 62, True,
+           "Output tokens"),
     Column("TTFT, ms", lambda r: _ms(r.ttft_s), 78, True,
            "From the request to its first token"),
     Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "Duration of the call"),
@@ -62,41 +63,26 @@ def _whole(record: CallRecord) -> str:
     return "\n".join(f"{title}: {text}" for title, text in cells if text not in ("", NOTHING))
 
 
-def _status(record: CallRecord) -> str:
-    if not record.status:
-        return record.error
-    return f"{record.status}  {record.error}".rstrip()
-
-
-def _count(number: int | None) -> str:
-    return NOTHING if number is None else f"{number:,}"
-
-
 def _ms(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
     return f"{1e3 * seconds:,.1f}" if seconds < 1 else f"{1e3 * seconds:,.0f}"
 
 
-class CallsTable(QAbstractTableModel):
-    """The call log; polls are optional."""
+class CallsTable(RowTable[CallRecord]):
+    """The call log, newest first; polls are optional."""
+
+    HEADINGS = tuple(column.title for column in COLUMNS)
 
     def __init__(self, log: CallLog, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._log = log
-        self._rows: list[CallRecord] = []  # newest first
         self._newest = 0  # number of the last call that was looked at
         self._shows_polls = False
 
-    @property
-    def shows_polls(self) -> bool:
-        return self._shows_polls
-
     def show_polls(self, wanted: bool) -> None:
-        self._shows_polls = wanted
-        self.beginResetModel()
-        self._rows, self._newest = [], 0
-        self.endResetModel()
+        self._shows_polls, self._newest = wanted, 0
+        self.set_rows([])
         self.renew()
 
     def renew(self) -> None:
@@ -108,9 +94,7 @@ class CallsTable(QAbstractTableModel):
         if not fresh:
             return
         if len(fresh) >= KEPT:
-            self.beginResetModel()
-            self._rows = fresh
-            self.endResetModel()
+            self.set_rows(fresh)
             return
         over = len(self._rows) + len(fresh) - KEPT
         if over > 0:
@@ -121,29 +105,14 @@ class CallsTable(QAbstractTableModel):
         self._rows[:0] = fresh
         self.endInsertRows()
 
-    def record(self, row: int) -> CallRecord:
-        return self._rows[row]
-
-    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
-        return 0 if parent.isValid() else len(self._rows)
-
-    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
-        return 0 if parent.isValid() else len(COLUMNS)
-
     def headerData(
         self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
     ) -> Any:
-        if orientation is not Qt.Orientation.Horizontal:
-            return None
-        column = COLUMNS[section]
-        match role:
-            case Qt.ItemDataRole.DisplayRole:
-                return column.title
-            case Qt.ItemDataRole.ToolTipRole:
-                return column.tip or None
-            case Qt.ItemDataRole.TextAlignmentRole:
-                return _side(column)
-        return None
+        if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.ToolTipRole:
+            return COLUMNS[section].tip or None
+        if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.TextAlignmentRole:
+            return _side(COLUMNS[section])
+        return super().headerData(section, orientation, role)
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         if not index.isValid():

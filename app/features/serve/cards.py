@@ -8,15 +8,14 @@ from functools import partial
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QGridLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QGridLayout, QWidget
 
 from app.clients.connection import Connection
-from app.clients.target import Probe
-from app.features.quantize.fields import wrapped
 from app.features.serve.connections import ConnectionStore, Watcher
 from app.features.serve.engine_cards import WIDTH, ConnectionCard, EngineCard, LocalCard
 from app.link.bridge import EngineBridge
 from widgets.controls.frames import scroll_area
+from widgets.controls.layouts import STRETCH, dressed, vbox, wrapped
 from widgets.theme.theme import SPACE_2, SPACE_4
 
 EMPTY = (
@@ -48,28 +47,16 @@ class EngineCards(QWidget):
         self.local = LocalCard(bridge)
         self.local.use_wanted.connect(self.back_wanted)
         self.empty = wrapped("muted", EMPTY)
-        holder = QWidget()
-        holder.setProperty("bare", True)
-        column = QVBoxLayout(holder)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_4)
+        self._note = dressed(QFrame(), notice="info")
+        vbox(self.empty, of=self._note, margins=(SPACE_4, SPACE_4, SPACE_4, SPACE_4))
         self._grid = QGridLayout()
         self._grid.setSpacing(SPACE_2)
         self._columns = 0
-        column.addLayout(self._grid)
-        note = QFrame()
-        note.setProperty("notice", "info")
-        inside = QVBoxLayout(note)
-        inside.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
-        inside.addWidget(self.empty)
-        self._note = note
-        column.addWidget(note)
-        column.addStretch(1)
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(0, 0, 0, 0)
+        holder = dressed(QWidget(), bare=True)
+        vbox(self._grid, self._note, STRETCH, of=holder, spacing=SPACE_4)
         area = scroll_area(holder, "Engines")
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the cards' buttons have it
-        whole.addWidget(area)
+        vbox(area, of=self)
         store.changed.connect(self.renew)
         store.keys.arrived.connect(lambda _: self.renew())
         self.renew()
@@ -93,17 +80,20 @@ class EngineCards(QWidget):
         self._note.setVisible(not connections)
         self._columns = 0
         self._arrange()
-        self._mark()
+        self.mark()
         self._watch()
 
     def _add(self, connection: Connection, key: str) -> None:
+        store, known = self._store, connection.id
         watcher = self._watchers[connection.id] = Watcher(connection, key, self)
-        watcher.recognised.connect(partial(self._on_recognised, connection.id))
+        watcher.recognised.connect(
+            lambda probe: store.update(known, dialect=probe.dialect, version=probe.version)
+        )
         self._keys[connection.id] = key
         card = self.cards[connection.id] = ConnectionCard(watcher)
         card.use_wanted.connect(partial(self.use_wanted.emit, connection))
-        card.edit_wanted.connect(partial(self.edit_wanted.emit, connection.id))
-        card.watch_toggled.connect(partial(self._on_watch, connection.id))
+        card.edit_wanted.connect(partial(self.edit_wanted.emit, known))
+        card.watch_toggled.connect(lambda is_on: store.update(known, is_watched=is_on))
 
     def _remove(self, connection_id: str) -> None:
         watcher = self._watchers.pop(connection_id, None)
@@ -115,12 +105,6 @@ class EngineCards(QWidget):
         card.hide()
         card.deleteLater()
 
-    def _on_recognised(self, connection_id: str, probe: Probe) -> None:
-        self._store.update(connection_id, dialect=probe.dialect, version=probe.version)
-
-    def _on_watch(self, connection_id: str, is_on: bool) -> None:
-        self._store.update(connection_id, is_watched=is_on)
-
     def _watch(self) -> None:
         """Watch the visible and the always-watched engines."""
         for one in self._store.connections:
@@ -131,11 +115,8 @@ class EngineCards(QWidget):
                 self._store.keys.fetch(one.key_name)  # `renew` follows
 
     def mark(self) -> None:
-        """Another engine is in use."""
-        self._mark()
+        """Show which engine is in use."""
         self.local.renew()
-
-    def _mark(self) -> None:
         used, is_here = self._in_use(), not self._bridge.is_remote
         self.local.set_in_use(is_here, IN_USE if is_here else "Reload its model; chats are kept")
         for connection_id, card in self.cards.items():

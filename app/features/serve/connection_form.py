@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QSignalBlocker, Signal
-from PySide6.QtWidgets import (
-    QComboBox,
-    QHBoxLayout,
-    QLineEdit,
-    QPushButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QComboBox, QLineEdit, QWidget
 
 from app.clients.connection import Problem
 from app.clients.target import Probe
 from app.features.quantize.fields import Field, wrapped
-from app.features.serve.parts import StateLine
+from app.features.serve.parts import StateLine, show_problems
+from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.lines import SecretLine
 from widgets.live.figures import StateKind
-from widgets.theme.theme import SPACE_2, SPACE_3, restyle
+from widgets.theme.theme import SPACE_3
 
 FIRST_MODEL = "server's first model"
 
@@ -34,61 +28,41 @@ class ConnectionForm(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.name = QLineEdit()
+        self.name = dressed(QLineEdit(), "Name")
         self.name.setPlaceholderText("e.g. lab, H200")
-        self.name.setAccessibleName("Name")
-        self.url = QLineEdit()
+        self.url = dressed(QLineEdit(), "Address")
         self.url.setPlaceholderText("http://host:8000")
-        self.url.setAccessibleName("Address")
         self.key = SecretLine("API key")
-        self.reveal = self.key.reveal
-        self.model = QComboBox()
+        self.model = dressed(QComboBox(), "Model", "Model to request; Test lists the names")
         self.model.setEditable(True)
-        self.model.setAccessibleName("Model")
-        self.model.setToolTip("Model to request; Test lists the names")
         self.model.setSizeAdjustPolicy(
             QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
         )
         self.model.setMinimumContentsLength(8)
         line = self.model.lineEdit()
         assert line is not None
-        line.setPlaceholderText(FIRST_MODEL)
-        line.setAccessibleName("Model")
+        dressed(line, "Model").setPlaceholderText(FIRST_MODEL)
         self.result = StateLine()
         self.details = wrapped("small")
-        self.test = QPushButton("Test")
-        self.test.setToolTip("Check server type, version, models and latency")
-        self.save = QPushButton("Save")
-        self.save.setToolTip("Save the connection; the key is stored in the keyring")
-        self._arrange()
-        self.name.textEdited.connect(self._on_edited)
-        self.url.textEdited.connect(self._on_edited)
-        self.key.textEdited.connect(self._on_edited)
-        self.model.editTextChanged.connect(self._on_edited)
-        for field in (self.name, self.url, self.key):
-            field.returnPressed.connect(self.save_wanted)
-        self.test.clicked.connect(self.test_wanted)
-        self.save.clicked.connect(self.save_wanted)
-
-    def _arrange(self) -> None:
-        self.fields = {
+        self.test = button(
+            "Test", self.test_wanted.emit, "Check server type, version, models and latency"
+        )
+        self.save = button(
+            "Save", self.save_wanted.emit, "Save the connection; the key is stored in the keyring"
+        )
+        self.fields: dict[str, tuple[Field, QLineEdit]] = {
             "name": (Field("Name", self.name), self.name),
             "base_url": (Field("Address", self.url), self.url),
-            "key": (Field("API key", self.key, self.reveal), self.key),
+            "key": (Field("API key", self.key, self.key.reveal), self.key),
         }
-        buttons = QHBoxLayout()
-        buttons.setSpacing(SPACE_2)
-        buttons.addWidget(self.test)
-        buttons.addWidget(self.save, 1)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_3)
-        for field, _ in self.fields.values():
-            column.addWidget(field)
-        column.addWidget(Field("Model", self.model))
-        column.addWidget(self.result)
-        column.addWidget(self.details)
-        column.addLayout(buttons)
+        for _, line in self.fields.values():
+            line.textEdited.connect(lambda _: self.edited.emit())
+            line.returnPressed.connect(self.save_wanted)
+        self.model.editTextChanged.connect(lambda _: self.edited.emit())
+        vbox(
+            *(field for field, _ in self.fields.values()), Field("Model", self.model),
+            self.result, self.details, hbox(self.test, (self.save, 1)), of=self, spacing=SPACE_3,
+        )  # fmt: skip
         self.say("", "idle")
 
     # What is written ---------------------------------------------------------------------------
@@ -110,9 +84,6 @@ class ConnectionForm(QWidget):
         self.say("", "idle")
         self.show_problems(())
 
-    def show_key(self, key: str) -> None:
-        self.key.setText(key)
-
     def show_models(self, models: Sequence[str]) -> None:
         """Offer model names; keep the typed one."""
         written = self.model.currentText()
@@ -123,15 +94,7 @@ class ConnectionForm(QWidget):
 
     def show_problems(self, problems: Sequence[Problem], key_note: str = "") -> None:
         """Show problems below their fields; `key_note`: a note about the key."""
-        said = {problem.field: problem.text for problem in problems}
-        for name, (field, line) in self.fields.items():
-            text = said.get(name, "")
-            if bool(line.property("invalid")) != bool(text):
-                restyle(line, invalid=bool(text))
-            if text:
-                field.say(text, "error")
-            else:
-                field.say(key_note if name == "key" else "")
+        show_problems(self.fields, problems, key_note)
 
     # What came of asking -----------------------------------------------------------------------
 
@@ -155,6 +118,3 @@ class ConnectionForm(QWidget):
         )  # fmt: skip
         self.say(f"{who}, {1e3 * probe.round_trip_s:,.1f} ms round trip", "busy", " ".join(parts))
         self.show_models(probe.models)
-
-    def _on_edited(self, text: str = "") -> None:
-        self.edited.emit()

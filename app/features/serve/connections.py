@@ -60,7 +60,7 @@ class KeyCache(QObject):
                 self,
                 lambda: self._store.read(name),
                 lambda key: self._on_read(name, key),
-                lambda error: self._on_unreadable(name, error),
+                lambda error: self._on_read(name, ""),
             )
 
     def put(self, name: str, key: str) -> None:
@@ -72,8 +72,8 @@ class KeyCache(QObject):
         run_task(
             self,
             lambda: self._store.write(name, self._known.get(name, "")),
-            lambda _: self._check_problem(),
-            lambda error: self._check_problem(),
+            self._check_problem,
+            self._check_problem,
         )
 
     def _on_read(self, name: str, key: str) -> None:
@@ -81,10 +81,7 @@ class KeyCache(QObject):
         self._check_problem()
         self.arrived.emit(name)
 
-    def _on_unreadable(self, name: str, error: ErrorInfo) -> None:
-        self._on_read(name, "")
-
-    def _check_problem(self) -> None:
+    def _check_problem(self, outcome: object = None) -> None:
         if self._store.problem != self._last_problem:
             self._last_problem = self._store.problem
             self.problem_changed.emit()
@@ -177,8 +174,7 @@ class Watcher(QObject):
         self._polls = 0
         self._looker: Looker | None = None
         self._task: Task | None = None
-        self._timer = QTimer(self)
-        self._timer.setInterval(EVERY_MS)
+        self._timer = QTimer(self, interval=EVERY_MS)
         self._timer.timeout.connect(self.look)
 
     @property
@@ -202,16 +198,16 @@ class Watcher(QObject):
         if self._task is not None:
             return
         if dialect is None:
-            self._ask()
+            self._polls += 1
+            if self._polls % ASKED_EVERY == 1:
+                target = self.connection.target(self._key)
+                self._task = run_task(
+                    self, lambda: probe(target, TIMEOUT_S), self._on_probe, self._on_error
+                )
             return
         if self._looker is None:
             self._looker = Looker(self.connection.target(self._key), dialect)
         self._task = run_task(self, self._looker.look, self._on_figures, self._on_error)
-
-    def _ask(self) -> None:
-        target, self._polls = self.connection.target(self._key), self._polls + 1
-        if self._polls % ASKED_EVERY == 1:
-            self._task = run_task(self, lambda: _probe(target), self._on_probe, self._on_error)
 
     def _on_probe(self, probe: Probe) -> None:
         self._task = None
@@ -236,19 +232,16 @@ class Watcher(QObject):
 
     def _on_error(self, error: ErrorInfo) -> None:
         self._task = None
-        was_there = self.figures is not None
-        self._say(
-            LinkState.RECONNECTING if was_there else LinkState.STALE,
-            f"{error.cause} {error.remedy}".strip(),
-        )
+        state = LinkState.STALE if self.figures is None else LinkState.RECONNECTING
+        self._say(state, f"{error.cause} {error.remedy}".strip())
 
     def _say(self, state: LinkState, words: str) -> None:
         self.state, self.words = state, words
         self.changed.emit()
 
 
-def _probe(target: Target) -> Probe:
-    """In a task."""
+def probe(target: Target, timeout_s: float = 5.0) -> Probe:
+    """Asks a server what it is. Runs in a task: imports and network."""
     from app.clients.probe import probe
 
-    return probe(target, TIMEOUT_S)
+    return probe(target, timeout_s)

@@ -5,17 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
-from PySide6.QtWidgets import (
-    QHBoxLayout,
-    QLabel,
-    QListWidget,
-    QListWidgetItem,
-    QPushButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QListWidget, QListWidgetItem, QWidget
 
 from app.clients.connection import (
     Connection,
@@ -27,10 +19,11 @@ from app.clients.connection import (
 )
 from app.clients.target import Probe, Target
 from app.features.serve.connection_form import ConnectionForm
-from app.features.serve.connections import ConnectionStore
+from app.features.serve.connections import ConnectionStore, probe
 from app.features.serve.parts import ScrolledForm
 from app.link.tasks import Task, run_task
 from engine.errors import ErrorInfo
+from widgets.controls.layouts import button, dressed, hbox, label, vbox
 from widgets.controls.notice import Toast
 from widgets.theme.theme import SPACE_1, SPACE_2, restyle
 
@@ -50,18 +43,19 @@ class ConnectionsPanel(QWidget):
         self._chosen = ""  # id; "" for a new one
         self._task: Task | None = None
         self._found: tuple[Target, Probe] | None = None  # who answered last
-        self.list = QListWidget()
-        self.list.setAccessibleName("Connections")
+        self.list = dressed(QListWidget(), "Connections")
         self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + SPACE_2)
-        self.add = QPushButton("New")
-        self.add.setToolTip("Add a connection")
-        self.delete_button = QPushButton("Delete")
-        self.delete_button.setToolTip("Delete the connection; you can undo this (Delete)")
+        self.add = button("New", self.begin, "Add a connection")
+        self.delete_button = button(
+            "Delete", self.delete, "Delete the connection; you can undo this (Delete)"
+        )
         self.form = ConnectionForm()
-        self._build()
+        self.title = label(role="title")
+        vbox(
+            self.list, SPACE_1, hbox((self.title, 1), self.add, self.delete_button),
+            (ScrolledForm(self.form, "Engine"), 1), of=self, spacing=SPACE_1,
+        )  # fmt: skip
         self.list.currentRowChanged.connect(self._on_row)
-        self.add.clicked.connect(self.begin)
-        self.delete_button.clicked.connect(self.delete)
         delete = QShortcut(QKeySequence(QKeySequence.StandardKey.Delete), self.list)
         delete.setContext(Qt.ShortcutContext.WidgetShortcut)
         delete.activated.connect(self.delete)
@@ -72,22 +66,6 @@ class ConnectionsPanel(QWidget):
         store.keys.arrived.connect(self._on_key)
         store.keys.problem_changed.connect(self._renew)
         self._fill()
-
-    def _build(self) -> None:
-        self.title = QLabel()
-        self.title.setProperty("role", "title")
-        buttons = QHBoxLayout()
-        buttons.setSpacing(SPACE_2)
-        buttons.addWidget(self.title, 1)
-        buttons.addWidget(self.add)
-        buttons.addWidget(self.delete_button)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1)
-        column.addWidget(self.list)
-        column.addSpacing(SPACE_1)
-        column.addLayout(buttons)
-        column.addWidget(ScrolledForm(self.form, "Engine"), 1)
 
     # What the user does ------------------------------------------------------------------------
 
@@ -122,7 +100,7 @@ class ConnectionsPanel(QWidget):
         self.form.say(f"Connecting to {url}", "loading")
         self.form.test.setEnabled(False)
         self._task = run_task(
-            self, lambda: _probe(target), partial(self._on_probe, target), self._on_no_probe
+            self, partial(probe, target), partial(self._on_probe, target), self._on_no_probe
         )
 
     def save(self) -> None:
@@ -171,17 +149,16 @@ class ConnectionsPanel(QWidget):
 
     def _fill(self) -> None:
         """Update the list; keep the selection."""
-        self.list.blockSignals(True)
-        self.list.clear()
-        for one in self._store.connections:
-            item = QListWidgetItem(one.name, self.list)
-            item.setToolTip(f"{one.base_url}\n{one.kind}")
-        if not self._store.connections:
-            QListWidgetItem(EMPTY, self.list).setFlags(Qt.ItemFlag.NoItemFlags)
-        ids = [one.id for one in self._store.connections]
+        connections = self._store.connections
+        ids = [one.id for one in connections]
         row = ids.index(self._chosen) if self._chosen in ids else -1
-        self.list.setCurrentRow(row)
-        self.list.blockSignals(False)
+        with QSignalBlocker(self.list):
+            self.list.clear()
+            for one in connections:
+                QListWidgetItem(one.name, self.list).setToolTip(f"{one.base_url}\n{one.kind}")
+            if not connections:
+                QListWidgetItem(EMPTY, self.list).setFlags(Qt.ItemFlag.NoItemFlags)
+            self.list.setCurrentRow(row)
         if row < 0 and self._chosen:
             self._show(None)
         self._renew()
@@ -192,8 +169,7 @@ class ConnectionsPanel(QWidget):
             self._show(connections[row])
 
     def _show(self, connection: Connection | None) -> None:
-        if self._task is not None:
-            self._forget_test()
+        self._forget_test()
         self._found = None
         self._chosen = connection.id if connection is not None else ""
         if connection is None:
@@ -207,12 +183,10 @@ class ConnectionsPanel(QWidget):
     def _on_key(self, name: str) -> None:
         chosen = self.chosen
         if chosen is not None and chosen.key_name == name and not self.form.key.isModified():
-            self.form.show_key(self._store.key(chosen))
+            self.form.key.setText(self._store.key(chosen))
 
     def _on_edited(self) -> None:
-        if self._task is not None:
-            self._forget_test()
-        self.form.say("", "idle")
+        self._forget_test()
         self._renew()
 
     def _forget_test(self) -> None:
@@ -262,13 +236,6 @@ class ConnectionsPanel(QWidget):
         self._task = None
         self.form.test.setEnabled(True)
         self.form.say(error.cause, "error", error.remedy)
-
-
-def _probe(target: Target) -> Probe:
-    """Runs in a task: imports and network."""
-    from app.clients.probe import probe
-
-    return probe(target)
 
 
 def _with(connection: Connection, name: str, url: str, model: str) -> Connection:

@@ -52,23 +52,16 @@ class ServingState(StrEnum):
 
 
 class Figures(NamedTuple):
-    """Server load. windows: attached remote windows. running,
-    waiting: requests of its clients in the engine; aborted: those that ended unfinished since the
-    program started."""
+    """Server load. windows: attached remote windows. running, waiting: requests of its clients in
+    the engine; aborted: those that ended unfinished since the program started."""
 
-    calls_per_s: float = 0.0
-    connections: int = 0
-    windows: int = 0
-    running: int = 0
-    waiting: int = 0
-    aborted: int = 0
-    total: int = 0
-
-
-class _Outcome(NamedTuple):
-    server: ApiServer | None
-    error: ErrorInfo | None = None
-    free_port: int | None = None
+    calls_per_s: float
+    connections: int
+    windows: int
+    running: int
+    waiting: int
+    aborted: int
+    total: int
 
 
 class ServerController(QObject):
@@ -90,8 +83,7 @@ class ServerController(QObject):
         self._server: ApiServer | None = None
         self._waits_for_key = False
         self._running = self._waiting = self._aborted = 0
-        self._watch = QTimer(self)
-        self._watch.setInterval(WATCH_MS)
+        self._watch = QTimer(self, interval=WATCH_MS)
         self._watch.timeout.connect(self._look)
         bridge.add_listener(self._on_engine_event)
         bridge.snapshot.connect(self._on_snapshot)
@@ -116,7 +108,7 @@ class ServerController(QObject):
         if not self.can_start:
             return
         self.choice, self.problem, self.free_port = choice, None, None
-        if self._is_elsewhere:
+        if self._bridge.is_remote:
             self._refuse(REMOTE)
             return
         self._set(ServingState.STARTING)
@@ -167,34 +159,23 @@ class ServerController(QObject):
     def figures(self) -> Figures:
         server = self._server
         return Figures(
-            self.calls.rate(),
-            server.num_connections if server is not None else 0,
-            server.num_windows if server is not None else 0,
-            self._running,
-            self._waiting,
-            self._aborted,
-            self.calls.total,
-        )
+            self.calls.rate(), server.num_connections if server is not None else 0,
+            server.num_windows if server is not None else 0, self._running, self._waiting,
+            self._aborted, self.calls.total,
+        )  # fmt: skip
 
     @property
-    def health(self) -> tuple[str, bool]:
-        """What clients get now, and whether calls succeed."""
+    def health(self) -> str:
+        """What clients get now."""
         match self._bridge.state:
             case EngineState.READY:
-                return f"Serving {self.model_name or 'the model'}.", True
+                return f"Serving {self.model_name or 'the model'}."
             case EngineState.LOADING:
-                return (
-                    "Loading a model. Until then calls and /health return 503 with Retry-After.",
-                    False,
-                )  # fmt: skip
+                return "Loading a model. Until then calls and /health return 503 with Retry-After."
             case EngineState.CRASHED:
-                return "The engine stopped. Calls return 503 until it is restarted.", False
+                return "The engine stopped. Calls return 503 until it is restarted."
             case _:
-                return "No model is loaded. Calls return 503 with Retry-After.", False
-
-    @property
-    def _is_elsewhere(self) -> bool:
-        return self._bridge.is_remote
+                return "No model is loaded. Calls return 503 with Retry-After."
 
     # Starting and stopping ---------------------------------------------------------------------
 
@@ -205,8 +186,8 @@ class ServerController(QObject):
         choice, key = self.choice, self._keys.key(KEY)
         run_task(self, lambda: self._serve(choice, key), self._on_outcome, self._on_failed)
 
-    def _serve(self, choice: ServingChoice, key: str) -> _Outcome:
-        """Runs in a task: imports take a moment."""
+    def _serve(self, choice: ServingChoice, key: str) -> tuple[ErrorInfo | None, int | None]:
+        """The error and a free port, if any. Runs in a task: imports take a moment."""
         from app.server.server import ApiServer, PortInUseError
 
         try:
@@ -215,21 +196,18 @@ class ServerController(QObject):
             self._server = server  # whoever ends the program now, stops it
             server.start()
         except PortInUseError as error:
-            free = next_free_port(choice.host, choice.port)
-            info = describe(error)._replace(
-                remedy="Stop the program that uses it, or choose another port."
-            )
-            return _Outcome(None, info, free)
+            remedy = "Stop the program that uses it, or choose another port."
+            info = describe(error)._replace(remedy=remedy)
+            return info, next_free_port(choice.host, choice.port)
         except InferdeckError as error:
             info = describe(error)
-            return _Outcome(None, info._replace(remedy=info.remedy.replace(" with --port", "")))
-        return _Outcome(server)
+            return info._replace(remedy=info.remedy.replace(" with --port", "")), None
+        return None, None
 
-    def _on_outcome(self, outcome: _Outcome) -> None:
-        self._server = outcome.server
-        if outcome.server is None:
-            self.free_port = outcome.free_port
-            self._refuse(outcome.error or ENDED)
+    def _on_outcome(self, outcome: tuple[ErrorInfo | None, int | None]) -> None:
+        error, self.free_port = outcome
+        if error is not None:
+            self._on_failed(error)
             return
         self._watch.start()
         self._set(ServingState.ON)
@@ -274,7 +252,7 @@ class ServerController(QObject):
 
     def _on_link(self, link: LinkChanged | None) -> None:
         """The window switched between local and remote engine."""
-        if link is not None and not self._is_elsewhere:
+        if link is not None and not self._bridge.is_remote:
             return
         if link is not None and self.state is ServingState.ON:
             self.problem = REMOTE
@@ -299,8 +277,7 @@ class ServerController(QObject):
         server = self._server
         if server is not None and not server.is_running:
             self._watch.stop()
-            self._server = None
-            self._refuse(ENDED)
+            self._on_failed(ENDED)
         self.moved.emit()
 
 

@@ -7,11 +7,8 @@ from PySide6.QtGui import QColor, QHideEvent, QPainter, QPaintEvent, QShowEvent
 from PySide6.QtWidgets import (
     QCheckBox,
     QFrame,
-    QHBoxLayout,
     QLabel,
-    QPushButton,
     QSizePolicy,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -21,6 +18,7 @@ from app.features.serve.parts import Figure, FigureRow, StateLine
 from app.link.bridge import EngineBridge
 from engine.snapshot import EngineSnapshot, RequestState
 from widgets.controls.buttons import ButtonRows
+from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.controls.text import EngineTime
 from widgets.live.figures import NOTHING, StateKind, StatFigures, StatTrends, draw_sparkline
@@ -59,8 +57,7 @@ class TrendLine(QWidget):
     def __init__(self, trends: StatTrends, key: str) -> None:
         super().__init__()
         self._trends, self._key = trends, key
-        self.setToolTip("Output tok/s, last minute")
-        self.setAccessibleName("Output tok/s, last minute")
+        dressed(self, "Output tok/s, last minute", "Output tok/s, last minute")
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         theme_notifier().changed.connect(self.update)
 
@@ -89,40 +86,22 @@ class EngineCard(QFrame):
         figures: tuple[Figure, ...] = FIGURES,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.setProperty("panel", True)
-        self.setAccessibleName(title)
-        self.title = title_line(title)
-        self.kind = QLabel(kind)
-        self.kind.setProperty("badge", "neutral")
-        self.mark = QLabel("in use")
-        self.mark.setProperty("badge", "live")
+        dressed(self, title, panel=True)
+        self.mark = dressed(QLabel("in use"), badge="live")
         self.mark.hide()
         self.place = ElidedLine("text_muted")
         self.place.set_text(place)
         self.state = StateLine()
         self.figures = FigureRow(f"Metrics of {title}", figures, width=92)
         self.trend = TrendLine(trends, key)
-        self.use = QPushButton(use)
-        self.use.clicked.connect(self.use_wanted)
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_2)
-        head.addWidget(self.title)
-        head.addWidget(self.kind)
-        head.addStretch(1)
-        head.addWidget(self.mark)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_3)
-        column.setSpacing(SPACE_1)
-        column.addLayout(head)
-        for widget in (self.place, self.state):
-            column.addWidget(widget)
-        column.addSpacing(SPACE_1)
-        column.addWidget(self.figures)
-        column.addWidget(self.trend)
-        column.addStretch(1)
-        column.addSpacing(SPACE_1)
+        self.use = button(use, self.use_wanted.emit)
         self.foot = ButtonRows((self.use,))
-        column.addWidget(self.foot)
+        badge = dressed(QLabel(kind), badge="neutral")
+        vbox(
+            hbox(title_line(title), badge, STRETCH, self.mark), self.place, self.state, SPACE_1,
+            self.figures, self.trend, STRETCH, SPACE_1, self.foot,
+            of=self, spacing=SPACE_1, margins=(SPACE_3, SPACE_2, SPACE_3, SPACE_3),
+        )  # fmt: skip
 
     def set_in_use(self, in_use: bool, tip: str) -> None:
         self.mark.setVisible(in_use)
@@ -144,18 +123,15 @@ class ConnectionCard(EngineCard):
             watcher.trends, TREND,
         )  # fmt: skip
         self.watcher = watcher
-        self.watch = QCheckBox("Always watch")
-        self.watch.setToolTip(
-            "Poll its metrics every 2 s, also while this page is hidden"
-        )
+        self.watch = dressed(
+            QCheckBox("Always watch"),
+            tip="Poll its metrics every 2 s, also while this page is hidden",
+        )  # fmt: skip
         self.watch.setChecked(connection.is_watched)
         self.watch.toggled.connect(self.watch_toggled)
-        self.edit = QPushButton("Edit")
-        self.edit.setProperty("kind", "flat")
-        self.edit.setToolTip(f"Change {connection.name}")
-        self.edit.clicked.connect(self.edit_wanted)
         self.foot.add(self.watch)
-        self.foot.add(self.edit)
+        tip = f"Change {connection.name}"
+        self.foot.add(button("Edit", self.edit_wanted.emit, tip, "flat"))
         watcher.changed.connect(self.renew)
         self.renew()
 
@@ -189,8 +165,7 @@ class LocalCard(EngineCard):
         self._bridge = bridge
         self._time = EngineTime()
         self._snapshot: EngineSnapshot | None = None
-        self._every = QTimer(self)  # rates come to rest when nothing comes any more
-        self._every.setInterval(EVERY_MS)
+        self._every = QTimer(self, interval=EVERY_MS)  # rates come to rest without snapshots
         self._every.timeout.connect(self._show)
         bridge.snapshot.connect(self._on_snapshot)
         bridge.state_changed.connect(lambda state: self.renew())

@@ -13,14 +13,15 @@ from PySide6.QtWidgets import (
     QLineEdit,
     QPushButton,
     QSpinBox,
-    QVBoxLayout,
     QWidget,
 )
 
 from app.features.quantize.fields import Field
+from app.features.serve.parts import show_problems
 from app.server.options import RANGES, Problem, ServingChoice, new_key
+from widgets.controls.layouts import STRETCH, button, dressed, vbox
 from widgets.controls.lines import SecretLine
-from widgets.theme.theme import SPACE_2, SPACE_3, figure_font, restyle
+from widgets.theme.theme import SPACE_2, SPACE_3, figure_font
 
 COPIED_MS = 1500
 
@@ -30,12 +31,9 @@ class CopyButton(QPushButton):
 
     def __init__(self, name: str, text: Callable[[], str], label: str = "Copy") -> None:
         super().__init__(label)
-        self.setAccessibleName(name)
-        self.setToolTip(name)
-        self._text, self._label = text, label
-        self._again = QTimer(self)
-        self._again.setSingleShot(True)
-        self._again.setInterval(COPIED_MS)
+        dressed(self, name, name)
+        self._text = text
+        self._again = QTimer(self, singleShot=True, interval=COPIED_MS)
         self._again.timeout.connect(lambda: self.setText(label))
         self.clicked.connect(self.copy)
 
@@ -69,70 +67,63 @@ class ServingForm(QWidget):
         self._connect()
 
     def _make_fields(self) -> None:
-        self.address = QComboBox()
+        self.address = dressed(
+            QComboBox(), "Reachable from",
+            "127.0.0.1, or all addresses of this machine (requires an API key)",
+        )  # fmt: skip
         self.address.addItem("This machine only", False)
         self.address.addItem("Network", True)
-        self.address.setAccessibleName("Reachable from")
-        self.address.setToolTip(
-            "127.0.0.1, or all addresses of this machine (requires an API key)"
-        )
         self.port = _number("port", "Port", "", "")
         self.port.setGroupSeparatorShown(False)
         self.key = SecretLine("API key")
-        self.reveal = self.key.reveal
         self.copy_key = CopyButton("Copy the API key", lambda: self.key.text())
-        self.generate = QPushButton("New")
-        self.generate.setToolTip("Generate a random key; the previous key becomes invalid")
-        self.model_name = QLineEdit()
+        self.generate = button(
+            "New", self.make_key, "Generate a random key; the previous key becomes invalid"
+        )
+        self.model_name = dressed(QLineEdit(), "Served name")
         self.model_name.setPlaceholderText("folder name")
-        self.model_name.setAccessibleName("Served name")
-        self.origins = QLineEdit()
+        self.origins = dressed(QLineEdit(), "Allowed origins (CORS)")
         self.origins.setPlaceholderText("none; such as http://localhost:3000")
-        self.origins.setAccessibleName("Allowed origins (CORS)")
         self.numbers = {
             name: _number(name, title, unit, special) for name, title, unit, special, _ in _NUMBERS
         }
-        self.control = QCheckBox("Allow remote windows to change settings")
-        self.control.setToolTip(
-            "Attached windows may change settings and unload the model. Off: view and chat only."
+        self.control = dressed(
+            QCheckBox("Allow remote windows to change settings"),
+            tip="Attached windows may change settings and unload the model. Off: view and chat "
+            "only.",
+        )  # fmt: skip
+        self.at_start = dressed(
+            QCheckBox("Start automatically"), tip="Start the server when Inferdeck starts"
         )
-        self.at_start = QCheckBox("Start automatically")
-        self.at_start.setToolTip("Start the server when Inferdeck starts")
 
     def _arrange(self) -> None:
-        where = QGridLayout()
-        where.setContentsMargins(0, 0, 0, 0)
-        where.setHorizontalSpacing(SPACE_2)
+        where, limits = QGridLayout(), QGridLayout()
         top = Qt.AlignmentFlag.AlignTop
         where.addWidget(Field("Reachable from", self.address), 0, 0, top)
         where.addWidget(Field("Port", self.port), 0, 1, top)
-        where.setColumnStretch(0, 1)
-        self.key_field = Field("API key", self.key, self.reveal, self.copy_key, self.generate)
-        self.name_field = Field(
+        for place, (name, title, _, _, tip) in enumerate(_NUMBERS):
+            limits.addWidget(Field(title, self.numbers[name], tip=tip), *divmod(place, 2))
+        limits.setColumnStretch(1, 1)
+        for grid in (where, limits):
+            grid.setContentsMargins(0, 0, 0, 0)
+            grid.setSpacing(SPACE_2)
+            grid.setColumnStretch(0, 1)
+        self.key_field = Field("API key", self.key, self.key.reveal, self.copy_key, self.generate)
+        name_field = Field(
             "Served name", self.model_name, tip="Model name in the API, for every loaded model"
         )
-        self.origins_field = Field(
+        origins_field = Field(
             "Allowed origins (CORS)", self.origins,
             tip="Origins of web pages, separated by commas; others are rejected",
         )  # fmt: skip
-        limits = QGridLayout()
-        limits.setContentsMargins(0, 0, 0, 0)
-        limits.setSpacing(SPACE_2)
-        for place, (name, title, _, _, tip) in enumerate(_NUMBERS):
-            limits.addWidget(Field(title, self.numbers[name], tip=tip), *divmod(place, 2))
-        limits.setColumnStretch(0, 1)
-        limits.setColumnStretch(1, 1)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_3)
-        column.addLayout(where)
-        column.addWidget(self.key_field)
-        column.addWidget(self.name_field)
-        column.addLayout(limits)
-        column.addWidget(self.origins_field)
-        column.addWidget(self.control)
-        column.addWidget(self.at_start)
-        column.addStretch(1)
+        self.fields = {
+            "key": (self.key_field, self.key), "origins": (origins_field, self.origins),
+            "model_name": (name_field, self.model_name),
+        }  # fmt: skip
+        vbox(
+            where, self.key_field, name_field, limits, origins_field, self.control, self.at_start,
+            STRETCH, of=self, spacing=SPACE_3,
+        )  # fmt: skip
 
     def _connect(self) -> None:
         self.address.currentIndexChanged.connect(lambda _: self.changed.emit())
@@ -142,7 +133,6 @@ class ServingForm(QWidget):
             line.editingFinished.connect(self.changed)
         self.key.editingFinished.connect(self._on_key)
         self.key.textEdited.connect(lambda _: self.changed.emit())
-        self.generate.clicked.connect(self.make_key)
         self.control.toggled.connect(lambda _: self.changed.emit())
         self.at_start.toggled.connect(self.at_start_toggled)
 
@@ -184,19 +174,7 @@ class ServingForm(QWidget):
 
     def show_problems(self, problems: list[Problem], key_note: str) -> None:
         """Show problems below their fields. `key_note`: a note about the key."""
-        fields = {
-            "key": (self.key_field, self.key), "origins": (self.origins_field, self.origins),
-            "model_name": (self.name_field, self.model_name),
-        }  # fmt: skip
-        said = {problem.field: problem.text for problem in problems}
-        for name, (field, line) in fields.items():
-            text = said.get(name, "")
-            if bool(line.property("invalid")) != bool(text):
-                restyle(line, invalid=bool(text))
-            if text:
-                field.say(text, "error")
-            else:
-                field.say(key_note if name == "key" else "")
+        show_problems(self.fields, problems, key_note)
 
     def set_running(self, is_running: bool) -> None:
         """Disable fields while the server runs."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QStackedWidget, QWidget
 
 from app.features.models.session import ModelSession
-from app.features.quantize.fields import wrapped
 from app.features.serve.cards import EngineCards
 from app.features.serve.connections import ConnectionStore, KeyCache
 from app.features.serve.connections_panel import ConnectionsPanel
@@ -21,6 +20,7 @@ from app.server.options import ServingChoice
 from app.window.commands import Command
 from app.window.settings_store import SettingsStore
 from widgets.controls.frames import PageFrame, scroll_by_keys
+from widgets.controls.layouts import button, vbox, wrapped
 from widgets.controls.notice import Toast
 from widgets.controls.text import set_key_tip
 from widgets.theme.icons import set_icon
@@ -53,19 +53,14 @@ class ServingPanel(QWidget):
         starts_itself: bool,
     ) -> None:
         super().__init__()
-        self._controller, self._keys, self._choice = controller, keys, choice
+        self._controller, self._keys, self.choice = controller, keys, choice
         self.form = ServingForm()
         self.form.show_choice(choice)
         self.form.at_start.setChecked(starts_itself)
-        self.button = QPushButton()
+        self.button = button("", self.toggle)
         self.note = wrapped("small")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1)
-        column.addWidget(ScrolledForm(self.form, "Server settings"), 1)
-        column.addWidget(self.note)
-        column.addWidget(self.button)
-        self.button.clicked.connect(self.toggle)
+        area = ScrolledForm(self.form, "Server settings")
+        vbox((area, 1), self.note, self.button, of=self, spacing=SPACE_1)
         self.form.changed.connect(self._on_form)
         self.form.key_edited.connect(lambda key: keys.put(KEY, key))
         keys.arrived.connect(self._on_key)
@@ -74,23 +69,15 @@ class ServingPanel(QWidget):
         self._renew()
 
     @property
-    def choice(self) -> ServingChoice:
-        return self._choice
-
-    @property
     def has_key(self) -> bool:
         return bool(self.form.key.text())
-
-    @property
-    def can_toggle(self) -> bool:
-        return self.button.isEnabled()
 
     def toggle(self) -> None:
         """Start, stop, or stop now."""
         if self._controller.can_start:
-            if not self._choice.problems(self.form.key.text()):
+            if not self.choice.problems(self.form.key.text()):
                 self._keys.put(KEY, self.form.key.text())
-                self._controller.start(self._choice)
+                self._controller.start(self.choice)
         else:
             self._controller.stop()
 
@@ -100,9 +87,9 @@ class ServingPanel(QWidget):
         self.toggle()
 
     def _on_form(self) -> None:
-        if self.form.choice != self._choice:
-            self._choice = self.form.choice
-            self.chosen.emit(self._choice)
+        if self.form.choice != self.choice:
+            self.choice = self.form.choice
+            self.chosen.emit(self.choice)
         self._renew()
 
     def _on_key(self, name: str) -> None:
@@ -112,7 +99,7 @@ class ServingPanel(QWidget):
 
     def _renew(self) -> None:
         state, key = self._controller.state, self.form.key.text()
-        problems = self._choice.problems(key)
+        problems = self.choice.problems(key)
         self.form.show_problems(problems, self._keys.problem if key else "")
         self.form.set_running(state is not ServingState.OFF)
         self.button.setText(BUTTONS[state])
@@ -156,11 +143,6 @@ class ServerPage(QWidget):
         self.cards = EngineCards(bridge, self.store, lambda: self.switch.used_id)
         self.toast = Toast(self)
         self.connections = ConnectionsPanel(self.store, self.toast)
-        self._build()
-        self._connect()
-        self._show_choice()
-
-    def _build(self) -> None:
         self._right = QStackedWidget()
         area = Scrolled(self.view, "Server")
         scroll_by_keys(area)
@@ -173,9 +155,9 @@ class ServerPage(QWidget):
         )  # fmt: skip
         self.tabs = self._frame.tabs
         self.tabs.currentChanged.connect(self._right.setCurrentIndex)
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(0, 0, 0, 0)
-        whole.addWidget(self._frame)
+        vbox(self._frame, of=self)
+        self._connect()
+        self._show_choice()
 
     def _connect(self) -> None:
         settings, panel = self._settings, self.panel
@@ -200,7 +182,7 @@ class ServerPage(QWidget):
             Command(
                 TOGGLE, "Start or stop the server", self.panel.toggle, "Tune", icon="server",
                 section="server", is_checked=lambda: self.serving.is_on,
-                is_enabled=lambda: self.panel.can_toggle,
+                is_enabled=lambda: self.panel.button.isEnabled(),
             ),
             Command(
                 HERE, "Use local engine", self.switch.back, MENU, section=SECTION,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import QRectF, QSize, Qt
@@ -10,15 +10,17 @@ from PySide6.QtGui import QFont, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
-    QHBoxLayout,
     QLabel,
+    QLineEdit,
     QScrollArea,
     QSizePolicy,
     QStyle,
-    QVBoxLayout,
     QWidget,
 )
 
+from app.features.quantize.fields import Field
+from app.server.options import Problem
+from widgets.controls.layouts import STRETCH, dressed, hbox, label, vbox, wrapped
 from widgets.live.figures import StateKind
 from widgets.theme.theme import SPACE_2, SPACE_4, figure_font, restyle, theme, theme_notifier
 
@@ -84,14 +86,8 @@ class _Cell(QWidget):
         super().__init__()
         self._figure = figure
         self.setToolTip(figure.tip)
-        label = QLabel(figure.label)
-        label.setProperty("role", "small")
         self.value = QLabel(NOTHING)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        column.addWidget(label)
-        column.addWidget(self.value)
+        vbox(label(figure.label, "small"), self.value, of=self, spacing=0)
         theme_notifier().changed.connect(self._fit)
         self._fit()
 
@@ -135,16 +131,8 @@ class StateLine(QWidget):
 
     def __init__(self, role: str = "") -> None:
         super().__init__()
-        self._dot, self._label = Dot(), QLabel()
-        self._label.setTextFormat(Qt.TextFormat.PlainText)
-        self._label.setWordWrap(True)
-        self._label.setProperty("role", role)
-        self._label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(SPACE_2)
-        row.addWidget(self._dot)
-        row.addWidget(self._label, 1)
+        self._dot, self._label = Dot(), wrapped(role)
+        hbox(self._dot, (self._label, 1), of=self)
 
     def say(self, text: str, kind: StateKind) -> None:
         self._dot.set_kind(kind)
@@ -166,11 +154,9 @@ class Scrolled(QScrollArea):
     """`name`: accessible name. Fields take the focus; else see `scroll_by_keys`."""
 
     def __init__(self, inside: QWidget, name: str) -> None:
-        super().__init__()
+        super().__init__(widgetResizable=True)
         self.setAccessibleName(name)
-        self._inside = inside
-        inside.setProperty("bare", True)
-        self.setWidgetResizable(True)
+        self._inside = dressed(inside, bare=True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setWidget(inside)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -186,8 +172,20 @@ class ScrolledForm(Scrolled):
 
     def __init__(self, form: QWidget, name: str) -> None:
         holder = QWidget()
-        inside = QVBoxLayout(holder)
-        inside.setContentsMargins(0, 0, SPACE_2, 0)
-        inside.addWidget(form)
-        inside.addStretch(1)
+        vbox(form, STRETCH, of=holder, margins=(0, 0, SPACE_2, 0))
         super().__init__(holder, name)
+
+
+def show_problems(
+    fields: Mapping[str, tuple[Field, QLineEdit]], problems: Iterable[Problem], key_note: str
+) -> None:
+    """Show problems below their fields. `key_note`: a note about the key."""
+    said = {problem.field: problem.text for problem in problems}
+    for name, (field, line) in fields.items():
+        text = said.get(name, "")
+        if bool(line.property("invalid")) != bool(text):
+            restyle(line, invalid=bool(text))
+        if text:
+            field.say(text, "error")
+        else:
+            field.say(key_note if name == "key" else "")

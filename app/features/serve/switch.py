@@ -11,11 +11,10 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.clients.connection import Connection
 from app.clients.look import reach
-from app.clients.target import Dialect, LinkChanged, OnEvent, Probe, Target
+from app.clients.target import Dialect, LinkChanged, Probe, Target
 from app.features.models.session import ModelSession
 from app.features.serve.connections import ConnectionStore
 from app.link.bridge import EngineBridge, EngineState
-from app.link.engine_handle import EngineThreadLike, ThreadFactory
 from app.link.tasks import Task, run_task
 from app.window.commands import Command, CommandRegistry
 from app.window.notices import Notice, error_notice
@@ -25,9 +24,7 @@ from engine.errors import ErrorInfo, InferdeckError, describe
 log = logging.getLogger(__name__)
 
 NOTICE = "elsewhere"
-OWN = ErrorInfo(
-    "This address is this window's own server.", "Choose another engine."
-)
+OWN = ErrorInfo("This address is this window's own server.", "Choose another engine.")
 
 
 class EngineSwitch(QObject):
@@ -75,10 +72,9 @@ class EngineSwitch(QObject):
         """Use that engine. Chats are kept; running replies stop."""
         if self._task is not None:
             self._task.cancel()
-            self._task = None
         self.notice_gone.emit(NOTICE)
         if self._is_own(connection.base_url):
-            self._complain(connection, f"Cannot use {connection.name}.", OWN)
+            self._complain(connection, OWN)
             return
         self._wanted = connection
         self.store.keys.fetch(connection.key_name)
@@ -101,22 +97,14 @@ class EngineSwitch(QObject):
             self,
             lambda: reach(target, connection.dialect),
             lambda probe: self._on_reached(connection, target, probe),
-            lambda error: self._on_not_reached(connection, error),
+            lambda error: self._complain(connection, error),
         )
 
     def _on_reached(self, connection: Connection, target: Target, probe: Probe | None) -> None:
-        self._task = None
         if probe is not None:
             connection = replace(connection, dialect=probe.dialect, version=probe.version)
             if self.store.find(connection.id) is not None:
                 self.store.keep(connection)
-        self._turn_to(connection, target, probe)
-
-    def _on_not_reached(self, connection: Connection, error: ErrorInfo) -> None:
-        self._task = None
-        self._complain(connection, f"Cannot use {connection.name}.", error)
-
-    def _turn_to(self, connection: Connection, target: Target, probe: Probe | None = None) -> None:
         if not self._bridge.is_remote:
             self._own = self._session.latest
         try:
@@ -125,9 +113,12 @@ class EngineSwitch(QObject):
 
                 attach(self._bridge, target)
             else:
-                self._bridge.attach(_foreign(target, probe, connection.model))
+                from app.clients.engine import ForeignEngine
+
+                model = connection.model
+                self._bridge.attach(lambda on_event: ForeignEngine(on_event, target, probe, model))
         except InferdeckError as error:
-            self._complain(connection, f"Cannot use {connection.name}.", describe(error))
+            self._complain(connection, describe(error))
             return
         log.info("the window uses %s at %s", connection.name, connection.base_url)
         self.current = connection
@@ -162,20 +153,12 @@ class EngineSwitch(QObject):
         if own is not None and not self._is_away and self._bridge.state is EngineState.EMPTY:
             self._session.open(own.path, own.load_format, own.settings)
 
-    def _complain(self, connection: Connection, title: str, error: ErrorInfo) -> None:
+    def _complain(self, connection: Connection, error: ErrorInfo) -> None:
         actions = [("Edit connection", lambda: self.edit_wanted.emit(connection.id))]
         if self._bridge.is_remote:
             actions.append(("Use local engine", self.back))
+        title = f"Cannot use {connection.name}."
         self.notice.emit(error_notice(NOTICE, title, error, *actions))
-
-
-def _foreign(target: Target, probe: Probe | None, model: str) -> ThreadFactory:
-    def make(on_event: OnEvent) -> EngineThreadLike:
-        from app.clients.engine import ForeignEngine
-
-        return ForeignEngine(on_event, target, probe, model)
-
-    return make
 
 
 HERE, ATTACH = "engine.here", "engine.attach"

@@ -19,29 +19,26 @@ from PySide6.QtWidgets import (
     QBoxLayout,
     QCheckBox,
     QFrame,
-    QHBoxLayout,
     QLabel,
     QPlainTextEdit,
-    QPushButton,
     QStackedLayout,
     QTabBar,
-    QVBoxLayout,
     QWidget,
 )
 
-from app.features.quantize.fields import wrapped
 from app.features.serve.addresses import Example, examples, url_of
 from app.features.serve.calls_table import POLLS, CallsTable, calls_view
 from app.features.serve.controller import ServerController, ServingState
 from app.features.serve.form import CopyButton
 from app.features.serve.parts import Figure, FigureRow, StateLine
 from app.server.options import ServingChoice
+from widgets.controls.layouts import STRETCH, Item, button, dressed, hbox, label, vbox, wrapped
 from widgets.controls.lines import title_line
 from widgets.live.figures import StateKind
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, mono_font, theme_notifier
 
 FIGURES = (
-    Figure("rate", "Calls per second", "0,000.0", "Completed calls, last 10 s"),
+    Figure("calls_per_s", "Calls per second", "0,000.0", "Completed calls, last 10 s"),
     Figure("connections", "Connections", "00,000", "Open client connections"),
     Figure("windows", "Windows", "000", "Attached remote windows"),
     Figure("running", "Running", "0,000", "Running client requests"),
@@ -54,9 +51,7 @@ OFF = (
     "Other programs can use this window's engine and share its model and KV cache. Their "
     "requests appear in every view."
 )
-NO_CALLS = (
-    "Completed calls appear here with client, status, tokens and times."
-)
+NO_CALLS = "Completed calls appear here with client, status, tokens and times."
 STATES: dict[ServingState, tuple[str, StateKind]] = {
     ServingState.OFF: ("Not serving", "idle"),
     ServingState.STARTING: ("Starting", "loading"),
@@ -81,100 +76,64 @@ class ServingView(QWidget):
         self._examples: list[Example] = []
         self.model = CallsTable(controller.calls, self)
         self.table = calls_view(self.model)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self._make_status())
-        column.addWidget(self._make_examples())
-        column.addWidget(self._make_calls(), 1)
+        vbox(self._make_status(), self._make_examples(), (self._make_calls(), 1), of=self)
         controller.changed.connect(self.renew)
         controller.moved.connect(self._renew_figures)
         self.renew()
 
     def _make_status(self) -> QFrame:
         self.state = StateLine("title")
-        self.url = QLabel()
+        flags = Qt.TextInteractionFlag
+        selectable = flags.TextSelectableByMouse | flags.TextSelectableByKeyboard
+        self.url = dressed(QLabel(textInteractionFlags=selectable), "Server address")
         self.url.setFont(mono_font())
-        self.url.setTextInteractionFlags(
-            Qt.TextInteractionFlag.TextSelectableByMouse
-            | Qt.TextInteractionFlag.TextSelectableByKeyboard
-        )
-        self.url.setAccessibleName("Server address")
         self.copy_url = CopyButton("Copy address", self.url.text)
         self.health = wrapped("muted")
         self.error = wrapped("error")
-        self.take_port = QPushButton()
-        self.take_port.setToolTip("Start on this port")
-        self.take_port.clicked.connect(self._on_take_port)
+        self.take_port = button("", self._on_take_port, "Start on this port")
         self.figures = FigureRow("Server load", FIGURES, width=88)
-        self._where = QHBoxLayout()
-        self._where.setSpacing(SPACE_2)
-        self._where.addWidget(self.url, 1)
-        self._where.addWidget(self.copy_url)
-        head = self._head = QBoxLayout(QBoxLayout.Direction.LeftToRight)
-        head.setSpacing(SPACE_2)
-        head.addWidget(self.state, 1)
-        head.addLayout(self._where)
-        trouble = QHBoxLayout()
-        trouble.setSpacing(SPACE_2)
-        trouble.addWidget(self.error, 1)
-        trouble.addWidget(self.take_port)
+        self._where = hbox((self.url, 1), self.copy_url)
+        self._head = hbox((self.state, 1), self._where)
         self.figures.setContentsMargins(0, SPACE_1, 0, SPACE_1)
-        return _card(head, self.health, trouble, self.figures)
+        return _card(
+            self._head, self.health, hbox((self.error, 1), self.take_port), self.figures
+        )
 
     def _make_examples(self) -> QFrame:
-        self.example_tabs = QTabBar()
-        self.example_tabs.setAccessibleName("Client examples")
+        self.example_tabs = dressed(QTabBar(), "Client examples")
         self.example_tabs.setExpanding(False)
-        self.example = QPlainTextEdit()
+        self.example = dressed(QPlainTextEdit(), "Example", bare=True)
         self.example.setReadOnly(True)
-        self.example.setProperty("bare", True)
         self.example.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
         self.example.setTabChangesFocus(True)
-        self.example.setAccessibleName("Example")
         self.copy_example = CopyButton("Copy example", lambda: self.example.toPlainText())
-        self.example_about = QLabel()
-        self.example_about.setProperty("role", "small")
+        self.example_about = label(role="small")
         self.example_tabs.currentChanged.connect(lambda _: self._show_example())
         theme_notifier().changed.connect(self._fit_example)
         self._fit_example()
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_2)
-        head.addWidget(self.example_tabs)
-        head.addStretch(1)
-        head.addWidget(self.copy_example)
+        head = hbox(self.example_tabs, STRETCH, self.copy_example)
         return _card(head, self.example_about, self.example)
 
     def _make_calls(self) -> QFrame:
-        title = title_line("Recent calls")
-        self.show_requests = QPushButton(REQUESTS[0])
+        tip = "Show all requests, of chats and clients"
+        self.show_requests = button(REQUESTS[0], self.requests_wanted.emit, tip, "link")
         self.show_requests.setAccessibleName(REQUESTS[0])
-        self.show_requests.setProperty("kind", "link")
-        self.show_requests.setToolTip("Show all requests, of chats and clients")
-        self.show_requests.clicked.connect(self.requests_wanted)
-        self.hide_polls = QCheckBox("Hide polls")
-        self.hide_polls.setChecked(True)
-        self.hide_polls.setToolTip(
-            f"Hide successful polls: {', '.join(POLLS)}"
+        self.hide_polls = dressed(
+            QCheckBox("Hide polls"), tip=f"Hide successful polls: {', '.join(POLLS)}"
         )
+        self.hide_polls.setChecked(True)
         self.hide_polls.toggled.connect(self._on_hide_polls)
-        head = self._calls_head = QHBoxLayout()
-        head.setSpacing(SPACE_3)
-        head.addWidget(title)
-        head.addStretch(1)
-        head.addWidget(self.hide_polls)
-        head.addWidget(self.show_requests)
+        self._calls_head = hbox(
+            title_line("Recent calls"), STRETCH, self.hide_polls, self.show_requests,
+            spacing=SPACE_3,
+        )  # fmt: skip
         empty = wrapped("small", NO_CALLS)
         empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         stage = QWidget()
         self._stage = QStackedLayout(stage)
         self._stage.addWidget(empty)
         self._stage.addWidget(self.table)
-        card = _card(head)
-        layout = card.layout()
-        assert isinstance(layout, QVBoxLayout)
-        layout.addWidget(stage, 1)
-        return card
+        return _card(self._calls_head, (stage, 1))
 
     # Showing -----------------------------------------------------------------------------------
 
@@ -192,7 +151,7 @@ class ServingView(QWidget):
         self.url.setText(url)
         self.url.setVisible(is_on)
         self.copy_url.setVisible(is_on)
-        self.health.setText(controller.health[0] if is_on else OFF)
+        self.health.setText(controller.health if is_on else OFF)
         problem = controller.problem
         self.error.setText(f"{problem.cause} {problem.remedy}".strip() if problem else "")
         self.error.setVisible(problem is not None)
@@ -207,17 +166,8 @@ class ServingView(QWidget):
 
     def _renew_figures(self) -> None:
         figures = self._controller.figures
-        self.figures.show_values(
-            {
-                "rate": f"{figures.calls_per_s:,.1f}",
-                "connections": f"{figures.connections:,}",
-                "windows": f"{figures.windows:,}",
-                "running": f"{figures.running:,}",
-                "waiting": f"{figures.waiting:,}",
-                "aborted": f"{figures.aborted:,}",
-                "total": f"{figures.total:,}",
-            }
-        )
+        texts = {name: f"{count:,}" for name, count in figures._asdict().items()}
+        self.figures.show_values(texts | {"calls_per_s": f"{figures.calls_per_s:,.1f}"})
         if self.isVisible():
             self.model.renew()
         self._stage.setCurrentIndex(int(self.model.rowCount() > 0))
@@ -280,15 +230,7 @@ class ServingView(QWidget):
             self.free_port_wanted.emit(self._controller.free_port)
 
 
-def _card(*parts: QWidget | QBoxLayout) -> QFrame:
-    card = QFrame()
-    card.setProperty("panel", True)
-    column = QVBoxLayout(card)
-    column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-    column.setSpacing(SPACE_1)
-    for part in parts:
-        if isinstance(part, QBoxLayout):
-            column.addLayout(part)
-        else:
-            column.addWidget(part)
+def _card(*parts: Item) -> QFrame:
+    card = dressed(QFrame(), panel=True)
+    vbox(*parts, of=card, spacing=SPACE_1, margins=(SPACE_3, SPACE_2, SPACE_3, SPACE_2))
     return card
