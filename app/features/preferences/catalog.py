@@ -38,18 +38,10 @@ class Section:
 
 def all_sections(machine: Machine) -> list[Section]:
     """The program's, then the engine's."""
-    return [*program_sections(), *engine_sections(machine)]
-
-
-def program_sections() -> list[Section]:
     entries: dict[str, list[Entry]] = {}
     for preference in PREFERENCES.values():
         entries.setdefault(preference.section, []).append(_entry(preference))
-    return [Section(title, PROGRAM, tuple(found)) for title, found in entries.items()]
-
-
-def engine_sections(machine: Machine) -> list[Section]:
-    return [
+    return [Section(title, PROGRAM, tuple(found)) for title, found in entries.items()] + [
         Section(title, ENGINE, tuple(_engine_entry(title, spec) for spec in specs))
         for title, specs in engine_rows(machine).items()
     ]

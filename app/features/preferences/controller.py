@@ -30,8 +30,7 @@ class SettingsController(QObject):
         window: QWidget,
     ) -> None:
         super().__init__(window)
-        self._preferences, self._panel, self._registry = preferences, panel, registry
-        self._window = window
+        self._panel, self._parts = panel, (preferences, panel, registry, window)
         self._dialog: SettingsDialog | None = None
 
     def commands(self) -> list[Command]:
@@ -70,9 +69,7 @@ class SettingsController(QObject):
         """Open the dialog, at a section if given."""
         dialog = self.dialog
         if dialog is None:
-            dialog = self._dialog = SettingsDialog(
-                self._preferences, self._panel, self._registry, self._window
-            )
+            dialog = self._dialog = SettingsDialog(*self._parts)
         if section:
             dialog.show_section(section)
         dialog.show()

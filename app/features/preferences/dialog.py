@@ -14,17 +14,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QObject, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import (
-    QDialog,
-    QHBoxLayout,
-    QLabel,
-    QLineEdit,
-    QPushButton,
-    QScrollArea,
-    QStackedWidget,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QDialog, QLabel, QLineEdit, QPushButton, QStackedWidget, QWidget
 
 from app.features.preferences.catalog import ENGINE, PROGRAM, all_sections
 from app.features.preferences.keyboard_page import KeyboardPage
@@ -33,8 +23,10 @@ from app.features.preferences.sources import EngineSource, ProgramSource
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.window.commands import CommandRegistry
 from app.window.program_settings import PREFERENCES, Preferences
+from widgets.controls.frames import scroll_area
+from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.theme.fonts import scaled
-from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, SPACE_6, restyle, theme_notifier
+from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, SPACE_6, theme_notifier
 
 SIZE, LEAST = (880, 640), (640, 420)
 WIDEST = 620
@@ -67,9 +59,8 @@ class SettingsDialog(QDialog):
         self.views = [
             SectionView(section, sources[section.group]) for section in all_sections(panel.machine)
         ]
-        self.search = QLineEdit()
+        self.search = dressed(QLineEdit(), "Search settings and commands")
         self.search.setPlaceholderText("Search settings and commands")
-        self.search.setAccessibleName("Search settings and commands")
         self.search.setClearButtonEnabled(True)
         self.search.textChanged.connect(self._find)
         self.search.installEventFilter(self)
@@ -77,22 +68,17 @@ class SettingsDialog(QDialog):
         self.list.currentItemChanged.connect(lambda *_: self._show())
         self.keyboard = KeyboardPage(registry)
         self.keyboard.changed.connect(self.keys_changed)
-        self._nothing = QLabel(NOTHING_FOUND)
-        self._nothing.setWordWrap(True)
-        self._nothing.setProperty("role", "muted")
-        self._message = QLabel()
-        self._message.setWordWrap(True)
-        self._message.setProperty("role", "small")
-        self.apply = _button("Apply", "Apply changes that rebuild the KV cache or reload the model")
-        restyle(self.apply, kind="primary")
-        self.apply.clicked.connect(panel.commands.apply)
-        self.reset_all = _button(
-            "Reset program settings", "Reset every program setting; model folders stay"
-        )
-        self.reset_all.clicked.connect(self._reset_all)
-        self.close_button = _button("Close", "Close (Esc). Changes are already saved.")
-        self.close_button.clicked.connect(self.close)
+        self._nothing = dressed(QLabel(NOTHING_FOUND, wordWrap=True), role="muted")
+        self._message = dressed(QLabel(wordWrap=True), role="small")
+        tip = "Apply changes that rebuild the KV cache or reload the model"
+        self.apply = button("Apply", panel.commands.apply, tip, "primary")
+        tip = "Reset every program setting; model folders stay"
+        self.reset_all = button("Reset program settings", self._reset_all, tip)
+        tip = "Close (Esc). Changes are already saved."
+        self.close_button = button("Close", self.close, tip)
         self._arrange()
+        for one in self.findChildren(QPushButton):
+            one.setAutoDefault(False)  # Enter stays with the field
         panel.actions_changed.connect(self._show_foot)
         preferences.changed.connect(self._show_foot)
         self._at_top_of = ""  # the section last scrolled to its top
@@ -101,51 +87,24 @@ class SettingsDialog(QDialog):
         self.search.setFocus()
 
     def _arrange(self) -> None:
-        content = QWidget()
-        content.setProperty("bare", True)
-        inner = QWidget()  # a column lays out its content at full width
-        inner.setProperty("bare", True)
-        self._inner = inner
+        self._inner = dressed(QWidget(), bare=True)  # lays out its content at full width
         self._fit()
         theme_notifier().changed.connect(self._fit)
-        across = QHBoxLayout(content)
-        across.setContentsMargins(SPACE_4, SPACE_2, SPACE_4, SPACE_4)
-        across.addWidget(inner, 1000)
-        across.addStretch(1)
-        rows = QVBoxLayout(inner)
-        rows.setContentsMargins(0, 0, 0, 0)
-        rows.setSpacing(SPACE_6)
-        rows.addWidget(self._nothing)
         for view in self.views:
             view.hide()
-            rows.addWidget(view)
-        rows.addStretch(1)
-        self.area = QScrollArea()
-        self.area.setProperty("bare", True)
-        self.area.setAccessibleName("Settings")
+        vbox(self._nothing, *self.views, STRETCH, of=self._inner, spacing=SPACE_6)
+        content, margins = dressed(QWidget(), bare=True), (SPACE_4, SPACE_2, SPACE_4, SPACE_4)
+        hbox((self._inner, 1000), STRETCH, of=content, margins=margins)
+        self.area = dressed(scroll_area(content, "Settings"), "Settings", bare=True)
         self.area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its rows have it
-        self.area.setWidgetResizable(True)
-        self.area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.area.setWidget(content)
         self.pages = QStackedWidget()
         self.pages.addWidget(self.area)
         self.pages.addWidget(self.keyboard)
-        middle = QHBoxLayout()
-        middle.setSpacing(SPACE_3)
-        middle.addWidget(self.list)
-        middle.addWidget(self.pages, 1)
-        foot = QHBoxLayout()
-        foot.setSpacing(SPACE_2)
-        foot.addWidget(self.reset_all)
-        foot.addWidget(self._message, 1)
-        foot.addWidget(self.apply)
-        foot.addWidget(self.close_button)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
-        column.setSpacing(SPACE_3)
-        column.addWidget(self.search)
-        column.addLayout(middle, 1)
-        column.addLayout(foot)
+        vbox(
+            self.search, (hbox(self.list, (self.pages, 1), spacing=SPACE_3), 1),
+            hbox(self.reset_all, (self._message, 1), self.apply, self.close_button),
+            of=self, spacing=SPACE_3, margins=(SPACE_4, SPACE_4, SPACE_4, SPACE_4),
+        )  # fmt: skip
 
     def _fit(self) -> None:
         self._inner.setMaximumWidth(scaled(WIDEST))
@@ -162,10 +121,8 @@ class SettingsDialog(QDialog):
         view = next(v for v in self.views if name in (e.spec.name for e in v.section.entries))
         self.show_section(view.section.title)
         row = view.rows[name]
-        inner = view.parentWidget()
-        layouts = [w.layout() for w in (inner, self.area.widget()) if w is not None]
-        for layout in layouts:
-            if layout is not None:
+        for holder in (self._inner, self._inner.parentWidget()):
+            if holder is not None and (layout := holder.layout()) is not None:
                 layout.activate()  # the row may have been made just now
         self.area.ensureWidgetVisible(row)
         row.take_focus()
@@ -226,7 +183,6 @@ class SettingsDialog(QDialog):
 
     def _show_foot(self) -> None:
         group = self.list.group
-        is_engine = group == ENGINE
         self.reset_all.setVisible(group == PROGRAM)
         self.reset_all.setEnabled(any(map(self._preferences.is_changed, RESETTABLE)))
         self.apply.setVisible(bool(self._panel.apply_text))
@@ -234,12 +190,5 @@ class SettingsDialog(QDialog):
         is_open = self._panel.model.applied is not None
         self._message.setText(
             self._panel.message or ("Settings of the open model." if is_open else "")
-            if is_engine else ""
+            if group == ENGINE else ""
         )  # fmt: skip
-
-
-def _button(text: str, tip: str) -> QPushButton:
-    button = QPushButton(text)
-    button.setToolTip(tip)
-    button.setAutoDefault(False)
-    return button

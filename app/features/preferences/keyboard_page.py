@@ -8,23 +8,21 @@ from typing import Any
 from PySide6.QtCore import QEvent, QKeyCombination, QObject, Qt, Signal
 from PySide6.QtGui import QFont, QKeyEvent
 from PySide6.QtWidgets import (
-    QHBoxLayout,
     QHeaderView,
     QKeySequenceEdit,
     QLabel,
     QLineEdit,
-    QPushButton,
     QTableView,
-    QVBoxLayout,
     QWidget,
 )
 
 from app.storage.json_file import NotWrittenError
 from app.window.commands import PORTABLE, Command, CommandRegistry, native
 from app.window.keymap import KeyMap, objection
+from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.tables import Index, RowTable, dress_table
-from widgets.theme.theme import SPACE_2, SPACE_3, restyle, theme_notifier, ui_font
+from widgets.theme.theme import SPACE_3, restyle, theme_notifier, ui_font
 
 COMMAND, MENU, KEYS, DEFAULT = range(4)
 
@@ -102,43 +100,23 @@ class KeyboardPage(QWidget):
         self.view.installEventFilter(self)
         self.edit = _make_edit()
         self.edit.editingFinished.connect(self._on_pressed)
-        self.reset = _button("Reset", "Reset this command to its default keys")
-        self.reset_all = _button("Reset all", "Reset every command to its default keys")
-        self.take_over = _button("Reassign", "Give the keys to this command; the other has none")
-        self.leave = _button("Cancel", "Keep the keys as they are")
+        self.reset = button("Reset", self._reset, "Reset this command to its default keys")
+        tip = "Reset every command to its default keys"
+        self.reset_all = button("Reset all", lambda: self._change(KeyMap.reset_all), tip)
+        tip = "Give the keys to this command; the other has none"
+        self.take_over = button("Reassign", lambda: self._bind(self._wanted), tip)
+        self.leave = button("Cancel", self._show, "Keep the keys as they are")
         self._chosen = ElidedLine("text")
-        self._message = QLabel()
-        self._message.setTextFormat(Qt.TextFormat.PlainText)
-        self._message.setWordWrap(True)
-        self.reset.clicked.connect(self._reset)
-        self.reset_all.clicked.connect(self._reset_all)
-        self.take_over.clicked.connect(lambda: self._bind(self._wanted))
-        self.leave.clicked.connect(self._show)
+        self._message = QLabel(textFormat=Qt.TextFormat.PlainText, wordWrap=True)
         self.view.doubleClicked.connect(lambda index: self.edit.setFocus())
-        self._arrange()
-        self._watch_selection()
+        vbox(
+            (self.view, 1), hbox((self._chosen, 2), (self.edit, 3), self.reset, self.reset_all),
+            hbox((self._message, 1), self.take_over, self.leave), of=self, spacing=SPACE_3,
+        )  # fmt: skip
+        self.view.selectionModel().currentRowChanged.connect(lambda *_: self._show())
         theme_notifier().changed.connect(self._fit_rows)
         self._fit_rows()
         self.view.selectRow(0)
-
-    def _arrange(self) -> None:
-        change = QHBoxLayout()
-        change.setSpacing(SPACE_2)
-        change.addWidget(self._chosen, 2)
-        change.addWidget(self.edit, 3)
-        change.addWidget(self.reset)
-        change.addWidget(self.reset_all)
-        answer = QHBoxLayout()
-        answer.setSpacing(SPACE_2)
-        answer.addWidget(self._message, 1)
-        answer.addWidget(self.take_over)
-        answer.addWidget(self.leave)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_3)
-        column.addWidget(self.view, 1)
-        column.addLayout(change)
-        column.addLayout(answer)
 
     @property
     def command(self) -> Command | None:
@@ -189,8 +167,8 @@ class KeyboardPage(QWidget):
         other = self._registry.command(owner)
         name = other.text.rstrip("…")
         self._say(f"{native(keys)} is assigned to “{name}” ({other.where}).", "warning")
-        for button in (self.take_over, self.leave):
-            button.show()
+        for one in (self.take_over, self.leave):
+            one.show()
         self.take_over.setFocus()
 
     def _bind(self, keys: str) -> None:
@@ -202,9 +180,6 @@ class KeyboardPage(QWidget):
         if self.command is not None:
             command_id = self.command.id
             self._change(lambda keymap: keymap.reset(command_id))
-
-    def _reset_all(self) -> None:
-        self._change(lambda keymap: keymap.reset_all())
 
     def _change(self, do: Callable[[KeyMap], None]) -> None:
         problem = ""
@@ -232,9 +207,6 @@ class KeyboardPage(QWidget):
 
     # Showing -----------------------------------------------------------------------------------
 
-    def _watch_selection(self) -> None:
-        self.view.selectionModel().currentRowChanged.connect(lambda *_: self._show())
-
     def _fit_rows(self) -> None:
         self.view.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_3)
 
@@ -246,8 +218,8 @@ class KeyboardPage(QWidget):
         """The selected command, and which buttons it has."""
         command, keymap = self.command, self._registry.keymap
         self._wanted = ""
-        for button in (self.take_over, self.leave):
-            button.hide()
+        for one in (self.take_over, self.leave):
+            one.hide()
         is_changed = command is not None and keymap.is_changed(command.id)
         self._chosen.set_text(command.text.rstrip("…") if command is not None else "")
         self.edit.setEnabled(command is not None)
@@ -265,13 +237,12 @@ class KeyboardPage(QWidget):
 
 def _make_edit() -> QKeySequenceEdit:
     """Takes one combination; Esc, Tab and Shift+Tab leave it."""
-    edit = QKeySequenceEdit()
+    edit = dressed(QKeySequenceEdit(), "New keys")
     edit.setMaximumSequenceLength(1)
     leave = (Qt.Key.Key_Escape, Qt.Key.Key_Tab, Qt.Key.Key_Backtab)
     combinations = [QKeyCombination(key) for key in leave]
     combinations.append(QKeyCombination(Qt.KeyboardModifier.ShiftModifier, Qt.Key.Key_Backtab))
     edit.setFinishingKeyCombinations(combinations)
-    edit.setAccessibleName("New keys")
     line = edit.findChild(QLineEdit)  # it has the focus
     if line is not None:
         line.setAccessibleName("New keys")
@@ -288,10 +259,3 @@ def _make_view(table: CommandTable) -> QTableView:
     header.setSectionResizeMode(COMMAND, QHeaderView.ResizeMode.Stretch)
     header.setMinimumSectionSize(64)
     return view
-
-
-def _button(text: str, tip: str) -> QPushButton:
-    button = QPushButton(text)
-    button.setToolTip(tip)
-    button.setAutoDefault(False)
-    return button

@@ -9,16 +9,15 @@ from typing import Any
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
-    QLabel,
     QListWidget,
     QListWidgetItem,
     QSizePolicy,
-    QVBoxLayout,
     QWidget,
 )
 
 from app.features.preferences.catalog import Entry, Section
 from app.features.preferences.sources import EngineSource, ProgramSource
+from widgets.controls.layouts import label, vbox
 from widgets.controls.number_control import NumberControl
 from widgets.controls.paths import PathControl
 from widgets.controls.setting_row import SettingRow
@@ -38,16 +37,9 @@ class SectionView(QWidget):
         self.rows: dict[str, SettingRow] = {}
         self._about = {entry.spec.name: entry.about for entry in section.entries}
         self._unsent: dict[str, Any] = {}
-        self._delay = QTimer(self)
-        self._delay.setSingleShot(True)
-        self._delay.setInterval(DELAY_MS)
+        self._delay = QTimer(self, singleShot=True, interval=DELAY_MS)
         self._delay.timeout.connect(self._send)
-        heading = QLabel(section.title)
-        heading.setProperty("role", "title")
-        self._column = QVBoxLayout(self)
-        self._column.setContentsMargins(0, 0, 0, 0)
-        self._column.setSpacing(SPACE_4)
-        self._column.addWidget(heading)
+        self._column = vbox(label(section.title, "title"), of=self, spacing=SPACE_4)
         source.changed.connect(self.renew)
 
     def show_entries(self, entries: Iterable[Entry]) -> None:

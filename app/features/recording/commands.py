@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -49,12 +50,10 @@ class RecordingController(QObject):
 
     def ask_and_save(self) -> None:
         """Choose a file for the recorded steps, settings and machine."""
-        name = f"{datetime.now():%Y-%m-%d-%H%M}{file.SUFFIX}"
-        dialog = QFileDialog(self._window, "Save recording", str(Path.home() / name), _FILTER)
+        path = Path.home() / f"{datetime.now():%Y-%m-%d-%H%M}{file.SUFFIX}"
+        dialog = self._dialog("Save recording", path, self.save)
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix(file.SUFFIX.removeprefix("."))
-        dialog.fileSelected.connect(lambda path: self.save(Path(path)))
-        dialog.finished.connect(dialog.deleteLater)
         dialog.open()
 
     def save(self, path: Path) -> None:
@@ -78,11 +77,15 @@ class RecordingController(QObject):
     # Opening -----------------------------------------------------------------------------------
 
     def ask_and_open(self) -> None:
-        dialog = QFileDialog(self._window, "Open recording", str(Path.home()), _FILTER)
+        dialog = self._dialog("Open recording", Path.home(), self.open)
         dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.fileSelected.connect(lambda path: self.open(Path(path)))
-        dialog.finished.connect(dialog.deleteLater)
         dialog.open()
+
+    def _dialog(self, title: str, path: Path, do: Callable[[Path], None]) -> QFileDialog:
+        dialog = QFileDialog(self._window, title, str(path), _FILTER)
+        dialog.fileSelected.connect(lambda chosen: do(Path(chosen)))
+        dialog.finished.connect(dialog.deleteLater)
+        return dialog
 
     def open(self, path: Path) -> None:
         """Read a recording in a thread, then show it in its own window."""

@@ -68,8 +68,7 @@ class CrashWatch(QObject):
         self._about: dict[str, Any] = {}
         self._snapshot: EngineSnapshot | None = None
         self._is_stale = True
-        self._timer = QTimer(self)
-        self._timer.setInterval(INTERVAL_MS)
+        self._timer = QTimer(self, interval=INTERVAL_MS)
         self._timer.timeout.connect(self._keep)
         bridge.snapshot.connect(self._on_snapshot)
         for signal in (bridge.loaded, bridge.reconfigured, bridge.state_changed):

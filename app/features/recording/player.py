@@ -6,8 +6,8 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from PySide6.QtCore import QObject, Qt, QTimer, Signal
-from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QLabel, QSlider, QWidget
+from PySide6.QtCore import QObject, QSignalBlocker, Qt, QTimer, Signal
+from PySide6.QtWidgets import QComboBox, QFrame, QLabel, QSlider, QWidget
 
 from app.link.bridge import EngineState
 from app.wire.recording import Frame
@@ -15,6 +15,7 @@ from app.wire.snapshots import merge_snapshots
 from engine import messages
 from engine.snapshot import EngineSnapshot
 from widgets.controls.buttons import IconButton
+from widgets.controls.layouts import dressed, hbox
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_2, SPACE_3, figure_font
 
@@ -51,15 +52,12 @@ class Player(QObject):
         self._times = playing_times(self._frames)
         self._next = 0  # index of the frame that is handed on next
         self._target = 0  # frames before this are handed on by the jump under way
-        self._position = 0.0
+        self.position = 0.0
         self._ticked_at = 0.0
         self._speed = 1.0
-        self._timer = QTimer(self)
-        self._timer.setInterval(TICK_MS)
-        self._timer.setTimerType(Qt.TimerType.CoarseTimer)
+        self._timer = QTimer(self, interval=TICK_MS)
         self._timer.timeout.connect(self._tick)
-        self._jump = QTimer(self)
-        self._jump.setInterval(0)
+        self._jump = QTimer(self, interval=0)
         self._jump.timeout.connect(self._jump_on)
         self._group = 1
 
@@ -79,10 +77,6 @@ class Player(QObject):
     @property
     def duration(self) -> float:
         return self._times[-1] if self._times else 0.0
-
-    @property
-    def position(self) -> float:
-        return self._position
 
     @property
     def speed(self) -> float:
@@ -108,7 +102,7 @@ class Player(QObject):
 
     def play(self) -> None:
         """Continue; from the beginning if at the end."""
-        if self._position >= self.duration:
+        if self.position >= self.duration:
             self.seek(0.0)
         if not self.is_playing:
             self._ticked_at = time.perf_counter()
@@ -124,14 +118,14 @@ class Player(QObject):
 
     def seek(self, position: float) -> None:
         """Show a position: forward from the current one, backward from the beginning."""
-        self._position = min(max(position, 0.0), self.duration)
-        self._target = bisect_right(self._times, self._position)
+        self.position = min(max(position, 0.0), self.duration)
+        self._target = bisect_right(self._times, self.position)
         if self._target < self._next:
             self._next = 0
             self.restarted.emit()
         self._group = max(1, (self._target - self._next) // MOST_MERGED)
         self._jump.start()
-        self.moved.emit(self._position)
+        self.moved.emit(self.position)
 
     def step(self, frames: int) -> None:
         """Move by a number of frames."""
@@ -148,10 +142,10 @@ class Player(QObject):
         elapsed, self._ticked_at = now - self._ticked_at, now
         if self.is_jumping:
             return
-        self._position = min(self._position + elapsed * self._speed, self.duration)
-        self._hand_on(self._next, bisect_right(self._times, self._position))
-        self.moved.emit(self._position)
-        if self._position >= self.duration:
+        self.position = min(self.position + elapsed * self._speed, self.duration)
+        self._hand_on(self._next, bisect_right(self._times, self.position))
+        self.moved.emit(self.position)
+        if self.position >= self.duration:
             self.pause()
 
     def _jump_on(self) -> None:
@@ -160,7 +154,7 @@ class Player(QObject):
             self._hand_on(self._next, min(self._next + self._group, self._target))
         if self._next >= self._target:
             self._jump.stop()
-            self.moved.emit(self._position)
+            self.moved.emit(self.position)
 
     def _hand_on(self, first: int, end: int) -> None:
         """Deliver frames first to end - 1; merge consecutive snapshots."""
@@ -235,38 +229,30 @@ class PlayBar(QFrame):
     def __init__(self, player: Player, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._player = player
-        self.setProperty("panel", True)
-        self.setAccessibleName("Playback")
+        dressed(self, "Playback", panel=True)
         self.play = IconButton("play", "Play (Ctrl+P)", self.toggle)
         back, on = "Previous snapshot (Ctrl+Left)", "Next snapshot (Ctrl+Right)"
         self.back = IconButton("chevron-left", back, lambda: player.step(-1))
         self.on = IconButton("chevron-right", on, lambda: player.step(1))
         for button, keys in zip((self.back, self.play, self.on), _KEYS, strict=True):
             button.setShortcut(keys)
-        self.slider = QSlider(Qt.Orientation.Horizontal)
+        self.slider = dressed(
+            QSlider(Qt.Orientation.Horizontal), "Position",
+            f"Position. Idle times are shortened to {LONGEST_PAUSE_S:g} s.",
+        )  # fmt: skip
         self.slider.setRange(0, max(1, round(player.duration * _TICKS_PER_S)))
         self.slider.setPageStep(10 * _TICKS_PER_S)
-        self.slider.setAccessibleName("Position")
-        self.slider.setToolTip(
-            f"Position. Idle times are shortened to {LONGEST_PAUSE_S:g} s."
-        )
-        self.slider.valueChanged.connect(self._on_slider)
+        self.slider.valueChanged.connect(lambda value: player.seek(value / _TICKS_PER_S))
         self.time = QLabel()
         self.time.setFont(figure_font())
-        self.speed = QComboBox()
+        self.speed = dressed(QComboBox(), "Speed", "Playback speed")
         self.speed.addItems([f"{speed:g}×" for speed in SPEEDS])
         self.speed.setCurrentIndex(SPEEDS.index(1.0))
-        self.speed.setAccessibleName("Speed")
-        self.speed.setToolTip("Playback speed")
         self.speed.currentIndexChanged.connect(self._on_speed)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-        row.setSpacing(SPACE_2)
-        for widget in (self.back, self.play, self.on):
-            row.addWidget(widget)
-        row.addWidget(self.slider, 1)
-        row.addWidget(self.time)
-        row.addWidget(self.speed)
+        hbox(
+            self.back, self.play, self.on, (self.slider, 1), self.time, self.speed,
+            of=self, margins=(SPACE_3, SPACE_2, SPACE_3, SPACE_2),
+        )  # fmt: skip
         player.moved.connect(self._show_position)
         player.playing_changed.connect(self._show_playing)
         self._show_position(player.position)
@@ -278,23 +264,18 @@ class PlayBar(QFrame):
         else:
             self._player.play()
 
-    def _on_slider(self, value: int) -> None:
-        self._player.seek(value / _TICKS_PER_S)
-
     def _on_speed(self, index: int) -> None:
         self._player.speed = SPEEDS[index]
 
     def _show_playing(self, plays: bool) -> None:
         text = "Pause (Ctrl+P)" if plays else "Play (Ctrl+P)"
         set_icon(self.play, "pause" if plays else "play")
-        self.play.setToolTip(text)
-        self.play.setAccessibleName(text)
+        dressed(self.play, text, text)
 
     def _show_position(self, position: float) -> None:
         if not self.slider.isSliderDown():
-            self.slider.blockSignals(True)
-            self.slider.setValue(round(position * _TICKS_PER_S))
-            self.slider.blockSignals(False)
+            with QSignalBlocker(self.slider):
+                self.slider.setValue(round(position * _TICKS_PER_S))
         self.time.setText(f"{_clock(position)} of {_clock(self._player.duration)}")
 
 

@@ -18,14 +18,7 @@ from typing import cast
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QMainWindow,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QLabel, QMainWindow, QWidget
 
 from app.features.inspect.engine_views import EngineViews
 from app.features.recording.about import AboutTable
@@ -36,6 +29,7 @@ from app.window.docks import CardDock, DockArea
 from app.window.notices import Notice, NoticeArea
 from engine import messages
 from engine.snapshot import EngineSnapshot, GpuFigures
+from widgets.controls.layouts import dressed, hbox, vbox
 from widgets.live.charts import LiveCharts
 from widgets.live.strip import StatStrip
 from widgets.plot.clock import RedrawClock
@@ -80,7 +74,9 @@ class ReplayWindow(QMainWindow):
 
     def _arrange(self) -> None:
         self.area = DockArea(self.charts)
-        self.about_dock = CardDock("Settings and machine", "about", _padded(self.about))
+        padded = QWidget()
+        vbox(self.about, of=padded, margins=(SPACE_2, 0, SPACE_2, SPACE_2))
+        self.about_dock = CardDock("Settings and machine", "about", padded)
         sides = Qt.DockWidgetArea
         self.area.addDockWidget(sides.RightDockWidgetArea, self.about_dock)
         docks = [dock for dock, _ in self.views.docks]
@@ -91,30 +87,20 @@ class ReplayWindow(QMainWindow):
             self.area.tabifyDockWidget(dock, following)
         docks[0].raise_()
         whole = QWidget()
-        column = QVBoxLayout(whole)
-        column.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self._make_sign())
-        column.addWidget(self.notices)
-        column.addWidget(self.strip)
-        column.addWidget(self.area, 1)
-        column.addWidget(self.bar)
+        vbox(
+            self._make_sign(), self.notices, self.strip, (self.area, 1), self.bar,
+            of=whole, margins=(SPACE_2, SPACE_2, SPACE_2, SPACE_2),
+        )  # fmt: skip
         self.setCentralWidget(whole)
 
     def _make_sign(self) -> QFrame:
         """A banner: this is a recording."""
-        sign = QFrame()
-        sign.setProperty("notice", "warning")
-        badge, words = QLabel("Recording"), QLabel(_origin(self.recording))
-        badge.setProperty("badge", "cache rebuild")
-        words.setProperty("role", "muted")
-        words.setTextFormat(Qt.TextFormat.PlainText)
-        row = QHBoxLayout(sign)
-        row.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-        row.setSpacing(SPACE_3)
-        row.addWidget(badge)
-        row.addWidget(words, 1)
-        sign.setAccessibleName(f"Recording: {words.text()}")
+        origin = _origin(self.recording)
+        sign = dressed(QFrame(), f"Recording: {origin}", notice="warning")
+        badge = dressed(QLabel("Recording"), badge="cache rebuild")
+        words = dressed(QLabel(origin, textFormat=Qt.TextFormat.PlainText), role="muted")
+        margins = SPACE_3, SPACE_2, SPACE_3, SPACE_2
+        hbox(badge, (words, 1), of=sign, spacing=SPACE_3, margins=margins)
         self.sign = sign
         return sign
 
@@ -186,14 +172,6 @@ class ReplayWindow(QMainWindow):
         self.player.stop()
         event.accept()
         self.closed.emit()
-
-
-def _padded(table: QWidget) -> QWidget:
-    whole = QWidget()
-    column = QVBoxLayout(whole)
-    column.setContentsMargins(SPACE_2, 0, SPACE_2, SPACE_2)
-    column.addWidget(table)
-    return whole
 
 
 def _origin(recording: Recording) -> str:

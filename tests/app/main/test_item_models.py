@@ -65,7 +65,6 @@ def test_the_calls_of_a_server(watched: list[QAbstractItemModelTester]) -> None:
 
     def called(times: int, path: str) -> None:
         for _ in range(times):
-            log.begin()
             log.end(CallRecord(0, 1.7e9, "127.0.0.1", "GET", path, 200, 0.01))
         table.renew()
 

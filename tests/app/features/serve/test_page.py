@@ -111,16 +111,16 @@ def test_calls_are_listed_newest_first_with_their_errors(
     assert ask(qtbot, f"{url}/v1/models", key="wrong").status == 401
     model = page.view.model
     qtbot.waitUntil(lambda: model.rowCount() == 1, timeout=WAIT_MS)
-    assert model.record(0).status == 401  # a poll that fails is no poll
+    assert model.row_at(0).status == 401  # a poll that fails is no poll
     page.view.hide_polls.click()
     qtbot.waitUntil(lambda: model.rowCount() == 2, timeout=WAIT_MS)
-    refused, served = model.record(0), model.record(1)
+    refused, served = model.row_at(0), model.row_at(1)
     assert (refused.status, refused.error) == (401, "The API key is wrong.")
     assert served.status == 200 and served.client.startswith("127.0.0.1:")
     assert served.duration_s > 0 and not served.has_failed
     texts = [model.index(0, column).data() for column in range(model.columnCount())]
     assert "GET /v1/models" in texts and "401  The API key is wrong." in texts
-    assert key not in str([model.record(row) for row in range(2)])
+    assert key not in str([model.row_at(row) for row in range(2)])
     assert "INFERDECK_API_KEY" in page.view.example.toPlainText()
     assert key not in page.view.example.toPlainText()
     page.view.hide_polls.click()
