@@ -117,12 +117,14 @@ class RemoteEngine(LoopThread):
 
     async def _one_line(self) -> None:
         """From one connection to its end. Raises LineError."""
-        line = self._line = await connected(self.target, self.address)
+        line = self._line = await connected(
+            self.target, self.address, self._talk, self._on_silence
+        )
         try:
-            self.welcome = await line.greet(self._talk)
+            self.welcome = await line.greet()
             self._cut_at, self._tries, self._is_live = None, 0, True
             self._tell(LinkState.LIVE)
-            await line.serve(self._talk, self._on_silence, self._leaving)
+            await line.serve(self._leaving)
         finally:
             if self._is_live:
                 self._cut_at = time.perf_counter()

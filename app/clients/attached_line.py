@@ -7,14 +7,8 @@ import time
 from collections.abc import Callable
 
 import msgspec
+from websockets import exceptions
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import (
-    ConnectionClosed,
-    InvalidHandshake,
-    InvalidMessage,
-    InvalidStatus,
-    WebSocketException,
-)
 
 from app.clients.attached_session import Talk
 from app.clients.target import Address, Target
@@ -29,13 +23,13 @@ from app.wire.protocol import (
     VERSION,
     Hello,
     Ping,
-    Pong,
     ProtocolError,
     Refused,
     Welcome,
     encode,
     read_answer,
     read_frame,
+    read_pong,
 )
 
 
@@ -48,8 +42,6 @@ ACK_BYTES, ACK_FRAMES = 1 << 20, 32
 FIRST_PINGS = 4
 _LOOK_S = 0.25
 
-_pong = msgspec.msgpack.Decoder(Pong)
-
 
 class LineError(Exception):
     """No connection; `str` is a sentence. `for_good`: do not retry."""
@@ -59,7 +51,9 @@ class LineError(Exception):
         self.for_good = for_good
 
 
-async def connected(target: Target, address: Address) -> Line:
+async def connected(
+    target: Target, address: Address, talk: Talk, on_silence: Callable[[float | None], None]
+) -> Line:
     """Raises LineError."""
     headers = {} if target.api_key is None else {"Authorization": f"Bearer {target.api_key}"}
     try:
@@ -74,26 +68,26 @@ async def connected(target: Target, address: Address) -> Line:
             ping_interval=None,  # our own beats
             max_size=MAX_SERVER_FRAME,
         )
-    except InvalidStatus as error:
+    except exceptions.InvalidStatus as error:
         raise _not_let_in(error, address) from None
-    except InvalidMessage as error:
+    except exceptions.InvalidMessage as error:
         if isinstance(error.__cause__, EOFError):  # it hung up: somebody between is not ready
             raise LineError(f"{address.host} closed the connection.") from None
         raise LineError(
             f"{address.host} is not an HTTP server.", for_good=True
         ) from None
-    except InvalidHandshake as error:
+    except exceptions.InvalidHandshake as error:
         raise LineError(
             f"{address.host} is not an Inferdeck server: {error}.", for_good=True
         ) from None
     except TimeoutError:
         raise LineError(f"{address.host} does not respond.") from None
-    except (OSError, WebSocketException) as error:
+    except (OSError, exceptions.WebSocketException) as error:
         raise LineError(f"Cannot reach {address.host}: {_reason(error)}.") from None
-    return Line(socket, address)
+    return Line(socket, address, talk, on_silence)
 
 
-def _not_let_in(error: InvalidStatus, address: Address) -> LineError:
+def _not_let_in(error: exceptions.InvalidStatus, address: Address) -> LineError:
     status, place = error.response.status_code, address.host
     if status == 401:
         return LineError(f"{place} rejected the API key.", for_good=True)
@@ -107,7 +101,7 @@ def _not_let_in(error: InvalidStatus, address: Address) -> LineError:
     return LineError(f"{place} returned status {status}: {_said(error)}")
 
 
-def _said(error: InvalidStatus) -> str:
+def _said(error: exceptions.InvalidStatus) -> str:
     """The server's own words, as far as they are ours."""
     try:
         said = msgspec.json.decode(error.response.body or b"")["error"]["message"]
@@ -122,26 +116,37 @@ def _reason(error: Exception) -> str:
 
 
 class Line:
-    def __init__(self, socket: ClientConnection, address: Address) -> None:
+    """`on_silence` takes seconds without a word, or None when the server speaks again."""
+
+    def __init__(
+        self,
+        socket: ClientConnection,
+        address: Address,
+        talk: Talk,
+        on_silence: Callable[[float | None], None],
+    ) -> None:
         self._socket = socket
-        self._address = address
+        self._host = address.host
+        self._talk = talk
+        self._on_silence = on_silence
         self._heard_at = time.perf_counter()
         self._num_unacknowledged = self._bytes_unacknowledged = 0
         self._is_stale = False
 
-    async def greet(self, talk: Talk) -> Welcome:
+    async def greet(self) -> Welcome:
         """Raises LineError."""
         try:
             async with asyncio.timeout(HELLO_S):
-                return await self._greet(talk)
+                return await self._greet()
         except TimeoutError:
-            raise LineError(f"{self._address.host} does not respond.") from None
-        except ConnectionClosed as error:
+            raise LineError(f"{self._host} does not respond.") from None
+        except exceptions.ConnectionClosed as error:
             raise self._cut(error) from None
         except ProtocolError as error:
             raise LineError(str(error), for_good=True) from None
 
-    async def _greet(self, talk: Talk) -> Welcome:
+    async def _greet(self) -> Welcome:
+        talk = self._talk
         hello = Hello(VERSION, program_version(), talk.session, talk.sequencer.received)
         await self._socket.send(encode(hello))
         answer = read_answer(await self._receive())
@@ -155,32 +160,22 @@ class Line:
         again = talk.welcomed(answer)
         talk.clock.reset()
         for _ in range(FIRST_PINGS):
-            await self._ping(talk)
-            for kind, body in talk.hear(read_frame(await self._receive())):
-                self._on_note(talk, kind, body)
-        await self._socket.send(talk.sequencer.unnumbered([("ready", encode(Ping(0.0)))]))
+            await self._ping()
+            self._take(await self._receive())
+        await self._note(("ready", encode(Ping(0.0))))
         for data in again:
             await self._socket.send(data)
         return answer
 
-    async def serve(
-        self,
-        talk: Talk,
-        on_silence: Callable[[float | None], None],
-        leaving: asyncio.Event,
-    ) -> None:
+    async def serve(self, leaving: asyncio.Event) -> None:
         """Until the line ends, or `leaving` is set. Raises LineError."""
-        works = (
-            self._hear(talk, on_silence),
-            self._say(talk, leaving),
-            self._beat(talk, on_silence),
-        )
+        works = (self._hear(), self._say(leaving), self._beat())
         tasks = [asyncio.create_task(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-        except ConnectionClosed as error:
+        except exceptions.ConnectionClosed as error:
             raise self._cut(error) from None
         except ProtocolError as error:
             raise LineError(str(error), for_good=True) from None
@@ -192,37 +187,34 @@ class Line:
     async def close(self) -> None:
         await self._socket.close()
 
-    async def _hear(self, talk: Talk, on_silence: Callable[[float | None], None]) -> None:
+    async def _hear(self) -> None:
         while True:
             data = await self._receive()
             self._heard_at = time.perf_counter()
             if self._is_stale:
                 self._is_stale = False
-                on_silence(None)
-            for kind, body in talk.hear(read_frame(data)):
-                self._on_note(talk, kind, body)
+                self._on_silence(None)
+            self._take(data)
             self._num_unacknowledged += 1
             self._bytes_unacknowledged += len(data)
             if self._num_unacknowledged >= ACK_FRAMES or self._bytes_unacknowledged >= ACK_BYTES:
-                await self._note(talk)
+                await self._note()
 
-    def _on_note(self, talk: Talk, kind: str, body: bytes) -> None:
-        if kind != "pong":
-            raise ProtocolError(f"Unknown kind of message: {kind[:40]!r}.")
-        try:
-            pong = _pong.decode(body)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise ProtocolError(f"Cannot read a pong: {error}.") from None
-        talk.clock.heard(pong.sent, pong.now, time.perf_counter())
+    def _take(self, data: bytes) -> None:
+        for kind, body in self._talk.hear(read_frame(data)):
+            if kind != "pong":
+                raise ProtocolError(f"Unknown kind of message: {kind[:40]!r}.")
+            pong = read_pong(body)
+            self._talk.clock.heard(pong.sent, pong.now, time.perf_counter())
 
-    async def _say(self, talk: Talk, leaving: asyncio.Event) -> None:
+    async def _say(self, leaving: asyncio.Event) -> None:
         while not leaving.is_set():
-            for data in talk.frames():
+            for data in self._talk.frames():
                 await self._socket.send(data)
-            await talk.changed()
-        await self._socket.send(talk.sequencer.unnumbered([("bye", encode(Ping(0.0)))]))
+            await self._talk.changed()
+        await self._note(("bye", encode(Ping(0.0))))
 
-    async def _beat(self, talk: Talk, on_silence: Callable[[float | None], None]) -> None:
+    async def _beat(self) -> None:
         ping_at = time.perf_counter() + BEAT_S
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -230,20 +222,20 @@ class Line:
             silent = now - self._heard_at
             if silent > SILENT_S:
                 self._socket.transport.abort()
-                raise LineError(f"{self._address.host} sent nothing for {silent:.0f} s.")
+                raise LineError(f"{self._host} sent nothing for {silent:.0f} s.")
             if silent > STALE_S and not self._is_stale:
                 self._is_stale = True
-                on_silence(silent)
+                self._on_silence(silent)
             if now >= ping_at:
                 ping_at = now + BEAT_S
-                await self._ping(talk)
+                await self._ping()
 
-    async def _ping(self, talk: Talk) -> None:
-        await self._note(talk, ("ping", encode(Ping(time.perf_counter()))))
+    async def _ping(self) -> None:
+        await self._note(("ping", encode(Ping(time.perf_counter()))))
 
-    async def _note(self, talk: Talk, *messages: tuple[str, bytes]) -> None:
+    async def _note(self, *messages: tuple[str, bytes]) -> None:
         self._num_unacknowledged = self._bytes_unacknowledged = 0
-        await self._socket.send(talk.sequencer.unnumbered(messages))
+        await self._socket.send(self._talk.sequencer.unnumbered(messages))
 
     async def _receive(self) -> bytes:
         data = await self._socket.recv()
@@ -251,7 +243,7 @@ class Line:
             raise ProtocolError("Expected a binary message, got text.")
         return data
 
-    def _cut(self, error: ConnectionClosed) -> LineError:
+    def _cut(self, error: exceptions.ConnectionClosed) -> LineError:
         """What the close frame said, if there was one."""
         received = error.rcvd
         if received is not None and received.code == 4001:
@@ -260,4 +252,4 @@ class Line:
             return LineError(f"The server closed the connection: {received.reason}", for_good=True)
         if received is not None and received.code in (1001, 1012):
             return LineError("The server was stopped.")
-        return LineError(f"Connection to {self._address.host} lost.")
+        return LineError(f"Connection to {self._host} lost.")

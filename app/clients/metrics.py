@@ -121,10 +121,6 @@ class Change:
     before: Scrape | None
     now: Scrape
 
-    @property
-    def seconds(self) -> float:
-        return self.now.time - self.before.time if self.before is not None else 0.0
-
     def grown(self, figure: Figure) -> float | None:
         """How much a counter grew; None where it is not told, or there is no scrape before."""
         now = self.now.get(figure)
@@ -135,7 +131,8 @@ class Change:
 
     def per_second(self, figure: Figure) -> float | None:
         grown = self.grown(figure)
-        return grown / self.seconds if grown is not None and self.seconds > 0 else None
+        seconds = self.now.time - self.before.time if self.before is not None else 0.0
+        return grown / seconds if grown is not None and seconds > 0 else None
 
     def latency(self, which: Latency) -> HistogramSnapshot | None:
         """The samples between the two."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from app.clients.errors import TargetError
@@ -48,35 +49,25 @@ class _Prober:
 
     def run(self) -> Probe:
         answer = self._get(self._address.api("models"))
-        cards = self._cards(answer)
-        facts = _Facts()
-        if cards is None:
-            facts = self._tgi()  # early versions have no list of models
+        if answer.status not in (200, 404):
+            raise self._fetcher.problem(answer)
+        listed = answer.object().get("data")
+        if isinstance(listed, list):
+            cards = [card for card in listed if isinstance(card, dict) and card.get("id")]
+            dialect, facts = self._recognised(cards)
+        else:  # early versions of TGI have no list of models
+            cards, dialect, facts = [], Dialect.TGI, self._tgi()
             if not facts.models:
                 raise self._no_list(answer)
-            cards = []
-            dialect = Dialect.TGI
-        else:
-            dialect, facts = self._recognised(cards)
         models = tuple(str(card["id"]) for card in cards) or facts.models
+        has_metrics = False
+        with suppress(TargetError):
+            scrape_with(self._fetcher, self._address, dialect, self._deadline)
+            has_metrics = True
         return Probe(
-            dialect, facts.version, models, facts.max_model_len or _longest(cards),
-            self._has_metrics(dialect), min(self._round_trips),
+            dialect, facts.version, models, facts.max_model_len or _longest(cards), has_metrics,
+            min(self._round_trips),
         )  # fmt: skip
-
-    # -- the list of models -----------------------------------------------------------------
-
-    def _cards(self, answer: Answer) -> list[dict[str, Any]] | None:
-        """None where there is no such list, but a server all the same."""
-        if answer.status == 404:
-            return None
-        if answer.status != 200:
-            raise self._fetcher.problem(answer)
-        value = answer.json()
-        cards = value.get("data") if isinstance(value, dict) else None
-        if not isinstance(cards, list):
-            return None
-        return [card for card in cards if isinstance(card, dict) and card.get("id")]
 
     def _no_list(self, answer: Answer) -> TargetError:
         host = self._address.host
@@ -112,27 +103,23 @@ class _Prober:
             answer = self._try(path)
             if answer is None or answer.status != 200:
                 continue
-            try:
+            with suppress(ValueError):
                 page = Exposition(answer.text)
-            except ValueError:
-                continue
-            for dialect, table in TABLES.items():
-                if page.is_of(table):
-                    return dialect
+                for dialect, table in TABLES.items():
+                    if page.is_of(table):
+                        return dialect
         return Dialect.OPENAI
 
     def _facts(self, dialect: Dialect) -> _Facts:
-        read: Mapping[Dialect, Callable[[], _Facts]] = {
-            Dialect.INFERDECK: self._version,
-            Dialect.VLLM: self._version,
-            Dialect.TENSORRT_LLM: self._version,
-            Dialect.SGLANG: self._sglang,
-            Dialect.TGI: self._tgi,
-            Dialect.LLAMA_CPP: self._llama_cpp,
-        }
-        return read[dialect]() if dialect in read else _Facts()
-
-    def _version(self) -> _Facts:
+        match dialect:
+            case Dialect.OPENAI:
+                return _Facts()
+            case Dialect.SGLANG:
+                return self._sglang()
+            case Dialect.TGI:
+                return self._tgi()
+            case Dialect.LLAMA_CPP:
+                return self._llama_cpp()
         return _Facts(_text(self._object("version"), "version"))
 
     def _sglang(self) -> _Facts:
@@ -158,15 +145,6 @@ class _Prober:
         settings = found.get("default_generation_settings")
         length = _number(settings, "n_ctx") if isinstance(settings, dict) else None
         return _Facts(_text(found, "build_info"), length)
-
-    def _has_metrics(self, dialect: Dialect) -> bool:
-        if dialect is Dialect.OPENAI:
-            return False
-        try:
-            scrape_with(self._fetcher, self._address, dialect, self._deadline)
-        except TargetError:
-            return False
-        return True
 
     # -- asking -----------------------------------------------------------------------------
 

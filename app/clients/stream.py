@@ -99,24 +99,20 @@ class Timed(NamedTuple):
     piece: Piece
 
 
-def async_client(target: Target, address: Address) -> httpx.AsyncClient:
-    """For any number of streams at once. Raises TargetError for a key that cannot be sent."""
-    options = client_options(target, address)
-    options["headers"]["accept-encoding"] = "identity"  # nothing waits in a compressor
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_KEPT_OPEN)
-    return httpx.AsyncClient(
-        **options,
-        timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
-        limits=limits,
-        transport=timed_transport(limits, is_here=address.is_here),
-    )
-
-
 class Streamer:
-    """Streams replies of one server. `close` when done."""
+    """Streams replies of one server, any number at once. `close` when done. Raises TargetError for
+    a key that cannot be sent."""
 
     def __init__(self, target: Target, address: Address) -> None:
-        self.client = async_client(target, address)
+        options = client_options(target, address)
+        options["headers"]["accept-encoding"] = "identity"  # nothing waits in a compressor
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_KEPT_OPEN)
+        self.client = httpx.AsyncClient(
+            **options,
+            timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
+            limits=limits,
+            transport=timed_transport(limits, is_here=address.is_here),
+        )
         self._address = address
         self._has_key = bool(target.api_key)
 
@@ -169,7 +165,10 @@ class Streamer:
                 now = time.perf_counter() if wire is None else wire.read_at
                 for event in parser.feed(data):
                     if event.strip() == "[DONE]":
-                        await _to_the_end(parts)
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(LAST_BYTES_S):
+                                async for _ in parts:
+                                    pass
                         return
                     yield Timed(now, self._piece(event, reader))
         except ValueError as error:
@@ -218,10 +217,3 @@ class Streamer:
             f"{self._address.host} stopped during the reply, after {reader.num_tokens:,} tokens.",
             "The text so far is kept. Check that the server is running, and see its log.",
         )
-
-
-async def _to_the_end(parts: AsyncIterator[bytes]) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(LAST_BYTES_S):
-            async for _ in parts:
-                pass

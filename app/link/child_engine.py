@@ -20,6 +20,7 @@ from app.link.child_process import (
     new_fault_file,
 )
 from app.link.engine_handle import EngineThreadLike
+from app.server.attach_permissions import refused
 from engine import messages
 from engine.errors import ErrorInfo
 
@@ -61,20 +62,14 @@ def _reason(code: int) -> tuple[str, str]:
         is_memory = status == _MEMORY_STATUS
         return f"{_WINDOWS[status]} (0x{status:08X})", _MEMORY if is_memory else _REPORT
     if code < 0:
-        name = _signal_name(-code)
+        known = {one.value: one.name for one in signal.Signals}
+        name = known.get(-code, f"signal {-code}")
         if name == "SIGKILL":
             return "killed by the system (SIGKILL), probably out of memory", _MEMORY
         if name in _NATIVE:
             return f"a fault in native code ({name})", _REPORT
         return f"ended by a signal ({name})", RESTART
     return f"exit code {code}", _REPORT if code else RESTART
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _with_last(sentence: str, lines: Sequence[str]) -> str:
@@ -100,7 +95,7 @@ def remote_engine(on_event: OnEvent, target: Target) -> EngineThreadLike:
     return RemoteEngine(on_event, target)
 
 
-class IsolatedEngine:
+class IsolatedEngine(threading.Thread):
     """An EngineThreadLike. `on_event` is called from threads of its own.
 
     `command` and `connect` are replaced in tests.
@@ -113,8 +108,8 @@ class IsolatedEngine:
         command: Sequence[str] = COMMAND,
         connect: Callable[[OnEvent, Target], EngineThreadLike] = remote_engine,
     ) -> None:
+        super().__init__(name="isolated engine", daemon=True)
         self._on_event, self._command, self._connect = on_event, command, connect
-        self._thread = threading.Thread(target=self._run, name="isolated engine", daemon=True)
         self._changed = threading.Condition()
         self._waiting: deque[messages.Command] = deque()
         self._child: ChildProcess | None = None
@@ -133,12 +128,6 @@ class IsolatedEngine:
         """Of the process, while there is one."""
         child = self._child
         return child.pid if child is not None and child.is_running else None
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
 
     def submit(self, command: messages.Command) -> None:
         with self._changed:
@@ -171,13 +160,13 @@ class IsolatedEngine:
             child.end(timeout_s / 2)  # its last words still come over the line
         if line is not None:
             line.stop(timeout_s=timeout_s / 4)
-        if self._thread.is_alive():
-            self._thread.join(timeout_s / 4)
-        return not self._thread.is_alive()
+        if self.is_alive():
+            self.join(timeout_s / 4)
+        return not self.is_alive()
 
     # -- the thread -------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def run(self) -> None:
         while self._next_is_worth_a_process():
             child = self._launched()
             if child is None:
@@ -292,17 +281,11 @@ class IsolatedEngine:
 
     def _answer_without_engine(self, command: messages.Command) -> None:
         """As an engine without a model."""
-        match command:
-            case messages.AddRequest(request_id):
-                self._on_event(messages.RequestFailed(request_id, NOT_RUNNING))
-            case messages.InspectBlock(block):
-                self._on_event(messages.BlockInspected(block, None))
-            case messages.CountTokens(key):
-                self._on_event(messages.TokensCounted(key, None))
-            case messages.MeasurePeaks():
-                self._on_event(messages.PeaksMeasured(None, "No model is loaded."))
-            case messages.Unload():
-                self._on_event(messages.Unloaded())
+        if isinstance(command, messages.Unload):
+            self._on_event(messages.Unloaded())
+        elif not isinstance(command, messages.Load | messages.Abort):
+            for answer in refused(command, NOT_RUNNING, loaded=None):
+                self._on_event(answer)
 
     # -- the line's thread ------------------------------------------------------------------
 

@@ -95,11 +95,8 @@ class LogSender(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = record.getMessage()
-            if record.exc_info:
-                text += "\n" + logging.Formatter().formatException(record.exc_info)
-            told = {"level": record.levelno, "name": record.name, "text": text[:MAX_TEXT],
-                    "time": record.created}  # fmt: skip
+            told = {"level": record.levelno, "name": record.name,
+                    "text": self.format(record)[:MAX_TEXT], "time": record.created}  # fmt: skip
             print(MARK + json.dumps(told), file=self._stream, flush=True)
         except OSError:
             pass  # nobody reads it any more: the window has gone

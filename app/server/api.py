@@ -80,7 +80,13 @@ class Api:
         ]
         middleware = [Middleware(Guard, self._options)]
         if self._options.cors_origins:
-            middleware.insert(0, self._cors())
+            cors = Middleware(
+                CORSMiddleware,
+                allow_origins=list(self._options.cors_origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+            )
+            middleware.insert(0, cors)
         if self._calls is not None:
             middleware.insert(0, Middleware(Logged, self._calls))
         return Starlette(
@@ -90,14 +96,6 @@ class Api:
             ],
             middleware=middleware,
             exception_handlers={HTTPException: _on_http_error},
-        )
-
-    def _cors(self) -> Middleware:
-        return Middleware(
-            CORSMiddleware,
-            allow_origins=list(self._options.cors_origins),
-            allow_methods=["GET", "POST"],
-            allow_headers=["*"],
         )
 
     # -- replies ----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import asyncio
 import dataclasses
 import logging
 from collections import deque
+from collections.abc import Callable
 
 from app.paths import program_version
 from app.server import attach_permissions as permissions
@@ -22,6 +23,7 @@ from app.server.options import ServerOptions
 from app.wire.codec import CancelLoad, WireCommand
 from app.wire.protocol import MAX_WINDOWS, SESSION_S, VERSION, Hello, ProtocolError, Welcome
 from engine import messages as m
+from engine.config import EngineConfig
 from engine.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -37,9 +39,7 @@ class Hub:
         self._offers = Offers(options.models, trusts_paths=options.trusts_paths)
         self._sessions: dict[str, Session] = {}
         self._owners: dict[str, Session] = {}  # of requests that have not ended
-        self._counts: dict[str, tuple[Session, str]] = {}
-        self._blocks: dict[int, list[Session]] = {}
-        self._peaks: list[Session] = []
+        self._askers: dict[object, list[tuple[Session, str]]] = {}  # with their own keys
         self._changes: deque[Session] = deque()
         self._number = 0
         gate.listener = self.on_event
@@ -119,16 +119,12 @@ class Hub:
                 self._on_output(event)
             case m.RequestFailed(request_id):
                 self._answer(self._end(request_id), event)
-            case m.TokensCounted(key, count):
-                session, own_key = self._counts.pop(key, (None, ""))
-                self._answer(session, m.TokensCounted(own_key, count), asked=True)
+            case m.TokensCounted(question, count):
+                self._answer_askers(question, lambda key: m.TokensCounted(key, count))
             case m.BlockInspected(block):
-                for session in self._blocks.pop(block, ()):
-                    self._answer(session, event, asked=True)
+                self._answer_askers(block, lambda key: event)
             case m.PeaksMeasured():
-                askers, self._peaks = self._peaks, []
-                for session in askers:
-                    self._answer(session, event, asked=True)
+                self._answer_askers(m.MeasurePeaks, lambda key: event)
             case m.ReconfigureFailed() if self._changes:
                 self._answer(self._changes.popleft(), self._offers.told(event))
             case _:
@@ -159,11 +155,14 @@ class Hub:
         for session in list(self._sessions.values()):
             self._answer(session, told)
 
-    def _answer(self, session: Session | None, event: m.Event, *, asked: bool = False) -> None:
+    def _answer_askers(self, question: object, answer: Callable[[str], m.Event]) -> None:
+        for session, key in self._askers.pop(question, ()):
+            session.num_asked -= 1
+            self._answer(session, answer(key))
+
+    def _answer(self, session: Session | None, event: m.Event) -> None:
         if session is None or session.is_ended:
             return
-        if asked:
-            session.num_asked -= 1
         session.tell(event)
         if session.queue.is_full:
             log.warning("disconnected a window that reads too slowly")
@@ -199,13 +198,13 @@ class Hub:
             case m.AddRequest():
                 self._add(session, command)
             case m.Load(config):
-                asked = self._offers.asked(config)
+                asked = EngineConfig(**self._offers.asked(config.as_dict()))
                 for other in self._sessions.values():
                     if other is not session:
                         other.tell(m.LoadProgress(f"opening {config.model}", 0, 0))
                 submit(m.Load(asked))
             case m.Reconfigure(changes):
-                asked_changes = self._offers.asked_changes(dict(changes))
+                asked_changes = self._offers.asked(changes)
                 if len(self._changes) >= MAX_ASKED:
                     raise ConfigError("Too many setting changes are pending.", "Try again shortly.")
                 if self._gate.attach_state.loaded is not None:
@@ -214,19 +213,13 @@ class Hub:
             case CancelLoad():
                 self._gate.cancel_load()
             case m.CountTokens(key, text):
-                self._asks(session)
                 self._number += 1
-                own = f"window-{self._number}"
-                self._counts[own] = session, key
-                submit(m.CountTokens(own, text))
+                question = f"window-{self._number}"
+                self._ask(session, question, m.CountTokens(question, text), key)
             case m.InspectBlock(block):
-                self._asks(session)
-                self._blocks.setdefault(block, []).append(session)
-                submit(command)
+                self._ask(session, block, command)
             case m.MeasurePeaks():
-                self._asks(session)
-                self._peaks.append(session)
-                submit(command)
+                self._ask(session, m.MeasurePeaks, command)
             case m.Unload() | m.Abort():
                 submit(command)
 
@@ -249,7 +242,9 @@ class Hub:
         session.requests.add(command.request_id)
         self._gate.submit(command)
 
-    def _asks(self, session: Session) -> None:
+    def _ask(self, session: Session, question: object, command: m.Command, key: str = "") -> None:
         if session.num_asked >= MAX_ASKED:
             raise ConfigError("Too many queries are pending.", "Try again shortly.")
         session.num_asked += 1
+        self._askers.setdefault(question, []).append((session, key))
+        self._gate.submit(command)

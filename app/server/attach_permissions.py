@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +107,9 @@ class Offers:
             )
         return found
 
-    def asked(self, config: EngineConfig) -> EngineConfig:
+    def asked(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The window's settings with paths in place of names. Raises ConfigError."""
-        return config.replace(**self.asked_changes({
-            "model": config.model, "speculative_model": config.speculative_model,
-        }))  # fmt: skip
-
-    def asked_changes(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """Raises ConfigError."""
-        found = dict(changes)
+        found = dict(settings)
         for name in ("model", "speculative_model"):
             if found.get(name) is not None:
                 found[name] = self.path_of(found[name])

@@ -64,7 +64,9 @@ class EventQueue:
                 self.is_urgent = True
             case _:
                 self.is_urgent = True
-        self._settle_progress()
+        if self._progress is not None:
+            self._events.append(self._progress)
+            self._progress = None
         self._events.append(event)
         if len(self._events) > self._merge_at:
             self._events = _merged(self._events)
@@ -86,11 +88,6 @@ class EventQueue:
             snapshot, self._snapshot = self._snapshot, None
             return m.SnapshotEvent(snapshot)
         return None
-
-    def _settle_progress(self) -> None:
-        if self._progress is not None:
-            self._events.append(self._progress)
-            self._progress = None
 
 
 def _weight(event: m.OutputEvent) -> int:

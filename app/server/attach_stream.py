@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from app.server.attach_hub import Hub
@@ -19,13 +18,13 @@ from app.wire.protocol import (
     HELLO_S,
     SILENT_S,
     Hello,
-    Ping,
     Pong,
     ProtocolError,
     Refused,
     encode,
     read_frame,
     read_hello,
+    read_ping,
 )
 
 log = logging.getLogger(__name__)
@@ -33,8 +32,6 @@ log = logging.getLogger(__name__)
 PACE_S = 0.015
 """Between frames that nobody waits for."""
 _REFUSED, _PROTOCOL, _REPLACED = 4000, 1002, 4001
-
-_ping = msgspec.msgpack.Decoder(Ping)
 
 
 class Stream:
@@ -127,12 +124,9 @@ class Stream:
             raise ProtocolError("Expected a binary message, got text.")
         return bytes(data)
 
-    async def _pong(self, session: Session, body: msgspec.Raw) -> None:
-        try:
-            sent = _ping.decode(body).sent
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise ProtocolError(f"Cannot read a ping: {error}.") from None
-        await self._note(session, [("pong", encode(Pong(sent, time.perf_counter())))])
+    async def _pong(self, session: Session, body: bytes) -> None:
+        pong = Pong(read_ping(body).sent, time.perf_counter())
+        await self._note(session, [("pong", encode(pong))])
 
     async def _note(self, session: Session, messages: Sequence[Message] = ()) -> None:
         await self._socket.send_bytes(session.sequencer.unnumbered(messages))

@@ -28,35 +28,31 @@ class BodyReader:
         declared as JSON, 503 too many at once."""
         _check_headers(request, self._limits)
         data = bytearray()
+        most = self._limits.max_body_bytes
         try:
             async with asyncio.timeout(self._limits.body_s):
-                await self._read(request, data)
+                async for part in request.stream():
+                    data += part
+                    self._num_held += len(part)
+                    if len(data) > most:
+                        raise _too_large(most)
+                    if self._num_held > MANY * most:
+                        raise ApiError(
+                            503, "Too many large requests are arriving at once.",
+                            kind=OVERLOADED, retry_after_s=RETRY_AFTER_S, headers=CLOSE,
+                        )  # fmt: skip
         except TimeoutError:
             raise ApiError(
                 408, f"The body did not arrive within {self._limits.body_s:g} s.", headers=CLOSE
             ) from None
+        except ClientDisconnect:
+            raise ApiError(400, "The client disconnected.", headers=CLOSE) from None
         finally:
             self._num_held -= len(data)
         if len(data) < INLINE_BYTES:
             return parse(bytes(data))
         # megabytes of JSON would hold up every stream
         return await asyncio.to_thread(parse, bytes(data))
-
-    async def _read(self, request: Request, data: bytearray) -> None:
-        most = self._limits.max_body_bytes
-        try:
-            async for part in request.stream():
-                data += part
-                self._num_held += len(part)
-                if len(data) > most:
-                    raise _too_large(most)
-                if self._num_held > MANY * most:
-                    raise ApiError(
-                        503, "Too many large requests are arriving at once.",
-                        kind=OVERLOADED, retry_after_s=RETRY_AFTER_S, headers=CLOSE,
-                    )  # fmt: skip
-        except ClientDisconnect:
-            raise ApiError(400, "The client disconnected.", headers=CLOSE) from None
 
 
 def parse(data: bytes) -> Any:

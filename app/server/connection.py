@@ -48,8 +48,11 @@ class Guard:
             headers = Headers(scope=scope)
             try:
                 self._check(headers)
-                if is_socket:
-                    self._check_no_page(headers)
+                if is_socket and "origin" in headers:  # browsers send the page's with every socket
+                    raise ApiError(
+                        403, f"Web pages ({headers['origin'][:100]!r}) cannot attach.",
+                        code="origin_not_allowed",
+                    )  # fmt: skip
             except ApiError as error:
                 # also for a socket: before accept it is a plain request
                 await error_response(error)(scope, receive, send)
@@ -87,15 +90,6 @@ class Guard:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-
-    def _check_no_page(self, headers: Headers) -> None:
-        """Browsers send the page's origin with every socket; pages may not attach."""
-        origin = headers.get("origin")
-        if origin is not None:
-            raise ApiError(
-                403, f"Web pages ({origin[:100]!r}) cannot attach.",
-                code="origin_not_allowed",
-            )  # fmt: skip
 
     def _may_call(self, origin: str, host: str) -> bool:
         named = self._options.cors_origins

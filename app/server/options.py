@@ -203,7 +203,8 @@ class ServingChoice:
             value = stored.get(one.name)
             if isinstance(value, list):
                 value = tuple(entry for entry in value if isinstance(entry, str))
-            if type(value) is type(one.default) and _is_in_range(one.name, value):
+            bounds: Any = RANGES.get(one.name, (value, value))
+            if type(value) is type(one.default) and bounds[0] <= value <= bounds[1]:
                 known[one.name] = value
         return cls(**known)
 
@@ -215,11 +216,6 @@ RANGES = {
     "max_output_tokens": (0, 10_000_000),
     "max_body_mib": (1, 1024),
 }
-
-
-def _is_in_range(name: str, value: Any) -> bool:
-    lowest, highest = RANGES.get(name, (None, None))
-    return lowest is None or highest is None or lowest <= value <= highest
 
 
 def new_key() -> str:

@@ -93,11 +93,9 @@ class Pong(msgspec.Struct, array_like=True):
 _answers = msgspec.msgpack.Decoder(Welcome | Refused)
 _hello = msgspec.msgpack.Decoder(Hello)
 _frame = msgspec.msgpack.Decoder(Frame)
-_encoder = msgspec.msgpack.Encoder()
-
-
-def encode(words: msgspec.Struct) -> bytes:
-    return _encoder.encode(words)
+_ping = msgspec.msgpack.Decoder(Ping)
+_pong = msgspec.msgpack.Decoder(Pong)
+encode = msgspec.msgpack.Encoder().encode
 
 
 def read_hello(data: bytes) -> Hello:
@@ -116,6 +114,16 @@ def read_frame(data: bytes) -> Frame:
     if frame.number < 0 or frame.ack < 0:
         raise ProtocolError("A frame has a negative number.")
     return frame
+
+
+def read_ping(data: bytes) -> Ping:
+    """Raises ProtocolError."""
+    return _read(_ping, data, "a ping")
+
+
+def read_pong(data: bytes) -> Pong:
+    """Raises ProtocolError."""
+    return _read(_pong, data, "a pong")
 
 
 def _read(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:

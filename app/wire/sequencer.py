@@ -36,25 +36,21 @@ class Sequencer:
         self._number = 0
         self.received = 0
         """The number of the last frame received."""
-        self._unacknowledged: deque[Sent] = deque()
-        self._unacknowledged_bytes = 0
+        self.unacknowledged: deque[Sent] = deque()
+        self._num_bytes = 0
 
     @property
     def has_room(self) -> bool:
         """Whether the limits on unacknowledged frames allow another."""
-        frames, size = len(self._unacknowledged), self._unacknowledged_bytes
+        frames, size = len(self.unacknowledged), self._num_bytes
         return frames < MAX_UNACKNOWLEDGED_FRAMES and size < MAX_UNACKNOWLEDGED_BYTES
-
-    @property
-    def unacknowledged(self) -> tuple[Sent, ...]:
-        return tuple(self._unacknowledged)
 
     def number(self, messages: Sequence[tuple[str, bytes]], about: Any = None) -> bytes:
         """A frame that is resent until it is acknowledged."""
         self._number += 1
         data = self._frame(self._number, messages)
-        self._unacknowledged.append(Sent(self._number, data, about))
-        self._unacknowledged_bytes += len(data)
+        self.unacknowledged.append(Sent(self._number, data, about))
+        self._num_bytes += len(data)
         return data
 
     def unnumbered(self, messages: Sequence[tuple[str, bytes]] = ()) -> bytes:
@@ -78,17 +74,17 @@ class Sequencer:
         """The other side has received everything up to `number`."""
         if number > self._number:
             raise ProtocolError(f"Frame {number} is acknowledged; the last sent is {self._number}.")
-        while self._unacknowledged and self._unacknowledged[0].number <= number:
-            self._unacknowledged_bytes -= len(self._unacknowledged.popleft().data)
+        while self.unacknowledged and self.unacknowledged[0].number <= number:
+            self._num_bytes -= len(self.unacknowledged.popleft().data)
 
     def resend_after(self, received: int) -> list[bytes]:
         """The frames after `received`, the last one that the other side has. Raises ProtocolError
         where they are no longer kept."""
-        first = self._unacknowledged[0].number if self._unacknowledged else self._number + 1
+        first = self.unacknowledged[0].number if self.unacknowledged else self._number + 1
         if received < first - 1:
             raise ProtocolError(f"The frames from {received + 1} on are no longer available.")
         self.acknowledge(received)
-        return [sent.data for sent in self._unacknowledged]
+        return [sent.data for sent in self.unacknowledged]
 
     def _frame(self, number: int, messages: Sequence[tuple[str, bytes]]) -> bytes:
         raw = tuple((kind, msgspec.Raw(body)) for kind, body in messages)

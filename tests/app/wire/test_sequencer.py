@@ -42,7 +42,7 @@ def test_every_message_arrives_once_and_in_order(steps: list[tuple[str, int]]) -
         arrive(data)
     assert heard == said
     here.receive(read_frame(there.unnumbered()))
-    assert here.unacknowledged == ()
+    assert not here.unacknowledged
 
 
 def encode_number(number: int) -> bytes:
