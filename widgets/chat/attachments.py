@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 
 from widgets.chat.records import AttachmentRecord
 from widgets.controls.buttons import IconButton
-from widgets.controls.layouts import hbox, label, vbox
+from widgets.controls.layouts import dressed, hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.popover import Popover
 from widgets.theme.icons import set_icon
@@ -46,8 +46,7 @@ class AttachmentList(QScrollArea):
         if list(records) == self._records and self.widget() is not None:
             return
         self._records = list(records)
-        inside = QWidget()
-        inside.setProperty("bare", True)
+        inside = dressed(QWidget(), bare=True)
         rows = (self._row(index, record) for index, record in enumerate(records))
         vbox(*rows, of=inside, spacing=0, margins=(SPACE_1, 0, SPACE_1, 0))
         self.setWidget(inside)
@@ -107,9 +106,9 @@ class FilePopover(Popover):
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent, "Attached file")
         no_wrap = QPlainTextEdit.LineWrapMode.NoWrap
-        self.text = QPlainTextEdit(readOnly=True, lineWrapMode=no_wrap)
+        text = QPlainTextEdit(readOnly=True, lineWrapMode=no_wrap)
+        self.text = dressed(text, "Text of the file")
         self.text.setFont(mono_font())
-        self.text.setAccessibleName("Text of the file")
         self.text.setFixedSize(*PREVIEW_SIZE)
         self.column.addWidget(self.text)
 

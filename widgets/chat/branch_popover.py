@@ -9,15 +9,13 @@ from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QHeaderView, QPlainTextEdit, QTreeWidget, QTreeWidgetItem, QWidget
 
 from widgets.chat.records import BranchRecord
-from widgets.controls.layouts import label
+from widgets.controls.layouts import dressed, label
 from widgets.controls.popover import Popover
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_8
 
 WIDTH, LEAST_ROWS, MOST_ROWS = 560, 3, 12
 HINT = "Click a branch, or press Enter, to show it. Editing and regenerating keep all versions."
-EMPTY = (
-    "This chat has one branch. Edit a message or regenerate a reply to create another version."
-)
+EMPTY = "This chat has one branch. Edit a message or regenerate a reply to create another version."
 _RECORD = Qt.ItemDataRole.UserRole
 
 
@@ -31,10 +29,9 @@ class BranchPopover(Popover):
         self.note = label(role="small")
         self.note.setWordWrap(True)
         self.note.setFixedWidth(WIDTH)
-        self.tree = QTreeWidget()
+        self.tree = dressed(QTreeWidget(), "Branches")
         self.tree.setUniformRowHeights(True)
         self.tree.setExpandsOnDoubleClick(False)
-        self.tree.setAccessibleName("Branches")
         self.tree.setHeaderLabels(["First message", "Version", "Messages"])
         self.tree.setIndentation(SPACE_3)
         self.tree.setFixedWidth(WIDTH)

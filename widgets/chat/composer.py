@@ -12,7 +12,7 @@ from widgets.chat.attachments import AttachmentList
 from widgets.chat.meters import ContextMeter, FittingLine
 from widgets.chat.records import AttachmentRecord
 from widgets.controls.buttons import IconButton
-from widgets.controls.layouts import button, hbox, vbox
+from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
 from widgets.theme.icons import set_icon
@@ -56,12 +56,9 @@ class Composer(QWidget):
         self.input.textChanged.connect(lambda: self.set_busy(self._is_busy))
         self.setFocusProxy(self.input)
         self._context = FittingLine()
-        self.system_prompt = QPushButton("System prompt")
-        self.system_prompt.setProperty("kind", "flat")
-        self.system_prompt.setAccessibleName("System prompt")
-        self.system_prompt.setToolTip("Instructions before the first message")
-        self.sampling = QPushButton("Sampling")
-        self.sampling.setToolTip("Sampling settings")
+        name, tip = "System prompt", "Instructions before the first message"
+        self.system_prompt = dressed(QPushButton(name), name, tip, kind="flat")
+        self.sampling = dressed(QPushButton("Sampling"), tip="Sampling settings")
         set_icon(self.sampling, "tune")
         self._button = button("Send", self._button_pressed, kind="primary")
         self._sampling_name = "Sampling"
@@ -96,8 +93,7 @@ class Composer(QWidget):
         """While a reply is open the button stops it."""
         is_other, self._is_busy = is_busy is not self._is_busy, is_busy
         tip = "Stop the reply (Esc)" if is_busy else "Send (Enter)"
-        self._button.setToolTip(tip)
-        self._button.setAccessibleName(tip)
+        dressed(self._button, tip, tip)
         self._button.setEnabled(is_busy or not self.is_empty)
         if is_other:
             self._fit_foot()
@@ -156,8 +152,7 @@ class Composer(QWidget):
 
     def set_sampling_name(self, name: str) -> None:
         self._sampling_name = name
-        self.sampling.setAccessibleName(f"Sampling settings: {name}")
-        self.sampling.setToolTip(f"Sampling settings: {name}")
+        dressed(self.sampling, f"Sampling settings: {name}", f"Sampling settings: {name}")
         self._fit_foot()
 
     def set_system_prompt_used(self, is_used: bool) -> None:

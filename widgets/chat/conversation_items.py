@@ -19,6 +19,7 @@ from PySide6.QtGui import QFontMetrics, QPainter, QTextCharFormat
 from PySide6.QtWidgets import QLineEdit, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from widgets.chat.records import ConversationRecord
+from widgets.controls.layouts import dressed
 from widgets.controls.lines import marked_line
 from widgets.plot.text import TextPen
 from widgets.theme.icons import icon
@@ -196,10 +197,7 @@ class ConversationDelegate(QStyledItemDelegate):
         layout.draw(painter, area.topLeft().toPointF())
 
     def createEditor(self, parent: QWidget, option: QStyleOptionViewItem, index: Index) -> QWidget:
-        editor = QLineEdit(parent)
-        editor.setAccessibleName("Chat title")
-        editor.setMaxLength(200)
-        return editor
+        return dressed(QLineEdit(parent, maxLength=200), "Chat title")
 
     def updateEditorGeometry(
         self, editor: QWidget, option: QStyleOptionViewItem, index: Index

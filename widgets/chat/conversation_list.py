@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QAbstractItemView, QLineEdit, QListView, QMenu, QP
 
 from widgets.chat.conversation_items import ConversationDelegate, ConversationModel, RowKey
 from widgets.chat.records import ConversationRecord
-from widgets.controls.layouts import label, vbox
+from widgets.controls.layouts import dressed, label, vbox
 from widgets.controls.text import key_words
 from widgets.theme.icons import icon, set_icon
 from widgets.theme.theme import SPACE_2, SPACE_4, theme_notifier
@@ -36,9 +36,7 @@ class ConversationList(QWidget):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.new_button = QPushButton()
-        self.new_button.setProperty("kind", "primary")
-        self.new_button.setAccessibleName("New chat")
+        self.new_button = dressed(QPushButton(), "New chat", kind="primary")
         self.new_button.clicked.connect(self.new_requested)
         self.search = SearchField()
         key_words().changed.connect(self._name_keys)
@@ -62,10 +60,8 @@ class ConversationList(QWidget):
         self._empty.setWordWrap(True)
         self._empty.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
         self._empty.hide()
-        self.archive = QPushButton()
+        self.archive = dressed(QPushButton(), tip="Show archived chats", kind="flat")
         self.archive.setCheckable(True)
-        self.archive.setProperty("kind", "flat")
-        self.archive.setToolTip("Show archived chats")
         set_icon(self.archive, "archive")
         self.archive.toggled.connect(self.archive_shown)
         self.archive.hide()
@@ -208,8 +204,7 @@ class ConversationView(QListView):
 
     def __init__(self) -> None:
         super().__init__(uniformItemSizes=True)
-        self.setProperty("bare", True)
-        self.setAccessibleName("Chats")
+        dressed(self, "Chats", bare=True)
         self.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self.setEditTriggers(QAbstractItemView.EditTrigger.EditKeyPressed)
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)

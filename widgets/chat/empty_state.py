@@ -13,7 +13,7 @@ from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QScrollArea, QSizePolicy, QWidget
 
-from widgets.controls.layouts import label, vbox
+from widgets.controls.layouts import dressed, label, vbox
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_8, restyle
 
@@ -41,8 +41,7 @@ class EmptyState(QScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setMinimumHeight(1)  # in a low window the composer comes first
-        content = QWidget()
-        content.setProperty("bare", True)
+        content = dressed(QWidget(), bare=True)
         self._title, self._text = label(role="figure"), label(role="muted")
         self._text.setWordWrap(True)
         self._hint = label("Try one of these, or type your own.", "small")
@@ -140,8 +139,8 @@ class SuggestionCard(QFrame):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setAccessibleName(f"{title}: {prompt}")
         heading = title_line(title, hugs=False)
-        self._text = QLabel(prompt, textFormat=Qt.TextFormat.PlainText, wordWrap=True)
-        self._text.setProperty("role", "muted")
+        text = QLabel(prompt, textFormat=Qt.TextFormat.PlainText, wordWrap=True)
+        self._text = dressed(text, role="muted")
         self._line = ElidedLine("text_muted")
         self._line.set_text(prompt)
         for line in (heading, self._line):

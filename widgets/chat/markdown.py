@@ -160,9 +160,7 @@ class _Builder:
             if spans or mark is None:
                 self._add(Line(kind, spans, level))
             if mark is not None:
-                self.items.append(
-                    Line("mark", (mark,), indent=len(self.lists), quote=self.quote)
-                )
+                self.items.append(Line("mark", (mark,), indent=len(self.lists), quote=self.quote))
 
     def _code(self, token: Token) -> None:
         language = token.info.split()[0] if token.info.split() else ""

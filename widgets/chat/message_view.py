@@ -21,7 +21,7 @@ from widgets.chat.reasoning import (
 )
 from widgets.chat.records import MessageRecord
 from widgets.controls.buttons import CopyButton, IconButton, QuietButton
-from widgets.controls.layouts import STRETCH, button, hbox, label, vbox
+from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox
 from widgets.controls.text import set_key_tip
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
@@ -85,8 +85,7 @@ class UserMessageView(MessageView):
     def __init__(self, record: MessageRecord, requests: MessageRequests | None = None) -> None:
         super().__init__(record, requests)
         self.text.setAccessibleName("Your message")
-        self._bubble = QFrame()
-        self._bubble.setProperty("bubble", "user")
+        self._bubble = dressed(QFrame(), bubble="user")
         vbox(self.text, of=self._bubble, margins=(SPACE_3, SPACE_2, SPACE_3, SPACE_2))
         self._edit = QuietButton("edit", "Edit and resend", self.begin_edit)
         self._copy.is_lit = False

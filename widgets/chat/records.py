@@ -83,9 +83,3 @@ class SamplingField(NamedTuple):
     decimals: int
     value: float
     unset_text: str = ""
-
-
-class PresetRecord(NamedTuple):
-    name: str
-    help: str
-    is_own: bool = False

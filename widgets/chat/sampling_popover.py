@@ -8,10 +8,10 @@ from functools import partial
 from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QLineEdit, QSpinBox, QWidget
 
-from widgets.chat.records import PresetRecord, SamplingField
+from widgets.chat.records import SamplingField
 from widgets.controls.buttons import IconButton
 from widgets.controls.combo import ElidedCombo
-from widgets.controls.layouts import button, hbox, label
+from widgets.controls.layouts import button, dressed, hbox, label
 from widgets.controls.popover import Popover
 from widgets.theme.theme import SPACE_1, SPACE_2, figure_font
 
@@ -30,46 +30,42 @@ class SamplingPopover(Popover):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent, "Sampling")
-        self.presets = ElidedCombo()
-        self.presets.setAccessibleName("Preset")
+        self.presets = dressed(ElidedCombo(), "Preset")
         self.presets.textActivated.connect(self._preset_activated)
         self._delete = IconButton("delete", "Delete preset", self._delete_preset)
         self._form = QFormLayout(horizontalSpacing=2 * SPACE_2, verticalSpacing=SPACE_1)
         self._form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         self._boxes: dict[str, QSpinBox | QDoubleSpinBox] = {}
-        self._stop = QLineEdit(placeholderText="none")
+        tip = "Generation stops before any of these. Separate them with commas"
+        self._stop = dressed(QLineEdit(placeholderText="none"), "Stop sequences", tip)
         self._stop.setFixedWidth(_FIELD_WIDTH)
-        self._stop.setAccessibleName("Stop sequences")
-        self._stop.setToolTip("Generation stops before any of these. Separate them with commas")
         self._stop.editingFinished.connect(self._stop_edited)
-        self.name = QLineEdit(placeholderText="Preset name", maxLength=40)
-        self.name.setAccessibleName("Preset name")
+        name = QLineEdit(placeholderText="Preset name", maxLength=40)
+        self.name = dressed(name, "Preset name")
         self.save = button("Save preset", self._save_preset)
         self.name.returnPressed.connect(self._save_preset)
         self.name.textChanged.connect(lambda text: self.save.setEnabled(bool(text.strip())))
         self.save.setEnabled(False)
-        line = QFrame()
-        line.setProperty("line", True)
         self.column.addLayout(hbox((self.presets, 1), self._delete, spacing=SPACE_1))
         self.column.addLayout(self._form)
-        self.column.addWidget(line)
+        self.column.addWidget(dressed(QFrame(), line=True))
         self.column.addLayout(hbox((self.name, 1), self.save))
 
     def first_field(self) -> QWidget:
         return self.presets
 
-    def set_presets(self, presets: Sequence[PresetRecord], current: str) -> None:
-        """Offer `presets`; `current` "" is none of them."""
+    def set_presets(self, presets: Sequence[tuple[str, str]], current: str, is_own: bool) -> None:
+        """Offer `presets`, each a name and its help; `current` "" is none of them. `is_own`:
+        whether the current one can be deleted."""
         with QSignalBlocker(self.presets):
             self.presets.clear()
-            for preset in presets:
-                self.presets.addItem(preset.name)
-                row = self.presets.count() - 1
-                self.presets.setItemData(row, preset.help, Qt.ItemDataRole.ToolTipRole)
+            for row, (name, tip) in enumerate(presets):
+                self.presets.addItem(name)
+                self.presets.setItemData(row, tip, Qt.ItemDataRole.ToolTipRole)
             if not current:
                 self.presets.addItem(CUSTOM)
             self.presets.setCurrentText(current or CUSTOM)
-        self._delete.setEnabled(any(p.name == current and p.is_own for p in presets))
+        self._delete.setEnabled(is_own)
 
     def set_fields(self, fields: Sequence[SamplingField], stop: Sequence[str]) -> None:
         for field in fields:
@@ -101,11 +97,8 @@ class SamplingPopover(Popover):
         box.setKeyboardTracking(False)
         box.setFont(figure_font())
         box.setFixedWidth(_FIELD_WIDTH)
-        box.setToolTip(field.help)
-        box.setAccessibleName(field.label)
-        name = label(field.label)
-        name.setToolTip(field.help)
-        self._form.addRow(name, box)
+        dressed(box, field.label, field.help)
+        self._form.addRow(dressed(label(field.label), tip=field.help), box)
         self._boxes[field.name] = box
         return box
 

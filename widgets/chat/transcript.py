@@ -25,7 +25,7 @@ from widgets.chat.message_view import (
 from widgets.chat.reading_place import ReadingPlace
 from widgets.chat.records import MessageRecord
 from widgets.controls.buttons import JumpButton
-from widgets.controls.layouts import STRETCH, hbox, vbox
+from widgets.controls.layouts import STRETCH, dressed, hbox, vbox
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
 COLUMN_WIDTH = 820
@@ -52,8 +52,7 @@ class Transcript(QScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName("Conversation")
         self.setMinimumHeight(LEAST_HEIGHT)
-        content = QWidget()
-        content.setProperty("bare", True)
+        content = dressed(QWidget(), bare=True)
         self._column_widget = QWidget()
         self._column_widget.setMaximumWidth(COLUMN_WIDTH)
         self._margins = hbox(

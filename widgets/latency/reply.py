@@ -164,9 +164,7 @@ def _begin(times: RequestTimes) -> float:
     return times.arrival if times.first_scheduled is None else times.first_scheduled
 
 
-def _stretches(
-    request_id: str, times: RequestTimes, steps: Sequence[StepRecord]
-) -> list[Stretch]:
+def _stretches(request_id: str, times: RequestTimes, steps: Sequence[StepRecord]) -> list[Stretch]:
     if times.first_token is None:
         return []
     zero, first_token = times.arrival, times.first_token - times.arrival

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QRect, Qt, Signal
-from PySide6.QtWidgets import QComboBox, QFrame, QLabel, QPushButton, QScrollArea, QWidget
+from PySide6.QtWidgets import QComboBox, QLabel, QPushButton, QScrollArea, QWidget
 
-from widgets.controls.layouts import hbox, label
+from widgets.controls.layouts import dressed, hbox, label, scrolled
 from widgets.controls.popover import Popover
 from widgets.controls.swatches import Swatches
 from widgets.theme.icons import set_icon
@@ -18,9 +18,7 @@ from widgets.tokens.record import TokenRecord, quoted, summary_text, token_text
 from widgets.tokens.strip import NONE, TokenStrip
 
 WIDTH, LARGEST_STRIP, LARGEST_CHOICES = 640, 200, 148
-HINT = (
-    "Point at a token, or use the arrow keys. Click to pin it. Ctrl+arrow: next unlikely token."
-)
+HINT = "Point at a token, or use the arrow keys. Click to pin it. Ctrl+arrow: next unlikely token."
 NO_ALTERNATIVES = "No alternatives recorded. Set Top logprobs in the sampling settings."
 
 
@@ -34,8 +32,7 @@ class TokensPopover(Popover):
         super().__init__(parent)
         self.setAccessibleName("Tokens of this reply")
         self._refusal = ""
-        self.paint_by = QComboBox()
-        self.paint_by.setAccessibleName("Color by")
+        self.paint_by = dressed(QComboBox(), "Color by")
         for paint in PAINTS:
             self.paint_by.addItem(paint.name)
             row = self.paint_by.count() - 1
@@ -125,10 +122,8 @@ class TokensPopover(Popover):
 
 def _scrolling(inside: QWidget) -> QScrollArea:
     """`inside` at its full height, scrolled where that does not fit."""
-    area = QScrollArea(widgetResizable=True)
-    area.setFrameShape(QFrame.Shape.NoFrame)
+    area = scrolled(inside)
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     area.setFixedWidth(WIDTH)
-    area.setWidget(inside)
     return area

@@ -166,12 +166,7 @@ class Draft(QObject):
     @property
     def num_tokens(self) -> int:
         """Estimated tokens of the draft."""
-        return sum(self._estimate(text) for text in self._texts())
-
-    @property
-    def _num_unanswered(self) -> int:
-        """Estimated tokens of messages without a reply, which are sent again."""
-        return sum(self._estimate(text) for text in self._unanswered())
+        return sum(map(self._estimate, self._texts()))
 
     def _estimate(self, text: str) -> int:
         return self._counts.get(text, len(text) // PER_TOKEN + 1)
@@ -217,7 +212,8 @@ class Draft(QObject):
     def show_context(self) -> None:
         """Show the meter and the warning."""
         used, limit = self._controller.context
-        most, unanswered = self._controller.current.sampling.max_tokens, self._num_unanswered
+        most = self._controller.current.sampling.max_tokens
+        unanswered = sum(map(self._estimate, self._unanswered()))
         use = ContextUse(used, self.num_tokens, limit, most, unanswered)
         role = "warning" if use.is_nearly_full else "small"
         self._composer.set_context(context_text(use), role, context_short(use))

@@ -95,10 +95,7 @@ class ChatTransfer(QObject):
     # The work ----------------------------------------------------------------------------------
 
     def write(
-        self,
-        path: str,
-        conversation_ids: Sequence[str],
-        saved: Callable[[], object] | None = None,
+        self, path: str, conversation_ids: Sequence[str], saved: Callable[[], object] = lambda: None
     ) -> None:
         """Write these chats to a file: markdown where its name ends in .md, else JSON. `saved` is
         called after success."""
@@ -109,19 +106,19 @@ class ChatTransfer(QObject):
 
         def end(_: None) -> None:
             self.done.emit(f"Saved {_count(records)} to {file.name}.")
-            if saved is not None:
-                saved()
+            saved()
 
         run_task(self, lambda: _write(store, records, newer, file), end, self.failed.emit)
 
     def read(self, path: str) -> None:
         """Add the chats of a file."""
         store, file = self._controller.saved_store(), Path(path)
-        run_task(self, lambda: _read(store, file), self._imported, self.failed.emit)
 
-    def _imported(self, bundles: list[Bundle]) -> None:
-        self._controller.add_imported([bundle.conversation for bundle in bundles])
-        self.done.emit(f"Imported {_count(bundles)}.")
+        def end(bundles: list[Bundle]) -> None:
+            self._controller.add_imported([bundle.conversation for bundle in bundles])
+            self.done.emit(f"Imported {_count(bundles)}.")
+
+        run_task(self, lambda: _read(store, file), end, self.failed.emit)
 
 
 def _count(chats: Sequence[object]) -> str:
@@ -229,10 +226,6 @@ class FileRecovery(QObject):
         self.dialog: UnsavedDialog | None = None
         transfer.failed.connect(self._show_error)
 
-    @property
-    def is_possible(self) -> bool:
-        return self._library.can_replace_file
-
     def begin(self) -> bool:
         """Replace the file. False where that failed; the error is shown."""
         try:
@@ -248,7 +241,7 @@ class FileRecovery(QObject):
         unsaved = self._library.unsaved_chats
         if not unsaved or self.dialog is not None:
             return True
-        if self.is_possible:
+        if self._library.can_replace_file:
             self.dialog = dialog = UnsavedDialog(QUESTION, REPLACE, window)
             dialog.save.clicked.connect(lambda: self._save(window))
         else:

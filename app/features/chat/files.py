@@ -124,17 +124,11 @@ def parse(text: str) -> list[Bundle]:
     try:
         whole = json.loads(text)
     except ValueError as error:
-        raise ChatFileError(
-            f"This is not a chats file: invalid JSON ({error}).", _REMEDY
-        ) from None
+        raise ChatFileError(f"This is not a chats file: invalid JSON ({error}).", _REMEDY) from None
     except RecursionError:
-        raise ChatFileError(
-            "This is not a chats file: nested too deep.", _REMEDY
-        ) from None
+        raise ChatFileError("This is not a chats file: nested too deep.", _REMEDY) from None
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-        raise ChatFileError(
-            f'This is not a chats file: "format" is not "{FORMAT}".', _REMEDY
-        )
+        raise ChatFileError(f'This is not a chats file: "format" is not "{FORMAT}".', _REMEDY)
     if whole.get("version") not in READ:
         raise ChatFileError(
             f"This file has format version {whole.get('version')!r}; this Inferdeck reads up to "

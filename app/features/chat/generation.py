@@ -39,12 +39,6 @@ class OpenReply:
     tokens: list[TokenRecord] = field(default_factory=list)
     model: str = ""  # whose tokens the reply begins with
 
-    @property
-    def has_all_tokens(self) -> bool:
-        """Whether the engine has reported every token with its probability."""
-        count = len(self.reply.opening) + self.progress.num_tokens
-        return 0 < len(self.tokens) == count
-
 
 class Generation(QObject):
     """Signals name the conversation and the reply. `text_appended` comes in the same call in
@@ -203,7 +197,8 @@ class Generation(QObject):
             self._keep_tokens(entry)
 
     def _keep_tokens(self, entry: OpenReply) -> None:
-        if entry.has_all_tokens:
+        count = len(entry.reply.opening) + entry.progress.num_tokens
+        if 0 < len(entry.tokens) == count:  # the engine has reported every one
             self._tokens.keep(entry.reply.id, ReplyTokens(entry.model, tuple(entry.tokens)))
 
     def _finish(self, entry: OpenReply, state: State, error: ErrorInfo | None = None) -> None:

@@ -7,7 +7,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QSplitter, QWidget
 
 from widgets.controls.buttons import IconButton
-from widgets.controls.layouts import STRETCH, hbox, vbox
+from widgets.controls.layouts import STRETCH, dressed, hbox, vbox
 from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, theme_notifier
@@ -48,8 +48,7 @@ class ChatPanes(QWidget):
         set_key_tip(self.list_button, "Chat list", "chat.list")
         new = IconButton("plus", "New chat", self.new_wanted.emit)
         set_key_tip(new, "New chat", "chat.new")
-        strip = QFrame()
-        strip.setProperty("panel", True)
+        strip = dressed(QFrame(), panel=True)
         margins = (SPACE_1, SPACE_2, SPACE_1, SPACE_2)
         vbox(self.list_button, new, STRETCH, of=strip, spacing=SPACE_1, margins=margins)
         return strip
@@ -106,7 +105,6 @@ class ChatPanes(QWidget):
 
 
 def _panel(inside: QWidget) -> QFrame:
-    frame = QFrame()
-    frame.setProperty("panel", True)
+    frame = dressed(QFrame(), panel=True)
     vbox(inside, of=frame)
     return frame

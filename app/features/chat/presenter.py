@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject
 
-from app.features.chat.conversation import Conversation
 from app.features.chat.file_actions import REPLACE
 from app.features.chat.labels import (
     conversation_record,
@@ -17,7 +16,7 @@ from app.features.chat.labels import (
     sampling_fields,
 )
 from engine.errors import ErrorInfo
-from widgets.chat.records import ConversationRecord, MessageRecord, PresetRecord
+from widgets.chat.records import ConversationRecord, MessageRecord
 from widgets.chat.sampling_popover import CUSTOM
 
 if TYPE_CHECKING:
@@ -86,17 +85,13 @@ class Presenter(QObject):
             records = [found_record(found) for found in self._controller.search(query)]
             self._page.list.set_conversations(records, current)
             return
-        listed = self._listed()
+        is_archive = self._page.list.archive.isChecked()
+        listed = self._controller.archived if is_archive else self._controller.conversations
 
         def record_of(row: int) -> ConversationRecord:
             return conversation_record(self._controller, listed[row], time.time())
 
         self._page.list.set_rows([(c.id, "") for c in listed], record_of, current)
-
-    def _listed(self) -> list[Conversation]:
-        if self._page.list.archive.isChecked():
-            return self._controller.archived
-        return self._controller.conversations
 
     def _show_current(self) -> None:
         """Another conversation: its messages, settings and draft."""
@@ -143,8 +138,10 @@ class Presenter(QObject):
         current = self._controller.current
         self._page.composer.set_sampling_name(current.preset or CUSTOM)
         self._page.composer.set_system_prompt_used(bool(current.system_prompt.strip()))
-        presets = [PresetRecord(p.name, p.help, p.is_own) for p in self._controller.presets]
-        self._page.sampling.set_presets(presets, current.preset)
+        presets = self._controller.presets
+        is_own = any(p.name == current.preset and p.is_own for p in presets)
+        described = [(preset.name, preset.help) for preset in presets]
+        self._page.sampling.set_presets(described, current.preset, is_own)
         self._page.sampling.set_fields(sampling_fields(current.sampling), current.sampling.stop)
         self._page.system_prompt.set_text(current.system_prompt)
         self._page.draft.show_context()
@@ -188,9 +185,8 @@ class Presenter(QObject):
 
     def _show_problem(self, problem: ErrorInfo | None) -> None:
         text = f"Chats are not saved. {problem.cause} {problem.remedy}" if problem else ""
-        recovery = self._page.recovery
-        action = REPLACE if problem and recovery.is_possible else ""
-        self._page.problem_notice.say(text, action, recovery.begin)
+        action = REPLACE if problem and self._controller.can_replace_file else ""
+        self._page.problem_notice.say(text, action, self._page.recovery.begin)
 
     def _transferred(self, text: str) -> None:
         self._page.transfer_notice.say("")

@@ -9,13 +9,13 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QComboBox, QGridLayout, QScrollArea, QWidget
 
 from app.features.chat.sampling import DEFAULT_PRESET, NUM_ALTERNATIVES, built_in_presets
-from app.features.compare.replies import Reply, Totals
+from app.features.compare.replies import Reply, totals_text
 from app.features.compare.reply_view import PromptWindow, ReplyView, button, spin
 from app.features.compare.requests import Broadcast, lines, seeds
 from app.link.bridge import EngineBridge
 from engine.sampling_params import SamplingParams
 from widgets.controls.frames import scroll_by_keys
-from widgets.controls.layouts import hbox, label, vbox
+from widgets.controls.layouts import dressed, hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4
 
@@ -64,9 +64,7 @@ class BroadcastWindow(PromptWindow):
         keep: Callable[[Reply], None],
         parent: QWidget | None = None,
     ) -> None:
-        super().__init__(
-            "Broadcast", broadcast, self._show_figures, FIGURES_MS, self.send, parent
-        )
+        super().__init__("Broadcast", broadcast, self._show_figures, FIGURES_MS, self.send, parent)
         self._bridge, self.broadcast, self._keep = bridge, broadcast, keep
         self.cells: list[ReplyCell] = []
         self._num_columns = 0
@@ -84,9 +82,8 @@ class BroadcastWindow(PromptWindow):
         self.prompt.setAccessibleName("Prompt of the broadcast")
         self.prompt.setFixedHeight(96)
         self.prompt.textChanged.connect(self._show_buttons)
-        self.kind = QComboBox()
-        self.kind.setAccessibleName("Prompts")
-        self.kind.setToolTip("Send one prompt with many seeds, or a different prompt per line")
+        tip = "Send one prompt with many seeds, or a different prompt per line"
+        self.kind = dressed(QComboBox(), "Prompts", tip)
         self.kind.addItem("One prompt, many seeds", _SEEDS)
         self.kind.addItem("One prompt per line", _LINES)
         self.kind.currentIndexChanged.connect(self._show_buttons)
@@ -94,17 +91,14 @@ class BroadcastWindow(PromptWindow):
         self.count.setSuffix(" replies")
         self.count.valueChanged.connect(self._show_buttons)
         self.seed.setToolTip("Seed of the first reply; each reply uses the next one")
-        self.preset = QComboBox()
-        self.preset.setAccessibleName("Sampling preset")
-        self.preset.setToolTip("Sampling preset")
+        self.preset = dressed(QComboBox(), "Sampling preset", "Sampling preset")
         for preset in built_in_presets():
             self.preset.addItem(preset.name, preset.params)
         self.preset.setCurrentText(DEFAULT_PRESET)
         tip = "Stop all queued and running replies"
         self.stop = button("Stop all", self.broadcast.stop, tip)
         self.start = button("", self.send, kind="primary")
-        self.together = ElidedLine()
-        self.together.setAccessibleName("Totals")
+        self.together = dressed(ElidedLine(), "Totals")
         self.empty = label(EMPTY, "small")
         self.empty.setWordWrap(True)
 
@@ -119,14 +113,11 @@ class BroadcastWindow(PromptWindow):
             choices.addWidget(widget, row, place)
         head = hbox((self.prompt, 1), choices)
         foot = hbox((self.together, 1), self.stop, self.start)
-        content = QWidget()
-        content.setProperty("bare", True)
+        content = dressed(QWidget(), bare=True)
         self._grid = QGridLayout(content)
         self._grid.setContentsMargins(0, 0, SPACE_1, 0)
         self._grid.setSpacing(SPACE_2)
-        self._area = QScrollArea(widgetResizable=True)
-        self._area.setProperty("bare", True)
-        self._area.setAccessibleName("Replies")
+        self._area = dressed(QScrollArea(widgetResizable=True), "Replies", bare=True)
         self._area.setWidget(content)
         scroll_by_keys(self._area)
         margins = (SPACE_4, SPACE_4, SPACE_4, SPACE_4)
@@ -189,7 +180,7 @@ class BroadcastWindow(PromptWindow):
         for cell in self.cells:
             cell.show_figures()
         replies = self.broadcast.replies
-        self.together.set_text(Totals.of(replies).summary if replies else "")
+        self.together.set_text(totals_text(replies) if replies else "")
         self.run_timer()
         self._show_buttons()
 

@@ -62,19 +62,14 @@ def _reply(reply: Reply) -> dict[str, Any]:
 
 def as_markdown(comparison: Comparison) -> str:
     left, right = comparison.sides
+    is_greedy = all(side.sampling == GREEDY for side in comparison.sides)
+    sampling = "Greedy decoding." if is_greedy else ""
+    sentences = (f"{comparison.started}.", sampling, comparison.way, verdict(comparison))
+    rows = [f"| {name} | {a} | {b} |" for name, a, b in figures(comparison)]
     parts = [
         f"# {comparison.model}: {left.title} and {right.title}",
-        " ".join(
-            filter(None, (f"{comparison.started}.", _sampling(comparison), comparison.way,
-                          verdict(comparison)))
-        ),
-        "\n".join(
-            [
-                f"| | {left.title} | {right.title} |",
-                "|---|---|---|",
-                *(f"| {name} | {a} | {b} |" for name, a, b in figures(comparison)),
-            ]
-        ),
+        " ".join(filter(None, sentences)),
+        "\n".join([f"| | {left.title} | {right.title} |", "|---|---|---|", *rows]),
     ]
     for number, pair in enumerate(comparison.pairs, 1):
         parts += [f"## {number}. {pair.prompt.shown}", pair_text(pair)]
@@ -83,11 +78,6 @@ def as_markdown(comparison: Comparison) -> str:
             fence = fence_for(text)
             parts += [f"**{side.title}**", f"{fence}\n{text}\n{fence}"]
     return "\n\n".join(parts) + "\n"
-
-
-def _sampling(comparison: Comparison) -> str:
-    is_greedy = all(side.sampling == GREEDY for side in comparison.sides)
-    return "Greedy decoding." if is_greedy else ""
 
 
 def verdict(comparison: Comparison) -> str:

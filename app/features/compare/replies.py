@@ -116,56 +116,27 @@ class Reply:
         return " · ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """All replies of a broadcast. `num_tokens` in `seconds`, from the first request to the newest
-    token; `per_reply` is the median rate of a reply."""
-
-    num_queued: int
-    num_generating: int
-    num_finished: int
-    num_tokens: int
-    seconds: float
-    ttft_s: tuple[float, ...]
-    per_reply: float | None
-
-    @classmethod
-    def of(cls, replies: Sequence[Reply]) -> Totals:
-        stages = [reply.stage for reply in replies]
-        newest = max((reply.last for reply in replies if reply.last is not None), default=None)
-        began = min((reply.sent for reply in replies), default=0.0)
+def totals_text(replies: Sequence[Reply]) -> str:
+    """All replies of a broadcast: how many there are in which stage, tokens per second from the
+    first request to the newest token (and the median of a reply), TTFT."""
+    stages = [reply.stage for reply in replies]
+    counts = (
+        (stages.count(Stage.GENERATING), "generating"), (stages.count(Stage.QUEUED), "queued"),
+        (sum(not stage.is_open for stage in stages), "finished"),
+    )  # fmt: skip
+    began = min((reply.sent for reply in replies), default=0.0)
+    newest = max((reply.last for reply in replies if reply.last is not None), default=began)
+    num_tokens, seconds = sum(reply.num_tokens for reply in replies), max(0.0, newest - began)
+    parts = [", ".join(f"{count:,} {name}" for count, name in counts if count)]
+    if num_tokens and seconds > 0:
         rates = [reply.tokens_per_s for reply in replies if reply.tokens_per_s is not None]
-        return cls(
-            num_queued=stages.count(Stage.QUEUED),
-            num_generating=stages.count(Stage.GENERATING),
-            num_finished=sum(not stage.is_open for stage in stages),
-            num_tokens=sum(reply.num_tokens for reply in replies),
-            seconds=max(0.0, newest - began) if newest is not None else 0.0,
-            ttft_s=tuple(reply.ttft_s for reply in replies if reply.ttft_s is not None),
-            per_reply=median(rates) if rates else None,
-        )
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        return self.num_tokens / self.seconds if self.num_tokens and self.seconds > 0 else None
-
-    @property
-    def summary(self) -> str:
-        counts = (
-            (self.num_generating, "generating"), (self.num_queued, "queued"),
-            (self.num_finished, "finished"),
-        )  # fmt: skip
-        parts = [", ".join(f"{count:,} {name}" for count, name in counts if count)]
-        if self.tokens_per_s is not None:
-            each = f" ({self.per_reply:,.1f} per reply)" if self.per_reply is not None else ""
-            parts.append(f"{self.tokens_per_s:,.1f} tok/s total{each}")
-        if self.ttft_s:
-            middle, longest = median(self.ttft_s), max(self.ttft_s)
-            parts.append(
-                f"TTFT median {milliseconds(1e3 * middle)}, max {milliseconds(1e3 * longest)}"
-            )
-        parts.append(f"{self.num_tokens:,} tokens in {self.seconds:,.1f} s")
-        return " · ".join(filter(None, parts))
+        each = f" ({median(rates):,.1f} per reply)" if rates else ""
+        parts.append(f"{num_tokens / seconds:,.1f} tok/s total{each}")
+    if ttft_ms := [1e3 * reply.ttft_s for reply in replies if reply.ttft_s is not None]:
+        middle, longest = milliseconds(median(ttft_ms)), milliseconds(max(ttft_ms))
+        parts.append(f"TTFT median {middle}, max {longest}")
+    parts.append(f"{num_tokens:,} tokens in {seconds:,.1f} s")
+    return " · ".join(filter(None, parts))
 
 
 def name_of(request_id: str) -> str:

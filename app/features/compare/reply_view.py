@@ -27,7 +27,7 @@ from app.features.compare.replies import Reply
 from app.features.compare.requests import Broadcast
 from app.features.compare.runner import ComparisonRunner
 from widgets.controls import layouts
-from widgets.controls.layouts import hbox, vbox
+from widgets.controls.layouts import dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
@@ -45,11 +45,10 @@ class ReplyView(QFrame):
         self.reply: Reply | None = None
         self.title = ElidedLine()
         self.head = hbox((self.title, 1))
-        self.text = QTextEdit(readOnly=True, tabChangesFocus=True, placeholderText=_EMPTY)
-        self.text.setProperty("bare", True)
+        text = QTextEdit(readOnly=True, tabChangesFocus=True, placeholderText=_EMPTY)
+        self.text = dressed(text, name, bare=True)
         self.text.setFrameShape(QFrame.Shape.NoFrame)
         self.text.document().setDocumentMargin(0)
-        self.text.setAccessibleName(name)
         margins = (SPACE_3, SPACE_2, SPACE_2, SPACE_2)
         self.column = vbox(self.head, (self.text, 1), of=self, spacing=SPACE_1, margins=margins)
         theme_notifier().changed.connect(self.show_text)
@@ -148,7 +147,4 @@ def button(text: str, do: Callable[[], object], tip: str = "", kind: str = "") -
 
 
 def spin(name: str, tip: str, least: int, most: int, value: int) -> QSpinBox:
-    made = QSpinBox(minimum=least, maximum=most, value=value)
-    made.setAccessibleName(name)
-    made.setToolTip(tip)
-    return made
+    return dressed(QSpinBox(minimum=least, maximum=most, value=value), name, tip)

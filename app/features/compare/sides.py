@@ -18,7 +18,7 @@ from app.storage.profiles import Profile
 from app.window.settings_store import RecentModel
 from engine.config import SETTINGS, EngineConfig
 from widgets.controls.combo import ElidedCombo, describe_items
-from widgets.controls.layouts import hbox, label, vbox
+from widgets.controls.layouts import dressed, hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
@@ -27,9 +27,7 @@ _LETTERS = 8
 
 def named_box(name: str, tip: str) -> QComboBox:
     """`name`: its accessible name."""
-    box = ElidedCombo()
-    box.setAccessibleName(name)
-    box.setToolTip(tip)
+    box = dressed(ElidedCombo(), name, tip)
     box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
     box.setMinimumContentsLength(_LETTERS)
     return box
@@ -144,11 +142,9 @@ class SideChoice(QFrame):
         super().__init__()
         self.setProperty("panel", True)
         self._loaded: EngineConfig | None = None
-        self.what = ElidedLine("text_muted")
-        self.what.setAccessibleName(f"{where.capitalize()} side")
-        self.sampling = ElidedCombo()
-        self.sampling.setAccessibleName(f"Sampling of the {where} side")
-        self.sampling.setToolTip("Sampling; both sides use the same seed")
+        self.what = dressed(ElidedLine("text_muted"), f"{where.capitalize()} side")
+        tip = "Sampling; both sides use the same seed"
+        self.sampling = dressed(ElidedCombo(), f"Sampling of the {where} side", tip)
         self.sampling.addItem(GREEDY, GREEDY_PARAMS)
         for preset in built_in_presets():
             self.sampling.addItem(preset.name, preset.params)

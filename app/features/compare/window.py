@@ -34,7 +34,7 @@ from app.link.tasks import run_task
 from app.window.settings_store import RecentModel, SettingsStore
 from engine.errors import ErrorInfo
 from engine.evaluate.task import PROMPT_LINES, PromptLine, read_prompts
-from widgets.controls.layouts import hbox, label, vbox
+from widgets.controls.layouts import dressed, hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_2, SPACE_4, restyle
 
@@ -79,11 +79,11 @@ class CompareWindow(PromptWindow):
         for side in self.sides:
             side.changed.connect(self.refresh)
         self.seed.setToolTip("Both sides sample with this seed")
-        self.together = QCheckBox("In parallel")
-        self.together.setToolTip(
+        tip = (
             "With two engines, generate on both at once; they share the hardware. "
             "Off: one at a time, so neither slows the other"
         )
+        self.together = dressed(QCheckBox("In parallel"), tip=tip)
         self.together.toggled.connect(lambda on: setattr(self._runner, "together", on))
         self.prompt.setAccessibleName("Prompt for both sides")
         self.prompt.setPlaceholderText("Prompt for both sides")
@@ -94,9 +94,9 @@ class CompareWindow(PromptWindow):
         self.add = button("Add prompt", self.add_prompt, tip)
         self.way = ElidedLine("text_muted")
         self.file = button("Import prompts…", self._ask_for_prompts, PROMPT_LINES)
-        self.back = QCheckBox("Restore when done")
+        tip = "Off: the engine keeps the model and settings of the last side"
+        self.back = dressed(QCheckBox("Restore when done"), tip=tip)
         self.back.setChecked(True)
-        self.back.setToolTip("Off: the engine keeps the model and settings of the last side")
         self.back.toggled.connect(lambda on: setattr(self._runner, "stays", not on))
         tip = "Export the comparison as Markdown or JSON"
         self.export = button("Export…", self._ask_for_export, tip)
