@@ -80,7 +80,6 @@ class Composer(QWidget):
         return not self.text.strip() and not self._has_files
 
     def set_attachments(self, records: Sequence[AttachmentRecord]) -> None:
-        """Files of the next message."""
         self._has_files = bool(records)
         self.files.show_files(records)
         self.set_busy(self._is_busy)

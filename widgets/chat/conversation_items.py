@@ -111,7 +111,6 @@ class ConversationModel(QStringListModel):
 
 
 def _spoken(record: ConversationRecord) -> str:
-    """Accessible text of a row."""
     states = {"pinned": record.is_pinned, "archived": record.is_archived}
     place = [f"hit {record.place}"] if record.place else []
     named = [name for name, on in states.items() if on]

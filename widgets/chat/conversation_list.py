@@ -115,7 +115,6 @@ class ConversationList(QWidget):
             self.archive.setChecked(False)
 
     def update_conversation(self, record: ConversationRecord) -> None:
-        """Show a changed title or state of one conversation."""
         self._model.update_record(record)
 
     def select(self, conversation_id: str) -> None:
@@ -142,7 +141,6 @@ class ConversationList(QWidget):
         self.search.selectAll()
 
     def rename(self, conversation_id: str) -> None:
-        """Edit a title in place."""
         index = self._model.index_of(conversation_id)
         if index.isValid():
             self.view.setCurrentIndex(index)
@@ -175,7 +173,6 @@ class ConversationList(QWidget):
             menu.popup(self.view.viewport().mapToGlobal(position))
 
     def menu_for(self, record: ConversationRecord) -> QMenu:
-        """Actions on a conversation."""
         menu = QMenu(self)
         rename = menu.addAction(icon("edit"), "Rename", lambda: self.rename(record.id))
         rename.setShortcut("F2")

@@ -30,7 +30,7 @@ from widgets.chat.formats import (
     plain_format,
     table_format,
 )
-from widgets.chat.markdown import Item, Line, Span, Table
+from widgets.chat.markdown import Item, Line, Table
 from widgets.theme.theme import Theme, theme
 
 _ALIGNMENT = {
@@ -190,20 +190,17 @@ class MarkdownDocument:
                     style.setBackground(colors.color("raised"))
                     cell.setFormat(style)
                     spans = tuple(span._replace(bold=True) for span in spans)
-                _write_cell(cell.firstCursorPosition(), spans, table.aligns[c], colors)
+                inside = cell.firstCursorPosition()
+                aligned = inside.blockFormat()
+                aligned.setAlignment(_ALIGNMENT.get(table.aligns[c], Qt.AlignmentFlag.AlignLeft))
+                inside.setBlockFormat(aligned)
+                for text, run in line_formats(Line("text", spans), colors):
+                    inside.insertText(text, run)
         first = made.firstCursorPosition().block().blockNumber()
         cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.setBlockFormat(gap_format())
         self._is_free = True
         return first
-
-
-def _write_cell(cursor: QTextCursor, spans: tuple[Span, ...], align: str, colors: Theme) -> None:
-    style = cursor.blockFormat()
-    style.setAlignment(_ALIGNMENT.get(align, Qt.AlignmentFlag.AlignLeft))
-    cursor.setBlockFormat(style)
-    for text, run in line_formats(Line("text", spans), colors):
-        cursor.insertText(text, run)
 
 
 def groups_of(items: Sequence[Item], before: Sequence[Group], num_same: int) -> list[Group]:

@@ -31,7 +31,6 @@ _CODE_LINE_HEIGHT = 112
 
 
 def block_format(line: Line, before: Item | None) -> QTextBlockFormat:
-    """The paragraph format of `line` after the item `before`."""
     made = QTextBlockFormat()
     left = left_margin(line)
     made.setTopMargin(_space_above(line, before))

@@ -80,7 +80,6 @@ _URL = re.compile(r"https?://[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}]")
 
 
 def parse(source: str) -> list[Item]:
-    """All of `source`."""
     return [item for block in _blocks(source) for item in block.items]
 
 
@@ -350,5 +349,4 @@ class StreamingMarkdown:
 
 
 def _offset(source: str, line: int) -> int:
-    """Where a line begins."""
     return sum(len(before) + 1 for before in source.split("\n", line)[:line])

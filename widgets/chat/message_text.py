@@ -72,7 +72,6 @@ class MessageText(QTextBrowser):
     # Content ---------------------------------------------------------------------------------
 
     def set_markdown(self, source: str) -> None:
-        """Replace everything."""
         self._stream, self._pending = StreamingMarkdown(), ""
         self._later.stop()
         self._stream.append(source)
@@ -86,7 +85,6 @@ class MessageText(QTextBrowser):
         self._arrange()
 
     def append(self, text: str) -> None:
-        """Append a piece of markdown."""
         self._pending += text
         wait = self._rendered_at + _COST_SHARE * self._cost - time.perf_counter()
         if wait <= 0:
@@ -95,7 +93,6 @@ class MessageText(QTextBrowser):
             self._later.start(max(1, int(wait * 1000)))
 
     def render_now(self) -> None:
-        """Render appended text now."""
         if not self._pending:
             return
         started = time.perf_counter()

@@ -308,7 +308,6 @@ class Transcript(QScrollArea):
         self.is_moving = False
 
     def _insert(self, place: int) -> None:
-        """Make the view of the record at `place`."""
         record = self._record(place)
         kind = UserMessageView if record.is_user else AssistantMessageView
         view = kind(record, self.requests)

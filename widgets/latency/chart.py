@@ -181,7 +181,6 @@ class LatencyChart(PaintedPlot):
         return ui_font("small")
 
     def values_table(self) -> ValuesTable:
-        """The stretches to the first token and every gap."""
         return latency_table(self._latency)
 
     def show_latency(self, latency: ReplyLatency) -> None:

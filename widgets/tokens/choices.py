@@ -53,7 +53,6 @@ class TokenChoices(QWidget):
 
     @property
     def choice(self) -> Alternative | None:
-        """The selected one."""
         return self._choices[self.row] if self.row != NONE else None
 
     def select(self, row: int) -> None:

@@ -87,7 +87,6 @@ class TokensPopover(Popover):
         self.legend.set_swatches(paint.legend)
 
     def _follow(self, area: QRect) -> None:
-        """Scroll to a token."""
         centre = area.center()
         self._area.ensureVisible(centre.x(), centre.y(), 0, area.height() + SPACE_2)
 

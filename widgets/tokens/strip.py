@@ -116,19 +116,16 @@ class TokenStrip(QWidget):
     # Geometry ----------------------------------------------------------------------------------
 
     def rect_of(self, index: int) -> QRectF:
-        """Where a token is."""
         place = self._places[index]
         top = _PAD + place.row * self._row_height
         return QRectF(_PAD + place.left, top, place.width, self._row_height)
 
     def token_at(self, point: QPointF) -> int:
-        """The token at `point`, or NONE."""
         row = int((point.y() - _PAD) // self._row_height)
         hits = (i for i in self._in_rows(row, row) if self.rect_of(i).contains(point))
         return next(hits, NONE)
 
     def _in_rows(self, first: int, last: int) -> range:
-        """The tokens in these rows."""
         row_of = lambda place: place.row
         start = bisect_left(self._places, first, key=row_of)
         return range(start, bisect_right(self._places, last, key=row_of))

@@ -83,7 +83,6 @@ def message_content(text: str, attachments: tuple[Mapping[str, str], ...]) -> st
 
 @lru_cache(maxsize=64)
 def file_content(name: str, text: str) -> str:
-    """A fenced file."""
     fence = fence_for(text)
     body = text.rstrip("\n")
     return f"{name}:\n{fence}\n{body}\n{fence}"
@@ -130,7 +129,6 @@ class ContextUse(NamedTuple):
 
     @property
     def room(self) -> int | None:
-        """Tokens left for the reply."""
         return None if self.limit is None else self.limit - self.total
 
     @property
@@ -139,7 +137,6 @@ class ContextUse(NamedTuple):
 
 
 def context_text(use: ContextUse) -> str:
-    """Label of the context meter."""
     draft = f" + about {use.estimated:,}" if use.estimated else ""
     if use.limit is None:
         return "" if use.used is None else f"context {use.used:,}{draft} tokens"

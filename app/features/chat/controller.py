@@ -42,7 +42,6 @@ class ChatController(ChatLibrary):
     # What there is ---------------------------------------------------------------------------
 
     def title_of(self, reply_id: str) -> str:
-        """The title of the conversation that a request's reply belongs to."""
         conversation = self.generation.conversation_of(reply_id)
         return conversation.title if conversation is not None else reply_id[:8]
 
@@ -153,7 +152,6 @@ class ChatController(ChatLibrary):
         self._store_and_start(self.current, "", reply)
 
     def stop(self) -> None:
-        """Stop the open replies of the current conversation."""
         self._stop(self.current)
 
     def _stop(self, conversation: Conversation) -> None:
@@ -214,7 +212,8 @@ class ChatController(ChatLibrary):
             if reply.state is State.WAITING:  # not stopped meanwhile
                 self.generation.start(conversation, reply)
             return
-        conversation.remove(*messages)
+        for message in messages:
+            conversation.messages.pop(message.id, None)
         if not conversation.is_stored:
             self._conversations.pop(conversation.id, None)
             conversation.title = Conversation().title
@@ -232,7 +231,6 @@ class ChatController(ChatLibrary):
             self._settings_changed()
 
     def set_sampling(self, name: str, value: Any) -> None:
-        """Change one sampling setting of the current conversation."""
         self.current.sampling = with_field(self.current.sampling, name, value)
         same = [p.name for p in self.presets if p.params == self.current.sampling]
         self.current.preset = same[0] if same else ""

@@ -165,8 +165,7 @@ class Conversation:
 
     def version_of(self, message: Message) -> tuple[int, int]:
         """(its number from 1, how many versions there are)."""
-        versions = self.versions(message.parent_id)
-        return versions.index(message) + 1, len(versions)
+        return self.numbering()[message.id]
 
     def numbering(self) -> dict[str, tuple[int, int]]:
         """`version_of` for all messages together."""
@@ -195,10 +194,6 @@ class Conversation:
         message = Message(self.id, parent_id, role, text, state, shown, attachments=attachments)
         self.messages[message.id] = message
         return message
-
-    def remove(self, *messages: Message) -> None:
-        for message in messages:
-            self.messages.pop(message.id, None)
 
     def show(self, message: Message) -> dict[str, int]:
         """Bring `message` and all that leads to it to the screen; the `shown` that changed."""

@@ -81,7 +81,6 @@ class Draft(QObject):
         self._changed()
 
     def keep(self) -> None:
-        """Save the draft."""
         self._pause.stop()
         self._controller.saver.save_draft(self._shown, self._composer.text)
 
@@ -165,7 +164,6 @@ class Draft(QObject):
 
     @property
     def num_tokens(self) -> int:
-        """Estimated tokens of the draft."""
         return sum(map(self._estimate, self._texts()))
 
     def _estimate(self, text: str) -> int:
@@ -210,7 +208,6 @@ class Draft(QObject):
         self.count()
 
     def show_context(self) -> None:
-        """Show the meter and the warning."""
         used, limit = self._controller.context
         most = self._controller.current.sampling.max_tokens
         unanswered = sum(map(self._estimate, self._unanswered()))

@@ -111,7 +111,6 @@ class ChatTransfer(QObject):
         run_task(self, lambda: _write(store, records, newer, file), end, self.failed.emit)
 
     def read(self, path: str) -> None:
-        """Add the chats of a file."""
         store, file = self._controller.saved_store(), Path(path)
 
         def end(bundles: list[Bundle]) -> None:

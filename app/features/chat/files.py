@@ -107,7 +107,6 @@ class ChatFileError(InferdeckError):
 
 
 def dump(bundles: Sequence[Bundle]) -> str:
-    """The text of a file with these chats."""
     chats = [
         {
             **_fields(bundle.conversation),

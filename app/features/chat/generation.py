@@ -69,7 +69,6 @@ class Generation(QObject):
 
     @property
     def num_sent(self) -> int:
-        """Requests in the engine."""
         return sum(entry.is_sent for entry in self._open.values())
 
     def progress(self, reply_id: str) -> Progress | None:

@@ -103,7 +103,6 @@ class ChatLibrary(QObject):
 
     @property
     def has_any(self) -> bool:
-        """Whether there is a conversation, archived or not."""
         return bool(self._conversations)
 
     def conversation(self, conversation_id: str) -> Conversation | None:
@@ -165,7 +164,6 @@ class ChatLibrary(QObject):
             self.list_changed.emit()
 
     def set_pinned(self, conversation_id: str, is_pinned: bool) -> None:
-        """Pin a conversation on top of the list, or unpin it."""
         conversation = self._conversations.get(conversation_id)
         if conversation is not None and conversation.is_pinned != is_pinned:
             conversation.is_pinned = is_pinned
@@ -215,7 +213,6 @@ class ChatLibrary(QObject):
             self.list_changed.emit()
 
     def restore(self, conversation_id: str) -> None:
-        """Undo `delete`."""
         conversation = self._deleted.pop(conversation_id, None)
         if conversation is not None:
             self._conversations[conversation_id] = conversation
@@ -224,7 +221,6 @@ class ChatLibrary(QObject):
             self.open(conversation_id)
 
     def purge(self, conversation_id: str) -> None:
-        """Remove a deleted conversation for good."""
         if self._deleted.pop(conversation_id, None) is not None:
             self._loaded.discard(conversation_id)
             self.saver.watch(self._store.purge_deleted(conversation_id), self.saver.report)

@@ -120,7 +120,6 @@ def _with(message: StoredMessage, kind: str, body: str) -> StoredMessage:
 
 
 def _below(body: str) -> str:
-    """The text below a heading."""
     return body.partition("\n\n")[2]
 
 

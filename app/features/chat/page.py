@@ -81,7 +81,6 @@ class ChatPage(QWidget):
         self._presenter = Presenter(self)
 
     def actions(self) -> list[Command]:  # type: ignore[override]
-        """Commands for the menus and shortcuts of the window."""
         return chat_commands(self)
 
     # Actions ---------------------------------------------------------------------------------

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.snapshot import RequestTimes, TokenEvent
 from widgets.tokens.record import Alternative, Origin, TokenRecord
 
 VERSION = 1
+Data = TypeVar("Data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,7 @@ class ReplyTokens:
     @classmethod
     def unpack(cls, packed: bytes) -> ReplyTokens:
         """Raises ValueError for bytes that `pack` did not make."""
-        try:
-            return cls.from_columns(json.loads(zlib.decompress(packed)))
-        except (zlib.error, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not the tokens of a reply: {error!r}") from error
+        return _unpacked(packed, "tokens", cls.from_columns)
 
 
 def _records(
@@ -122,6 +120,13 @@ def _packed(columns: Mapping[str, Any]) -> bytes:
     return zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
 
 
+def _unpacked(packed: bytes, name: str, read: Callable[[Any], Data]) -> Data:
+    try:
+        return read(json.loads(zlib.decompress(packed)))
+    except (zlib.error, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not the {name} of a reply: {error!r}") from error
+
+
 def pack_times(times: RequestTimes) -> bytes:
     return _packed(as_columns(times))
 
@@ -144,27 +149,19 @@ def as_columns(times: RequestTimes) -> dict[str, Any]:
 
 def unpack_times(packed: bytes) -> RequestTimes:
     """The arrival is at 0. Raises ValueError for bytes that `pack_times` did not make."""
-    try:
-        columns = json.loads(zlib.decompress(packed))
-    except zlib.error as error:
-        raise ValueError(f"not the times of a reply: {error!r}") from error
-    return from_columns(columns)
+    return _unpacked(packed, "times", from_columns)
 
 
 def from_columns(columns: Any) -> RequestTimes:
-    """The arrival is at 0. Raises ValueError for what `as_columns` did not make."""
-    try:
-        if columns["version"] != VERSION:
-            raise ValueError(f"times of version {columns['version']}")
-        whole = [*columns["gaps"], *columns["counts"]]
-        whole += [us for us in (columns["scheduled"], columns["finished"]) if us is not None]
-        if not all(type(number) is int and number >= 0 for number in whole):
-            raise ValueError("not the times of a reply: they are whole numbers")
-        moments = (us / 1e6 for us in accumulate(columns["gaps"]))
-        tokens = zip(moments, columns["counts"], strict=True)
-        scheduled, finished = (
-            None if us is None else us / 1e6 for us in (columns["scheduled"], columns["finished"])
-        )
-        return RequestTimes(0.0, scheduled, tuple(TokenEvent(*t) for t in tokens), finished)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not the times of a reply: {error!r}") from error
+    """The arrival is at 0. Raises KeyError, TypeError or ValueError where it is not what
+    `as_columns` gives."""
+    if columns["version"] != VERSION:
+        raise ValueError(f"times of version {columns['version']}")
+    marks = columns["scheduled"], columns["finished"]
+    whole = [*columns["gaps"], *columns["counts"], *(us for us in marks if us is not None)]
+    if not all(type(number) is int and number >= 0 for number in whole):
+        raise ValueError("not the times of a reply: they are whole numbers")
+    moments = (us / 1e6 for us in accumulate(columns["gaps"]))
+    tokens = zip(moments, columns["counts"], strict=True)
+    scheduled, finished = (None if us is None else us / 1e6 for us in marks)
+    return RequestTimes(0.0, scheduled, tuple(TokenEvent(*t) for t in tokens), finished)

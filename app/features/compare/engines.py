@@ -24,7 +24,8 @@ class SecondEngine(QObject):
     def __init__(self, bridge: EngineBridge, parent: QObject) -> None:
         super().__init__(parent)
         self.bridge = bridge
-        bridge.unloaded.connect(self._end_soon)
+        # not within a signal of what it ends
+        bridge.unloaded.connect(lambda: QTimer.singleShot(0, self, self.end))
 
     def let_go(self) -> None:
         """Free its memory, then end. `end` is for a program that ends first."""
@@ -36,9 +37,6 @@ class SecondEngine(QObject):
         self.bridge.shutdown(_END_S)
         self.bridge.deleteLater()
         self.deleteLater()
-
-    def _end_soon(self) -> None:
-        QTimer.singleShot(0, self, self.end)  # not within a signal of what it ends
 
 
 class Switcher(QObject):

@@ -57,7 +57,10 @@ class Setup:
 
     def config(self, loaded: EngineConfig) -> EngineConfig:
         """What an engine of this side runs with. Raises ConfigError."""
-        return self.base(loaded).replace(**without_auto(self.settings))
+        set_here = dict(self.settings)
+        if set_here.get("dtype") == "auto":  # the engine resolves it
+            del set_here["dtype"]
+        return self.base(loaded).replace(**set_here)
 
     def is_loaded(self, loaded: EngineConfig) -> bool:
         """Whether the engine of the window is this side as it is."""
@@ -103,7 +106,7 @@ def decide(
     It needs its weights, its activations and a cache for one request of its context. Layers
     offloaded to the CPU only because the GPU is full do not count as fitting.
     """
-    need, other = found.need, other_side(side)
+    need, other = found.need, "right" if side == "left" else "left"
     if need is None:
         return in_turn(f"no memory estimate for the {side} side. {found.problem}", config, taken)
     planned, room = plan.predicted, min(plan.limit - plan.predicted, need.limit)
@@ -120,15 +123,6 @@ def decide(
 
 def is_same_model(first: EngineConfig, second: EngineConfig) -> bool:
     return (first.model, first.load_format) == (second.model, second.load_format)
-
-
-def other_side(side: str) -> str:
-    return "right" if side == "left" else "left"
-
-
-def without_auto(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Without values that the engine resolves."""
-    return {n: v for n, v in settings.items() if not (n == "dtype" and v == "auto")}
 
 
 def agrees(config: EngineConfig, settings: Mapping[str, Any]) -> bool:

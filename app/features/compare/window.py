@@ -128,7 +128,6 @@ class CompareWindow(PromptWindow):
     # What the user does ------------------------------------------------------------------------
 
     def add_prompt(self) -> None:
-        """Add the text as a prompt."""
         text = self.prompt.toPlainText().strip()
         if text:
             self.prompt.clear()
@@ -179,7 +178,6 @@ class CompareWindow(PromptWindow):
         ask_for_file(self, "Prompts", PROMPTS, read, folder=str(Path.home()))
 
     def read(self, path: Path) -> None:
-        """Add the prompts of a JSONL file."""
         run_task(self, lambda: read_prompts(path), self.add_prompts, self._on_error)
 
     def _ask_for_export(self) -> None:
@@ -202,7 +200,6 @@ class CompareWindow(PromptWindow):
 
     @property
     def setups(self) -> tuple[Setup, Setup]:
-        """What is chosen for both sides."""
         left, right = (side.setup(self.seed.value()) for side in self.sides)
         return left, right
 
@@ -214,7 +211,6 @@ class CompareWindow(PromptWindow):
         return comparison.pairs if comparison is not None else self._waiting
 
     def refresh(self, *_: object) -> None:
-        """Show everything again."""
         runner, bridge = self._runner, self._bridge
         comparison = runner.comparison
         if not runner.is_running:
