@@ -7,7 +7,7 @@ Each setting is declared once: name, default, range, label, help, and what a cha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -331,10 +331,6 @@ class EngineConfig:
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> EngineConfig:
-        return cls().replace(**values)
 
 
 SETTINGS: dict[str, Setting] = {

@@ -60,8 +60,12 @@ def run(args: argparse.Namespace) -> int:
     params = sampling_params(args)
     config = engine_config(args)
     prompt = _prompt(args)
+
+    def write(event: OutputEvent) -> None:
+        if not args.json:
+            print(event.text, end="", flush=True)
+
     with open_engine(config) as engine:
-        write = (lambda event: None) if args.json else _write
         (output,) = engine.generate([prompt], params, on_event=write)
     if output.error is not None or output.finish_reason == "error":
         cause, remedy = (output.error or UNEXPLAINED)[:2]
@@ -119,21 +123,14 @@ def _prompt(args: argparse.Namespace) -> Prompt:
         raise InvalidRequestError("--system needs --chat.", "Give the message with --chat.")
     if args.prompt_token_ids is not None:
         return tuple(args.prompt_token_ids)
-    if args.prompt is not None:
-        return _text(args.prompt)
-    messages = [{"role": "user", "content": _text(args.chat)}]
+    given = args.prompt if args.chat is None else args.chat
+    text = sys.stdin.read() if given == "-" else given
+    if args.chat is None:
+        return str(text)
+    messages = [{"role": "user", "content": text}]
     if args.system is not None:
         messages.insert(0, {"role": "system", "content": args.system})
     return tuple(messages)
-
-
-def _text(given: str) -> str:
-    return sys.stdin.read() if given == "-" else given
-
-
-def _write(event: OutputEvent) -> None:
-    sys.stdout.write(event.text)
-    sys.stdout.flush()
 
 
 def _summary(output: RequestOutput) -> str:

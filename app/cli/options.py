@@ -29,9 +29,19 @@ def add_engine_options(
     in `shown`."""
     group = parser.add_argument_group("engine options")
     for setting in SETTINGS.values():
-        if setting.name not in exclude:
-            help_text = _help(setting) if setting.name in shown else argparse.SUPPRESS
-            _add_setting(group, setting, help_text)
+        if setting.name in exclude:
+            continue
+        group.add_argument(
+            setting.flag,
+            dest=setting.name,
+            default=argparse.SUPPRESS,
+            help=_help(setting) if setting.name in shown else argparse.SUPPRESS,
+            **(
+                {"action": argparse.BooleanOptionalAction}
+                if setting.type is bool
+                else {"type": _reader(setting), "metavar": _metavar(setting)}
+            ),
+        )
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
@@ -46,26 +56,6 @@ def setting_value(setting: Setting, text: str) -> Any:
     value = _parse(setting, text)
     setting.check(value)
     return value
-
-
-def _add_setting(group: argparse._ArgumentGroup, setting: Setting, help_text: str) -> None:
-    if setting.type is bool:
-        group.add_argument(
-            setting.flag,
-            dest=setting.name,
-            action=argparse.BooleanOptionalAction,
-            default=argparse.SUPPRESS,
-            help=help_text,
-        )
-        return
-    group.add_argument(
-        setting.flag,
-        dest=setting.name,
-        type=_reader(setting),
-        default=argparse.SUPPRESS,
-        metavar=_metavar(setting),
-        help=help_text,
-    )
 
 
 def _reader(setting: Setting) -> Callable[[str], Any]:
@@ -85,21 +75,19 @@ def _parse(setting: Setting, text: str) -> Any:
         if text.lower() not in ("true", "false", "on", "off", "1", "0"):
             raise ConfigError(f"{setting.name} is {text!r}.", "Give true or false.")
         return text.lower() in ("true", "on", "1")
+    read: Callable[[str], Any] = setting.type
+    wanted = TYPE_NAMES[setting.type]
+    if setting.unit == "bytes":
+        read, wanted = parse_bytes, "a size such as 2GiB, 512MiB or 4096"
     try:
-        if setting.unit == "bytes":
-            return parse_bytes(text)
-        return setting.type(text)
+        return read(text)
     except ValueError:
-        wanted = TYPE_NAMES[setting.type]
-        if setting.unit == "bytes":
-            wanted = "a size such as 2GiB, 512MiB or 4096"
         raise ConfigError(f"{setting.name} is {text!r}.", f"Give {wanted}.") from None
 
 
 def _metavar(setting: Setting) -> str:
     if setting.choices:
-        others = (setting.other,) if setting.other else ()
-        return "{" + ",".join((*setting.choices, *others)) + "}"
+        return "{" + ",".join(filter(None, (*setting.choices, setting.other))) + "}"
     if setting.name in ("model", "speculative_model"):
         return "DIR"
     if setting.unit == "bytes":

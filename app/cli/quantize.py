@@ -16,7 +16,7 @@ from engine.quantize.recipe import GROUP_SIZES, METHODS, Recipe
 
 # What follows needs torch, which `--help` need not wait for.
 if TYPE_CHECKING:
-    from engine.quantize.recipe import LayerResult, QuantizeResult
+    from engine.quantize.recipe import QuantizeResult
 
 NAME = "quantize"
 HELP = "Make a 4-bit or 8-bit checkpoint."
@@ -92,10 +92,7 @@ def run(args: argparse.Namespace) -> int:
         )
     finally:
         status.clear()
-    if args.json:
-        print(json.dumps(result.as_json()))
-        return 0
-    print(summary(result))
+    print(json.dumps(result.as_json()) if args.json else summary(result))
     return 0
 
 
@@ -148,22 +145,17 @@ def summary(result: QuantizeResult) -> str:
     if result.num_tokens:
         read = f"{result.num_tokens:,} tokens in {result.num_sequences} sequences"
         lines.append(f"calibrated on {read}")
-    lines += _errors(result.layers)
+    known = [layer for layer in result.layers if layer.output_error is not None]
+    lines += [
+        f"layer {layer.index}: output error {layer.output_error:.2%} "
+        f"(rounding alone {layer.rounding_error:.2%})"
+        for layer in sorted(known, key=lambda layer: -(layer.output_error or 0.0))[:_WORST]
+    ]
     kept = list(result.kept.items())
     lines += [f"unquantized: {name} ({reason})" for name, reason in kept[:_WORST]]
     if len(kept) > _WORST:
         lines.append(f"unquantized: {len(kept) - _WORST} more")
     return "\n".join([*lines, *result.notes])
-
-
-def _errors(layers: tuple[LayerResult, ...]) -> list[str]:
-    known = [layer for layer in layers if layer.output_error is not None]
-    worst = sorted(known, key=lambda layer: -(layer.output_error or 0.0))[:_WORST]
-    return [
-        f"layer {layer.index}: output error {layer.output_error:.2%} "
-        f"(rounding alone {layer.rounding_error:.2%})"
-        for layer in worst
-    ]
 
 
 def _duration(seconds: float) -> str:

@@ -205,7 +205,7 @@ def make_proposer(config: EngineConfig, draft: Draft | None, num_blocks: int) ->
     """The proposer of `config.speculative_method`; a draft model's with a cache of its own over as
     many blocks as the model's. Raises MemoryError or RuntimeError where it cannot be allocated."""
     if config.speculative_method == "ngram":
-        return NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max)
+        return NgramProposer(config)
     if config.speculative_method == "off" or draft is None:
         return None
     # what is planned for it: see memory.held_beside_steps

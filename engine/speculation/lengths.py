@@ -110,15 +110,11 @@ class CostModel:
         return StepCost(*of_launched, per_pass, of_replayed)
 
 
-def _launches(num_tokens: int, extra: int) -> bool:
-    return False
-
-
 def choose_lengths(
     worth: Sequence[Sequence[float]],
     cost: StepCost,
     contexts: Sequence[int] = (),
-    replays: Replays = _launches,
+    replays: Replays = lambda num_tokens, extra: False,
 ) -> list[int]:
     """Drafts for each request that give the most tokens per second together.
 

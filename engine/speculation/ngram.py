@@ -19,15 +19,13 @@ class NgramProposer(Proposer):
     its most recent occurrence. Needs no model and no memory to speak of.
     """
 
-    def __init__(self, shortest: int, longest: int) -> None:
-        self._set_lengths(shortest, longest)
+    def __init__(self, config: EngineConfig) -> None:
         self._texts: dict[str, _Text] = {}
+        self.update(config)
 
     def update(self, config: EngineConfig) -> None:
-        self._set_lengths(config.prompt_lookup_min, config.prompt_lookup_max)
-
-    def _set_lengths(self, shortest: int, longest: int) -> None:
-        self._shortest, self._longest = min(shortest, longest), longest
+        self._longest = config.prompt_lookup_max
+        self._shortest = min(config.prompt_lookup_min, self._longest)
 
     def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
         return [self._propose(grant) for grant in grants]

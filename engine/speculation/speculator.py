@@ -2,7 +2,7 @@
 
     set_limits(requests)   before the plan: how many drafts each request may have
     propose(plan)          after it: the plan with drafts in its places
-    taps                   in the model's pass
+    drafting.taps          in the model's pass
     follow(plan, outcomes) after it: what came out, to a proposer that reads hidden states
     observe(...)           after the commit: what stood, and what it cost
 
@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from engine.config import EngineConfig
-from engine.runner.cuda_graphs import DecodeGraphs, Taps
+from engine.runner.cuda_graphs import DecodeGraphs
 from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.snapshot import SpeculationSnapshot
 from engine.speculation.lengths import CostModel, choose_lengths
-from engine.speculation.proposer import NOTHING, Proposal, Proposer
+from engine.speculation.proposer import Proposal, Proposer
 from engine.speculation.statistics import Acceptance, PositionAcceptance, SpeedMeter, num_accepted
 
 PROBE_ROUNDS = 16
@@ -30,7 +30,7 @@ class Speculator:
 
     def __init__(self, config: EngineConfig, proposer: Proposer | None, name: str = "") -> None:
         self._config = config
-        self._proposer = proposer
+        self.proposer = proposer
         self._name = name
         self._usual = Acceptance()
         self._places = PositionAcceptance()
@@ -43,25 +43,21 @@ class Speculator:
         self._rounds = self._steps = self._rest_steps = 0
         self._draft_s = self._verify_s = 0.0
 
-    @property
-    def proposer(self) -> Proposer | None:
-        return self._proposer
-
     def update(self, config: EngineConfig) -> None:
         """Live settings hold from the next step on."""
         self._config = config
-        if self._proposer is not None:
-            self._proposer.update(config)
+        if self.proposer is not None:
+            self.proposer.update(config)
 
     def close(self) -> None:
         """Let go of the draft model and its cache; nothing is drafted any more."""
-        self._proposer = None
+        self.proposer = None
 
     def forget(self, request_id: str) -> None:
         self._acceptance.pop(request_id, None)
         self._idle.pop(request_id, None)
-        if self._proposer is not None:
-            self._proposer.forget(request_id)
+        if self.proposer is not None:
+            self.proposer.forget(request_id)
 
     # -- before the step --------------------------------------------------------------------
 
@@ -73,7 +69,7 @@ class Speculator:
     ) -> None:
         """Set the draft_limit of every running request for the next plan. graphs: the steps that
         are captured, if any are."""
-        if self._proposer is None:
+        if self.proposer is None:
             return
         for request in running:
             request.draft_limit = 0
@@ -117,38 +113,33 @@ class Speculator:
     def propose(self, plan: StepPlan) -> tuple[StepPlan, dict[str, Proposal]]:
         """The plan with drafts where it has places for them, and the proposals by request."""
         places = [grant for grant in plan.grants if grant.num_draft_places]
-        if self._proposer is None or not places:
+        if self.proposer is None or not places:
             return plan, {}
         budget = max(0, self._config.step_token_limit - plan.num_tokens)
-        found = self._proposer.propose(places, budget)
+        found = self.proposer.propose(places, budget)
         proposals = {
             grant.request.request_id: proposal
             for grant, proposal in zip(places, found, strict=True)
         }
-        grants = tuple(_with_drafts(grant, proposals) for grant in plan.grants)
-        return plan._replace(grants=grants), proposals
+        grants = list(plan.grants)
+        for place, grant in enumerate(grants):
+            if grant.num_draft_places:
+                drafts = proposals[grant.request.request_id].token_ids
+                grants[place] = grant._replace(draft_token_ids=drafts)
+        return plan._replace(grants=tuple(grants)), proposals
 
     @property
-    def may_draft(self) -> bool:
-        """Whether the next step may verify drafts, which follow from the tokens of the last."""
-        return self._drafting is not None
-
-    @property
-    def taps(self) -> Taps | None:
-        """What listens to the model's pass."""
-        return None if self._drafting is None else self._drafting.taps
-
-    @property
-    def _drafting(self) -> Proposer | None:
-        """The proposer, where anything may be drafted."""
-        return self._proposer if self._config.num_speculative_tokens else None
+    def drafting(self) -> Proposer | None:
+        """The proposer, where the next step may verify drafts, which follow from the last one's
+        tokens."""
+        return self.proposer if self._config.num_speculative_tokens else None
 
     # -- after it ---------------------------------------------------------------------------
 
     def follow(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> None:
         """What came of a step, before it is committed."""
-        if self._drafting is not None:
-            self._drafting.follow(plan, outcomes)
+        if self.drafting is not None:
+            self.drafting.follow(plan, outcomes)
 
     def observe(
         self,
@@ -163,7 +154,7 @@ class Speculator:
         """A committed step: seconds of drafting, of the model's pass, of the whole step, and of
         `follow` in it, which a step without drafts has only because others have some; whether it
         was replayed from a graph."""
-        if self._proposer is None or self._config.num_speculative_tokens == 0:
+        if self.drafting is None:
             return
         rounds = [grant for grant in plan.grants if grant.draft_token_ids]
         for grant in rounds:
@@ -196,7 +187,7 @@ class Speculator:
                 by_position[position] += 1
 
     def snapshot(self) -> SpeculationSnapshot | None:
-        if self._proposer is None:
+        if self.proposer is None:
             return None
         missing = len(self._drafted) - len(self._accepted)
         return SpeculationSnapshot(
@@ -208,15 +199,8 @@ class Speculator:
             draft_steps=self._steps,
             draft_s=self._draft_s,
             verify_s=self._verify_s,
-            weights=self._proposer.weights_bytes,
-            kv_cache=self._proposer.cache_bytes,
+            weights=self.proposer.weights_bytes,
+            kv_cache=self.proposer.cache_bytes,
             speed_up=self._meter.speed_up,
             rest_steps=self._rest_steps,
         )
-
-
-def _with_drafts(grant: Grant, proposals: Mapping[str, Proposal]) -> Grant:
-    if not grant.num_draft_places:
-        return grant
-    proposal = proposals.get(grant.request.request_id, NOTHING)
-    return grant._replace(draft_token_ids=proposal.token_ids)

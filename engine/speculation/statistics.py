@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.snapshot import SpeedUp
 
@@ -108,17 +109,12 @@ class _Steps:
         self.seconds = self.seconds * memory + seconds
 
 
-@dataclass(slots=True)
-class _AtBatchSize:
-    drafted: _Steps = field(default_factory=_Steps)
-    plain: _Steps = field(default_factory=_Steps)
-
-
 class SpeedMeter:
     """Keeps steps with and without drafts apart, by the number of requests that decode."""
 
     def __init__(self) -> None:
-        self._by_size: dict[int, _AtBatchSize] = {}
+        self._drafted: defaultdict[int, _Steps] = defaultdict(_Steps)
+        self._plain: defaultdict[int, _Steps] = defaultdict(_Steps)
         self._since_probe = 0
         self._interval = _FIRST_PROBES
 
@@ -128,28 +124,25 @@ class SpeedMeter:
 
     def observe(self, num_requests: int, num_tokens: int, seconds: float, drafted: bool) -> None:
         """A step in which `num_requests` requests decoded and nothing else gave `num_tokens`."""
-        at = self._by_size.setdefault(num_requests, _AtBatchSize())
         if drafted:
             self._since_probe += 1
-            at.drafted.add(num_tokens, seconds, _MEMORY)
-        else:
-            # a plain step in sixty-four has to be remembered as long as those between them
-            at.plain.add(num_tokens, seconds, _MEMORY**8)
-            if self._since_probe:
-                self._interval = min(self._interval * 2, PROBE_INTERVAL)
-            self._since_probe = 0
+            self._drafted[num_requests].add(num_tokens, seconds, _MEMORY)
+            return
+        # a plain step in sixty-four has to be remembered as long as those between them
+        self._plain[num_requests].add(num_tokens, seconds, _MEMORY**8)
+        if self._since_probe:
+            self._interval = min(self._interval * 2, PROBE_INTERVAL)
+        self._since_probe = 0
 
     @property
     def speed_up(self) -> SpeedUp | None:
         """None until there are steps of both kinds at one number of requests."""
-        with_drafts = without = 0.0
-        num_drafted = num_plain = 0
-        for at in self._by_size.values():
-            if at.plain.count < _FEWEST_PLAIN or not at.drafted.count:
-                continue
-            num_drafted, num_plain = num_drafted + at.drafted.count, num_plain + at.plain.count
-            with_drafts += at.drafted.seconds
-            without += at.drafted.tokens * at.plain.seconds / at.plain.tokens
-        if with_drafts <= 0.0:
-            return None
-        return SpeedUp(without / with_drafts, num_drafted, num_plain)
+        pairs = [
+            (drafted, self._plain[size])
+            for size, drafted in self._drafted.items()
+            if self._plain[size].count >= _FEWEST_PLAIN
+        ]
+        with_drafts = sum(drafted.seconds for drafted, _ in pairs)
+        without = sum(drafted.tokens * plain.seconds / plain.tokens for drafted, plain in pairs)
+        counts = (sum(one.count for one in kind) for kind in zip(*pairs, strict=True))
+        return SpeedUp(without / with_drafts, *counts) if with_drafts > 0.0 else None

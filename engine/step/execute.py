@@ -95,7 +95,8 @@ def launch(
     batch = pack(spans_of(plan), scheduler.pool.block_size)
     sampling = [grant for grant in plan.grants if grant.samples]  # as the rows of logits
     packed = clock()
-    logits = host.runner.execute(batch, taps=speculator.taps)
+    drafting = speculator.drafting
+    logits = host.runner.execute(batch, taps=None if drafting is None else drafting.taps)
     computed = clock()
     drafts = [proposals.get(grant.request.request_id, NOTHING) for grant in sampling]
     rows = [_rows(grant) for grant in sampling]

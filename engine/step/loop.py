@@ -65,7 +65,8 @@ class StepLoop:
 
     def _close(self, request: Request, reason: FinishReason, now: float) -> None:
         stream = self.streams[request.request_id]
-        self.pending.append(stream.closing_event(reason, now, self.recorder.num_steps))
+        stream.close()
+        self.pending.append(stream.event(Outcome((), reason), now, self.recorder.num_steps))
         self._forget(request)
 
     def _forget(self, request: Request) -> None:
@@ -114,7 +115,7 @@ class StepLoop:
 
     @property
     def _may_launch_next(self) -> bool:
-        return self.async_scheduling and not self.speculator.may_draft
+        return self.async_scheduling and self.speculator.drafting is None
 
     def _take_next(self) -> InFlightStep | None:
         """The step in flight, if one of its requests still runs."""

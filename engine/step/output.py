@@ -111,17 +111,12 @@ class OutputStream:
             return text, FinishReason.STOP
         return (text, None) if reason is None else (text + self._detokenizer.flush(), reason)
 
-    def fail(self, error: ErrorInfo) -> None:
-        """The request ends with `error` in this step; its held-back text goes out with it."""
+    def close(self, error: ErrorInfo | None = None) -> None:
+        """The request ends for another reason than its tokens, with `error` if it failed; its
+        held-back text goes out with the last event."""
         self.error = error
         self._text = self._detokenizer.flush()
         self._logprobs, self._drafts = (), None
-
-    def closing_event(self, reason: FinishReason, now: float, step_index: int) -> OutputEvent:
-        """The last event of a request that ends from outside a step."""
-        self._text = self._detokenizer.flush()
-        self._logprobs, self._drafts = (), None
-        return self.event(Outcome((), reason), now, step_index)
 
     def event(self, outcome: Outcome, now: float, step_index: int) -> OutputEvent:
         request = self.request
@@ -164,6 +159,6 @@ def accept(
         if found.token_ids:
             outcomes[request_id] = streams[request_id].accept(found, grant.draft_token_ids)
         else:
-            streams[request_id].fail(NUMERICAL_FAILURE.info())
+            streams[request_id].close(NUMERICAL_FAILURE.info())
             outcomes[request_id] = Outcome((), FinishReason.ERROR)
     return outcomes

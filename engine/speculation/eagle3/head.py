@@ -21,7 +21,7 @@ attention.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -182,19 +182,13 @@ class Taps:
 
     def __enter__(self) -> Taps:
         # in the order in which the head wants them, whatever the order of the layers
-        self._held = [_NOTHING] * len(self._layers)
+        self._held = [Tensor()] * len(self._layers)
         for place, layer in enumerate(self._layers):
-            self._hooks.append(
-                layer.register_forward_pre_hook(self._holder(place), with_kwargs=True)
-            )
+            hook = partial(self._hold, place)
+            self._hooks.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -208,15 +202,11 @@ class Taps:
         """Take these for the states of the last pass, which was replayed: no layer was called."""
         self._held = states
 
-    def _holder(self, place: int) -> Any:
-        def hold(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            states: Tensor = args[0] if args else kwargs["hidden_states"]
-            self._held[place] = states[0]
-
-        return hold
-
-
-_NOTHING = Tensor()
+    def _hold(
+        self, place: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        states: Tensor = args[0] if args else kwargs["hidden_states"]
+        self._held[place] = states[0]
 
 
 def decoder_layers(model: nn.Module) -> nn.ModuleList:

@@ -152,8 +152,9 @@ def _layer_ids(head: Checkpoint, target: Checkpoint) -> tuple[int, ...]:
         ids = (2, num_layers // 2, num_layers - 3)
     outside = [i for i in ids if not 0 <= i < num_layers]
     if outside:
+        listed = ", ".join(map(str, ids))
         raise DraftModelError(
-            f"The EAGLE-3 head {head.name} reads the inputs of layers {_listed(ids)}, and "
+            f"The EAGLE-3 head {head.name} reads the inputs of layers {listed}, and "
             f"{target.name} has the layers 0 to {num_layers - 1}.",
             _TRAINED_FOR,
         )
@@ -192,7 +193,3 @@ def _check_fit(head: str, shape: HeadShape, target: str, hidden_size: int, vocab
             f"{target} has hidden size {hidden_size:,}.",
             _TRAINED_FOR,
         )
-
-
-def _listed(ids: tuple[int, ...]) -> str:
-    return ", ".join(map(str, ids))

@@ -60,7 +60,10 @@ def load_head(
     rotary = _rotary(head, config.max_model_len or 0, dtype)
     result = Eagle3Head(shape, dtype, rotary, ACT2FN[shape.activation], lookup)
     if config.load_format == "dummy":
-        _fill(result, config.seed, dtype)
+        wanted = places(result)
+        filler = DummyFiller(config.seed, 0.02, dtype, sum(t.numel() for t in wanted.values()))
+        for name, tensor in wanted.items():
+            filler.fill(name, tensor)
     else:
         _read(head, result, progress, cancelled)
     result.to(config.device)
@@ -109,16 +112,14 @@ def places(head: Eagle3Head) -> dict[str, Tensor]:
     return found
 
 
-def _own_name(name: str) -> str:
-    """A published name in the style of `places`."""
-    return name.removeprefix("model.").replace("midlayer.", _LAYER, 1)
-
-
 def _read(
     checkpoint: Checkpoint, head: Eagle3Head, progress: Progress, cancelled: Callable[[], bool]
 ) -> None:
-    tensors = {_own_name(name): info for name, info in checkpoint.tensors.items()}
-    tensors = {name: info for name, info in tensors.items() if not _LEFT_OUT.match(name)}
+    tensors = {}
+    for published, info in checkpoint.tensors.items():
+        name = published.removeprefix("model.").replace("midlayer.", _LAYER, 1)
+        if not _LEFT_OUT.match(name):
+            tensors[name] = info
     offsets = tensors.pop("d2t", None)
     wanted = places(head)
     _check(checkpoint, tensors, wanted)
@@ -177,13 +178,6 @@ def _target_ids(
             _WRONG_FILES,
         )
     return ids
-
-
-def _fill(head: Eagle3Head, seed: int, dtype: torch.dtype) -> None:
-    wanted = places(head)
-    filler = DummyFiller(seed, 0.02, dtype, sum(t.numel() for t in wanted.values()))
-    for name, tensor in wanted.items():
-        filler.fill(name, tensor)
 
 
 def _rotary(head: Checkpoint, max_model_len: int, dtype: torch.dtype) -> nn.Module:

@@ -69,7 +69,7 @@ def test_who_is_accepted_more_drafts_more() -> None:
 
 def test_steps_in_which_drafting_gave_itself_up_are_counted() -> None:
     config = EngineConfig(speculative_method="ngram", num_speculative_tokens=4)
-    speculator = Speculator(config, NgramProposer(2, 5))
+    speculator = Speculator(config, NgramProposer(config))
     costs = speculator._costs
     costs.passes(1, 1.0)  # a draft costs as much as a hundred steps
     for tokens in (1, 2, 3, 4, 1, 2):
@@ -99,7 +99,7 @@ def test_the_graphs_of_the_engine_are_asked_what_is_replayed() -> None:
             return not extra
 
     config = EngineConfig(speculative_method="ngram", num_speculative_tokens=2)
-    speculator = Speculator(config, NgramProposer(2, 5))
+    speculator = Speculator(config, NgramProposer(config))
     speculator._costs.passes(1, 0.0)
     for _ in range(3):
         speculator._costs.step(1, 0.001, is_replayed=True)

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.config import EngineConfig
 from engine.sampling_params import SamplingParams
 from engine.scheduling.request import Grant, Request
 from engine.speculation.ngram import NgramProposer, continuation
@@ -40,7 +41,7 @@ def test_a_period_is_continued_however_short_it_is() -> None:
 
 
 def test_the_text_of_a_request_is_followed_as_it_grows() -> None:
-    proposer = NgramProposer(2, 5)
+    proposer = NgramProposer(EngineConfig())
     request = Request("a", [4, 5, 6, 4, 5], SamplingParams(), 0, 0.0, 1000)
     grant = Grant(request, 4, 1, num_draft_places=2)
     assert proposer.propose([grant], 0)[0].token_ids == (6, 4)
