@@ -204,15 +204,6 @@ class LLMEngine:
         already when this returns."""
         return self._loop.step()
 
-    @property
-    def async_scheduling(self) -> bool:
-        """Whether steps are launched before the last one is read. It never changes the tokens."""
-        return self._loop.async_scheduling
-
-    @async_scheduling.setter
-    def async_scheduling(self, value: bool) -> None:
-        self._loop.async_scheduling = value
-
     # -- settings ---------------------------------------------------------------------------
 
     def reconfigure(

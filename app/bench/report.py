@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from app.bench.load import EngineRun, Observed, Run
+from app.bench.load import EngineRun, Run
 from app.units import format_bytes
 from engine.snapshot.metrics import METRICS
 from engine.telemetry.metrics import Summary
@@ -35,6 +35,8 @@ def figures(runs: Sequence[EngineRun], facts: EngineFacts) -> dict[str, Any]:
     seen = [run.observed for run in runs]
     waste = [value for one in seen for value in one.waste]
     decode = decode_bandwidth(runs, facts)
+    steps = [step for one in seen for step in one.steps if step.num_threads]  # none on a GPU
+    thread_s = math.fsum(step.num_threads * step.duration for step in steps)
     return request_figures(runs) | {
         "peak_kv_usage": max(one.peak_kv_usage for one in seen),
         "kv_waste": {
@@ -54,7 +56,7 @@ def figures(runs: Sequence[EngineRun], facts: EngineFacts) -> dict[str, Any]:
         "acceptance_rate": ratio(
             sum(one.accepted for one in seen), sum(one.drafted for one in seen)
         ),
-        "mean_step_threads": _mean_threads(seen),
+        "mean_step_threads": ratio(thread_s, math.fsum(step.duration for step in steps)),
         "weights_bytes": facts.weights_bytes,
         "kv_cache_bytes": facts.kv_cache_bytes,
         "decode_bytes_per_s": decode,
@@ -97,15 +99,6 @@ def decode_bandwidth(runs: Sequence[EngineRun], facts: EngineFacts) -> float | N
     steps = sum(run.observed.num_decode_steps for run in runs)
     context = sum(run.observed.decode_context_tokens for run in runs)
     return (steps * facts.weights_per_step + context * facts.kv_bytes_per_token) / seconds
-
-
-def _mean_threads(seen: Iterable[Observed]) -> float | None:
-    """Threads that computed the steps, by the time that these took; None on a GPU."""
-    steps = [step for one in seen for step in one.steps if step.num_threads]
-    return ratio(
-        math.fsum(step.num_threads * step.duration for step in steps),
-        math.fsum(step.duration for step in steps),
-    )
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:

@@ -114,17 +114,9 @@ def preset(name: str) -> Workload:
             f"Unknown workload {name!r}.", f"Choose one of {', '.join(preset_names())}."
         )
     values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return Workload(
-        name=name,
-        title=values["title"],
-        description=values["description"],
-        num_requests=values["num_requests"],
-        concurrency=values["concurrency"],
-        input=Length.parse(values["input"]),
-        output=Length.parse(values["output"]),
-        max_tokens=values.get("max_tokens"),
-        variants={key: v["shared_prefix"] for key, v in values["variants"].items()},
-    )
+    values |= {key: Length.parse(values[key]) for key in ("input", "output")}
+    values["variants"] = {key: v["shared_prefix"] for key, v in values["variants"].items()}
+    return Workload(name=name, **values)
 
 
 def fixed(input_len: int, output_len: int, num_requests: int) -> Workload:

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -273,14 +273,11 @@ def _log_on_stderr() -> Iterator[None]:
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    loggers = [logging.getLogger(name) for name in ("app", "engine")]
-    for logger in loggers:
-        logger.addHandler(handler)
-    try:
+    with ExitStack() as stack:
+        for logger in map(logging.getLogger, ("app", "engine")):
+            logger.addHandler(handler)
+            stack.callback(logger.removeHandler, handler)
         yield
-    finally:
-        for logger in loggers:
-            logger.removeHandler(handler)
 
 
 @contextmanager

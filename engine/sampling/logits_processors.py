@@ -23,16 +23,6 @@ _LARGEST_BIAS = 1e30
 """Larger ones would overflow float32 when added; this much already decides or forbids."""
 
 
-def forbidden_tokens(row: SamplingRow) -> frozenset[int]:
-    """Tokens that would end the request before min_tokens: EOS and its stop tokens.
-
-    EOS too with ignore_eos, as in vLLM: a forced length should not fill with end markers.
-    """
-    if len(row.output_token_ids) >= row.params.min_tokens:
-        return frozenset()
-    return row.eos_token_ids.union(row.params.stop_token_ids)
-
-
 def has_edits(row: SamplingRow) -> bool:
     return bool(row.params.logit_bias) or len(row.output_token_ids) < row.params.min_tokens
 
@@ -52,7 +42,10 @@ def apply_edits(work: Tensor, rows: Sequence[SamplingRow], vocab_size: int) -> N
             if token_id < vocab_size:
                 biased.append(i * width + token_id)
                 bias.append(min(max(value, -_LARGEST_BIAS), _LARGEST_BIAS))
-        masked += [i * width + t for t in forbidden_tokens(row) if 0 <= t < vocab_size]
+        if len(row.output_token_ids) < row.params.min_tokens:
+            # EOS too with ignore_eos, as in vLLM: a forced length should not fill with end markers
+            ends = row.eos_token_ids.union(row.params.stop_token_ids)
+            masked += [i * width + t for t in ends if 0 <= t < vocab_size]
     flat = work.view(-1)
     if biased:
         index = upload_places(biased, work.device)
@@ -85,22 +78,18 @@ class SeenTokens:
         self._add(output_token_ids[len(self._outputs) :])
 
     @property
-    def num_ids(self) -> int:
-        return len(self._slots)
-
-    @property
     def ids(self) -> NDArray[np.int64]:
-        """The distinct tokens, [num_ids]."""
-        return self._ids[: self.num_ids]
+        """The distinct tokens, [N]."""
+        return self._ids[: len(self._slots)]
 
     @property
     def counts(self) -> NDArray[np.float32]:
-        """Occurrences in the output, [num_ids]."""
-        return self._counts[: self.num_ids]
+        """Occurrences in the output, [N]."""
+        return self._counts[: len(self._slots)]
 
     @property
     def seen(self) -> NDArray[np.bool_]:
-        """In the prompt or in the output, [num_ids]; False for tokens taken back."""
+        """In the prompt or in the output, [N]; False for tokens taken back."""
         seen = self.counts > 0
         seen[: self._num_prompt_ids] = True
         return seen

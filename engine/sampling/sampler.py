@@ -6,7 +6,7 @@ have several rows of a request at consecutive positions, each with the output to
 The order in which a row is treated (vLLM's):
 
     NaN or infinite? -> the row fails, its batch mates do not
-    logit_bias, min_tokens, penalties          engine/sampling/edits.py, penalties.py
+    logit_bias, min_tokens, penalties          engine/sampling/logits_processors.py
     temperature 0 or top_k 1: the largest logit
     temperature, min_p, top_k, top_p           engine/sampling/filters.py
     one uniform number keyed by (seed, position), inverse distribution function in float64

@@ -44,34 +44,30 @@ class _Line:
     """Linear regression of seconds by tokens, in which old steps count less and less."""
 
     def __init__(self) -> None:
-        self._n = self._x = self._xx = self._y = self._xy = 0.0
+        self.count = 0.0  # steps, old ones as far as they count
+        self._x = self._xx = self._y = self._xy = 0.0
 
     def add(self, num_tokens: int, seconds: float) -> None:
-        self._n = self._n * _DECAY + 1.0
+        self.count = self.count * _DECAY + 1.0
         self._x = self._x * _DECAY + num_tokens
         self._xx = self._xx * _DECAY + num_tokens**2
         self._y = self._y * _DECAY + seconds
         self._xy = self._xy * _DECAY + num_tokens * seconds
 
     @property
-    def count(self) -> float:
-        """Steps, old ones as far as they count."""
-        return self._n
-
-    @property
     def slope(self) -> float | None:
         """None while the steps were too much alike."""
-        if not self._n:
+        if not self.count:
             return None
-        mean_x, mean_y = self._x / self._n, self._y / self._n
-        spread = self._xx / self._n - mean_x**2
+        mean_x, mean_y = self._x / self.count, self._y / self.count
+        spread = self._xx / self.count - mean_x**2
         if spread < _LEAST_SPREAD:
             return None
-        return max(0.0, (self._xy / self._n - mean_x * mean_y) / spread)
+        return max(0.0, (self._xy / self.count - mean_x * mean_y) / spread)
 
     def through(self, slope: float) -> tuple[float, float]:
         """(base, slope) through the middle of the steps."""
-        mean_x, mean_y = self._x / self._n, self._y / self._n
+        mean_x, mean_y = self._x / self.count, self._y / self.count
         slope = min(slope, mean_y / mean_x)  # a base below zero is noise
         return mean_y - slope * mean_x, slope
 

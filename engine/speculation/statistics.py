@@ -15,7 +15,6 @@ _PLACE_DECAY = 0.97  # per round of any request: about the last thirty decide
 _DECAY = 0.85  # per round: about the last seven decide
 
 
-@dataclass(slots=True)
 class Acceptance:
     """Probability that a draft is accepted if the one before it was, from the recent rounds.
 
@@ -23,12 +22,9 @@ class Acceptance:
     rejected one say nothing.
     """
 
-    usual: float = _USUAL
-    _tried: float = _PRIOR_WEIGHT
-    _kept: float = -1.0
-
-    def __post_init__(self) -> None:
-        self._kept = self.usual * _PRIOR_WEIGHT
+    def __init__(self, usual: float = _USUAL) -> None:
+        self._tried = _PRIOR_WEIGHT
+        self._kept = usual * _PRIOR_WEIGHT
 
     def observe(self, num_drafts: int, num_accepted: int) -> None:
         self._tried = self._tried * _DECAY + min(num_accepted + 1, num_drafts)

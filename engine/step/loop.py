@@ -21,7 +21,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.snapshot import FinishReason, MemoryPlan
 from engine.step.execute import InFlightStep, launch, launch_next
 from engine.step.output import OutputStream, accept
-from engine.telemetry.recorder import Recorder, entries_of, finished_in
+from engine.telemetry.recorder import Recorder, entries_of
 
 
 class StepLoop:
@@ -142,8 +142,12 @@ class StepLoop:
         follow_s = self._clock() - accepted
         entries = entries_of(plan, outcomes)
         kv_usage = self.scheduler.pool.usage  # before finished requests free their blocks
-        finished = finished_in(plan, outcomes)
-        self._clear_failed(plan, outcomes)
+        finished = [g.request for g in sampling if outcomes[g.request.request_id].finish_reason]
+        for request in finished:
+            # NaN in a block would reach its next owner through masked, zero-weight keys
+            if outcomes[request.request_id].finish_reason is FinishReason.ERROR:
+                blocks = self.scheduler.tables.private(request)
+                self._host.runner.backend.clear_blocks(blocks)
         self.scheduler.commit(plan, outcomes, self._clock())
         now = self._committed = self._clock()
         timer.draft_s += follow_s
@@ -175,15 +179,6 @@ class StepLoop:
             self.speculator.follow(plan, outcomes)
         except (RuntimeError, MemoryError) as error:
             self._shortage = _shortage_of(error)
-
-    def _clear_failed(self, plan: StepPlan, outcomes: dict[str, Outcome]) -> None:
-        """NaN in a block would reach its next owner through masked, zero-weight keys."""
-        for grant in plan.grants:
-            request = grant.request
-            outcome = outcomes.get(request.request_id)
-            if outcome is not None and outcome.finish_reason is FinishReason.ERROR:
-                blocks = self.scheduler.tables.private(request)
-                self._host.runner.backend.clear_blocks(blocks)
 
     # -- out of memory ----------------------------------------------------------------------
 

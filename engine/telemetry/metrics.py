@@ -193,10 +193,6 @@ class MetricsSnapshot:
     values: Mapping[str, Mapping[Labels, float]] = field(default_factory=dict)
     histograms: Mapping[str, HistogramSnapshot] = field(default_factory=dict)
 
-    def value(self, name: str, *labels: str) -> float:
-        """One value; 0 for labels that have not occurred."""
-        return self.values[name].get(labels, 0.0)
-
 
 class EngineMetrics:
     """Accumulates the exported metrics; constant cost per event.

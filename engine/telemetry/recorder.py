@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.scheduling.scheduler import Scheduler
@@ -14,6 +15,7 @@ from engine.speculation.statistics import num_accepted
 MAX_PENDING = 100_000
 
 
+@dataclass(slots=True)
 class StepTimer:
     """Times of one step: when it began, and its parts in seconds.
 
@@ -24,16 +26,14 @@ class StepTimer:
     was launched ahead itself, all since the step before it was booked.
     """
 
-    __slots__ = (
-        "commit_s", "draft_s", "exchange_s", "model_s", "num_threads", "sample_s", "schedule_s",
-        "start",
-    )  # fmt: skip
-
-    def __init__(self, start: float) -> None:
-        self.start = start
-        self.num_threads = 0
-        self.schedule_s = self.draft_s = self.model_s = self.sample_s = self.commit_s = 0.0
-        self.exchange_s = 0.0
+    start: float
+    num_threads: int = 0
+    schedule_s: float = 0.0
+    draft_s: float = 0.0
+    model_s: float = 0.0
+    sample_s: float = 0.0
+    commit_s: float = 0.0
+    exchange_s: float = 0.0
 
     def add_wait(self, before_s: float, reading_s: float, sampled_s: float | None) -> None:
         """From the end of the launch until the tokens were read. reading_s: the last part of it, in
@@ -148,11 +148,3 @@ def _entry(grant: Grant, outcome: Outcome | None) -> StepEntry:
         num_logits=1 + len(drafts) if grant.samples else 0,
         is_resumed=grant.is_resumed,
     )
-
-
-def finished_in(plan: StepPlan, outcomes: Mapping[str, Outcome]) -> list[Request]:
-    return [
-        grant.request
-        for grant in plan.grants
-        if (outcome := outcomes.get(grant.request.request_id)) and outcome.finish_reason
-    ]

@@ -55,11 +55,6 @@ class SpeedupBound(NamedTuple):
     loose: float | None = None
 
     @property
-    def is_choice(self) -> bool:
-        """Whether the setting has one bound per value."""
-        return self.setting == "quantization"
-
-    @property
     def is_worth_trying(self) -> bool:
         return max(self.factor, self.loose or 0.0) >= WORTH
 

@@ -125,9 +125,7 @@ class CheckpointTokenizer(Tokenizer):
         return token_id in self._special or not 0 <= token_id < self.vocab_size
 
     def token_text(self, token_id: int) -> str:
-        token = (
-            self._hf.convert_ids_to_tokens(token_id) if 0 <= token_id < self.vocab_size else None
-        )
+        token = self._token(token_id)
         if token is None:
             return f"⟨{token_id}⟩"
         if token_id in self._hf.added_tokens_decoder:
@@ -138,9 +136,7 @@ class CheckpointTokenizer(Tokenizer):
         return _bytes_shown(token) if not text or "\ufffd" in text else text
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        if not 0 <= token_id < self.vocab_size:
-            return None
-        token = self._hf.convert_ids_to_tokens(token_id)
+        token = self._token(token_id)
         if token is None:
             return None
         text = self.token_text(token_id)
@@ -151,6 +147,10 @@ class CheckpointTokenizer(Tokenizer):
         if text == _bytes_shown(token):
             return _bytes_of(token)
         return text.encode()
+
+    def _token(self, token_id: int) -> Any:
+        known = 0 <= token_id < self.vocab_size
+        return self._hf.convert_ids_to_tokens(token_id) if known else None
 
     def apply_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """By the chat template; one that takes no system prompt gets it before the first user

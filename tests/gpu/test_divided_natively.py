@@ -93,7 +93,7 @@ def test_nothing_waits_but_where_tokens_are_read(
         found = tokens_of(engine)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert found == wanted and not engine.async_scheduling
+    assert found == wanted and not engine._loop.async_scheduling
     assert 14 <= len(reads) == len(engine.snapshot().steps) // 2, "once a step"
 
 

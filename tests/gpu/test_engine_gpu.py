@@ -72,8 +72,8 @@ def test_the_tokens_of_the_cpu(
     on_cpu: list[list[int]], enforce_eager: bool, async_scheduling: bool
 ) -> None:
     engine = make("cuda:0", enforce_eager=enforce_eager)
-    assert engine.async_scheduling
-    engine.async_scheduling = async_scheduling
+    assert engine._loop.async_scheduling
+    engine._loop.async_scheduling = async_scheduling
     assert ("decode" in engine.model_info.kernels) != enforce_eager, engine.model_info.notices
     found = tokens_of(engine)
     engine.check_integrity()
@@ -86,7 +86,7 @@ def test_replayed_steps_give_the_tokens_of_eager_ones(kv_cache_dtype: str) -> No
     tokens = []
     for eager in (True, False):
         engine = make("cuda:0", kv_cache_dtype=kv_cache_dtype, enforce_eager=eager)
-        engine.async_scheduling = not eager
+        engine._loop.async_scheduling = not eager
         tokens.append(tokens_of(engine))
         engine.shutdown()
     assert tokens[0] == tokens[1]

@@ -71,7 +71,7 @@ def test_padded_and_replayed_steps_give_the_tokens_of_the_cpu(
     wanted = tokens(LLMEngine(config))
     recording = Recording()
     engine = engine_on_kernels(config, recording, monkeypatch)
-    engine.async_scheduling = True
+    engine._loop.async_scheduling = True
     assert engine.runner.graphs is not None and engine.runner.graphs.sizes == (1, 2, 4)
     assert not engine.runner.graphs.problem
     assert tokens(engine) == wanted

@@ -204,7 +204,8 @@ class WhatIfTable(QTableWidget):
 def hint_of(ceiling: SpeedupBound) -> str:
     """The second line below a setting: short, without the range."""
     if ceiling.factor < WORTH:
-        return f"{ceiling.value}: no gain expected" if ceiling.is_choice else "No gain expected"
+        is_choice = ceiling.setting == "quantization"  # a bound for each value
+        return f"{ceiling.value}: no gain expected" if is_choice else "No gain expected"
     preposition = "at" if ceiling.value.isdigit() else "with"
     return f"Up to {_factor(ceiling.factor)} {ceiling.gains} {preposition} {ceiling.value}"
 

@@ -137,7 +137,7 @@ def test_steps_that_are_launched_ahead_try_nothing_and_say_their_number(
         "engine.hardware.idle_cores.FreeCores.others", lambda self, now: None
     )
     engine = make_engine(num_threads=2)
-    engine.async_scheduling = True
+    engine._loop.async_scheduling = True
     for count in (3, 30):
         engine.generate([[5, 6, 7]], SamplingParams(max_tokens=count, ignore_eos=True))
     snapshot = engine.snapshot()

@@ -167,7 +167,7 @@ def test_replayed_steps_give_the_tokens_of_eager_ones(
     tokens = []
     for eager in (True, False):
         engine = LLMEngine(config.replace(enforce_eager=eager))
-        engine.async_scheduling = async_scheduling
+        engine._loop.async_scheduling = async_scheduling
         tokens.append([_generate(engine, count) for count in (1, 3, 7)])
         assert (engine.runner.graphs is None) == eager
         engine.shutdown()

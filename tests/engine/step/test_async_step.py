@@ -93,7 +93,7 @@ def pair(
         engines = LLMEngine(config.replace(enforce_eager=True)), LLMEngine(config)
         for engine in engines:
             _spoil(engine)
-        engines[1].async_scheduling = True
+        engines[1]._loop.async_scheduling = True
         yield engines
         assert (engines[1].runner.graphs is not None) == (request.param == "replayed")
         for engine in engines:
@@ -186,7 +186,7 @@ def count_launches(engine: LLMEngine) -> list[bool]:
 
 def test_every_decoding_step_is_launched_ahead(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    engine.async_scheduling = True
+    engine._loop.async_scheduling = True
     launches = count_launches(engine)
     params = [
         SamplingParams(temperature=0, max_tokens=n, ignore_eos=True, presence_penalty=0.5)
@@ -207,7 +207,7 @@ def test_a_row_of_a_request_that_ended_is_thrown_away(make_engine: MakeEngine) -
         temperature=0, max_tokens=9, ignore_eos=True, stop_token_ids=(free.token_ids[at],)
     )
     alone = engine.generate([PROMPTS[1]], [long])[0]
-    engine.async_scheduling = True
+    engine._loop.async_scheduling = True
     launches = count_launches(engine)
     stopped, other = engine.generate(PROMPTS[:2], [short, long])
     assert stopped.token_ids == free.token_ids[: at + 1] and other.token_ids == alone.token_ids
@@ -222,7 +222,7 @@ def test_a_new_request_waits_for_the_step_in_the_air_and_no_longer(
     make_engine: MakeEngine,
 ) -> None:
     engine = make_engine()
-    engine.async_scheduling = True
+    engine._loop.async_scheduling = True
     side = Requests(engine)
     engine.add_request(PROMPTS[1], SamplingParams(temperature=0, max_tokens=20), "first")
     for _ in range(3):
@@ -240,7 +240,7 @@ def test_a_change_of_settings_loses_no_token(make_engine: MakeEngine, change: An
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     engine = make_engine()
     wanted = engine.generate(PROMPTS[:2], params)
-    engine.async_scheduling = True
+    engine._loop.async_scheduling = True
     side = Requests(engine)
     names = [engine.add_request(prompt, params) for prompt in PROMPTS[:2]]
     for _ in range(4):
@@ -254,7 +254,7 @@ def test_a_change_of_settings_loses_no_token(make_engine: MakeEngine, change: An
 
 def test_steps_tile_the_time_in_which_tokens_came(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    engine.async_scheduling = True
+    engine._loop.async_scheduling = True
     side = Requests(engine)
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     engine.add_request(PROMPTS[1], params, "r")
@@ -278,7 +278,7 @@ def test_out_of_memory_ahead_is_a_step_as_usual(make_engine: MakeEngine) -> None
     engine = make_engine()
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     wanted = engine.generate(PROMPTS[:2], params)
-    engine.async_scheduling = True
+    engine._loop.async_scheduling = True
     execute = engine.runner.execute
 
     def full(batch: Batch, drawn: Tensor | None = None, **rest: Any) -> Tensor:
@@ -299,7 +299,7 @@ def test_what_could_not_be_launched_ahead_is_told_of_and_does_not_flood(
 ) -> None:
     """The first time, and whenever it has become twice as often; over with the cache."""
     engine = make_engine()
-    engine.async_scheduling = True
+    engine._loop.async_scheduling = True
     before, execute = engine.model_info.notices, engine.runner.execute
 
     def full(batch: Batch, drawn: Tensor | None = None, **rest: Any) -> Tensor:
@@ -326,7 +326,7 @@ def test_what_could_not_be_launched_ahead_is_told_of_and_does_not_flood(
 
 def test_with_drafts_nothing_is_launched_ahead(make_engine: MakeEngine) -> None:
     engine = make_engine(speculative_method="ngram")
-    engine.async_scheduling = True
+    engine._loop.async_scheduling = True
     launches = count_launches(engine)
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     drafted = engine.generate(PROMPTS[:2], params)
@@ -339,7 +339,7 @@ def test_with_drafts_nothing_is_launched_ahead(make_engine: MakeEngine) -> None:
 
 def test_shutdown_with_a_step_in_the_air(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    engine.async_scheduling = True
+    engine._loop.async_scheduling = True
     side = Requests(engine)
     engine.add_request(PROMPTS[1], SamplingParams(temperature=0, max_tokens=30), "r")
     for _ in range(3):

@@ -32,10 +32,15 @@ from engine.telemetry.metrics import (
     EXPORTED,
     EngineMetrics,
     MetricKind,
+    MetricsSnapshot,
     Summary,
 )
 
 numbers = st.floats(-1e6, 1e6)
+
+
+def value(now: MetricsSnapshot, name: str, *labels: str) -> float:
+    return now.values[name].get(labels, 0.0)
 
 
 class TestSummary:
@@ -105,14 +110,14 @@ class TestEngineMetrics:
             )
         )
         now = metrics.snapshot()
-        assert now.value("kv_cache_usage_perc") == 0.75
-        assert now.value("num_requests_running") == 0  # of the snapshot, newer than the steps
-        assert now.value("prompt_tokens") == 92
-        assert now.value("generation_tokens") == 2
-        assert now.value("prefix_cache_queries") == 92
-        assert now.value("prefix_cache_hits") == 32
-        assert now.value("num_preemptions") == 5
-        assert now.value("cache_config_info", "8", "4", "True", "0.9") == 1
+        assert value(now, "kv_cache_usage_perc") == 0.75
+        assert value(now, "num_requests_running") == 0  # of the snapshot, newer than the steps
+        assert value(now, "prompt_tokens") == 92
+        assert value(now, "generation_tokens") == 2
+        assert value(now, "prefix_cache_queries") == 92
+        assert value(now, "prefix_cache_hits") == 32
+        assert value(now, "num_preemptions") == 5
+        assert value(now, "cache_config_info", "8", "4", "True", "0.9") == 1
         itl = now.histograms["inter_token_latency_seconds"]
         assert itl.buckets[0] == 0.001
         assert itl.cumulative[:2] == (2, 2)  # 1 ms belongs to the bucket up to 1 ms
@@ -143,7 +148,7 @@ class TestEngineMetrics:
             "request_decode_time_seconds": 1.0,
         }
         assert now.histograms["e2e_request_latency_seconds"].count == 2
-        reasons = {r.value: now.value("request_success", r.value) for r in FinishReason}
+        reasons = {r.value: value(now, "request_success", r.value) for r in FinishReason}
         assert reasons == {"stop": 0, "length": 1, "abort": 1, "error": 0}
 
     def test_lengths_and_drafts(self):
@@ -156,16 +161,16 @@ class TestEngineMetrics:
         now = metrics.snapshot()
         assert now.histograms["request_prompt_tokens"].sum == 30
         assert now.histograms["request_generation_tokens"].sum == 12
-        assert now.value("spec_decode_num_drafts") == 4
-        assert now.value("spec_decode_num_draft_tokens") == 7
-        assert now.value("spec_decode_num_accepted_tokens") == 3
-        assert now.value("spec_decode_num_accepted_tokens_per_pos", "1") == 1
+        assert value(now, "spec_decode_num_drafts") == 4
+        assert value(now, "spec_decode_num_draft_tokens") == 7
+        assert value(now, "spec_decode_num_accepted_tokens") == 3
+        assert value(now, "spec_decode_num_accepted_tokens_per_pos", "1") == 1
 
     def test_a_snapshot_does_not_change_later(self):
         metrics = EngineMetrics()
         before = metrics.snapshot()
         metrics.observe_finished(RequestTimes(1.0, finished=2.0), FinishReason.STOP)
-        assert before.value("request_success", "stop") == 0
+        assert value(before, "request_success", "stop") == 0
         assert before.histograms["e2e_request_latency_seconds"].count == 0
 
 

@@ -50,7 +50,7 @@ def test_the_tokens_of_the_cpu_and_one_wait_a_step(make: Make, changes: dict[str
     engine = make(**changes)
     assert ("decode" in engine.model_info.kernels) == (not changes), engine.model_info.notices
     assert "1 of 2 layers are on cuda:0" in " ".join(engine.model_info.notices)
-    assert not engine.async_scheduling and engine.plan.host_layers == 1
+    assert not engine._loop.async_scheduling and engine.plan.host_layers == 1
     outcomes = {k: t for k, t in engine.model_info.kernels.items() if t.startswith("original")}
     assert not outcomes  # both halves were compared with what was replaced in them
     before = machine.waits
@@ -60,7 +60,7 @@ def test_the_tokens_of_the_cpu_and_one_wait_a_step(make: Make, changes: dict[str
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert machine.waits == before
-    engine.async_scheduling = True  # it never would: the CPU waits for the tokens then
+    engine._loop.async_scheduling = True  # it never would: the CPU waits for the tokens then
     assert tokens_of(engine) == wanted
 
 

@@ -45,7 +45,7 @@ def test_the_tokens_of_the_cpu_and_one_wait_a_step(
     wanted = tokens_of(make(device="cpu"))
     engine = make(**changes)
     assert ("decode" in engine.model_info.kernels) == (not changes), engine.model_info.notices
-    assert engine.async_scheduling
+    assert engine._loop.async_scheduling
     reads: list[InFlightStep] = []
     read = InFlightStep.read
     monkeypatch.setattr(InFlightStep, "read", lambda step: (reads.append(step), read(step))[1])
@@ -56,7 +56,7 @@ def test_the_tokens_of_the_cpu_and_one_wait_a_step(
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert machine.waits == before and len(reads) >= 7
-    engine.async_scheduling = False
+    engine._loop.async_scheduling = False
     assert tokens_of(engine) == wanted
 
 
