@@ -5,7 +5,7 @@ one head in one block, is one stretch of memory: gathering the pages of a reques
 plain copy whose result a batched product reads as it is. With the heads inside the tokens the
 product has to turn keys and values round for itself, which took five to fifteen times as long.
 
-K and V are each in the model's precision (`PlainPages`) or in 8 bits (`QuantizedPages`).
+K and V are each in the model's precision or in 8 bits.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from __future__ import annotations
 import mmap
 import sys
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from engine.attention.interface import LayerSpec
+from engine.kernels.paged_kv import PLAIN as PLAIN_FORM
 from engine.kernels.paged_kv import PageTensors
 from engine.numerics import rounding as e4m3
-from engine.numerics.kv_dtype import AUTO, PLAIN, KVDtype
+from engine.numerics.kv_dtype import PLAIN, KVDtype
 
 SCALE_DTYPE = torch.bfloat16
 _LEAST = 1e-30  # largest magnitude of a vector of zeros, so that nothing is divided by zero
@@ -39,25 +40,14 @@ class Format(NamedTuple):
     decode: Callable[[Tensor, torch.dtype], Tensor]
 
 
-def _encode_int8(scaled: Tensor) -> Tensor:
-    # a scale that was rounded down leaves up to 127.25, which still rounds to 127
-    return scaled.round_().to(torch.int8)
-
-
-def _decode_int8(codes: Tensor, dtype: torch.dtype) -> Tensor:
-    return codes.to(dtype)
-
-
 def _encode_fp8(scaled: Tensor) -> Tensor:
     return scaled.to(torch.float8_e4m3fn).view(torch.int8)  # saturates
 
 
 FORMATS = {
-    form.name: form
-    for form in (
-        Format("int8", 127.0, _encode_int8, _decode_int8),
-        Format("fp8", 448.0, _encode_fp8, e4m3.decode),
-    )
+    # a scale that was rounded down leaves up to 127.25, which still rounds to 127
+    "int8": Format("int8", 127.0, lambda scaled: scaled.round_().to(torch.int8), Tensor.to),
+    "fp8": Format("fp8", 448.0, _encode_fp8, e4m3.decode),
 }
 
 
@@ -96,52 +86,54 @@ class Gathered(NamedTuple):
         return Gathered(self.elements.mul_(self.scales.mT.to(self.elements.dtype)))
 
 
-class KVPages(Protocol):
-    """The pages of keys, or of values."""
+class Pages:
+    """The pages of keys, or of values. elements[num_blocks, Hkv, block_size, D]: in `dtype`; with
+    `form` int8 codes, and scales[num_blocks, Hkv, block_size].
+
+    A step reads what it wrote itself back quantized too, so that chunks, drafts and batch mates
+    change nothing; but where a key of another batch differs in the last bit of float32, it may
+    round to the code beside.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device = CPU,
+        form: Format | None = None,
+    ) -> None:  # fmt: skip
+        self._form = form
+        self.elements = _zeros(shape, dtype if form is None else torch.int8, device)
+        self.scales = None if form is None else _zeros(shape[:3], SCALE_DTYPE, device)
 
     def write(self, rows: Tensor, new: Tensor) -> None:
         """Store new[T, Hkv, D] at the rows that `token_rows` gave for them."""
+        width = self.elements.shape[-1]
+        flat = new.reshape(-1, width)
+        if self._form is None or self.scales is None:
+            stored = flat.to(self.elements.dtype)
+        else:
+            stored, scales = quantize(flat, self._form)
+            self.scales.view(-1).index_copy_(0, rows, scales)
+        self.elements.view(-1, width).index_copy_(0, rows, stored)
 
     def gather(self, rows: Tensor, num_sequences: int, dtype: torch.dtype) -> Gathered:
         """Of the sequences that `page_rows` named, with B = num_sequences * Hkv and L the number
         of blocks of a sequence times the block size; computed with in `dtype`."""
+        elements = _gather(self.elements, rows, num_sequences)
+        if self._form is None or self.scales is None:
+            return Gathered(elements.to(dtype))
+        scales = _gather(self.scales.unsqueeze(-1), rows, num_sequences)
+        return Gathered(self._form.decode(elements, dtype), scales.to(torch.float32).mT)
 
     def clear(self, blocks: list[int]) -> None:
         """Overwrite blocks with zeros."""
+        self.elements[blocks] = 0
+        if self.scales is not None:
+            self.scales[blocks] = 0
 
     @property
     def tensors(self) -> PageTensors:
         """The pages themselves."""
-
-    @property
-    def num_heads(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-
-class PlainPages:
-    """elements: [num_blocks, Hkv, block_size, D]."""
-
-    def __init__(
-        self, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device = CPU
-    ) -> None:
-        self.elements = _zeros(shape, dtype, device)
-
-    def write(self, rows: Tensor, new: Tensor) -> None:
-        width = self.elements.shape[-1]
-        flat = new.to(self.elements.dtype).reshape(-1, width)
-        self.elements.view(-1, width).index_copy_(0, rows, flat)
-
-    def gather(self, rows: Tensor, num_sequences: int, dtype: torch.dtype) -> Gathered:
-        return Gathered(_gather(self.elements, rows, num_sequences).to(dtype))
-
-    def clear(self, blocks: list[int]) -> None:
-        self.elements[blocks] = 0
-
-    @property
-    def tensors(self) -> PageTensors:
-        return PageTensors(self.elements)
+        form = PLAIN_FORM if self._form is None else self._form.name
+        return PageTensors(self.elements, form, self.scales)
 
     @property
     def num_heads(self) -> int:
@@ -149,58 +141,14 @@ class PlainPages:
 
     @property
     def nbytes(self) -> int:
-        return self.elements.nbytes
-
-
-class QuantizedPages:
-    """codes[num_blocks, Hkv, block_size, D] and scales[num_blocks, Hkv, block_size], as
-    `quantized` describes them.
-
-    A step reads what it wrote itself back quantized too, so that chunks, drafts and batch mates
-    change nothing; but where a key of another batch differs in the last bit of float32, it may
-    round to the code beside (`quantized` says why that stays).
-    """
-
-    def __init__(
-        self, shape: tuple[int, int, int, int], form: Format, device: torch.device = CPU
-    ) -> None:
-        self.codes = _zeros(shape, torch.int8, device)
-        self.scales = _zeros(shape[:3], SCALE_DTYPE, device)
-        self.form = form
-
-    def write(self, rows: Tensor, new: Tensor) -> None:
-        width = self.codes.shape[-1]
-        codes, scales = quantize(new.reshape(-1, width), self.form)
-        self.codes.view(-1, width).index_copy_(0, rows, codes)
-        self.scales.view(-1).index_copy_(0, rows, scales)
-
-    def gather(self, rows: Tensor, num_sequences: int, dtype: torch.dtype) -> Gathered:
-        codes = _gather(self.codes, rows, num_sequences)
-        scales = _gather(self.scales.unsqueeze(-1), rows, num_sequences)
-        return Gathered(self.form.decode(codes, dtype), scales.to(torch.float32).mT)
-
-    def clear(self, blocks: list[int]) -> None:
-        self.codes[blocks] = 0
-        self.scales[blocks] = 0
-
-    @property
-    def tensors(self) -> PageTensors:
-        return PageTensors(self.codes, self.form.name, self.scales)
-
-    @property
-    def num_heads(self) -> int:
-        return self.codes.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        return self.codes.nbytes + self.scales.nbytes
+        return self.elements.nbytes + (0 if self.scales is None else self.scales.nbytes)
 
 
 class PagedCache(NamedTuple):
     """The pages of one layer."""
 
-    keys: KVPages
-    values: KVPages
+    keys: Pages
+    values: Pages
 
     @property
     def nbytes(self) -> int:
@@ -221,11 +169,9 @@ def make_caches(
 ) -> dict[int, PagedCache]:
     """An empty cache for each layer; `dtype`: the model's."""
 
-    def pages(name: str, spec: LayerSpec, dim: int) -> KVPages:
+    def pages(name: str, spec: LayerSpec, dim: int) -> Pages:
         shape = (num_blocks, spec.num_kv_heads, block_size, dim)
-        if name == AUTO:
-            return PlainPages(shape, dtype, device)
-        return QuantizedPages(shape, FORMATS[name], device)
+        return Pages(shape, dtype, device, FORMATS.get(name))
 
     return {
         layer: PagedCache(
@@ -258,17 +204,13 @@ def _gather(pages: Tensor, rows: Tensor, num_sequences: int) -> Tensor:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    if device.type == "cpu":
-        return _lazy_zeros(shape, dtype)
-    return torch.zeros(shape, dtype=dtype, device=device)
-
-
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros whose memory is taken from the system only when it is first written.
+    """Zeros whose memory is taken from the system only when it is first written, on the CPU.
 
     A mapping of its own: the C library may hand out memory that was used before, and would have to
     write the zeros.
     """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
     count = int(np.prod(shape)) * dtype.itemsize
     # Windows knows neither flag, and does the same without
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform != "win32" else {}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine.attention.device_tables import DeviceTables
 from engine.attention.interface import AttentionOptions, LayerSpec
-from engine.attention.pages import Gathered, PagedCache, PlainPages, token_rows
+from engine.attention.pages import Gathered, PagedCache, Pages, token_rows
 from engine.attention.rows import attend_rows
 from engine.batch.batch import Batch, Span, pack, slots
 from engine.errors import is_out_of_memory
@@ -192,10 +192,10 @@ class _World:
         distance = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(0.1)
         return float(distance.max())
 
-    def _pages(self, tables: Sequence[Sequence[int]], sequences: Sequence[Tensor]) -> PlainPages:
+    def _pages(self, tables: Sequence[Sequence[int]], sequences: Sequence[Tensor]) -> Pages:
         """In pages of which the rest holds NaN: nobody may read it."""
         shape = (sum(map(len, tables)) + 2, _NUM_KV_HEADS, self.block_size, self.width)
-        pages = PlainPages(shape, self.dtype, self.device)
+        pages = Pages(shape, self.dtype, self.device)
         pages.elements.fill_(float("nan"))
         for table, sequence in zip(tables, sequences, strict=True):
             places = torch.tensor(slots(table, 0, len(sequence), self.block_size))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
-from engine.attention.pages import KVPages, PlainPages, QuantizedPages, token_rows
+from engine.attention.pages import Pages, token_rows
 from engine.attention.rows import FEW_QUERIES
 from engine.batch.batch import Batch, slots
 from engine.numerics.kv_dtype import parse_kv_dtype
@@ -55,22 +55,19 @@ scenes = st.builds(
 )
 
 
-def read_back(pages: KVPages, table: list[int], length: int) -> Tensor:
+def read_back(pages: Pages, table: list[int], length: int) -> Tensor:
     """Keys or values [L, Hkv, D] as they are stored, by the formula of their format."""
-    if isinstance(pages, PlainPages):
-        elements = pages.elements
-    else:
-        assert isinstance(pages, QuantizedPages)
-        is_fp8 = pages.form.largest == 448
-        codes = pages.codes.view(torch.float8_e4m3fn) if is_fp8 else pages.codes
-        elements = codes.float() * pages.scales.float().unsqueeze(-1)
+    elements, form, scales = pages.tensors
+    if scales is not None:
+        codes = elements.view(torch.float8_e4m3fn) if form == "fp8" else elements
+        elements = codes.float() * scales.float().unsqueeze(-1)
     return elements[table].transpose(1, 2).flatten(0, 1)[:length]
 
 
-def leave_behind(pages: KVPages, value: float) -> None:
+def leave_behind(pages: Pages, value: float) -> None:
     """What another request left in every block."""
-    if isinstance(pages, QuantizedPages):
-        pages.codes.fill_(99)
+    if pages.scales is not None:
+        pages.elements.fill_(99)
         pages.scales.fill_(value)
     else:
         pages.elements.fill_(value)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.attention.interface import AttentionOptions
-from engine.attention.pages import FORMATS, KVPages, PlainPages, QuantizedPages, token_rows
+from engine.attention.pages import FORMATS, Pages, token_rows
 from engine.batch.batch import slots
 from engine.kernels.cpu import build
 from engine.kernels.cpu.attention import NativeCache, NativeStep, can_attend
@@ -68,7 +68,7 @@ scenes = st.builds(
 )
 
 
-def cache_of(keys: KVPages, values: KVPages) -> NativeCache:
+def cache_of(keys: Pages, values: Pages) -> NativeCache:
     native = library()
     assert native is not None and can_attend(keys.tensors, values.tensors)
     return NativeCache(native, keys.tensors, values.tensors)
@@ -101,15 +101,12 @@ class Stage:
     def _noise(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self._generator).to(self.scene.dtype)
 
-    def _pages(self, shape: tuple[int, int, int, int], form: str) -> PlainPages | QuantizedPages:
-        if form == "auto":
-            plain = PlainPages(shape, self.scene.dtype)
-            plain.elements.fill_(float("nan"))
-            return plain
-        quantized = QuantizedPages(shape, FORMATS[form])
-        quantized.codes.fill_(99)
-        quantized.scales.fill_(float("nan"))
-        return quantized
+    def _pages(self, shape: tuple[int, int, int, int], form: str) -> Pages:
+        pages = Pages(shape, self.scene.dtype, form=FORMATS.get(form))
+        pages.elements.fill_(float("nan") if pages.scales is None else 99)
+        if pages.scales is not None:
+            pages.scales.fill_(float("nan"))
+        return pages
 
     @property
     def cache(self) -> NativeCache:
@@ -347,16 +344,19 @@ def test_all_codes_of_fp8_are_rounded_as_torch_rounds_them() -> None:
     numbers = torch.cat((numbers, -numbers))
     numbers = torch.cat((numbers, numbers.new_zeros(-len(numbers) % 15)))
     rows = torch.cat((numbers.view(-1, 15), torch.full((len(numbers) // 15, 1), 448.0)), dim=1)
-    pages = [QuantizedPages((len(rows), 1, 1, 16), FORMATS["fp8"]) for _ in "kv"]
+    pages = [
+        Pages((len(rows), 1, 1, 16), torch.float32, form=FORMATS["fp8"]) for _ in "kv"
+    ]
     cache = cache_of(*pages)
     vectors = rows.unsqueeze(1)  # their scale is 1
     cache.write(torch.arange(len(rows)), vectors, vectors)
     expected = rows.to(torch.float8_e4m3fn).view(torch.int8)
-    assert torch.equal(pages[0].codes.flatten(1), expected)
-    assert bool((pages[1].scales == 1).all())
+    assert torch.equal(pages[0].elements.flatten(1), expected)
+    scales = pages[1].scales
+    assert scales is not None and bool((scales == 1).all())
 
 
 def test_heads_that_are_no_whole_vectors_are_left_to_torch() -> None:
     for width, is_read in ((24, False), (592, False), (48, True)):
-        pages = PlainPages((2, 1, 4, width), torch.float32).tensors
+        pages = Pages((2, 1, 4, width), torch.float32).tensors
         assert can_attend(pages, pages) is is_read

@@ -20,7 +20,7 @@ from engine.attention import varlen as varlen_trial
 from engine.attention.cpu import CPUAttention
 from engine.attention.gpu import GPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
-from engine.attention.pages import PagedCache, PlainPages, token_rows
+from engine.attention.pages import PagedCache, Pages, token_rows
 from engine.attention.varlen import VarlenSteps
 from engine.batch.batch import Span, pack, pad, slots
 from engine.numerics.kv_dtype import PLAIN, parse_kv_dtype
@@ -110,7 +110,7 @@ def check(scene: Scene, found_by: VarlenSteps) -> None:
         for side in (keys, values):
             side[i][: whole * size] = side[0][: whole * size]
     shape = (sum(counts) + 2, heads, size, width)
-    cache = PagedCache(*(PlainPages(shape, torch.float32) for _ in range(2)))
+    cache = PagedCache(*(Pages(shape, torch.float32) for _ in range(2)))
     for pages, sequences in zip(cache, (keys, values), strict=True):
         pages.tensors.elements.fill_(float("nan"))
         for table, sequence in zip(tables, sequences, strict=True):
