@@ -64,15 +64,9 @@ class AWQFormat(CheckpointFormat):
             raise CheckpointError(
                 f"{settings.source} has a group size of {group_size}.", CHECK_SETTINGS
             )
-        super().__init__(bits, group_size)
-        self._left = settings.names("modules_to_not_convert")
-
-    @property
-    def title(self) -> str:
-        return f"AWQ, {self.bits} bits, {in_words(self.group_size)}"
-
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "symmetric": False, "left_unquantized": self._left}
+        title = f"AWQ, {bits} bits, {in_words(group_size)}"
+        left = settings.names("modules_to_not_convert")
+        super().__init__(title, bits, group_size, symmetric=False, left_unquantized=left)
 
     def _is_quantized(self, module: str, members: Members) -> bool:
         return True
@@ -116,7 +110,7 @@ class AWQWriter(Writer):
             return f"groups of {codes.group_size} do not divide {inputs} inputs"
         return half_refusal(codes.scales)
 
-    def _config(self, made: Made) -> dict[str, Any]:
+    def quantization_config(self, made: Made) -> dict[str, Any]:
         return {
             "quant_method": "awq",
             "bits": made.bits,

@@ -46,37 +46,28 @@ class BitsAndBytesFormat(CheckpointFormat):
     suffixes = ("weight", "weight.absmax", "weight.quant_map", *_NESTED, *_STATES, *_INT8)
 
     def __init__(self, settings: Settings) -> None:
-        self._kind = settings.text("bnb_4bit_quant_type", default="fp4").lower()
-        self._double = settings.flag("bnb_4bit_use_double_quant", default=False)
-        self._left = settings.names("llm_int8_skip_modules")
+        kind = settings.text("bnb_4bit_quant_type", default="fp4").lower()
+        is_double = settings.flag("bnb_4bit_use_double_quant", default=False)
+        left = settings.names("llm_int8_skip_modules")
         in_4 = settings.flag("load_in_4bit", "_load_in_4bit", default=False)
         if not in_4 and not settings.flag("load_in_8bit", "_load_in_8bit", default=False):
             raise CheckpointError(
                 f"{settings.source} sets neither load_in_4bit nor load_in_8bit.", CHECK_SETTINGS
             )
-        if in_4 and self._kind not in ("nf4", "fp4"):
+        if in_4 and kind not in ("nf4", "fp4"):
             raise UnsupportedModelError(
-                f"{settings.source} has 4-bit weights in {self._kind!r}; Inferdeck reads nf4 "
+                f"{settings.source} has 4-bit weights in {kind!r}; Inferdeck reads nf4 "
                 "and fp4.",
                 "Choose another checkpoint of the model.",
             )
         # the size of blocks is not in the config; what each matrix says is what counts
-        super().__init__(4 if in_4 else 8, 64 if in_4 else -1)
-
-    @property
-    def title(self) -> str:
-        if self.bits == 8:
-            return "bitsandbytes, 8 bits, a scale per output"
-        double = ", double quantization" if self._double else ""
-        return f"bitsandbytes, {self._kind.upper()}{double}"
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            **super().describe(),
-            "type": "int8" if self.bits == 8 else self._kind,
-            "double_quantization": self._double and self.bits == 4,
-            "left_unquantized": self._left,
-        }
+        double = ", double quantization" if is_double else ""
+        title = f"{kind.upper()}{double}" if in_4 else "8 bits, a scale per output"
+        super().__init__(
+            f"bitsandbytes, {title}", 4 if in_4 else 8, 64 if in_4 else -1,
+            type=kind if in_4 else "int8", double_quantization=is_double and in_4,
+            left_unquantized=left,
+        )  # fmt: skip
 
     def _is_quantized(self, module: str, members: Members) -> bool:
         return (
@@ -188,7 +179,7 @@ class BitsAndBytesWriter(Writer):
             return f"its kernels support blocks of {_BLOCKS}; these have {codes.block_size}"
         return ""
 
-    def _config(self, made: Made) -> dict[str, Any]:
+    def quantization_config(self, made: Made) -> dict[str, Any]:
         return {
             "quant_method": "bitsandbytes",
             "load_in_4bit": True,

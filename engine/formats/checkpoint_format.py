@@ -104,29 +104,20 @@ _INTEGERS = ("I8", "U8", "I32")  # what a weight that was left as it is, is not
 
 class CheckpointFormat(ABC):
     """How one checkpoint stores its quantized weights. `bits` and `group_size` are those of most
-    of them (group_size -1: whole rows)."""
+    of them (group_size -1: whole rows); title, for people: "AWQ, 4 bits, groups of 128"; facts:
+    what else the window shows."""
 
     method: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]  # ends of the names of the tensors that make a matrix
     unused: ClassVar[tuple[str, ...]] = ()  # ends of names that only other engines need
 
-    def __init__(self, bits: int, group_size: int) -> None:
-        self.bits = bits
-        self.group_size = group_size
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """For people: "AWQ, 4 bits, groups of 128"."""
+    def __init__(self, title: str, bits: int, group_size: int, **facts: Any) -> None:
+        self.title, self.bits, self.group_size, self._facts = title, bits, group_size, facts
 
     def describe(self) -> dict[str, Any]:
         """What the window shows: method, title, bits, group_size, and what the format adds."""
-        return {
-            "method": self.method,
-            "title": self.title,
-            "bits": self.bits,
-            "group_size": self.group_size,
-        }
+        own = {"title": self.title, "bits": self.bits, "group_size": self.group_size}
+        return {"method": self.method, **own, **self._facts}
 
     def split(
         self, tensors: Mapping[str, TensorInfo]
@@ -142,7 +133,8 @@ class CheckpointFormat(ABC):
     def _split(
         self, tensors: Mapping[str, TensorInfo], reader: TensorReader
     ) -> tuple[dict[str, TensorInfo], dict[str, QuantizedTensor]]:
-        plain = {n: info for n, info in tensors.items() if not _ends(n, self.unused)}
+        unused = tuple(f".{suffix}" for suffix in self.unused)
+        plain = {n: info for n, info in tensors.items() if not n.endswith(unused)}
         quantized: dict[str, QuantizedTensor] = {}
         problems: list[str] = []
         for module, members in self._modules(plain).items():
@@ -224,12 +216,17 @@ def need_groups(width: int, group_size: int) -> int:
     return width // group_size
 
 
+def own_order(g_idx: Tensor | None, group_size: int, unfilled: int) -> Tensor | None:
+    """int32 [K], or None where columns are in the order of their groups. A g_idx that is `unfilled`
+    everywhere was never filled in."""
+    if g_idx is None or bool((g_idx == unfilled).all()):
+        return None
+    usual = torch.arange(g_idx.numel()) // group_size
+    return None if torch.equal(g_idx.long(), usual) else g_idx.to(torch.int32)
+
+
 def in_words(group_size: int) -> str:
     return "a scale per output" if group_size == -1 else f"groups of {group_size}"
-
-
-def _ends(name: str, suffixes: tuple[str, ...]) -> bool:
-    return any(name.endswith(f".{suffix}") for suffix in suffixes)
 
 
 def _is_packed(name: str, info: TensorInfo) -> bool:

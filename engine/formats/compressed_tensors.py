@@ -30,6 +30,7 @@ from engine.formats.checkpoint_format import (
     need_groups,
     need_matrix,
     need_shape,
+    own_order,
 )
 from engine.formats.settings import Scheme, Settings, read_schemes, scheme_of
 from engine.formats.tensor_reader import TensorReader
@@ -52,21 +53,13 @@ class CompressedTensorsFormat(CheckpointFormat):
 
     def __init__(self, settings: Settings) -> None:
         self._schemes = read_schemes(settings)
-        self._left = settings.names("ignore")
         first = self._schemes[0]
-        super().__init__(first.bits, first.group_size)
-
-    @property
-    def title(self) -> str:
-        kinds = dict.fromkeys(_in_words(scheme) for scheme in self._schemes)
-        return f"compressed-tensors, {'; '.join(kinds)}"
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            **super().describe(),
-            "symmetric": all(scheme.symmetric for scheme in self._schemes),
-            "left_unquantized": self._left,
-        }
+        kinds = "; ".join(dict.fromkeys(map(_in_words, self._schemes)))
+        super().__init__(
+            f"compressed-tensors, {kinds}", first.bits, first.group_size,
+            symmetric=all(scheme.symmetric for scheme in self._schemes),
+            left_unquantized=settings.names("ignore"),
+        )  # fmt: skip
 
     def _is_quantized(self, module: str, members: Members) -> bool:
         stored = members.get("weight")
@@ -142,7 +135,7 @@ def _int(
             parts["weight_scale"].reshape(scales).expand(rows, groups).contiguous(),
             _zeros(parts, scheme, zero_shape, (rows, groups)),
             group_size,
-            _own_order(parts.get("weight_g_idx"), group_size),
+            own_order(parts.get("weight_g_idx"), group_size, unfilled=-1),
         )
 
     return (rows, width), decode
@@ -221,14 +214,6 @@ def _unsigned(numbers: Tensor, bits: int) -> Tensor:
     return numbers.view(torch.uint8) + middle  # which wraps, as it should
 
 
-def _own_order(g_idx: Tensor | None, group_size: int) -> Tensor | None:
-    """int32 [K], or None where columns are in the order of their groups (-1: never filled in)."""
-    if g_idx is None or bool((g_idx == -1).all()):
-        return None
-    usual = torch.arange(g_idx.numel()) // group_size
-    return None if torch.equal(g_idx.long(), usual) else g_idx.to(torch.int32)
-
-
 # Engines multiply int8 weights of this layout with int8 activations, a scale per token.
 _PER_TOKEN = {
     "num_bits": 8,
@@ -262,7 +247,7 @@ class CompressedTensorsWriter(Writer):
             return f"groups of {codes.group_size} do not divide {inputs} inputs"
         return ""
 
-    def _config(self, made: Made) -> dict[str, Any]:
+    def quantization_config(self, made: Made) -> dict[str, Any]:
         whole = made.group_size == -1
         layout = self.layout or (
             "int-quantized" if made.bits == 8 and made.symmetric and whole else "pack-quantized"

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
@@ -57,23 +56,12 @@ class FP8Format(CheckpointFormat):
         self.block: tuple[int, int] | None = None
         if settings.values.get("weight_block_size") is not None:
             self.block = block_of(settings, "weight_block_size")
-        self._left = settings.names(
+        left = settings.names(
             "modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"
         )
-        super().__init__(8, -1)
-
-    @property
-    def title(self) -> str:
-        if self.block is None:
-            return "FP8 (e4m3)"
-        return f"FP8 (e4m3), a scale per block of {self.block[0]} x {self.block[1]}"
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            **super().describe(),
-            "block": None if self.block is None else list(self.block),
-            "left_unquantized": self._left,
-        }
+        by = ", a scale per block of {} x {}".format(*self.block) if self.block else ""
+        block = list(self.block) if self.block else None
+        super().__init__(f"FP8 (e4m3){by}", 8, -1, block=block, left_unquantized=left)
 
     def _is_quantized(self, module: str, members: Members) -> bool:
         return len(members) > 1 or "weight" not in members or members["weight"].dtype[:2] == "F8"

@@ -30,6 +30,7 @@ from engine.formats.checkpoint_format import (
     need_dtype,
     need_matrix,
     need_shape,
+    own_order,
 )
 from engine.formats.settings import CHECK_SETTINGS, Settings
 from engine.formats.tensor_reader import TensorReader
@@ -55,25 +56,16 @@ class GPTQFormat(CheckpointFormat):
                 "and gptq_v2.",
                 "Choose the model's checkpoint in the standard GPTQ layout.",
             )
-        super().__init__(bits, group_size)
-        self.symmetric = settings.flag("sym", default=True)
-        self.desc_act = settings.flag("desc_act", default=False)
-        self.version = 2 if layout == "gptq_v2" else 1
+        self._symmetric = settings.flag("sym", default=True)
+        desc_act = settings.flag("desc_act", default=False)
+        self._version = 2 if layout == "gptq_v2" else 1
         self._settings = settings
         self._rules = settings.table("dynamic")
-
-    @property
-    def title(self) -> str:
-        ordered = ", activation order" if self.desc_act else ""
-        return f"GPTQ, {self.bits} bits, {in_words(self.group_size)}{ordered}"
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            **super().describe(),
-            "symmetric": self.symmetric,
-            "desc_act": self.desc_act,
-            "layout": f"v{self.version}",
-        }
+        ordered = ", activation order" if desc_act else ""
+        super().__init__(
+            f"GPTQ, {bits} bits, {in_words(group_size)}{ordered}", bits, group_size,
+            symmetric=self._symmetric, desc_act=desc_act, layout=f"v{self._version}",
+        )  # fmt: skip
 
     def _is_quantized(self, module: str, members: Members) -> bool:
         return True
@@ -94,7 +86,7 @@ class GPTQFormat(CheckpointFormat):
         if "g_idx" in members:
             need_dtype(members, "g_idx", "I32", "I64")
             need_shape(members, "g_idx", (width,))
-        version = self.version
+        version = self._version
 
         def decode(parts: Mapping[str, Tensor]) -> IntCodes:
             zeros: Tensor | None = _read_zeros(parts["qzeros"], bits, version)
@@ -106,7 +98,8 @@ class GPTQFormat(CheckpointFormat):
                 parts["scales"].t().contiguous(),
                 zeros,
                 group_size,
-                _own_order(parts.get("g_idx"), group_size),
+                # all zeros with more than one group: exllamav2 reads it so too
+                own_order(parts.get("g_idx"), group_size, unfilled=0),
             )
 
         return QuantizedTensor(f"{module}.weight", (count, width), members, "qweight", decode)
@@ -122,7 +115,7 @@ class GPTQFormat(CheckpointFormat):
                 bits, group_size = own.integer("bits"), own.integer("group_size")
                 _check(bits, group_size, f"{own.source} (dynamic, {pattern})")
                 return bits, group_size, own.flag("sym", default=True)
-        return self.bits, self.group_size, self.symmetric
+        return self.bits, self.group_size, self._symmetric
 
 
 class GPTQWriter(Writer):
@@ -143,7 +136,7 @@ class GPTQWriter(Writer):
                 )
         return half_refusal(codes.scales)
 
-    def _config(self, made: Made) -> dict[str, Any]:
+    def quantization_config(self, made: Made) -> dict[str, Any]:
         config: dict[str, Any] = {
             "quant_method": "gptq",
             "bits": made.bits,
@@ -190,12 +183,3 @@ def _read_zeros(words: Tensor, bits: int, version: int) -> Tensor:
     if version == 1:
         words = words + _ONES[bits]  # overflow wraps, as it did when they were written
     return unpack(words, bits).t().contiguous()
-
-
-def _own_order(g_idx: Tensor | None, group_size: int) -> Tensor | None:
-    """int32 [K], or None where columns are in the order of their groups. All zeros with more than
-    one group is a g_idx that was never filled in (exllamav2 reads it so too)."""
-    if g_idx is None or not bool(g_idx.any()):
-        return None
-    usual = torch.arange(g_idx.numel()) // group_size
-    return None if torch.equal(g_idx.long(), usual) else g_idx.to(torch.int32)

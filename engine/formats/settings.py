@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.errors import CheckpointError, UnsupportedModelError
 
@@ -27,6 +27,7 @@ _SIDE_FILES = (
     ("hf_quant_config.json", "modelopt", "quant_algo"),
 )  # fmt: skip
 _REQUIRED = object()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,22 +46,13 @@ class Settings:
         return (named or self.text("quant_method", "method")).lower()
 
     def integer(self, *names: str, default: Any = _REQUIRED) -> int:
-        value = self._find(names, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(names[0], value, "a whole number")
-        return value
+        return self._typed(names, default, int, "a whole number")
 
     def text(self, *names: str, default: Any = _REQUIRED) -> str:
-        value = self._find(names, default)
-        if not isinstance(value, str):
-            raise self._wrong(names[0], value, "a text")
-        return value
+        return self._typed(names, default, str, "a text")
 
     def flag(self, *names: str, default: Any = _REQUIRED) -> bool:
-        value = self._find(names, default)
-        if not isinstance(value, bool):
-            raise self._wrong(names[0], value, "true or false")
-        return value
+        return self._typed(names, default, bool, "true or false")
 
     def names(self, *keys: str) -> list[str]:
         """A list of texts; empty where the key is absent."""
@@ -71,9 +63,12 @@ class Settings:
 
     def table(self, *keys: str) -> dict[str, Any]:
         """An object; empty where the key is absent."""
-        value = self._find(keys, {})
-        if not isinstance(value, dict):
-            raise self._wrong(keys[0], value, "an object")
+        return self._typed(keys, {}, dict, "an object")
+
+    def _typed(self, names: tuple[str, ...], default: Any, kind: type[T], wanted: str) -> T:
+        value = self._find(names, default)
+        if type(value) is not kind:  # a bool is no number
+            raise self._wrong(names[0], value, wanted)
         return value
 
     def _find(self, names: tuple[str, ...], default: Any) -> Any:

@@ -59,13 +59,14 @@ def _reinterpret(matrix: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Made(NamedTuple):
-    """What `quantization_config` says of the weights; `left_out`: modules that stay plain."""
+    """What `quantization_config` says of the weights. group_size -1: a scale per output. left_out:
+    every linear module that stays plain, by its dense name."""
 
     bits: int
     group_size: int
     symmetric: bool
-    left_out: Sequence[str]
-    desc_act: bool
+    left_out: Sequence[str] = ()
+    desc_act: bool = False
 
 
 class Writer(ABC):
@@ -91,9 +92,6 @@ class Writer(ABC):
     def refusal(self, codes: Codes) -> str:
         """Why the format cannot hold `codes` without changing them, with numbers; "" if it can."""
 
-    def accepts(self, codes: Codes) -> bool:
-        return not self.refusal(codes)
-
     def tensors(self, name: str, codes: Codes) -> dict[str, Tensor]:
         """File names -> tensors of the matrix whose dense name is `name` ("....weight").
 
@@ -109,21 +107,9 @@ class Writer(ABC):
         module = name.removesuffix(".weight")
         return {f"{module}.{end}": t.contiguous() for end, t in self._members(codes).items()}
 
-    def quantization_config(
-        self,
-        *,
-        bits: int,
-        group_size: int,
-        symmetric: bool,
-        modules_to_not_convert: Sequence[str] = (),
-        desc_act: bool = False,
-    ) -> dict[str, Any]:
-        """`quantization_config` of config.json. group_size -1: a scale per output.
-        modules_to_not_convert: every linear module that stays plain, by its dense name."""
-        return self._config(Made(bits, group_size, symmetric, modules_to_not_convert, desc_act))
-
     @abstractmethod
-    def _config(self, made: Made) -> dict[str, Any]: ...
+    def quantization_config(self, made: Made) -> dict[str, Any]:
+        """`quantization_config` of config.json."""
 
     @abstractmethod
     def _members(self, codes: Codes) -> dict[str, Tensor]: ...

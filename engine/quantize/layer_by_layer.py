@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from engine.errors import LoadCancelled
 from engine.formats import Writer, writer
 from engine.formats.tensor_reader import TensorReader
+from engine.formats.writing import Made
 from engine.models.checkpoint import Checkpoint
 from engine.models.weight_map import WeightMap
 from engine.numerics.codes import Codes
@@ -127,14 +128,14 @@ class LayerByLayer:
         """config.json of the model, with what a reader needs to know of the quantization."""
         config = copy.deepcopy(dict(self.checkpoint.raw_config))
         facts = self.recipe.facts
-        settings = self.writer.quantization_config(
+        made = Made(
             bits=self.recipe.chosen_bits,
             group_size=self.recipe.group_size if facts.is_grouped else -1,
             symmetric=self.recipe.is_symmetric,
-            modules_to_not_convert=_to_name(self.targets, facts.format),
+            left_out=_to_name(self.targets, facts.format),
             desc_act=self.recipe.uses_desc_act,
         )
-        return {**config, "quantization_config": settings}
+        return {**config, "quantization_config": self.writer.quantization_config(made)}
 
     def store(self, piece: Piece, codes: Codes) -> None:
         for name, tensor in self.writer.tensors(piece.disk_name, codes).items():

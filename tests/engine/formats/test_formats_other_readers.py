@@ -12,6 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from engine.formats import Writer, writer
+from engine.formats.writing import Made
 from engine.numerics.codes import Codes
 from engine.numerics.rounding import round_fp8, round_int8, round_nf4, round_symmetric
 from tests.engine.quantized_checkpoints import change_config
@@ -47,7 +48,7 @@ def write_model(folder: Path, made: Writer, settings: dict[str, Any]) -> Any:
         else:
             stored[name] = tensor
     save_file(stored, file, {"format": "pt"})
-    config = made.quantization_config(modules_to_not_convert=["lm_head"], **settings)
+    config = made.quantization_config(Made(left_out=["lm_head"], **settings))
     change_config(folder, quantization_config=config)
     model.load_state_dict(dense, strict=False)
     return model
