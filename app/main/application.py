@@ -290,7 +290,7 @@ class Application(QObject):
         self.gpu.watch.stop()
         self.crash.stop()
         self.bridge.shutdown(SHUTDOWN_S)
-        self.pages.tune.close_load()
+        self.pages.tune.load.stop()
         self.pages.models.close_down()
         self.pages.chat_page.draft.keep()
         self.pages.chat.close()

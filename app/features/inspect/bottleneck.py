@@ -145,7 +145,6 @@ class BottleneckPanel(QFrame):
             self._show_account(account)
 
     def show_peaks(self, event: PeaksMeasured) -> None:
-        """The engine's answer."""
         self._is_measuring = False
         self.measure.setEnabled(self._is_live)
         if event.peaks is None:
@@ -158,14 +157,12 @@ class BottleneckPanel(QFrame):
         self._show_account()
 
     def open_model(self) -> None:
-        """Reset for a new model."""
         self._is_measuring, self._why_not = False, ""
         self._shown_at = float("-inf")
         self.peaks_line.setText("")
         self._reset(is_open=True)
 
     def close_model(self) -> None:
-        """No model is loaded."""
         self._reset(is_open=False)
 
     def _reset(self, *, is_open: bool) -> None:

@@ -109,7 +109,6 @@ class EngineViews(QObject):
         self.timeline.show_step(index)
 
     def clear(self) -> None:
-        """Reset every view."""
         self._on_state(EngineState.EMPTY)
         self._forget_requests()
 

@@ -104,7 +104,6 @@ class MemoryPanel(QFrame):
             self._show_figures()
 
     def update_gpus(self, gpus: tuple[GpuFigures, ...]) -> None:
-        """Memory in use on each GPU."""
         gpus = undivided(gpus)
         if gpus != self._gpus:
             self._gpus = gpus
@@ -112,7 +111,6 @@ class MemoryPanel(QFrame):
                 self._show_gpus()
 
     def clear(self) -> None:
-        """Reset for another model."""
         self.model.clear()
         self._shown_at = float("-inf")
         self._show_figures()

@@ -93,7 +93,6 @@ class StepAccount:
         self._drop_oldest()
 
     def clear(self) -> None:
-        """Reset for another model."""
         self._steps.clear()
         self._known = {}
         self._snapshot = None
@@ -195,27 +194,20 @@ def counted_words(account: Account) -> str:
     model_s = split.floor + split.launch
     rate = (work.weights + work.kv) / model_s / 1e9 if model_s else 0.0
     words = (
-        f"Per step: {_bytes(work.weights)} weights, {_bytes(work.kv)} KV "
-        f"({rate:.1f} GB/s), {_operations(work)}"
+        f"Per step: {_scaled(work.weights, 'B')} weights, {_scaled(work.kv, 'B')} KV "
+        f"({rate:.1f} GB/s), {_scaled(work.linear + work.attention, 'FLOP')}"
     )
     if account.exchange <= 0:
         return words
     return f"{words}, {short_ms(account.exchange)} communication between ranks"
 
 
-def _operations(work: Work) -> str:
-    count = work.linear + work.attention
-    for unit, factor in (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6)):
+def _scaled(count: float, unit: str) -> str:
+    """ "1.2 GB", "34.1 MFLOP": three significant digits."""
+    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= factor:
-            return f"{count / factor:.3g} {unit}"
-    return f"{count:.0f} FLOP"
-
-
-def _bytes(count: float) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:.3g} {unit}"
-    return f"{count:.0f} B"
+            return f"{count / factor:.3g} {prefix}{unit}"
+    return f"{count:.0f} {unit}"
 
 
 def ms(seconds: float) -> str:

@@ -44,7 +44,6 @@ class SettingsController(QObject):
 
     @property
     def dialog(self) -> SettingsDialog | None:
-        """The open one."""
         is_there = self._dialog is not None and shiboken6.isValid(self._dialog)
         return self._dialog if is_there else None
 
@@ -60,7 +59,6 @@ class SettingsController(QObject):
         ]  # fmt: skip
 
     def show_setting(self, name: str) -> None:
-        """Open the dialog at a setting."""
         self.show()
         if self.dialog is not None:
             self.dialog.show_setting(name)
@@ -77,7 +75,6 @@ class SettingsController(QObject):
         dialog.activateWindow()
 
     def close(self) -> None:
-        """The main window closes."""
         dialog = self.dialog
         if dialog is not None:
             dialog.close()

@@ -112,12 +112,10 @@ class SettingsDialog(QDialog):
     # What the user does ------------------------------------------------------------------------
 
     def show_section(self, title: str) -> None:
-        """Show a section."""
         self.search.clear()
         self.list.choose(title)
 
     def show_setting(self, name: str) -> None:
-        """Show and focus the row of a setting."""
         view = next(v for v in self.views if name in (e.spec.name for e in v.section.entries))
         self.show_section(view.section.title)
         row = view.rows[name]

@@ -48,7 +48,6 @@ class CommandTable(RowTable[Command]):
         return f"{command.text} {command.where} {keys} {command.id}".lower()
 
     def renew(self) -> None:
-        """Keys have changed."""
         if self._rows:
             last = self.index(len(self._rows) - 1, DEFAULT)
             self.dataChanged.emit(self.index(0, 0), last)
@@ -120,7 +119,6 @@ class KeyboardPage(QWidget):
 
     @property
     def command(self) -> Command | None:
-        """The selected one."""
         return self.table.row_at(self.view.currentIndex().row())
 
     @property
@@ -137,7 +135,6 @@ class KeyboardPage(QWidget):
         return count
 
     def choose(self, command_id: str) -> None:
-        """Select a command."""
         self.view.selectRow(self.table.row_of(command_id))
 
     # What the user does ------------------------------------------------------------------------

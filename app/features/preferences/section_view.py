@@ -61,7 +61,6 @@ class SectionView(QWidget):
         return [n for n in names if n in self.rows and not self.rows[n].isHidden()]
 
     def renew(self) -> None:
-        """Update values, defaults and hints."""
         if self.isHidden():
             return
         for name, row in self.rows.items():

@@ -113,7 +113,6 @@ class EngineSource(QObject):
             row.describe_choices(described_items(known))
 
     def browse(self, name: str) -> None:
-        """Open the panel's folder dialog."""
         control = self._panel.rows[name].control
         if isinstance(control, PathControl):
             control.browse_wanted.emit()

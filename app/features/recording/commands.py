@@ -106,7 +106,6 @@ class RecordingController(QObject):
             window.deleteLater()
 
     def close(self) -> None:
-        """The main window closes."""
         for window in list(self.windows):
             if shiboken6.isValid(window):
                 window.close()

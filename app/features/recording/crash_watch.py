@@ -194,5 +194,4 @@ def session_of(remains: Remains) -> Session | None:
 
 
 def open_file(path: Path) -> None:
-    """Open with the desktop's default program."""
     QDesktopServices.openUrl(QUrl.fromLocalFile(str(path)))

@@ -128,7 +128,6 @@ class Player(QObject):
         self.moved.emit(self.position)
 
     def step(self, frames: int) -> None:
-        """Move by a number of frames."""
         if self._times:
             index = min(max(self._next - 1 + frames, 0), len(self._times) - 1)
             self.seek(self._times[index])
@@ -258,7 +257,6 @@ class PlayBar(QFrame):
         self._show_position(player.position)
 
     def toggle(self) -> None:
-        """Play, or pause."""
         if self._player.is_playing:
             self._player.pause()
         else:

@@ -50,7 +50,6 @@ def url_of(host: str, port: int) -> str:
 
 
 def is_this_server(base_url: str, own_url: str) -> bool:
-    """Whether `base_url` is this machine's server `own_url`."""
     try:
         given = urlsplit(base_url if "://" in base_url else f"//{base_url}")
         port = given.port or (443 if given.scheme == "https" else 80)

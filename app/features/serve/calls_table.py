@@ -53,7 +53,6 @@ POLLS = ("/health", "/metrics", "/v1/models", "/version", f"/{OUR_PATH}")
 
 
 def is_poll(record: CallRecord) -> bool:
-    """Whether a call is a successful poll."""
     return record.method == "GET" and record.path in POLLS and not record.has_failed
 
 

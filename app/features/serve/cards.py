@@ -66,7 +66,6 @@ class EngineCards(QWidget):
             watcher.close()
 
     def renew(self) -> None:
-        """Update the cards from the store."""
         connections = self._store.connections
         for gone in set(self._watchers) - {one.id for one in connections}:
             self._remove(gone)

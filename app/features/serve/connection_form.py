@@ -105,7 +105,6 @@ class ConnectionForm(QWidget):
         self.details.setVisible(bool(details))
 
     def show_probe(self, probe: Probe) -> None:
-        """Who answered."""
         who = f"{probe.dialect.value} {probe.version}".rstrip()
         count = len(probe.models)
         models = ", ".join(probe.models[:3]) + (f" and {count - 3} more" if count > 3 else "")

@@ -110,7 +110,6 @@ class ConnectionStore(QObject):
         return next((one for one in self._all if one.name == name), None)
 
     def beside(self, connection_id: str) -> list[Connection]:
-        """The other connections."""
         return [one for one in self._all if one.id != connection_id]
 
     def key(self, connection: Connection) -> str:
@@ -131,7 +130,6 @@ class ConnectionStore(QObject):
         self._store()
 
     def update(self, connection_id: str, **changes: Any) -> None:
-        """Change fields of an existing connection."""
         known = self.find(connection_id)
         if known is not None:
             self.keep(dataclasses.replace(known, **changes))
@@ -148,7 +146,6 @@ class ConnectionStore(QObject):
         self._store()
 
     def forget_key(self, connection: Connection) -> None:
-        """Delete the key as well."""
         self.keys.put(connection.key_name, "")
 
     def _store(self) -> None:

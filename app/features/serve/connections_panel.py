@@ -74,13 +74,11 @@ class ConnectionsPanel(QWidget):
         return self._store.find(self._chosen)
 
     def choose(self, connection_id: str) -> None:
-        """Select a connection."""
         ids = [one.id for one in self._store.connections]
         if connection_id in ids:
             self.list.setCurrentRow(ids.index(connection_id))
 
     def begin(self) -> None:
-        """Start a new connection."""
         self.list.setCurrentRow(-1)
         self._show(None)
         self.form.name.setFocus()
@@ -131,7 +129,6 @@ class ConnectionsPanel(QWidget):
             self.test()
 
     def delete(self) -> None:
-        """Delete the selected connection, with undo."""
         gone = self.chosen
         if gone is None:
             return

@@ -172,7 +172,6 @@ class LocalCard(EngineCard):
         self.renew()
 
     def renew(self) -> None:
-        """Update state and figures."""
         bridge = self._bridge
         if not bridge.is_remote and bridge.is_ready and bridge.model is not None:
             self.place.set_text(f"{bridge.model.name}, in this window")

@@ -168,7 +168,6 @@ class ServingForm(QWidget):
         self.copy_key.setEnabled(bool(key))
 
     def make_key(self) -> None:
-        """Replace the key."""
         self.show_key(new_key())
         self._on_key()
 

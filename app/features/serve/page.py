@@ -82,7 +82,6 @@ class ServingPanel(QWidget):
             self._controller.stop()
 
     def take_port(self, port: int) -> None:
-        """Start on another port."""
         self.form.port.setValue(port)
         self.toggle()
 
@@ -177,7 +176,6 @@ class ServerPage(QWidget):
     # For the window ----------------------------------------------------------------------------
 
     def commands(self) -> list[Command]:
-        """The page's commands."""
         return [
             Command(
                 TOGGLE, "Start or stop the server", self.panel.toggle, "Tune", icon="server",
@@ -206,17 +204,14 @@ class ServerPage(QWidget):
         self.serving.close_down()
 
     def edit(self, connection_id: str) -> None:
-        """Show the page with a connection."""
         self.show_tab(OTHERS)
         self.connections.choose(connection_id)
 
     def begin_connection(self) -> None:
-        """Show the page with a new connection."""
         self.show_tab(OTHERS)
         self.connections.begin()
 
     def show_tab(self, tab: int) -> None:
-        """Show the page with a tab."""
         self.wants_front.emit()
         self.tabs.setCurrentIndex(tab)
 

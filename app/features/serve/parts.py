@@ -55,11 +55,9 @@ class FigureRow(QWidget):
             cell.show_value(values.get(key, NOTHING))
 
     def value(self, key: str) -> str:
-        """The shown text."""
         return self._cells[key].value.text()
 
     def set_muted(self, is_muted: bool) -> None:
-        """Mute outdated figures."""
         for cell in self._cells.values():
             restyle(cell.value, role="muted" if is_muted else "")
 

@@ -166,7 +166,6 @@ MENU, SECTION, SUBMENU = "Tune", "engines", "Engine in use"
 
 
 def use_id(connection_id: str) -> str:
-    """Command id of a connection."""
     return f"engine.use.{connection_id}"
 
 

@@ -43,7 +43,6 @@ class TuneHistory:
         self.complete_since = -math.inf
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Take a snapshot. Cheap."""
         for ring, samples in ((self._ttft, snapshot.ttft), (self._itl, snapshot.itl)):
             _extend(ring, samples)
             if len(ring) == ring.capacity:
@@ -133,7 +132,6 @@ def change(before: float | None, after: float | None) -> float | None:
 
 
 def compare(history: TuneHistory, a: TimeRange, b: TimeRange) -> list[Row]:
-    """All metrics in both ranges."""
     first, second = history.figures(*a), history.figures(*b)
     return [Row(METRICS[key], first[key], second[key]) for key in BETTER]
 

@@ -216,7 +216,6 @@ class CompareView(QFrame):
 
     @property
     def _mark(self) -> Mark | None:
-        """The selected mark."""
         chosen = self.source.currentData()
         if isinstance(chosen, Mark):
             return chosen

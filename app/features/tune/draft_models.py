@@ -122,14 +122,12 @@ class DraftModels(QObject):
         control.browse_wanted.connect(self._browse)
 
     def show_model(self, config: EngineConfig) -> None:
-        """A model was loaded."""
         self._config = config
         self._known.clear()
         self._control.set_known([])
         self._stop_search()
 
     def search(self, method: str) -> None:
-        """Search in a thread."""
         config = self._config
         if config is None or method not in WITH_MODEL:
             return
@@ -158,7 +156,6 @@ class DraftModels(QObject):
         return next(iter(self._known.get(self._method, {})), None)
 
     def knows(self, path: str | None) -> bool:
-        """Whether `path` is a suitable draft."""
         return path in self._known.get(self._method, {})
 
     def describe(self, path: str | None) -> None:

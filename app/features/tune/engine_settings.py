@@ -17,8 +17,8 @@ from app.features.tune.hints import resolved, way
 from app.features.tune.precision_rows import OF_IT, WAYS, PrecisionGuide
 from app.features.tune.profile_menu import ProfileMenu
 from app.features.tune.row_remarks import LAYERS, WITH_CEILING, RowRemarks
+from app.features.tune.server_commands import Facts
 from app.features.tune.server_dialog import ServerDialog
-from app.features.tune.servers import Facts
 from app.features.tune.setting_list import SettingList, line
 from app.features.tune.settings_commands import SettingsCommands
 from app.features.tune.settings_model import Sent, SettingsModel, costliest
@@ -67,12 +67,12 @@ class EngineSettingsPanel(QWidget):
         super().__init__(parent)
         self._bridge = bridge
         self.model = SettingsModel()
-        self._machine = machine or Machine()
+        self.machine = machine or Machine()  # bounds of the rows
         self._capacity: int | None = None  # tokens of the KV cache
         self._hints_at = 0.0  # time of the snapshot that was shown last
         self._message_timer = QTimer(self, singleShot=True, interval=MESSAGE_MS)
         self._message_timer.timeout.connect(self._show_state)
-        self._list = SettingList(self._machine)
+        self._list = SettingList(self.machine)
         self._list.chosen.connect(self._on_chosen)
         self._list.refused.connect(self._on_out_of_range)
         self._unreported = QLabel(wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
@@ -135,21 +135,15 @@ class EngineSettingsPanel(QWidget):
 
     # The machine -------------------------------------------------------------------------------
 
-    @property
-    def machine(self) -> Machine:
-        """Bounds of the rows."""
-        return self._machine
-
     def offer_gpus(self, names: tuple[str, ...]) -> None:
-        """Offer exactly these GPUs as devices."""
-        if names != self._machine.gpus:
-            before = dict(self._machine.devices)
-            self._machine = replace(self._machine, gpus=names)
+        if names != self.machine.gpus:
+            before = dict(self.machine.devices)
+            self.machine = replace(self.machine, gpus=names)
             control = self.rows[DEVICE].control
             assert isinstance(control, ChoiceControl)
-            for value in before.keys() - dict(self._machine.devices).keys():
+            for value in before.keys() - dict(self.machine.devices).keys():
                 control.withdraw(value)
-            for value, text in self._machine.devices:
+            for value, text in self.machine.devices:
                 control.offer(value, text)
             self._update_places()
             if self.model.applied is not None:
@@ -158,8 +152,8 @@ class EngineSettingsPanel(QWidget):
 
     def _update_places(self) -> None:
         """NUMA nodes of a remote machine are not reported."""
-        nodes = 0 if self._bridge.is_remote else self._machine.num_nodes
-        self._remarks.hints.places = Places(len(self._machine.gpus), nodes)
+        nodes = 0 if self._bridge.is_remote else self.machine.num_nodes
+        self._remarks.hints.places = Places(len(self.machine.gpus), nodes)
 
     # What the user does ------------------------------------------------------------------------
 
@@ -254,7 +248,6 @@ class EngineSettingsPanel(QWidget):
     # Showing -----------------------------------------------------------------------------------
 
     def _show_values(self) -> None:
-        """Values, hints and buttons."""
         reason = self.commands.unreported
         self._unreported.setText(reason)
         self._unreported.setVisible(bool(reason))

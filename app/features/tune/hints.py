@@ -152,7 +152,6 @@ class Hints:
         }
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Take a snapshot."""
         self._snapshot = snapshot
         for step in snapshot.steps:
             second = int(step.start)
@@ -172,7 +171,6 @@ class Hints:
 
     @property
     def model(self) -> ModelInfo | None:
-        """The loaded model, where reported."""
         return self._snapshot.model if self._snapshot else None
 
     def ranks(self, count: int, device: str, threads: int | None) -> str:

@@ -141,7 +141,6 @@ class BackgroundLoad(QObject):
     # Sending -----------------------------------------------------------------------------------
 
     def _check(self, plan: LoadPlan) -> ErrorInfo | None:
-        """Why a request of the plan could not be served."""
         config, memory = self._bridge.config, self._bridge.plan
         if not self._bridge.is_ready or config is None or memory is None:
             return ErrorInfo("No model is loaded.", "Open a model.")

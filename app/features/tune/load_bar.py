@@ -206,7 +206,6 @@ class LoadBar(QFrame):
                 return
 
     def toggle(self) -> None:
-        """Start the load, or stop it."""
         if self._load.is_on:
             self._load.stop()
         else:
@@ -254,7 +253,6 @@ class LoadBar(QFrame):
         return self.button.text() == STOP
 
     def _show_state(self) -> None:
-        """Button, fields and status line."""
         is_on = self._load.is_on
         self.button.setText(STOP if is_on else START)
         tip = (

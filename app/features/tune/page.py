@@ -65,7 +65,6 @@ class TunePage(QWidget):
         bridge.state_changed.connect(lambda state: self.commands_changed.emit())
 
     def commands(self) -> list[Command]:
-        """The page's commands."""
         return [
             Command(
                 "tune.load", "Background load", self.load_bar.toggle, "Tune", "Ctrl+Alt+L", "play",
@@ -81,10 +80,6 @@ class TunePage(QWidget):
                 section="compare",
             ),
         ]  # fmt: skip
-
-    def close_load(self) -> None:
-        """Stop the load: the window closes."""
-        self.load.stop()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

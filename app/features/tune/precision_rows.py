@@ -109,7 +109,6 @@ class PrecisionGuide(QObject):
         return next((c.text.partition(" · ")[0] for c in found if c.value == value), "")
 
     def expected(self, config: EngineConfig) -> Expected | None:
-        """Duration of a reload with `config`."""
         return self.times.expected(config, self.checkpoint)
 
     def words_of(self, config: EngineConfig) -> str:

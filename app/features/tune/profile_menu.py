@@ -38,7 +38,6 @@ class ProfileMenu(QMenu):
         self.aboutToShow.connect(self.fill)
 
     def fill(self) -> None:
-        """Rebuild the menu."""
         self.clear()
         now = self._settings()
         first = self.addAction("Defaults", self.reset.emit)
@@ -63,7 +62,6 @@ class ProfileMenu(QMenu):
             delete.addAction(_plain(profile.name)).triggered.connect(partial(self._delete, profile))
 
     def ask_name(self) -> None:
-        """Ask for a name, then save."""
         dialog = QInputDialog(self.parentWidget())
         dialog.setWindowTitle("Save profile")
         dialog.setLabelText("Name (replaces a profile of the same name):")
@@ -73,29 +71,27 @@ class ProfileMenu(QMenu):
         dialog.open()
 
     def save(self, name: str) -> None:
-        """Save the current settings as `name`."""
         settings = self._settings()
         if settings is not None:
-            self._store_profile(Profile(name, dict(settings)))
+            self._is_done(self._store.save, Profile(name, dict(settings)))
 
     def _choose(self, profile: Profile, *_: object) -> None:
         self.chosen.emit(profile)
 
     def _delete(self, profile: Profile, *_: object) -> None:
-        try:
-            self._store.delete(profile.name)
-        except ProfileError as error:
-            self.notice.emit(error_notice(NOTICE, "", error.info()))
+        if not self._is_done(self._store.delete, profile.name):
             return
-        undo = ("Undo", partial(self._store_profile, profile))
+        undo = ("Undo", partial(self._is_done, self._store.save, profile))
         text = f"Deleted profile “{profile.name}”."
         self.notice.emit(Notice(NOTICE, text, actions=(undo,)))
 
-    def _store_profile(self, profile: Profile) -> None:
+    def _is_done(self, do: Callable[[Any], object], what: object) -> bool:
         try:
-            self._store.save(profile)
+            do(what)
         except ProfileError as error:
             self.notice.emit(error_notice(NOTICE, "", error.info()))
+            return False
+        return True
 
 
 def summary(profile: Profile) -> str:

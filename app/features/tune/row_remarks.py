@@ -42,7 +42,6 @@ class RowRemarks:
         self.out_of_range: dict[str, str] = {}  # why the typed value is invalid
 
     def clear(self) -> None:
-        """Reset for another model."""
         self._errors.clear()
         self.out_of_range.clear()
         self.hints.clear()

@@ -44,7 +44,6 @@ class ServerCommand:
 
     @property
     def comments(self) -> str:
-        """Notes and missing settings."""
         lines = [*self.notes, VERIFY]
         if self.missing:
             lines.insert(0, f"Not supported by {self.server}: {', '.join(self.missing)}.")

@@ -11,7 +11,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.tune.servers import SERVERS, Facts, ServerCommand
+from app.features.tune.server_commands import Facts, ServerCommand
+from app.features.tune.servers import SERVERS
 from engine.config import EngineConfig
 from widgets.controls.layouts import button, dressed, vbox, wrapped
 from widgets.theme.theme import SPACE_2, SPACE_4, mono_font
@@ -50,7 +51,6 @@ class ServerDialog(QDialog):
         return self.commands[self.tabs.currentIndex()]
 
     def choose(self, server: str) -> None:
-        """Show the command of `server`."""
         self.tabs.setCurrentIndex([c.server for c in self.commands].index(server))
 
     def copy(self) -> None:

@@ -190,8 +190,3 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
 
 SERVERS = (vllm_command, sglang_command, tensorrt_llm_command)
 """Each makes a ServerCommand from a configuration and Facts."""
-
-__all__ = [
-    "SERVERS", "Facts", "ServerCommand", "sglang_command", "tensorrt_llm_command",
-    "vllm_command",
-]  # fmt: skip

@@ -73,7 +73,6 @@ class SettingsCommands(QObject):
 
     @property
     def why_not(self) -> str:
-        """Why there are no settings to change."""
         if reason := self.unreported:
             return reason
         if self._bridge.state is EngineState.LOADING:
@@ -110,7 +109,6 @@ class SettingsCommands(QObject):
             self.refreshed.emit()
 
     def apply(self) -> None:
-        """Send every collected change."""
         self._submit(self._model.apply())
 
     def change(self, settings: Mapping[str, Any]) -> None:
@@ -125,7 +123,6 @@ class SettingsCommands(QObject):
         self._submit_for_all(self._model.undo())
 
     def redo(self) -> None:
-        """Apply the last undone change again."""
         self._submit_for_all(self._model.redo())
 
     def reset(self) -> None:
@@ -164,7 +161,6 @@ class SettingsCommands(QObject):
     # The engine's answers -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Another model was loaded."""
         self._drop_unsent()
         self._remarks.clear()
         self._weights = _weights_of(self._bridge.model)

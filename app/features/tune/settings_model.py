@@ -65,7 +65,6 @@ class SettingsModel:
         self.applied, self.chosen = applied, dict(chosen)
 
     def close(self) -> None:
-        """No model is loaded."""
         self.applied = None
         for changes in (self.pending, self.sent, self.history, self.undone):
             changes.clear()
@@ -112,7 +111,6 @@ class SettingsModel:
         return self._send(changes) if changes else None
 
     def apply(self) -> Sent | None:
-        """Send all that is pending."""
         changes, self.pending = self.pending, {}
         return self._send(changes) if changes else None
 
@@ -134,7 +132,6 @@ class SettingsModel:
         return bool(self.undone and not self.pending)
 
     def redo(self) -> Sent | None:
-        """Apply again what was undone last."""
         return self._send(self.undone.pop(), Step.REDO) if self.can_redo else None
 
     def choose_all(self, settings: Mapping[str, Any]) -> Sent | None:

@@ -16,12 +16,12 @@ from app.features.tune.server_commands import (
     DRAFTS_VLLM,
     UNTRANSLATED,
     VERIFY,
+    Facts,
+    ServerCommand,
     known_drafts,
 )
 from app.features.tune.servers import (
     SERVERS,
-    Facts,
-    ServerCommand,
     sglang_command,
     tensorrt_llm_command,
     vllm_command,
