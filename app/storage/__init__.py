@@ -1,13 +1,13 @@
 """Files that the user keeps: chats, profiles, reports, model folders, trash. No Qt.
 
-errors, database, records, chat_store     chats in SQLite, written by a thread of their own
+database, records, chat_store             chats in SQLite, written by a thread of their own
 json_file, profiles                       versioned JSON files; named engine settings
 report_metrics, report_export, report_store     evaluation reports: figures, exports, saved ones
 model_sources, trash                      models to open; deleting with undo
 """
 
 from app.storage.chat_store import TIMES, TOKENS, ChatStore, open_store
-from app.storage.errors import (
+from app.storage.database import (
     StorageCorruptError,
     StorageError,
     StorageFullError,

@@ -25,14 +25,19 @@ from pathlib import Path
 from typing import Any
 
 from app import paths
-from app.storage.database import Writer, connect, copy_readable, migrate, process_lock, set_aside
-from app.storage.errors import (
+from app.storage.database import (
     StorageCorruptError,
     StorageError,
     StorageLockedError,
     StorageNewerError,
     StorageReadOnlyError,
+    Writer,
+    connect,
+    copy_readable,
     explain,
+    migrate,
+    process_lock,
+    set_aside,
 )
 from app.storage.records import (
     CONVERSATION,
@@ -267,11 +272,10 @@ class ChatStore:
         values = [(number, message_id) for message_id, number in shown.items()]
         return self._execute("UPDATE messages SET shown = ? WHERE id = ?", *values)
 
-    def delete_conversation(self, conversation_id: str, when: float | None = None) -> Future[None]:
+    def delete_conversation(self, conversation_id: str) -> Future[None]:
         """Hide a conversation. `restore_conversation` brings it back until it is purged."""
-        moment = time.time() if when is None else when
         sql = "UPDATE conversations SET deleted_at = ? WHERE id = ?"
-        return self._execute(sql, (moment, conversation_id))
+        return self._execute(sql, (time.time(), conversation_id))
 
     def restore_conversation(self, conversation_id: str) -> Future[None]:
         sql = "UPDATE conversations SET deleted_at = NULL WHERE id = ?"

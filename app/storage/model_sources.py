@@ -98,21 +98,14 @@ def _hidden_size(folder: Path) -> int:
 def recent_sources(recent: Iterable[tuple[str, str, str]]) -> list[ModelSource]:
     """From (path, load_format, title); what stands in a heading of its own is left out."""
     own = {starter_source().key, *(shape.key for shape in shape_sources())}
-    return [
-        ModelSource(
-            SourceKind.RECENT,
-            path,
-            title,
-            "missing" if not os.path.exists(path) else _with_format(path, load_format),
-            load_format,
-        )
-        for path, load_format, title in recent
-        if (path, load_format) not in own
-    ]
-
-
-def _with_format(path: str, load_format: str) -> str:
-    return f"{path} · random weights" if load_format == "dummy" else path
+    found = []
+    for path, load_format, title in recent:
+        about = f"{path} · random weights" if load_format == "dummy" else path
+        about = about if os.path.exists(path) else "missing"
+        source = ModelSource(SourceKind.RECENT, path, title, about, load_format)
+        if source.key not in own:
+            found.append(source)
+    return found
 
 
 def hugging_face_sources(cache_dir: Path | None = None) -> list[ModelSource]:

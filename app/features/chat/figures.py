@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from app.features.models.precision import change_words
+from app.features.models.precision import precision_change
 from engine.messages import OutputEvent
 from engine.snapshot import RequestTimes
 from widgets.controls.text import milliseconds
@@ -252,7 +252,7 @@ def marks_of(passages: Passages) -> tuple[tuple[int, str, str], ...]:
     return tuple(
         (
             after.start,
-            f"{change_words(before.precision, after.precision)} from here",
+            f"{precision_change(before.precision, after.precision)} from here",
             f"The precision changed from {before.precision} to {after.precision} after "
             f"{after.num_tokens:,} tokens.",
         )

@@ -12,7 +12,7 @@ from app.features.chat.conversation import Conversation, Message, State
 from app.features.chat.figures import Figures, Progress, followed, records_of
 from app.features.chat.reply_data import ReplyTokens
 from app.features.chat.saving import ReplyStore, Saver
-from app.features.models.precision import precision_words
+from app.features.models.precision import precision_text
 from app.link.bridge import EngineBridge
 from engine.errors import ErrorInfo
 from engine.messages import EngineCrashed, OutputEvent, RequestFailed
@@ -165,7 +165,7 @@ class Generation(QObject):
             return
         count = len(reply.opening) + entry.progress.num_tokens
         text = reply.text or "".join(token.text for token in reply.opening)
-        passages = followed(reply.passages, text, count, precision_words(model, config))
+        passages = followed(reply.passages, text, count, precision_text(model, config))
         if passages != reply.passages:
             reply.passages = passages
             if len(passages) > 1:

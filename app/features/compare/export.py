@@ -9,7 +9,7 @@ from typing import Any
 from app.features.chat.attachments import fence_for
 from app.features.compare.record import GREEDY, LEFT, RIGHT, SIDES, Comparison, Pair, Side
 from app.features.compare.replies import Reply
-from app.features.models.precision import seconds_words
+from app.features.models.precision import seconds_text
 from app.units import format_bytes
 from widgets.controls.text import milliseconds
 
@@ -137,5 +137,5 @@ def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
 
 def _switch(side: Side) -> str:
     if side.switch_s is not None:
-        return seconds_words(side.switch_s)
+        return seconds_text(side.switch_s)
     return "–" if side.weights_bytes is None else "loaded already"

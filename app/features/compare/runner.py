@@ -46,7 +46,7 @@ from app.features.compare.way import (
     other_settings,
 )
 from app.features.models.estimate import Estimate, estimate
-from app.features.models.precision import SwitchTimes, precision_words
+from app.features.models.precision import SwitchTimes, precision_text
 from app.features.models.session import ModelSession
 from app.link.bridge import EngineBridge, EngineState
 from app.link.row_names import by_row
@@ -339,7 +339,7 @@ class ComparisonRunner(QObject):
     ) -> None:
         """What is loaded as a side."""
         assert self.comparison is not None
-        setup, words = self._setups[side], precision_words(model, config)
+        setup, words = self._setups[side], precision_text(model, config)
         if any(setup.model is not None for setup in self._setups):
             words = f"{model.name} · {words}"
         self.comparison.sides[side] = replace(

@@ -27,7 +27,7 @@ from app.features.compare.reply_view import PromptWindow, button
 from app.features.compare.runner import ComparisonRunner
 from app.features.compare.sides import SideChoice, another, as_loaded
 from app.features.compare.way import Setup, needs_one
-from app.features.models.precision import precision_words
+from app.features.models.precision import precision_text
 from app.features.tune.precision_rows import PrecisionGuide
 from app.link.bridge import EngineBridge
 from app.link.tasks import run_task
@@ -220,7 +220,7 @@ class CompareWindow(PromptWindow):
         if comparison is not None:
             names = [side.title for side in comparison.sides]
         elif bridge.model is not None and (config := bridge.config) is not None:
-            loaded = precision_words(bridge.model, config)
+            loaded = precision_text(bridge.model, config)
             names = [loaded if setup.is_loaded(config) else setup.name for setup in setups]
         self.way.set_text(comparison.way if comparison is not None else "")
         title = comparison.model if comparison is not None else getattr(bridge.model, "name", "")

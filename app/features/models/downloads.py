@@ -55,8 +55,8 @@ class DownloadQueue(QObject):
     finished = Signal(str, str)
     gone = Signal(str)
 
-    def __init__(self, hub: Hub, file: Path, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, hub: Hub, file: Path) -> None:
+        super().__init__()
         self._hub, self._file = hub, file
         self._all: dict[str, Download] = {}
         self._workers: dict[str, ModelDownload] = {}

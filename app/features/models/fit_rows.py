@@ -45,8 +45,8 @@ IN_RAM = "RAM"
 class MemoryBar(QWidget):
     """Weights, KV cache and activations as one bar, with a line at the usable memory."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._need: Need | None = None
         self.setFont(figure_font("small"))
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
@@ -183,8 +183,8 @@ def _paint_parts(
 class FitRows(QWidget):
     """Rows of `Fit`; hidden without any."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._fits: list[Fit] = []
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         theme_notifier().changed.connect(self.update)

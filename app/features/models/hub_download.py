@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from app.features.models.hub import Hub
-from app.features.models.hub_errors import ChecksumError, HubError, disk_full, hub_error
+from app.features.models.hub_errors import HubError, hub_error
 from app.features.models.hub_files import RepoFile
+from app.units import format_bytes
 
 SPEED_WINDOW_S = 5.0
 LOCK_TIMEOUT_S = 1.0
@@ -174,7 +175,11 @@ class ModelDownload:
         needed = self._total - self._done
         free = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free
         if needed > free:
-            raise disk_full(needed, free, root)
+            raise HubError(
+                f"Not enough disk space: {format_bytes(needed)} needed, {format_bytes(free)} free "
+                f"in {root}.",
+                "Free some space, or set HF_HOME to a folder on a larger disk; then resume.",
+            )
         for file in files:
             if file.size > MAX_FILE:
                 raise HubError(
@@ -286,7 +291,7 @@ class _Part:
     def write(self, data: bytes) -> int:
         self._check()
         if self.tell() + len(data) > self._file.size:
-            raise ChecksumError(
+            raise HubError(
                 f"{self._file.name}: received more than {self._file.size:,} bytes.",
                 "Cancel the download and start it again.",
             )
@@ -302,12 +307,12 @@ class _Part:
             self._hash.update(data)
 
     def verify(self) -> None:
-        """Raise ChecksumError, and remove the file, unless the content has the hub's hash."""
+        """Raise HubError, and remove the file, unless the content has the hub's hash."""
         found, expected = str(self._hash.hexdigest()), self._file.etag
         if found != expected:
             os.unlink(self._raw.name)
             self._arrived(-self._file.size)
-            raise ChecksumError(
+            raise HubError(
                 f"{self._file.name} is corrupt: checksum {found[:12]}…, expected "
                 f"{expected[:12]}… ({self._file.size:,} bytes).",
                 "Resume to download this file again. If it fails twice, check your proxy.",
@@ -349,10 +354,14 @@ class RepoFolder:
 
     def arrived(self, commit: str, files: Iterable[RepoFile]) -> int:
         """Bytes of `files` on the disk, complete and partial."""
-        return sum(
-            file.size if self.has(commit, file) else _size(self.incomplete(file.etag))
-            for file in files
-        )
+        arrived = 0
+        for file in files:
+            part = self.incomplete(file.etag)
+            if self.has(commit, file):
+                arrived += file.size
+            elif part.exists():
+                arrived += part.stat().st_size
+        return arrived
 
     def discard(self) -> None:
         """Remove partial files, and blobs that no snapshot uses."""
@@ -363,10 +372,3 @@ class RepoFolder:
                 file.unlink(missing_ok=True)
         if not links:
             shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from app.units import format_bytes
 from engine.errors import InferdeckError
 
 TOKEN_PAGE = "https://huggingface.co/settings/tokens"
@@ -15,23 +13,6 @@ TOKEN_PAGE = "https://huggingface.co/settings/tokens"
 
 class HubError(InferdeckError):
     """The hub refused, did not answer, or sent unexpected data."""
-
-
-class DiskFullError(HubError):
-    """Not enough disk space for a download."""
-
-
-class ChecksumError(HubError):
-    """A downloaded file differs from the hub's checksum."""
-
-
-def disk_full(needed: int, free: int, folder: Path) -> DiskFullError:
-    """`needed`: bytes still to download; `free`: bytes free on the disk of `folder`."""
-    return DiskFullError(
-        f"Not enough disk space: {format_bytes(needed)} needed, {format_bytes(free)} free in "
-        f"{folder}.",
-        "Free some space, or set HF_HOME to a folder on a larger disk; then resume.",
-    )
 
 
 def hub_error(error: BaseException, what: str, endpoint: str) -> InferdeckError:
@@ -71,7 +52,7 @@ def hub_error(error: BaseException, what: str, endpoint: str) -> InferdeckError:
     if isinstance(error, OSError) and error.errno is not None:
         path = error.filename or "the cache"
         if error.errno == errno.ENOSPC:
-            return DiskFullError(
+            return HubError(
                 f"The disk is full: cannot write {path}.",
                 "Free some space, then resume. Partial files are kept.",
             )

@@ -327,10 +327,6 @@ class ModelsPages(QStackedWidget):
         welcome = Command("help.welcome", "Welcome", self.show_welcome, "Help", section="help")
         return [*self.page.commands(), welcome]
 
-    @property
-    def is_welcoming(self) -> bool:
-        return self.currentWidget() is self.welcome
-
     def show_welcome(self) -> None:
         self.setCurrentWidget(self.welcome)
         self.wants_front.emit()

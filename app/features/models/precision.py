@@ -19,7 +19,7 @@ from engine.snapshot import ModelInfo
 from widgets.live.figures import precision_name, weights_words
 
 
-def precision_words(model: ModelInfo, config: EngineConfig) -> str:
+def precision_text(model: ModelInfo, config: EngineConfig) -> str:
     """Dtype, weights, output head and KV cache: all that affects the output."""
     parts = [precision_name(model.dtype), weights_words(model)]
     if config.quantization_head != "none":
@@ -30,7 +30,7 @@ def precision_words(model: ModelInfo, config: EngineConfig) -> str:
     return " · ".join(filter(None, parts))
 
 
-def change_words(before: str, after: str) -> str:
+def precision_change(before: str, after: str) -> str:
     """What changed in the precision `after`: INT8 weights; unquantized weights."""
     old = before.split(" · ")
     new = [part for part in after.split(" · ") if part not in old]
@@ -52,8 +52,7 @@ SOURCE, QUANTIZE = "source", "quantize"
 _TRIAL_ROWS, _TRIAL_INPUTS = 256, 2048
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A value of a setting. `refusal`: why it is not possible, or ""."""
 
     value: str
@@ -88,29 +87,23 @@ class Checkpoint:
 
     def of_weights(self, head: str, dtype: str) -> list[Choice]:
         """Every value of the quantization setting, with its size."""
-        return [self._weights_choice(v, head, dtype) for v in SETTINGS[WEIGHTS].choices]
+        plain = precision_name(dtype)
+        names = {"none": plain, "auto": f"auto: {self.stored}" if self.stored else "auto"}
+        return [
+            Choice(value, self._sized(names, value, value, head), self._refusal(value, plain))
+            for value in SETTINGS[WEIGHTS].choices
+        ]
 
     def of_head(self, method: str) -> list[Choice]:
         """Every value of the output head setting, with its size."""
         names = {"none": precision_name(self.dtype)}
         return [
-            Choice(
-                value,
-                self._sized(names.get(value, precision_name(value)), self.bytes_of(method, value)),
-            )
+            Choice(value, self._sized(names, value, method, value))
             for value in SETTINGS[HEAD].choices
         ]
 
-    def _weights_choice(self, value: str, head: str, dtype: str) -> Choice:
-        name = precision_name(dtype if value == "none" else value)
-        if value == "auto":
-            name = f"auto: {self.stored}" if self.stored else "auto"
-        text = self._sized(name, self.bytes_of(value, head))
-        refusal = self._refusal(value, precision_name(dtype))
-        return Choice(value, text, refusal)
-
-    @staticmethod
-    def _sized(name: str, size: int | None) -> str:
+    def _sized(self, names: Mapping[str, str], value: str, method: str, head: str) -> str:
+        name, size = names.get(value) or precision_name(value), self.bytes_of(method, head)
         return name if size is None else f"{name} · {format_bytes(size)}"
 
     def _refusal(self, value: str, plain: str) -> str:
@@ -123,6 +116,10 @@ class Checkpoint:
         if value in ("auto", "none", *ROUNDED):
             return ""
         return f"{precision_name(value)} needs a checkpoint in that format."
+
+    def seconds_to_round(self, method: str) -> float:
+        """Of all weights, at a load."""
+        return self.held * self.rounding.get(method, 0.0)
 
     @property
     def limits(self) -> str:
@@ -172,9 +169,9 @@ def look_at(config: EngineConfig) -> Checkpoint:
         weights={key: size + tables for key, size in weights.items()},
         disk_bytes=opened.disk_bytes,
         held=sum(math.prod(shape) for shape in shapes),
-        rounding={}
-        if stored
-        else {method: _seconds_per_weight(method, group) for method in ROUNDED},
+        rounding={
+            method: _seconds_per_weight(method, group) for method in (() if stored else ROUNDED)
+        },
     )
 
 
@@ -212,7 +209,7 @@ class Expected(NamedTuple):
     @property
     def words(self) -> str:
         source = "last time" if self.is_measured else "estimated"
-        return f"about {seconds_words(self.seconds)} ({source})"
+        return f"about {seconds_text(self.seconds)} ({source})"
 
 
 class SwitchTimes:
@@ -237,20 +234,14 @@ class SwitchTimes:
         if checkpoint is None:
             return None
         loads = [
-            seconds - self._rounding(name, checkpoint)
+            seconds - checkpoint.seconds_to_round(name.rpartition("|")[2].split("/")[0])
             for name, seconds in known.items()
             if name.removeprefix(f"{_LOAD} ").startswith(f"{config.model}|")
         ]
         if not loads:
             return None
         reading = max(0.0, min(loads))
-        rounding = checkpoint.held * checkpoint.rounding.get(config.quantization, 0.0)
-        return Expected(reading + rounding, False)
-
-    @staticmethod
-    def _rounding(name: str, checkpoint: Checkpoint) -> float:
-        method = name.rpartition("|")[2].split("/")[0]
-        return checkpoint.held * checkpoint.rounding.get(method, 0.0)
+        return Expected(reading + checkpoint.seconds_to_round(config.quantization), False)
 
     def _keep(self, name: str, seconds: float) -> None:
         known = dict(self._memory.switch_times)
@@ -269,7 +260,7 @@ def _key(config: EngineConfig) -> str:
     return f"{config.model}|{config.load_format}|{values}"
 
 
-def seconds_words(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
     """ "0.4 s", "12 s", "3 min"."""
     if seconds < 9.95:
         return f"{max(0.1, seconds):.1f} s"

@@ -41,12 +41,9 @@ class ModelSession(QObject):
     wants_model = Signal(str)  # a path to look at, or ""
     recent_changed = Signal()
 
-    def __init__(
-        self, bridge: EngineBridge, store: SettingsStore, parent: QObject | None = None
-    ) -> None:
-        super().__init__(parent)
-        self._bridge = bridge
-        self._store = store
+    def __init__(self, bridge: EngineBridge, store: SettingsStore) -> None:
+        super().__init__()
+        self._bridge, self._store = bridge, store
         self._opening: EngineConfig | None = None
         self.current: RecentModel | None = None
         bridge.loaded.connect(self._on_loaded)
@@ -154,14 +151,14 @@ class ModelSession(QObject):
             self.notice.emit(error_notice(DRAFT, title, event.without_draft))
         look = ("Open a model…", lambda: self.wants_model.emit(""))
         remarks = " ".join(event.model.notices)
+        actions: tuple[tuple[str, Any], ...] = ()
+        note = DUMMY_NOTE if event.model.is_dummy else ""
         if self._bridge.offers is not None:
-            self.remark.emit(Notice("model", remarks) if remarks else None)
+            note = ""
         elif is_starter(event.config.model):
-            self.remark.emit(Notice("model", STARTER_NOTE, remarks, actions=(look,)))
-        elif event.model.is_dummy:
-            self.remark.emit(Notice("model", DUMMY_NOTE, remarks))
-        else:
-            self.remark.emit(Notice("model", remarks) if remarks else None)
+            note, actions = STARTER_NOTE, (look,)
+        parts = [part for part in (note, remarks) if part]
+        self.remark.emit(Notice("model", *parts, actions=actions) if parts else None)
 
     def _on_load_failed(self, event: messages.LoadFailed) -> None:
         failed, self._opening = self._opening, None

@@ -20,7 +20,6 @@ from PySide6.QtWidgets import (
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QWidget,
 )
 
 from app.storage.model_sources import ModelSource, SourceKind
@@ -40,8 +39,8 @@ class SourceList(QListWidget):
     source_chosen = Signal(object)
     source_opened = Signal(object)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._open = ""
         self.setAccessibleName("Models")
         self.setItemDelegate(_Delegate(self))

@@ -130,8 +130,8 @@ class EvaluateForm(QWidget):
 
     changed = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.candidate = SideFields("Model", "Choose a model", CANDIDATE_SETTINGS)
         self.reference = SideFields("Reference", "Same model", REFERENCE_SETTINGS)
         self.text = TextField("Text", TEXT_KINDS, FOR_EVALUATION)

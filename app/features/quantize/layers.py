@@ -17,7 +17,6 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QHeaderView,
     QLabel,
-    QPushButton,
     QStackedWidget,
     QTableWidget,
     QTableWidgetItem,
@@ -26,8 +25,9 @@ from PySide6.QtWidgets import (
 
 from app.features.quantize.figures import percent
 from engine.quantize.recipe import RESULT_FILE, LayerResult
-from widgets.controls.layouts import hbox, vbox
+from widgets.controls.layouts import button, hbox, vbox
 from widgets.controls.lines import ElidedLine
+from widgets.controls.tables import dress_table
 from widgets.quality.layer_chart import NONE, LayerBar, LayerChart
 from widgets.theme.theme import SPACE_1, figure_font
 
@@ -47,10 +47,8 @@ class LayerRow(NamedTuple):
 
     @property
     def bar(self) -> LayerBar:
-        tip = f"{self.worst} {percent(self.worst_error, 2)}" if self.worst else ""
-        return LayerBar(
-            self.label, self.error, self.rounding, f"Worst matrix: {tip}" if tip else ""
-        )
+        tip = f"Worst matrix: {self.worst} {percent(self.worst_error, 2)}" if self.worst else ""
+        return LayerBar(self.label, self.error, self.rounding, tip)
 
 
 def rows_of(layers: Sequence[LayerResult | Mapping[str, Any]]) -> list[LayerRow]:
@@ -131,17 +129,15 @@ CHART_HEIGHT = 190
 class LayersPanel(QWidget):
     """Chart and table of layer errors; shows room for `num_layers` during a run."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.rows: list[LayerRow] = []
         title = QLabel("Layers")
         title.setProperty("role", "title")
         self._line = ElidedLine("text_muted")
         self._sum = ElidedLine("text")
-        self.toggle = QPushButton("Table")
-        self.toggle.setProperty("kind", "flat")
+        self.toggle = button("Table", lambda: None, "Show values as table", kind="flat")
         self.toggle.setCheckable(True)
-        self.toggle.setToolTip("Show values as table")
         self.toggle.setAccessibleName("Layer error table")
         head = hbox(title, (self._line, 1), self.toggle)
         self.chart = LayerChart()
@@ -192,11 +188,8 @@ class LayersPanel(QWidget):
 def _table() -> QTableWidget:
     table = QTableWidget(0, len(HEADERS))
     table.setHorizontalHeaderLabels(HEADERS)
-    table.setAccessibleName("Layer errors")
+    dress_table(table, "Layer errors")
     table.setEditTriggers(QTableWidget.EditTrigger.NoEditTriggers)
-    table.setSelectionBehavior(QTableWidget.SelectionBehavior.SelectRows)
-    table.setShowGrid(False)
-    table.verticalHeader().hide()
     header = table.horizontalHeader()
     header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
     header.setSectionResizeMode(len(HEADERS) - 1, QHeaderView.ResizeMode.Stretch)

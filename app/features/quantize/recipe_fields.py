@@ -150,10 +150,6 @@ class RecipeFields(QWidget):
         button = self.methods.checkedButton()
         return button.objectName() if button is not None else next(iter(METHOD_HINTS))
 
-    def choose_method(self, method: str) -> None:
-        """Select `method` like the user."""
-        next(b for b in self.methods.buttons() if b.objectName() == method).setChecked(True)
-
     def set_group_size(self, size: int) -> None:
         """Show it, without a signal."""
         with QSignalBlocker(self.group_size):
@@ -217,8 +213,8 @@ class ModuleList(QTreeWidget):
 
     changed = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.setAccessibleName("Modules to quantize")
         self.setRootIsDecorated(False)
         self.setColumnCount(3)
@@ -248,22 +244,10 @@ class ModuleList(QTreeWidget):
     @property
     def excluded(self) -> tuple[str, ...]:
         """Patterns of the unchecked rows."""
-        return tuple(
-            str(row.data(0, _PATTERN))
-            for row in self._all()
-            if row.data(0, _PATTERN) and row.checkState(0) is Qt.CheckState.Unchecked
-        )
-
-    def set_checked(self, pattern: str, checked: bool) -> None:
-        """Check or uncheck a row like the user."""
-        for row in self._all():
-            if row.data(0, _PATTERN) == pattern:
-                state = Qt.CheckState.Checked if checked else Qt.CheckState.Unchecked
-                row.setCheckState(0, state)
-
-    def _all(self) -> list[QTreeWidgetItem]:
         found = (self.topLevelItem(index) for index in range(self.topLevelItemCount()))
-        return [row for row in found if row is not None]
+        unchecked = Qt.CheckState.Unchecked
+        rows = (row for row in found if row is not None and row.checkState(0) is unchecked)
+        return tuple(str(row.data(0, _PATTERN)) for row in rows if row.data(0, _PATTERN))
 
     def _row(self, group: ModuleGroup, total: int) -> QTreeWidgetItem:
         count = f" × {group.num_matrices}" if group.num_matrices > 1 else ""

@@ -57,10 +57,8 @@ class RecipeForm(QWidget):
 
     changed = Signal()
 
-    def __init__(
-        self, rates: Rates, folder: Callable[[], Path], parent: QWidget | None = None
-    ) -> None:
-        super().__init__(parent)
+    def __init__(self, rates: Rates, folder: Callable[[], Path]) -> None:
+        super().__init__()
         self._rates, self._folder = rates, folder
         self.facts: SourceFacts | None = None
         self.text_size: CalibrationSize | None = None

@@ -203,8 +203,8 @@ class ReportView(QFrame):
     export_wanted = Signal(object)
     delete_wanted = Signal(object)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.setProperty("panel", True)
         self.setAccessibleName("Report")
         self.stored: StoredReport | None = None

@@ -133,8 +133,8 @@ class ReportList(QWidget):
     renamed = Signal(object, str)
     delete_wanted = Signal(object)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._problems: list[str] = []
         self.list = QListWidget()
         self.list.setAccessibleName("Reports")

@@ -44,8 +44,8 @@ class ComparisonView(QFrame):
 
     export_wanted = Signal(object)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.setProperty("panel", True)
         self.setAccessibleName("Report comparison")
         self.reports: list[StoredReport] = []
@@ -127,8 +127,8 @@ class RunView(QFrame):
 
     cancel_wanted = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.setProperty("panel", True)
         self.setAccessibleName("Job")
         self.title = title_line(hugs=False)

@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from engine.errors import ErrorInfo
 from engine.quantize.recipe import Recipe, matches
-
-if TYPE_CHECKING:
-    from engine.models.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +62,8 @@ class SourceFacts:
     most of its weights."""
 
     path: str
-    name: str
     dtype: str = ""
     num_bytes: int = 0
-    num_parameters: int = 0
-    max_positions: int | None = None
     matrices: tuple[Matrix, ...] = ()
     kept: tuple[Kept, ...] = ()
     refusal: ErrorInfo | None = None
@@ -108,11 +102,12 @@ def module_groups(facts: SourceFacts) -> list[ModuleGroup]:
     by_kind: dict[str, list[Matrix]] = {}
     for matrix in facts.matrices:
         by_kind.setdefault(matrix.kind, []).append(matrix)
-    short = [kind.rpartition(".")[2] for kind in by_kind]
-    groups = [
-        _group(_shortest(kind, short), _pattern(kind, short), found)
-        for kind, found in by_kind.items()
-    ]
+    short = Counter(kind.rpartition(".")[2] for kind in by_kind)
+    groups = []
+    for kind, found in by_kind.items():
+        last = kind.rpartition(".")[2]
+        name = last if short[last] == 1 else kind
+        groups.append(_group(name, f"*.{name}" if "*" in name else name, found))
     layers = facts.layers
     for title, layer in (("First layer", layers[0]), ("Last layer", layers[-1])):
         if len(layers) > 1:
@@ -125,34 +120,23 @@ def _group(title: str, pattern: str, found: list[Matrix]) -> ModuleGroup:
     return ModuleGroup(title, pattern, len(found), sum(m.num_bytes for m in found))
 
 
-def _shortest(kind: str, short: list[str]) -> str:
-    """The last part of the name, where it is unique."""
-    last = kind.rpartition(".")[2]
-    return last if short.count(last) == 1 else kind
-
-
-def _pattern(kind: str, short: list[str]) -> str:
-    name = _shortest(kind, short)
-    return f"*.{name}" if "*" in name else name
-
-
 def read_source(path: str) -> SourceFacts:
     """Read the description of the model at `path` and its quantizable matrices.
 
     Raises CheckpointError. A model that cannot be quantized has a `refusal`.
     """
-    from engine.models.architecture import build_on_meta, count_parameters, resolve_class
+    from engine.models.architecture import build_on_meta, resolve_class
     from engine.models.checkpoint import Checkpoint
     from engine.models.weight_map import map_weights
     from engine.quantize.targets import find_targets
 
     checkpoint = Checkpoint.open(path)
-    facts = SourceFacts(
-        path=str(Path(path)), name=checkpoint.name, dtype=checkpoint.dtype,
-        num_bytes=checkpoint.disk_bytes, max_positions=checkpoint.max_position_embeddings,
-    )  # fmt: skip
-    refusal = _refusal(checkpoint)
-    if refusal is not None:
+    facts = SourceFacts(str(Path(path)), checkpoint.dtype, checkpoint.disk_bytes)
+    if (stored := checkpoint.quantization) is not None:
+        refusal = ErrorInfo(
+            f"The model is already quantized: {stored.title}.",
+            "Choose the original 16-bit model. Quantizing twice adds error.",
+        )
         return replace(facts, refusal=refusal)
     resolve_class(checkpoint)
     model = build_on_meta(checkpoint.config)
@@ -170,15 +154,4 @@ def read_source(path: str) -> SourceFacts:
         ),
         key=lambda found: -found.num_bytes,
     )
-    count = count_parameters(checkpoint.config)
-    return replace(facts, matrices=matrices, kept=tuple(kept), num_parameters=count)
-
-
-def _refusal(checkpoint: Checkpoint) -> ErrorInfo | None:
-    found = checkpoint.quantization
-    if found is None:
-        return None
-    return ErrorInfo(
-        f"The model is already quantized: {found.title}.",
-        "Choose the original 16-bit model. Quantizing twice adds error.",
-    )
+    return replace(facts, matrices=matrices, kept=tuple(kept))

@@ -17,7 +17,7 @@ from app.features.chat.figures import (
     passages_before,
     precisions_of,
 )
-from app.features.models.precision import change_words
+from app.features.models.precision import precision_change
 
 PRECISIONS = ("BF16", "BF16 · INT8 weights", "FP32 · INT8 head")
 
@@ -72,7 +72,7 @@ def test_a_branch_keeps_the_passages_of_the_tokens_that_it_keeps() -> None:
     ],
 )
 def test_what_is_new_is_named(before: str, after: str, words: str) -> None:
-    assert change_words(before, after) == words
+    assert precision_change(before, after) == words
 
 
 def test_what_is_no_passage_is_refused() -> None:

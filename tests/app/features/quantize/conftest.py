@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import shiboken6
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QRadioButton
 from pytestqt.qtbot import QtBot
 
 from app.features.quantize.page import QuantizePage
@@ -58,7 +58,7 @@ def page(application: Application) -> QuantizePage:
 def choose_starter(qtbot: QtBot, page: QuantizePage, method: str, text: Path) -> None:
     """The starter model, ready to be quantized from `text` and to be measured on it."""
     recipe = page.recipe
-    recipe.fields.choose_method(method)
+    recipe.findChild(QRadioButton, method).click()
     recipe.fields.source.choose(str(starter_model()))
     recipe.fields.text.choose(TextChoice("", str(text)))
     recipe.measure_text.choose(TextChoice("", str(text)))

@@ -51,7 +51,7 @@ def facts(layers: int = 3, columns: int = 256) -> SourceFacts:
     matrices = tuple(Matrix(name, 256, columns, 256 * columns * 2) for name in names)
     size = sum(m.num_bytes for m in matrices) + 4096
     kept = (Kept("model.embed_tokens", 4096),)
-    return SourceFacts("/models/m", "m", "bfloat16", size, 1, 2048, matrices, kept)
+    return SourceFacts("/models/m", "bfloat16", size, matrices, kept)
 
 
 # What can be made of a model ------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_modules_are_grouped_by_kind_and_layer_and_say_what_stays() -> None:
 
 def test_experts_are_one_kind_and_names_that_meet_are_told_apart() -> None:
     names = ["l.0.mlp.experts.0.up", "l.0.mlp.experts.1.up", "l.0.shared.up", "l.0.attn.q"]
-    found = SourceFacts("/m", "m", matrices=tuple(Matrix(n, 8, 32, 512) for n in names))
+    found = SourceFacts("/m", matrices=tuple(Matrix(n, 8, 32, 512) for n in names))
     by_title = {g.title: g for g in module_groups(found)}
     assert set(by_title) == {"mlp.experts.*.up", "shared.up", "q"}
     assert by_title["mlp.experts.*.up"].num_matrices == 2

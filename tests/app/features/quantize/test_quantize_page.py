@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QApplication, QMessageBox, QScrollArea
+from PySide6.QtWidgets import QApplication, QMessageBox, QRadioButton, QScrollArea
 from pytestqt.qtbot import QtBot
 
 from app.cli.main import main
@@ -206,7 +206,7 @@ def test_a_text_that_will_not_do_is_said_at_once(
     field = page.recipe.fields.by_name["text"]
     qtbot.waitUntil(lambda: field.has_problem, timeout=30_000)
     assert words in field.note and not page.quantize_panel.start.isEnabled()
-    page.recipe.fields.choose_method("rtn")  # reads no text
+    page.recipe.findChild(QRadioButton, "rtn").click()  # reads no text
     assert page.quantize_panel.start.isEnabled() and not field.isVisible()
 
 

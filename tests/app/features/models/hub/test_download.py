@@ -13,7 +13,7 @@ from huggingface_hub import hf_hub_download, scan_cache_dir, snapshot_download
 
 from app.features.models.hub import Hub, is_id
 from app.features.models.hub_download import ModelDownload, RepoFolder, Speed, Stopped
-from app.features.models.hub_errors import ChecksumError, DiskFullError, HubError
+from app.features.models.hub_errors import HubError
 from app.paths import starter_model
 from tests.app.features.models.hub.conftest import tiny_files
 from tests.app.features.models.hub.server import HubServer, Model
@@ -143,7 +143,7 @@ def test_a_wrong_checksum_is_said_and_mended_by_resuming(hub: Hub, server: HubSe
     server.faults.corrupt = {"model.safetensors", "config.json"}
     download = ModelDownload(hub, "acme/tiny")
     for name in ("config.json", "model.safetensors"):  # the small one (a git hash) comes first
-        with pytest.raises(ChecksumError) as said:
+        with pytest.raises(HubError, match=r"corrupt|received more") as said:
             download.run()
         assert name in said.value.cause and said.value.remedy
     assert (download.run() / "model.safetensors").is_file()
@@ -156,7 +156,7 @@ def test_a_part_that_is_damaged_on_the_disk_is_noticed(hub: Hub) -> None:
     folder.blob("").mkdir(parents=True)
     folder.incomplete(weights.etag).write_bytes(b"not the beginning")
     download = ModelDownload(hub, "acme/tiny")
-    with pytest.raises(ChecksumError):
+    with pytest.raises(HubError, match=r"corrupt|received more"):
         download.run()
     download.run()
     folder.blob(weights.etag).unlink()
@@ -175,7 +175,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(
         free: int = 1000
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage())
-    with pytest.raises(DiskFullError) as said:
+    with pytest.raises(HubError, match="disk space") as said:
         ModelDownload(hub, "acme/tiny").run()
     assert "1000 B" in said.value.cause and "KiB" in said.value.cause
     assert not (hub.cache_dir / "models--acme--tiny").exists()
@@ -251,7 +251,7 @@ def test_discarding_an_update_keeps_the_version_before(hub: Hub, server: HubServ
     server.models["acme/tiny"].files["model.safetensors"] = b"new" * 40_000
     update = ModelDownload(hub, "acme/tiny")
     server.faults.corrupt = {"model.safetensors"}
-    with pytest.raises(ChecksumError):
+    with pytest.raises(HubError, match=r"corrupt|received more"):
         update.run()
     update.discard()
     assert (path / "model.safetensors").read_bytes() == tiny_files()["model.safetensors"]

@@ -190,14 +190,14 @@ def test_the_first_start_welcomes_once(
     place = application.pages.models_place
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         application.start({})
-    assert place.is_welcoming and page_name(application) == "Models"
+    assert place.currentWidget() is place.welcome and page_name(application) == "Models"
     qtbot.waitUntil(lambda: not place.welcome.fits.isHidden(), timeout=20000)
     assert "Qwen3-0.6B, BF16: 4.14 GiB · fits" in place.welcome.fits.text()
     assert any("GiB free of" in label.text() for label in place.welcome.findChildren(QLabel))
     _button(place.welcome, "Chat").click()
-    assert page_name(application) == "Chat" and not place.is_welcoming
+    assert page_name(application) == "Chat" and place.currentWidget() is place.page
     application.window.commands.run("help.welcome")
-    assert place.is_welcoming and page_name(application) == "Models"
+    assert place.currentWidget() is place.welcome and page_name(application) == "Models"
     application.shutdown()
     with next_run(qapp) as again:
         again.startup.welcome()
@@ -219,7 +219,7 @@ def test_each_way_leads_where_it_says(
     place = application.pages.models_place
     place.show_welcome()
     _button(place.welcome, text).click()
-    assert not place.is_welcoming and getattr(place.page, field).isVisible()
+    assert place.currentWidget() is place.page and getattr(place.page, field).isVisible()
     if text == "Choose size":
         assert place.page.source is not None and place.page.source.title == "Qwen3-0.6B"
 
