@@ -62,24 +62,19 @@ class Progress:
 class Speed:
     """Bytes per second over the last seconds. Times are `time.monotonic`."""
 
-    def __init__(self, window_s: float = SPEED_WINDOW_S) -> None:
-        self._window_s = window_s
+    def __init__(self) -> None:
         self._arrivals: deque[tuple[float, int]] = deque()
 
     def add(self, count: int, now: float) -> None:
         self._arrivals.append((now, count))
-        self._forget(now)
 
     def at(self, now: float) -> float:
-        self._forget(now)
+        while self._arrivals and now - self._arrivals[0][0] > SPEED_WINDOW_S:
+            self._arrivals.popleft()
         if not self._arrivals:
             return 0.0
-        span = min(self._window_s, max(now - self._arrivals[0][0], 0.5))
+        span = min(SPEED_WINDOW_S, max(now - self._arrivals[0][0], 0.5))
         return sum(count for _, count in self._arrivals) / span
-
-    def _forget(self, now: float) -> None:
-        while self._arrivals and now - self._arrivals[0][0] > self._window_s:
-            self._arrivals.popleft()
 
 
 class ModelDownload:

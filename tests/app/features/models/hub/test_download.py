@@ -259,7 +259,7 @@ def test_discarding_an_update_keeps_the_version_before(hub: Hub, server: HubServ
 
 
 def test_speed_is_that_of_the_last_seconds() -> None:
-    speed = Speed(window_s=5.0)
+    speed = Speed()
     assert speed.at(0.0) == 0.0
     for second in range(10):
         speed.add(1000, float(second))
