@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
 
-from app.features.models.hub_files import DESCRIPTIONS, LICENSES
+from app.features.models.hub import DESCRIPTIONS, LICENSES
 from app.link.tasks import run_task
 from app.storage.model_sources import ModelSource, SourceKind, cache_folder, folder_size
 from app.storage.trash import Trash, Trashed, TrashError

@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from app.features.models.hub import Hub
+from app.features.models.hub import Hub, RepoFile
 from app.features.models.hub_errors import HubError, hub_error
-from app.features.models.hub_files import RepoFile
 from app.units import format_bytes
 
 SPEED_WINDOW_S = 5.0

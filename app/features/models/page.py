@@ -30,9 +30,8 @@ from app.features.models.downloads import (
 from app.features.models.estimate import NOTHING, Estimate, Estimator, Held, estimate
 from app.features.models.fit import fits
 from app.features.models.hub import Hub
-from app.features.models.hub_search import HubSearch
 from app.features.models.inspector import HubModel, Inspector, download_text
-from app.features.models.library import Library
+from app.features.models.library import HubSearch, Library
 from app.features.models.welcome import WelcomePage
 from app.link.tasks import LatestTask
 from app.storage.model_sources import ModelSource, SourceKind, shape_sources

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,16 +148,15 @@ class ModelSession(QObject):
         if event.without_draft is not None:
             title = "Speculative decoding is off: the draft model failed to load."
             self.notice.emit(error_notice(DRAFT, title, event.without_draft))
-        look = ("Open a model…", lambda: self.wants_model.emit(""))
         remarks = " ".join(event.model.notices)
-        actions: tuple[tuple[str, Any], ...] = ()
-        note = DUMMY_NOTE if event.model.is_dummy else ""
-        if self._bridge.offers is not None:
-            note = ""
-        elif is_starter(event.config.model):
-            note, actions = STARTER_NOTE, (look,)
-        parts = [part for part in (note, remarks) if part]
-        self.remark.emit(Notice("model", *parts, actions=actions) if parts else None)
+        is_remote = self._bridge.offers is not None
+        if not is_remote and is_starter(event.config.model):
+            look = ("Open a model…", lambda: self.wants_model.emit(""))
+            self.remark.emit(Notice("model", STARTER_NOTE, remarks, actions=(look,)))
+        elif not is_remote and event.model.is_dummy:
+            self.remark.emit(Notice("model", DUMMY_NOTE, remarks))
+        else:
+            self.remark.emit(Notice("model", remarks) if remarks else None)
 
     def _on_load_failed(self, event: messages.LoadFailed) -> None:
         failed, self._opening = self._opening, None
@@ -263,8 +261,7 @@ class RecentMenu(QMenu):
             action = self.addAction(f"{model.title}{suffix}".replace("&", "&&"))
             action.setToolTip(model.path)
             action.setEnabled(Path(model.path).exists())
-            action.triggered.connect(partial(self._open, model))
+            action.triggered.connect(
+                lambda _=False, m=model: self._session.open(m.path, m.load_format)
+            )
         self.setEnabled(not self.isEmpty())
-
-    def _open(self, model: RecentModel, *_: object) -> None:
-        self._session.open(model.path, model.load_format)

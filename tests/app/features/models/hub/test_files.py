@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.features.models.hub import DESCRIPTIONS, RepoFile, choose_files
 from app.features.models.hub_errors import HubError
-from app.features.models.hub_files import DESCRIPTIONS, RepoFile, choose_files
 
 
 def repo(*names: str) -> list[RepoFile]:

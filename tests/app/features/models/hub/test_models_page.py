@@ -18,8 +18,7 @@ from app.features.models.downloads import DownloadQueue, State
 from app.features.models.estimate import Estimate, Held, Need
 from app.features.models.hub import Hub
 from app.features.models.hub_download import ModelDownload
-from app.features.models.hub_search import BEFORE
-from app.features.models.library import NOTHING_YET
+from app.features.models.library import BEFORE, NOTHING_YET
 from app.features.models.page import ModelsPage
 from app.paths import starter_model
 from app.storage.model_sources import (
