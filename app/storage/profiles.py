@@ -64,9 +64,9 @@ class ProfileStore:
         self.profiles = tuple(profiles)
 
 
-def clean_name(name: str) -> str:
-    """Without line ends and double blanks, and of bearable length."""
-    return " ".join(name.split())[:LONGEST_NAME].strip()
+def clean_name(name: str, longest: int = LONGEST_NAME) -> str:
+    """On one line, without double spaces, at most `longest` characters."""
+    return " ".join(name.split())[:longest].strip()
 
 
 def _parse(stored: Mapping[str, Any]) -> tuple[Profile, ...]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from app.storage.profiles import clean_name
 from app.storage.report_export import write_report
 from app.storage.report_metrics import title_of
 from engine.errors import ErrorInfo
@@ -94,7 +95,9 @@ class ReportStore:
         """Keep a new report; its name is the models' precision unless one is given."""
         digits = re.sub(r"\D", "", report.created)[:14]
         report_id = f"{digits[:8]}-{digits[8:]}-{uuid.uuid4().hex[:8]}"
-        stored = StoredReport(report_id, clean_name(name) or title_of(report), report, notes)
+        stored = StoredReport(
+            report_id, clean_name(name, LONGEST_NAME) or title_of(report), report, notes
+        )
         try:
             (self.folder / report_id).mkdir(parents=True)
         except OSError as error:
@@ -106,9 +109,10 @@ class ReportStore:
         return stored
 
     def rename(self, report_id: str, name: str) -> StoredReport:
-        if not clean_name(name):
+        cleaned = clean_name(name, LONGEST_NAME)
+        if not cleaned:
             raise ReportError("The report has no name.", "Enter a name.")
-        return self._write(replace(self.load(report_id), name=clean_name(name)))
+        return self._write(replace(self.load(report_id), name=cleaned))
 
     def _write(self, stored: StoredReport) -> StoredReport:
         entry: dict[str, Any] = {
@@ -124,8 +128,3 @@ class ReportStore:
         if not _ID.fullmatch(report_id):
             raise ReportError(f"There is no report {report_id!r}.", "Select one from the list.")
         return self.folder / report_id / _FILE
-
-
-def clean_name(name: str) -> str:
-    """On one line, without double spaces, at most LONGEST_NAME characters."""
-    return " ".join(name.split())[:LONGEST_NAME].strip()

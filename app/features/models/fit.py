@@ -98,7 +98,12 @@ class MachineFacts:
 def machine_facts() -> MachineFacts:
     """Measured now."""
     from engine.hardware.machine import machine_info
+    from engine.hardware.nvml import told_now
 
+    gpus = [
+        f"{gpu.name}, {format_bytes(gpu.total - gpu.used)} free of {format_bytes(gpu.total)}"
+        for gpu in told_now()
+    ]
     info, build = machine_info(), torch_build()
     cores = f"{info.physical_cores} physical, {info.logical_cores} logical"
     free, total = format_bytes(info.available_memory), format_bytes(info.total_memory)
@@ -108,21 +113,12 @@ def machine_facts() -> MachineFacts:
             ("CPU", info.cpu),
             ("Cores", f"{cores}; {plural(info.default_threads, 'compute thread')}"),
             ("Memory", f"{free} free of {total}"),
-            ("GPU", ", ".join(_gpus()) or "none"),
+            ("GPU", ", ".join(gpus) or "none"),
             ("Precision", precision),
             ("PyTorch", build.text),
         ),
         advice(info.gpus, build),
     )
-
-
-def _gpus() -> list[str]:
-    from engine.hardware.nvml import told_now
-
-    return [
-        f"{gpu.name}, {format_bytes(gpu.total - gpu.used)} free of {format_bytes(gpu.total)}"
-        for gpu in told_now()
-    ]
 
 
 def shape_fits(in_use: Held, estimator: Estimator) -> list[Fit]:

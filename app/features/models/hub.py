@@ -182,10 +182,15 @@ class Hub:
             info = self._api.model_info(
                 repo_id, revision="main", files_metadata=True, timeout=TIMEOUT_S
             )
-        files = [RepoFile(s.rfilename, s.size or 0, _etag(s)) for s in info.siblings or ()]
+        files = [
+            RepoFile(s.rfilename, s.size or 0, str(s.lfs.sha256 if s.lfs else s.blob_id or ""))
+            for s in info.siblings or ()
+        ]
         choice = choose_files(repo_id, files)
         _check_hashes(repo_id, str(info.sha), choice)
-        return RepoDetails(repo_id, str(info.sha), choice, _license(info), bool(info.gated))
+        prefix, tags = "license:", map(str, info.tags or ())
+        terms = next((t.removeprefix(prefix) for t in tags if t.startswith(prefix)), "")
+        return RepoDetails(repo_id, str(info.sha), choice, terms, bool(info.gated))
 
     def read_config(self, details: RepoDetails, folder: Path) -> Path:
         """Put the model's config.json into `folder` (a few KB), for an estimate."""
@@ -248,10 +253,6 @@ def _hit(model: Any) -> Hit:
     )  # fmt: skip
 
 
-def _etag(sibling: Any) -> str:
-    return str(sibling.lfs.sha256 if sibling.lfs else sibling.blob_id or "")
-
-
 def _check_hashes(repo_id: str, commit: str, choice: FileChoice) -> None:
     """They become file names in the cache, and verify the download."""
     hashes = {"the commit": commit, **{file.name: file.etag for file in choice.wanted}}
@@ -261,9 +262,3 @@ def _check_hashes(repo_id: str, commit: str, choice: FileChoice) -> None:
                 f"The hub reports an invalid hash for {what} of {repo_id}: {value!r}.",
                 "Try again later; with HF_ENDPOINT set, check its address.",
             )
-
-
-def _license(info: Any) -> str:
-    prefix = "license:"
-    tags = [str(tag) for tag in info.tags or ()]
-    return next((t.removeprefix(prefix) for t in tags if t.startswith(prefix)), "")
