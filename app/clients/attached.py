@@ -64,7 +64,6 @@ class RemoteEngine(LoopThread):
 
     @property
     def place(self) -> str:
-        """What the window calls it."""
         return self.target.name or self.address.host
 
     @property
@@ -117,9 +116,7 @@ class RemoteEngine(LoopThread):
 
     async def _one_line(self) -> None:
         """From one connection to its end. Raises LineError."""
-        line = self._line = await connected(
-            self.target, self.address, self._talk, self._on_silence
-        )
+        line = self._line = await connected(self.target, self.address, self._talk, self._on_silence)
         try:
             self.welcome = await line.greet()
             self._cut_at, self._tries, self._is_live = None, 0, True
@@ -149,7 +146,6 @@ class RemoteEngine(LoopThread):
             self._main.cancel()
 
     def _take(self, command: WireCommand) -> None:
-        """A command, to the session."""
         if self._closed_for:
             self._talk.refuse(command, ErrorInfo(self._closed_for, "Reconnect."))
         elif self._line is None and self._talk.num_waiting >= MAX_WAITING:

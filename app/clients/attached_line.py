@@ -73,9 +73,7 @@ async def connected(
     except exceptions.InvalidMessage as error:
         if isinstance(error.__cause__, EOFError):  # it hung up: somebody between is not ready
             raise LineError(f"{address.host} closed the connection.") from None
-        raise LineError(
-            f"{address.host} is not an HTTP server.", for_good=True
-        ) from None
+        raise LineError(f"{address.host} is not an HTTP server.", for_good=True) from None
     except exceptions.InvalidHandshake as error:
         raise LineError(
             f"{address.host} is not an Inferdeck server: {error}.", for_good=True
@@ -95,8 +93,7 @@ def _not_let_in(error: exceptions.InvalidStatus, address: Address) -> LineError:
         return LineError(f"{place} rejected this window: {_said(error)}", for_good=True)
     if status in (404, 405, 426, 501) or 200 <= status < 400:
         return LineError(
-            f"{place} is not an Inferdeck server that windows can attach to.",
-            for_good=True,
+            f"{place} is not an Inferdeck server that windows can attach to.", for_good=True
         )
     return LineError(f"{place} returned status {status}: {_said(error)}")
 

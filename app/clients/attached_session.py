@@ -208,10 +208,7 @@ class Talk:
                 self._emit(Past(before.past))
             s = event.snapshot
             snapshot = dataclasses.replace(
-                s,
-                steps=before.steps + s.steps,
-                ttft=before.ttft + s.ttft,
-                itl=before.itl + s.itl,
+                s, steps=before.steps + s.steps, ttft=before.ttft + s.ttft, itl=before.itl + s.itl
             )
             event = m.SnapshotEvent(snapshot)
         self._note(event)

@@ -33,9 +33,8 @@ def _if_asked(*names: str) -> dict[str, Field]:
     return {name: Field(name, is_always_sent=False) for name in names}
 
 
-_bias = lambda biases: {str(token): value for token, value in biases.items()}
-_all_tokens = lambda k: k if k > 0 else -1
-_BIAS = {"logit_bias": Field("logit_bias", _bias, is_always_sent=False)}
+_keyed_by_text = lambda biases: {str(token): value for token, value in biases.items()}
+_BIAS = {"logit_bias": Field("logit_bias", _keyed_by_text, is_always_sent=False)}
 
 _OPENAI = {
     **_if_asked(*(name for name, parameter in PARAMETERS.items() if parameter.in_openai)),
@@ -48,7 +47,7 @@ _VLLM = {
         "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
         "frequency_penalty",
     ),
-    "top_k": Field("top_k", _all_tokens),
+    "top_k": Field("top_k", lambda k: k if k > 0 else -1),
     **_BIAS,
 }  # fmt: skip
 
@@ -86,6 +85,7 @@ TAKEN: Mapping[Dialect, Mapping[str, Field]] = {
         if name not in ("logit_bias", "presence_penalty")
     },
 }  # fmt: skip
+
 
 class Fields(NamedTuple):
     """The fields of a body, and the names of what was asked for and cannot be sent."""

@@ -132,9 +132,7 @@ def suggested_name(base_url: str, others: Sequence[Connection]) -> str:
 log = logging.getLogger(__name__)
 
 SERVICE = "inferdeck"
-NO_KEYRING = (
-    "No keyring on this system: the program keeps the key in memory only, until it exits."
-)
+NO_KEYRING = "No keyring on this system: the program keeps the key in memory only, until it exits."
 _NOT_SAFE = ("keyring.backends.fail", "keyring.backends.null", "keyrings.alt")
 """Backends that keep nothing, or that keep keys in a file as they are."""
 

@@ -165,7 +165,15 @@ class ForeignEngine(LoopThread):
         assert found is not None
         name = wanted or (found.models[0] if found.models else "")
         if not found.may_serve(name):
-            error = self._no_model(name)
+            error = ErrorInfo(
+                f"{self._server} does not serve {name!r}.",
+                f"It serves: {', '.join(found.models[:10])}.",
+            )
+            if not found.models:
+                error = ErrorInfo(
+                    f"{self._server} serves no model.",
+                    "Load one there and reconnect, or enter a name if it loads on demand.",
+                )
             if self._config is None:
                 self._give_up(error)
             else:
@@ -181,19 +189,6 @@ class ForeignEngine(LoopThread):
         waiting, self._waiting = self._waiting, []
         for command, at in waiting:
             self._handle(command, at)
-
-    def _no_model(self, name: str) -> ErrorInfo:
-        found = self._found
-        assert found is not None
-        if not found.models:
-            return ErrorInfo(
-                f"{self._server} serves no model.",
-                "Load one there and reconnect, or enter a name if it loads on demand.",
-            )
-        return ErrorInfo(
-            f"{self._server} does not serve {name!r}.",
-            f"It serves: {', '.join(found.models[:10])}.",
-        )
 
     def _say_link(self, state: LinkState, words: str = "") -> None:
         if state is LinkState.LIVE and self._link is LinkState.LIVE:

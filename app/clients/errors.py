@@ -79,7 +79,6 @@ def _of_tls(error: ssl.SSLError, host: str) -> TargetError:
 def of_status(
     status: int, body: bytes, headers: httpx.Headers, host: str, has_key: bool
 ) -> TargetError:
-    """From an answer that is no success."""
     said = f"({status}{_quoted(server_words(body))})"
     is_final = True
     if status in (401, 403) and not has_key:

@@ -25,7 +25,6 @@ class Answer(NamedTuple):
 
     @property
     def is_page(self) -> bool:
-        """Whether it is a web page."""
         kind = self.headers.get("content-type", "")
         return "html" in kind or self.body.lstrip()[:15].lower().startswith(
             (b"<!doctype", b"<html")
@@ -127,7 +126,11 @@ class TokenCounter:
 
     async def ids(self, text: str) -> list[int]:
         """The token ids of a text; none if the server does not report them."""
-        return _ids_in(await self._asked(text))
+        value = await self._asked(text)
+        tokens = value.get("tokens") if isinstance(value, dict) else value
+        # llama.cpp may have {"id": 5} for 5
+        found = [one.get("id") if isinstance(one, dict) else one for one in tokens or []]
+        return [one for one in found if isinstance(one, int) and one >= 0]
 
     async def _asked(self, text: str) -> Any:
         if self._cannot:
@@ -162,10 +165,3 @@ def _count_in(value: Any) -> int | None:
     if isinstance(value.get("count"), int):
         return int(value["count"])
     return len(value["tokens"]) if isinstance(value.get("tokens"), list) else None
-
-
-def _ids_in(value: Any) -> list[int]:
-    """{"tokens": [5, 6]}, or as llama.cpp may have it, [{"id": 5}, ...]."""
-    tokens = value.get("tokens") if isinstance(value, dict) else value
-    found = [one.get("id") if isinstance(one, dict) else one for one in tokens or []]
-    return [one for one in found if isinstance(one, int) and one >= 0]

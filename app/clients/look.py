@@ -33,7 +33,6 @@ class LiveFigures:
     has_metrics: bool = True
 
     def texts(self) -> dict[str, str]:
-        """As a card shows them."""
         return {
             "running": _whole(self.running),
             "waiting": _whole(self.waiting),
@@ -100,9 +99,9 @@ class Looker:
         return figures_of(before, now, time.perf_counter() - began)
 
     def _hang_up(self) -> None:
-        fetcher, self._fetcher = self._fetcher, None
-        if fetcher is not None:
-            fetcher.__exit__(None, None, None)
+        if self._fetcher is not None:
+            self._fetcher.__exit__(None, None, None)
+        self._fetcher = None
 
 
 def figures_of(before: Scrape | None, now: Scrape, round_trip_s: float) -> LiveFigures:

@@ -27,10 +27,8 @@ def histogram_of(pairs: Sequence[tuple[float, float]], total: float) -> Histogra
     ordered = sorted(pairs)
     if not ordered or ordered[-1][0] != math.inf or any(math.isnan(bound) for bound, _ in ordered):
         return None
-    counts: list[int] = []
-    for _, count in ordered:
-        counts.append(max(round(count), counts[-1] if counts else 0))
-    return HistogramSnapshot(tuple(bound for bound, _ in ordered[:-1]), tuple(counts), total)
+    counts = accumulate((round(count) for _, count in ordered), max, initial=0)
+    return HistogramSnapshot(tuple(bound for bound, _ in ordered[:-1]), tuple(counts)[1:], total)
 
 
 def added(one: HistogramSnapshot, other: HistogramSnapshot) -> HistogramSnapshot:
@@ -125,7 +123,6 @@ class Exposition:
         return list(filter(is_wanted, found))
 
     def _histograms(self, name: str, only: Labels) -> Iterator[HistogramSnapshot]:
-        """One for each set of labels."""
         buckets: dict[frozenset[tuple[str, str]], list[tuple[float, float]]] = {}
         for sample in self._find(f"{name}_bucket", only):
             labels = dict(sample.labels)

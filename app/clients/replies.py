@@ -200,11 +200,7 @@ class Replies:
     when a reply is over."""
 
     def __init__(
-        self,
-        streamer: Streamer,
-        emit: OnEvent,
-        look: Callable[[], None],
-        ended: Callable[[], None],
+        self, streamer: Streamer, emit: OnEvent, look: Callable[[], None], ended: Callable[[], None]
     ) -> None:
         self.samples = Samples()
         self._streamer = streamer
@@ -223,14 +219,12 @@ class Replies:
 
     def add(self, command: AddRequest, at: float, found: Probe, model: str) -> None:
         """Send a request that the user sent `at` (time.perf_counter)."""
-        if command.begin_with:
-            error = ErrorInfo(
-                f"{found.dialect} cannot continue from given tokens.",
-                "Branching from a token needs the built-in engine.",
-            )
-            self._emit(RequestFailed(command.request_id, error))
-            return
         try:
+            if command.begin_with:
+                raise TargetError(
+                    f"{found.dialect} cannot continue from given tokens.",
+                    "Branching from a token needs the built-in engine.",
+                )
             call = make_call(
                 found.dialect, model, command.prompt, command.params, found.max_model_len
             )

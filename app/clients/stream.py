@@ -144,7 +144,12 @@ class Streamer:
                 if response.status_code != 200:
                     raise await self._refusal(response)
                 if "json" in response.headers.get("content-type", ""):
-                    raise await self._no_stream(response)
+                    # an error with status 200, or a server that cannot stream
+                    problem = await self._refusal(response)
+                    raise TargetError(
+                        f"{self._address.host} did not stream its response: {problem.cause}",
+                        "Check proxies between this machine and the server.",
+                    )
                 async for timed in self._events(response, reader):
                     yield timed
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -197,14 +202,6 @@ class Streamer:
                 break
         return of_status(
             response.status_code, bytes(body), response.headers, self._address.host, self._has_key
-        )
-
-    async def _no_stream(self, response: httpx.Response) -> TargetError:
-        """An error with status 200, or a server that cannot stream."""
-        error = await self._refusal(response)
-        return TargetError(
-            f"{self._address.host} did not stream its response: {error.cause}",
-            "Check proxies between this machine and the server.",
         )
 
     def _stopped(self, reader: ReplyReader) -> TargetError:

@@ -87,7 +87,6 @@ class EngineBridge(QObject):
 
     @property
     def is_remote(self) -> bool:
-        """Whether the engine is remote."""
         return self._handle.is_remote
 
     @property

@@ -56,7 +56,6 @@ def crash_of(code: int, last_lines: Sequence[str], was_ready: bool) -> ErrorInfo
 
 
 def _reason(code: int) -> tuple[str, str]:
-    """Cause and remedy."""
     status = code & 0xFFFFFFFF
     if status in _WINDOWS:
         is_memory = status == _MEMORY_STATUS
@@ -125,7 +124,6 @@ class IsolatedEngine(threading.Thread):
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
         child = self._child
         return child.pid if child is not None and child.is_running else None
 
@@ -220,21 +218,18 @@ class IsolatedEngine(threading.Thread):
         if self._is_stopping:
             return
         if self._is_cancelled:
-            self._waiting_load_was_cancelled()
+            with self._changed:
+                self._is_cancelled = False
+                if self._waiting:
+                    self._waiting.popleft()  # the load
+            info = ErrorInfo("Loading was cancelled.", "", "LoadCancelled")
+            self._on_event(messages.LoadFailed(info, cancelled=True))
             return
         error = crash_of(code, child.last_lines, was_ready=False)
         if is_late:
             cause = f"The engine process did not respond for {START_S:g} s."
             error = ErrorInfo(cause, error.remedy, error.kind)
         self._give_up(error, "\n".join(child.last_lines))
-
-    def _waiting_load_was_cancelled(self) -> None:
-        with self._changed:
-            self._is_cancelled = False
-            if self._waiting:
-                self._waiting.popleft()
-        info = ErrorInfo("Loading was cancelled.", "", "LoadCancelled")
-        self._on_event(messages.LoadFailed(info, cancelled=True))
 
     def _give_up(self, error: ErrorInfo, printed: str) -> None:
         """Fail the load that needed a process, and the commands queued behind it."""

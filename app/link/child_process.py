@@ -11,7 +11,6 @@ import secrets
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -168,7 +167,11 @@ class ChildProcess:
             return None
 
     def ends_within(self, seconds: float) -> bool:
-        return self._ends_by(time.monotonic() + seconds)
+        try:
+            self._process.wait(max(0.01, seconds))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def wait(self) -> int:
         """Wait for its end: the exit code, negative for a signal."""
@@ -178,27 +181,18 @@ class ChildProcess:
 
     def end(self, timeout_s: float) -> int:
         """End it: close its input, then terminate, then kill."""
-        until = time.monotonic() + timeout_s
         with suppress(OSError):
             self._stdin.close()
-        if not self._ends_by(until - timeout_s / 2):
+        if not self.ends_within(timeout_s / 2):
             log.warning("engine process %d does not end: terminating it", self.pid)
             self._process.terminate()
-            if not self._ends_by(until):
+            if not self.ends_within(timeout_s / 2):
                 self._process.kill()
         return self.wait()
 
     def kill(self) -> None:
-        """Now, whatever it does."""
         if self.is_running:
             self._process.kill()
-
-    def _ends_by(self, moment: float) -> bool:
-        try:
-            self._process.wait(max(0.01, moment - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
     def _read_rest(self) -> None:
         """Read the rest of its output, briefly: a grandchild may hold the pipes."""

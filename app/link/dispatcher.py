@@ -62,7 +62,6 @@ class TextThrottle:
         return round(self._interval)
 
     def mark(self) -> None:
-        """A text update begins."""
         now, work = self._clock(), self._work()
         was_idle = now - self._marked > _IDLE_S
         self._marked = now
@@ -99,7 +98,6 @@ class SnapshotThrottle:
 
     @contextmanager
     def account(self) -> Iterator[None]:
-        """Measure the showing of one."""
         began = self._work()
         try:
             yield
@@ -162,7 +160,6 @@ class EventDispatcher(QObject):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is pending."""
         active = self._timer.isActive() or self._state_timer.isActive()
         return not (active or self.inbox or self._outputs or self.snapshots)
 
@@ -221,7 +218,6 @@ class EventDispatcher(QObject):
         self.snapshots.clear()
 
     def flush_outputs(self) -> None:
-        """Deliver pending text."""
         if self._outputs:
             self._text_throttle.mark()
             batch, self._outputs = self._outputs, []

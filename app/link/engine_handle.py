@@ -60,7 +60,6 @@ class EngineHandle:
         return self.make is not self.make_own
 
     def start(self) -> EngineThreadLike:
-        """The running engine."""
         if self.engine is None or not self.engine.is_alive():
             number = self._number
             self.engine = self.make(

@@ -22,7 +22,6 @@ _LABELS = {name: setting.label for name, setting in SETTINGS.items()} | {
 }
 _NAMES = re.compile(rf"\b({'|'.join(name for name in _LABELS if '_' in name)})\b")
 """Names with an underscore: "device" and "seed" may be plain words."""
-_NOT_OURS = messages.EngineCrashed  # a traceback stays verbatim
 
 
 def by_row(text: str) -> str:
@@ -35,8 +34,8 @@ def error_by_row(error: ErrorInfo) -> ErrorInfo:
 
 
 def event_by_row(event: Event) -> Event:
-    """An event with the labels in its error."""
-    if isinstance(event, _NOT_OURS):
+    """An event with the labels in its error; that of a crash stays verbatim."""
+    if isinstance(event, messages.EngineCrashed):
         return event
     changed: dict[str, Any] = {
         field.name: error_by_row(value)

@@ -91,10 +91,7 @@ class LatestTask:
         return self._task is not None
 
     def run(
-        self,
-        work: Callable[[], T],
-        done: Callable[[T], None],
-        failed: Callable[[ErrorInfo], None],
+        self, work: Callable[[], T], done: Callable[[T], None], failed: Callable[[ErrorInfo], None]
     ) -> None:
         """As `run_task`; it is over when `done` or `failed` is called."""
 

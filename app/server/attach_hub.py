@@ -181,8 +181,10 @@ class Hub:
         """Hand a command on, or answer why not."""
         if session.is_ended:
             return
-        if isinstance(command, m.Abort) and not self._runs(command.request_id):
-            return  # it has just ended
+        if isinstance(command, m.Abort) and not self._options.allows_control:
+            request_id = command.request_id  # where others give it requests too, all may run
+            if request_id not in self._owners and not self._gate.knows(request_id):
+                return  # it has just ended
         try:
             permissions.check_allowed(command, self._options, session.requests)
             self._obey(session, command)
@@ -222,11 +224,6 @@ class Hub:
                 self._ask(session, m.MeasurePeaks, command)
             case m.Unload() | m.Abort():
                 submit(command)
-
-    def _runs(self, request_id: str) -> bool:
-        """Whether it may be in the engine; where others give it requests too, all may be."""
-        known = request_id in self._owners or self._gate.knows(request_id)
-        return known or self._options.allows_control
 
     def _add(self, session: Session, command: m.AddRequest) -> None:
         if command.request_id in self._owners or self._gate.knows(command.request_id):

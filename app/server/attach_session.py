@@ -175,7 +175,6 @@ class Session:
         self._changed.clear()
 
     def frame(self) -> bytes:
-        """The next that waits, numbered."""
         messages: list[Message] = []
         size = 0
         while size < PIECE_BYTES and (event := self.queue.next()) is not None:

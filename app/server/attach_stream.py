@@ -17,7 +17,6 @@ from app.wire.protocol import (
     BEAT_S,
     HELLO_S,
     SILENT_S,
-    Hello,
     Pong,
     ProtocolError,
     Refused,
@@ -73,16 +72,11 @@ class Stream:
         if isinstance(before, Stream):  # the window knows better that its line is dead
             await before._close(_REPLACED, "The window reconnected elsewhere.")
         await self._socket.send_bytes(encode(welcome))
-        await self._set_clocks(hello, session)
-        return session
-
-    async def _set_clocks(self, hello: Hello, session: Session) -> None:
-        """Answer pings until the window says that it is ready."""
-        while True:
+        while True:  # pings, until the window has set its clock
             frame = read_frame(await self._receive(HELLO_S))
             kinds = [kind for kind, _ in frame.messages]
             if kinds == ["ready"]:
-                return
+                return session
             if kinds != ["ping"]:
                 raise ProtocolError("Expected a ready message from the window.")
             await self._pong(session, frame.messages[0][1])

@@ -229,7 +229,6 @@ class ReplyBody(_SamplingBody, kw_only=True):  # type: ignore[call-arg]
 
     @property
     def num_replies(self) -> int:
-        """Per prompt."""
         return self.n or 1
 
     @property

@@ -57,10 +57,6 @@ class Call:
     def num_replies(self) -> int:
         return len(self.prompts) * self.body.num_replies
 
-    @property
-    def num_prompt_tokens(self) -> int:
-        return sum(len(prompt.token_ids) for prompt in self.prompts)
-
     def requests(self) -> list[AddRequest]:
         return [
             AddRequest(

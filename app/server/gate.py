@@ -21,7 +21,6 @@ from app.server.call import OutputCollector
 from app.server.errors import ApiError, failed, too_busy, unavailable
 from engine import messages as m
 from engine.config import EngineConfig
-from engine.errors import ErrorInfo
 from engine.snapshot import ModelInfo
 from engine.telemetry.metrics import EngineMetrics
 
@@ -182,8 +181,10 @@ class EngineGate:
             match event:
                 case m.OutputEvent():
                     self._on_output(event)
-                case m.RequestFailed():
-                    self._fail(event.request_id, self._meaning(event.error))
+                case m.RequestFailed(request_id, error) if self.model:
+                    self._fail(request_id, failed(error))
+                case m.RequestFailed(request_id, error):  # the model was closed on the way
+                    self._fail(request_id, unavailable(f"{error.cause} Try again shortly."))
                 case m.SnapshotEvent():
                     self.metrics.observe_snapshot(event.snapshot)
                 case m.EngineCrashed():
@@ -203,10 +204,6 @@ class EngineGate:
             outputs.on_output(event)
         elif event.is_first and event.times is not None and event.times.ttft_s is not None:
             self.metrics.observe_first_token(event.times.ttft_s)  # of a window
-
-    def _meaning(self, error: ErrorInfo) -> ApiError:
-        """A request that met no model (it was closed on the way) is not the client's fault."""
-        return unavailable(f"{error.cause} Try again shortly.") if not self.model else failed(error)
 
     def _fail_all(self) -> None:
         error = unavailable("The window switched to another engine. Try again shortly.")

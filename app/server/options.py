@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from engine.errors import ConfigError
 
 KEY_VARIABLE = "INFERDECK_API_KEY"
-
-
 MIB = 1024 * 1024
 
 
@@ -37,13 +35,12 @@ class Limits:
     stall_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("max_body_bytes", "max_connections", "max_prompts"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}.", "Use at least 1.")
-        if self.max_queued < 0:
-            raise ConfigError(f"max_queued is {self.max_queued}.", "Use 0 or more.")
-        if self.max_output_tokens is not None and self.max_output_tokens < 1:
-            raise ConfigError(f"max_output_tokens is {self.max_output_tokens}.", "Use at least 1.")
+        for name in (
+            "max_body_bytes", "max_connections", "max_prompts", "max_queued", "max_output_tokens",
+        ):  # fmt: skip
+            value, least = getattr(self, name), 0 if name == "max_queued" else 1
+            if value is not None and value < least:
+                raise ConfigError(f"{name} is {value}.", f"Use at least {least}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,5 +216,4 @@ RANGES = {
 
 
 def new_key() -> str:
-    """An API key that nobody guesses."""
     return f"sk-{secrets.token_urlsafe(KEY_BYTES)}"

@@ -68,7 +68,8 @@ class Shape(ABC):
         return result
 
     def usage(self) -> Json:
-        prompt, written = self._call.num_prompt_tokens, sum(self._num_tokens)
+        prompt = sum(len(prompt.token_ids) for prompt in self._call.prompts)
+        written = sum(self._num_tokens)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": written,
@@ -218,7 +219,9 @@ class Reply:
                 work.result()
         finally:
             self._outputs.close()
-            await _cancel(watch, work)
+            for task in (watch, work):
+                task.cancel()
+            await asyncio.gather(watch, work, return_exceptions=True)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -278,9 +281,3 @@ async def _body(send: Send, data: bytes, more: bool = True) -> None:
 async def _until_hang_up(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _cancel(*tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

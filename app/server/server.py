@@ -9,7 +9,9 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import uvicorn
 
@@ -103,37 +105,34 @@ class ApiServer:
         log.info("listening on %s", self.url)
         if self.options.is_open:
             log.warning(
-                "anyone who reaches %s can use the model (--allow-unauthenticated)",
-                self.url,
+                "anyone who reaches %s can use the model (--allow-unauthenticated)", self.url
             )
 
     def hurry(self) -> None:
         """Abort running replies, so that `stop` returns soon."""
-        loop = self._loop
-        if loop is not None:
-            with suppress(RuntimeError):  # it has ended by itself
-                loop.call_soon_threadsafe(self._gate.abort_all)
+        self._post(self._gate.abort_all)
 
     def stop(self) -> bool:
         """Take no more calls, let those that run finish for a while, abort the rest. True if the
         thread ended. A second call, from any thread, does not wait for the replies any more."""
-        loop, server, thread = self._loop, self._server, self._thread
-        if loop is None or server is None or thread is None:
-            self._close_socket()
-            return True
-        with suppress(RuntimeError):  # it has ended by itself
-            loop.call_soon_threadsafe(self._begin_to_stop, server)
-        thread.join(self.options.grace_s + END_S + 5.0)
-        if not thread.is_alive():
+        server, thread = self._server, self._thread
+        if server is not None and thread is not None:
+            self._post(self._begin_to_stop, server)
+            thread.join(self.options.grace_s + END_S + 5.0)
+            if thread.is_alive():
+                return False
             self._loop = self._server = self._thread = self._hub = None
-            self._close_socket()
-            return True
-        return False
-
-    def _close_socket(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        return True
+
+    def _post(self, work: Callable[..., None], *args: Any) -> None:
+        """Call `work` on the loop, if it runs."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                loop.call_soon_threadsafe(work, *args)
 
     # -- the server's thread ----------------------------------------------------------------
 
@@ -229,8 +228,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
         )
     if error.errno == errno.EACCES:
         return ServerStartError(
-            f"Port {port} needs administrator rights.",
-            "Set --port to 1024 or higher.",
+            f"Port {port} needs administrator rights.", "Set --port to 1024 or higher."
         )
     return ServerStartError(
         f"Cannot listen on {host}, port {port}: {error.strerror or error}.",

@@ -88,10 +88,7 @@ class BlockReader:
         }
         self._tables = tables
         self._before = BlockSnapshot(
-            block_size=wire.block_size,
-            owners=wire.owners,
-            tables=tuple(tables.values()),
-            **arrays,
+            block_size=wire.block_size, owners=wire.owners, tables=tuple(tables.values()), **arrays
         )
         return self._before
 

@@ -166,9 +166,8 @@ def read_command(kind: str, body: msgspec.Raw | bytes) -> WireCommand:
 def _prompt(prompt: str | tuple[int | dict[str, str], ...]) -> m.Prompt:
     if isinstance(prompt, str):
         return prompt
-    if all(isinstance(part, int) for part in prompt):
-        return prompt  # type: ignore[return-value]
-    if all(isinstance(part, Mapping) and set(part) == {"role", "content"} for part in prompt):
+    is_message = lambda part: isinstance(part, Mapping) and set(part) == {"role", "content"}
+    if all(isinstance(part, int) for part in prompt) or all(map(is_message, prompt)):
         return prompt  # type: ignore[return-value]
     raise ProtocolError("A prompt must be text, token ids or messages.")
 
@@ -213,7 +212,9 @@ class EventReader:
             case WireSnapshot() as wire:
                 return m.SnapshotEvent(self._snapshots.read(wire))
             case OUTPUT.wire() as wire:
-                return _shifted_output(OUTPUT.record(wire), here)
+                event = OUTPUT.record(wire)
+                times = None if event.times is None else shifted_times(event.times, here)
+                return dataclasses.replace(event, time=here(event.time), times=times)
             case _History(steps, ttft, itl, past):
                 return History(
                     read_steps(steps, here),
@@ -226,11 +227,6 @@ class EventReader:
                 return m.BlockInspected(block, dataclasses.replace(details, published=published))
             case event:
                 return event
-
-
-def _shifted_output(event: m.OutputEvent, here: Here) -> m.OutputEvent:
-    times = None if event.times is None else shifted_times(event.times, here)
-    return dataclasses.replace(event, time=here(event.time), times=times)
 
 
 def _decoded(decoders: dict[str, Any], kind: str, body: msgspec.Raw | bytes) -> Any:

@@ -99,17 +99,14 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def read_hello(data: bytes) -> Hello:
-    """Raises ProtocolError."""
     return _read(_hello, data, "the greeting")
 
 
 def read_answer(data: bytes) -> Welcome | Refused:
-    """Raises ProtocolError."""
     return _read(_answers, data, "the answer to the greeting")
 
 
 def read_frame(data: bytes) -> Frame:
-    """Raises ProtocolError."""
     frame = _read(_frame, data, "a frame")
     if frame.number < 0 or frame.ack < 0:
         raise ProtocolError("A frame has a negative number.")
@@ -117,16 +114,15 @@ def read_frame(data: bytes) -> Frame:
 
 
 def read_ping(data: bytes) -> Ping:
-    """Raises ProtocolError."""
     return _read(_ping, data, "a ping")
 
 
 def read_pong(data: bytes) -> Pong:
-    """Raises ProtocolError."""
     return _read(_pong, data, "a pong")
 
 
 def _read(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
+    """Raises ProtocolError, as all that read."""
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -49,9 +49,7 @@ class ArrayForm(Generic[T]):
         hints = typing.get_type_hints(kind)
         self._get = attrgetter(*(f.name for f in fields))
         self.wire = msgspec.defstruct(
-            f"{kind.__name__}Array",
-            [_declared(f, hints[f.name]) for f in fields],
-            array_like=True,
+            f"{kind.__name__}Array", [_declared(f, hints[f.name]) for f in fields], array_like=True
         )
 
     def values(self, record: T) -> tuple[Any, ...]:
