@@ -6,14 +6,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QBoxLayout,
-    QComboBox,
-    QFrame,
-    QLabel,
-    QStackedLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QBoxLayout, QComboBox, QFrame, QLabel, QStackedLayout, QWidget
 
 from app.features.inspect.step_breakdown import (
     Account,

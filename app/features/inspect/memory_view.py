@@ -8,12 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QStackedLayout, QWidget
 
-from app.features.inspect.memory_breakdown import (
-    Compared,
-    MemoryAccount,
-    MemoryFigures,
-    is_on_gpu,
-)
+from app.features.inspect.memory_breakdown import Compared, MemoryAccount, MemoryFigures, is_on_gpu
 from app.units import format_bytes
 from engine.numerics.kv_dtype import kv_words
 from engine.snapshot import EngineSnapshot, GpuFigures, undivided

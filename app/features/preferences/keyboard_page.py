@@ -7,14 +7,7 @@ from typing import Any
 
 from PySide6.QtCore import QEvent, QKeyCombination, QObject, Qt, Signal
 from PySide6.QtGui import QFont, QKeyEvent
-from PySide6.QtWidgets import (
-    QHeaderView,
-    QKeySequenceEdit,
-    QLabel,
-    QLineEdit,
-    QTableView,
-    QWidget,
-)
+from PySide6.QtWidgets import QHeaderView, QKeySequenceEdit, QLabel, QLineEdit, QTableView, QWidget
 
 from app.storage.json_file import NotWrittenError
 from app.window.commands import PORTABLE, Command, CommandRegistry, native

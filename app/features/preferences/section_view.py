@@ -8,12 +8,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import (
-    QListWidget,
-    QListWidgetItem,
-    QSizePolicy,
-    QWidget,
-)
+from PySide6.QtWidgets import QListWidget, QListWidgetItem, QSizePolicy, QWidget
 
 from app.features.preferences.catalog import Entry, Section
 from app.features.preferences.sources import EngineSource, ProgramSource

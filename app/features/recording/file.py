@@ -82,9 +82,7 @@ def read(path: Path) -> Recording:
     except (ValueError, zlib.error) as error:
         notice = f"The recording is damaged or truncated ({error}). Showing the readable part."
     if not frames:
-        raise RecordingError(
-            f"{path.name} has no readable frames.", "Save the recording again."
-        )
+        raise RecordingError(f"{path.name} has no readable frames.", "Save the recording again.")
     return Recording(path, about, tuple(frames), notice)
 
 

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QRectF, QSize, QTimer, Signal
 from PySide6.QtGui import QColor, QHideEvent, QPainter, QPaintEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QFrame,
-    QLabel,
-    QSizePolicy,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QFrame, QLabel, QSizePolicy, QWidget
 
 from app.clients.target import LinkState
 from app.features.serve.connections import TREND, Watcher

@@ -95,9 +95,7 @@ class ServingView(QWidget):
         self._where = hbox((self.url, 1), self.copy_url)
         self._head = hbox((self.state, 1), self._where)
         self.figures.setContentsMargins(0, SPACE_1, 0, SPACE_1)
-        return _card(
-            self._head, self.health, hbox((self.error, 1), self.take_port), self.figures
-        )
+        return _card(self._head, self.health, hbox((self.error, 1), self.take_port), self.figures)
 
     def _make_examples(self) -> QFrame:
         self.example_tabs = dressed(QTabBar(), "Client examples")

@@ -1,7 +1,7 @@
 """The Tune page: settings, load, charts, comparison.
 
     settings_model, settings_commands, engine_settings (view)   choose, apply, undo
-    setting_specs, setting_list, hints, row_remarks             rows and the text below them
+    setting_list, hints, row_remarks                            rows and the text below them
     precision_rows, draft_models, profile_menu                  what some rows offer
     server_commands, servers, server_dialog                     command lines of other servers
     load_plan, load, load_bar, comparison, comparison_view, page

@@ -37,7 +37,6 @@ from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, theme_notifier, ui_font
 
-DEVICE = "device"
 LEAST_WIDTH = (120, 180)
 """Pixels: fixed, and scaled with the text size."""
 BESIDE_TEXT = 44
@@ -110,9 +109,7 @@ class EngineSettingsPanel(QWidget):
         self._apply = button("Apply", self.commands.apply, kind="primary")
         self._undo = IconButton("undo", "Undo setting", self.commands.undo)
         self._redo = IconButton("redo", "Redo setting", self.commands.redo)
-        menu = dressed(
-            QPushButton("Profiles"), tip="Saved settings: apply, save, delete, defaults"
-        )
+        menu = dressed(QPushButton("Profiles"), tip="Saved settings: apply, save, delete, defaults")
         menu.setMenu(self.profiles)
         self._copy = button("Copy as…", self.show_command)
         set_key_tip(
@@ -139,7 +136,7 @@ class EngineSettingsPanel(QWidget):
         if names != self.machine.gpus:
             before = dict(self.machine.devices)
             self.machine = replace(self.machine, gpus=names)
-            control = self.rows[DEVICE].control
+            control = self.rows["device"].control
             assert isinstance(control, ChoiceControl)
             for value in before.keys() - dict(self.machine.devices).keys():
                 control.withdraw(value)

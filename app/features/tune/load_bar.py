@@ -120,9 +120,7 @@ class LoadBar(QFrame):
         self.pacing.addItem("in flight", CLOSED)
         self.pacing.addItem("req/s", OPEN)
         self.concurrency = QSpinBox(minimum=1, maximum=MOST_CONCURRENT)
-        self.rate = QDoubleSpinBox(
-            decimals=1, minimum=0.1, maximum=MOST_PER_SECOND, singleStep=0.5
-        )
+        self.rate = QDoubleSpinBox(decimals=1, minimum=0.1, maximum=MOST_PER_SECOND, singleStep=0.5)
         self.rate.setLocale(QLocale.c())
         for field, name in (
             (self.concurrency, "Requests in flight"), (self.rate, "Requests per second"),
@@ -147,9 +145,7 @@ class LoadBar(QFrame):
         self._how = hbox(numbers, self.pacing, self.button, STRETCH)
         self._row = hbox((hbox(self._title, (self.workload, 1)), 2), (self._how, 1))
         margins = SPACE_3, SPACE_2, SPACE_3, SPACE_2
-        vbox(
-            self._row, self.status, self.problem, of=self, spacing=SPACE_1, margins=margins
-        )
+        vbox(self._row, self.status, self.problem, of=self, spacing=SPACE_1, margins=margins)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -242,15 +238,11 @@ class LoadBar(QFrame):
         self.concurrency.setVisible(not is_open)
 
     def _on_load(self) -> None:
-        if self._load.state is LoadState.RUNNING and self._shows_running:
+        if self._load.state is LoadState.RUNNING and self.button.text() == STOP:
             if not self._due.isActive():
                 self._due.start()
         else:
             self._show_state()
-
-    @property
-    def _shows_running(self) -> bool:
-        return self.button.text() == STOP
 
     def _show_state(self) -> None:
         is_on = self._load.is_on

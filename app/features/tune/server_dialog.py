@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import (
-    QDialog,
-    QDialogButtonBox,
-    QPlainTextEdit,
-    QTabBar,
-    QWidget,
-)
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QPlainTextEdit, QTabBar, QWidget
 
 from app.features.tune.server_commands import Facts, ServerCommand
 from app.features.tune.servers import SERVERS
