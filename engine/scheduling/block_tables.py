@@ -51,6 +51,7 @@ class BlockTables:
 
     def reserved_tokens(self, request: Request, num_tokens: int) -> int:
         """Tokens that it holds blocks for while it has so many."""
+        # the last token is never stored
         return num_tokens if self.is_paged else max(request.max_num_tokens - 1, num_tokens)
 
     @property
