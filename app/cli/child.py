@@ -20,7 +20,7 @@ from app.cli.session import prepare_libraries
 from app.link.child_engine import KEY_VARIABLE
 from app.link.child_process import LogSender, Ready, catch_faults, ready_line
 from app.log import LOGGERS
-from app.server.gate import EngineGate
+from app.server.engine_client import EngineClient
 from app.server.options import Limits, ServerOptions
 from app.server.server import ApiServer
 from engine.engine_thread import EngineThread
@@ -99,11 +99,11 @@ def main() -> None:
 
 def serve(key: str, ending: Ending) -> int:
     """Serve the window until `ending`."""
-    thread = EngineThread(lambda event: gate.on_event(event),
+    thread = EngineThread(lambda event: engine_client.on_event(event),
                           snapshot_interval_s=SNAPSHOT_INTERVAL_S)  # fmt: skip
-    gate = EngineGate(thread.submit, thread.cancel_load, PACE_S)
+    engine_client = EngineClient(thread.submit, thread.cancel_load, PACE_S)
     options = ServerOptions(port=0, api_key=key, limits=LIMITS, grace_s=0.0, trusts_paths=True)
-    server = ApiServer(gate, options)
+    server = ApiServer(engine_client, options)
     server.start()
     thread.start()
     print(ready_line(Ready(int(server.url.rsplit(":", 1)[1]), os.getpid())), flush=True)

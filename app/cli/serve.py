@@ -151,7 +151,7 @@ class _Serving:
     """The engine's thread, the server, and the handling of load and crash events."""
 
     def __init__(self, config: EngineConfig, options: ServerOptions, *, as_json: bool) -> None:
-        from app.server.gate import EngineGate
+        from app.server.engine_client import EngineClient
         from app.server.server import ApiServer
         from engine.engine_thread import EngineThread
 
@@ -160,8 +160,8 @@ class _Serving:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._status = StatusLine()
         self._thread = EngineThread(self._on_event, snapshot_interval_s=SNAPSHOT_INTERVAL_S)
-        self._gate = EngineGate(self._thread.submit, self._thread.cancel_load)
-        self._server = ApiServer(self._gate, options)
+        self._engine_client = EngineClient(self._thread.submit, self._thread.cancel_load)
+        self._server = ApiServer(self._engine_client, options)
 
     def run(self) -> int:
         from engine.messages import Load
@@ -186,7 +186,7 @@ class _Serving:
         """On the engine's thread."""
         from engine.messages import EngineCrashed, Loaded, LoadFailed, LoadProgress, Reconfigured
 
-        self._gate.on_event(event)
+        self._engine_client.on_event(event)
         if isinstance(event, (Loaded, Reconfigured)):
             self._latest = event.config  # a window elsewhere may have changed it
         if isinstance(event, (EngineCrashed, Loaded, LoadFailed, LoadProgress)):

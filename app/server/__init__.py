@@ -1,14 +1,14 @@
 """An OpenAI-compatible server on the engine's thread, and the attach endpoint. No Qt.
 
     client  -- HTTP -->  the server's event loop       -- AddRequest, Abort -->  EngineThread
-    client  <-- SSE --   OutputCollector (merges)  <-- EngineGate  <-- on_event --'
+    client  <-- SSE --   OutputCollector (merges)  <-- EngineClient  <-- on_event --'
 
 Neither side waits for the other: events go to a deque and wake the loop; text for a slow reader is
 merged until it reads, and is never longer than the reply.
 
     options, errors          options and limits; error objects
     server, connection       ApiServer on its own thread; access control and connection limits
-    gate                     commands to the engine, events from it
+    engine_client            commands to the engine, events from it
     api, body_reader, bodies, openapi     routes; reading, declaring and describing request bodies
     call, reply              requests of one call and their output; its JSON, complete or streamed
     metrics, call_log        /metrics and the tokenizer; the latest calls

@@ -25,8 +25,8 @@ from app.server.body_reader import BodyReader
 from app.server.call import Call, new_call_id
 from app.server.call_log import CallLog, Logged, arrival_of
 from app.server.connection import Guard
+from app.server.engine_client import EngineClient
 from app.server.errors import SERVER_ERROR, ApiError
-from app.server.gate import EngineGate
 from app.server.metrics import TokenizerWorker, check_token_ids, decode_all, exposition
 from app.server.openapi import openapi
 from app.server.options import ServerOptions
@@ -48,7 +48,7 @@ class Api:
 
     def __init__(
         self,
-        gate: EngineGate,
+        engine: EngineClient,
         tokens: TokenizerWorker,
         options: ServerOptions,
         started: int,
@@ -56,7 +56,7 @@ class Api:
         calls: CallLog | None = None,
     ) -> None:
         self._hub = hub
-        self._gate = gate
+        self._engine = engine
         self._tokens = tokens
         self._options = options
         self._started = started
@@ -103,38 +103,38 @@ class Api:
     async def _reply(self, shape: type[reply.Shape], request: Request) -> reply.Reply:
         arrival = arrival_of(request.scope)
         body = await self._body(request, shape.body)
-        model, _ = self._gate.serving()
+        model, _ = self._engine.serving()
         params, prompts = body.sampling(self._options.limits), body.prompts(self._options.limits)
         encoded, tokenizer = await self._tokens.encode(model, prompts, params)
         name = self._name_of(model)
         call = Call(new_call_id(shape.prefix), name, encoded, body, arrival=arrival)
-        outputs = self._gate.send(call.requests(), self._options.limits.max_queued)
+        outputs = self._engine.send(call.requests(), self._options.limits.max_queued)
         answer = reply.StreamedReply if body.stream else reply.Reply
         return answer(outputs, shape(call, tokenizer.token_bytes))
 
     # -- what serves ------------------------------------------------------------------------
 
     async def models(self, request: Request) -> Json:
-        model, config = self._gate.serving()
+        model, config = self._engine.serving()
         card = self._card(model, config.max_model_len)
         return {"object": "list", "data": [card]}
 
     async def model(self, request: Request) -> Json:
-        model, config = self._gate.serving()
+        model, config = self._engine.serving()
         self._check_model(model, request.path_params["name"])
         return self._card(model, config.max_model_len)
 
     async def health(self, request: Request) -> Json:
-        self._gate.serving()
+        self._engine.serving()
         return {"status": "ok"}
 
     async def version(self, request: Request) -> Json:
         return {"version": program_version()}
 
     async def metrics(self, request: Request) -> Response:
-        model = self._gate.model
+        model = self._engine.model
         name = self._name_of(model) if model is not None else self._options.model_name
-        now, accept = self._gate.metrics.snapshot(), request.headers.get("accept", "")
+        now, accept = self._engine.metrics.snapshot(), request.headers.get("accept", "")
         # on a thread: no token waits for it
         data, kind = await asyncio.to_thread(exposition, now, name, accept)
         return Response(data, headers={"content-type": kind})
@@ -146,7 +146,7 @@ class Api:
 
     async def tokenize(self, request: Request) -> Json:
         body = await self._body(request, bodies.TokenizeBody)
-        model, config = self._gate.serving()
+        model, config = self._engine.serving()
 
         def encode(known: Tokenizer) -> tuple[Sequence[int], Tokenizer]:
             if body.messages is not None:
@@ -165,7 +165,7 @@ class Api:
 
     async def detokenize(self, request: Request) -> Json:
         body = await self._body(request, bodies.DetokenizeBody)
-        model, _ = self._gate.serving()
+        model, _ = self._engine.serving()
         check_token_ids(body.tokens, model.vocab_size, "tokens")
         decode: Callable[[Tokenizer], str] = lambda known: decode_all(known, body.tokens)
         return {"prompt": await self._tokens.run(model, decode)}
@@ -174,7 +174,7 @@ class Api:
 
     async def stream_facts(self, request: Request) -> Json:
         """What a window may know before it attaches."""
-        model = self._gate.model
+        model = self._engine.model
         return {
             "program": "inferdeck",
             "version": program_version(),
@@ -190,7 +190,7 @@ class Api:
         given = await self._bodies.read_json(request)
         body = kind.read(given)
         self._report_unknown(kind.unknown(given))
-        model, _ = self._gate.serving()
+        model, _ = self._engine.serving()
         if body.model is not None:
             self._check_model(model, body.model)
         return body

@@ -3,7 +3,7 @@
     outputs, failures, answers     to the window that asked; that a request ended, to all
     what is loaded, settings, snapshots     to all
 
-Everything here belongs to the server's loop; the engine's events come through the gate.
+Everything here belongs to the server's loop; the engine's events come through the engine client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app.paths import program_version
 from app.server import attach_permissions as permissions
 from app.server.attach_permissions import Offers
 from app.server.attach_session import Session
-from app.server.gate import EngineGate
+from app.server.engine_client import EngineClient
 from app.server.options import ServerOptions
 from app.wire.codec import CancelLoad, WireCommand
 from app.wire.protocol import MAX_WINDOWS, SESSION_S, VERSION, Hello, ProtocolError, Welcome
@@ -33,8 +33,8 @@ MAX_ASKED = 64
 
 
 class Hub:
-    def __init__(self, gate: EngineGate, options: ServerOptions) -> None:
-        self._gate = gate
+    def __init__(self, engine: EngineClient, options: ServerOptions) -> None:
+        self._engine = engine
         self._options = options
         self._offers = Offers(options.models, trusts_paths=options.trusts_paths)
         self._sessions: dict[str, Session] = {}
@@ -42,11 +42,11 @@ class Hub:
         self._askers: dict[object, list[tuple[Session, str]]] = {}  # with their own keys
         self._changes: deque[Session] = deque()
         self._number = 0
-        gate.listener = self.on_event
+        engine.listener = self.on_event
 
     @property
     def offers(self) -> Offers:
-        loaded = self._gate.attach_state.loaded
+        loaded = self._engine.attach_state.loaded
         if loaded is not None:
             self._offers.add(loaded.config.model)
         return self._offers
@@ -74,7 +74,7 @@ class Hub:
             raise ProtocolError(f"{MAX_WINDOWS} windows are attached, the maximum.")
         session = Session()
         self._sessions[session.id] = session
-        for event in self._gate.attach_state.told():
+        for event in self._engine.attach_state.told():
             session.tell(self._offers.told(event))
         return session, self._welcome(session, resumed=False)
 
@@ -103,13 +103,13 @@ class Hub:
         self._sessions.pop(session.id, None)
         for request_id in session.requests:
             # It stays in the books until the engine says that it is gone.
-            self._gate.submit(m.Abort(request_id))
+            self._engine.submit(m.Abort(request_id))
 
     def close(self) -> None:
         for session in list(self._sessions.values()):
             self.forget(session)
-        self._gate.listener = None
-        self._gate.foreign.clear()
+        self._engine.listener = None
+        self._engine.foreign.clear()
 
     # The engine says --------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Hub:
 
     def _end(self, request_id: str) -> Session | None:
         session = self._owners.pop(request_id, None)
-        self._gate.foreign.discard(request_id)
+        self._engine.foreign.discard(request_id)
         if session is not None:
             session.requests.discard(request_id)
         return session
@@ -183,19 +183,19 @@ class Hub:
             return
         if isinstance(command, m.Abort) and not self._options.allows_control:
             request_id = command.request_id  # where others give it requests too, all may run
-            if request_id not in self._owners and not self._gate.knows(request_id):
+            if request_id not in self._owners and not self._engine.knows(request_id):
                 return  # it has just ended
         try:
             permissions.check_allowed(command, self._options, session.requests)
             self._obey(session, command)
         except ConfigError as error:
-            loaded = self._gate.attach_state.loaded
+            loaded = self._engine.attach_state.loaded
             for event in permissions.refused(command, error.info(), loaded):
                 session.tell(self._offers.told(event))
 
     def _obey(self, session: Session, command: WireCommand) -> None:
         """Raises ConfigError in words for the window."""
-        submit = self._gate.submit
+        submit = self._engine.submit
         match command:
             case m.AddRequest():
                 self._add(session, command)
@@ -209,11 +209,11 @@ class Hub:
                 asked_changes = self._offers.asked(changes)
                 if len(self._changes) >= MAX_ASKED:
                     raise ConfigError("Too many setting changes are pending.", "Try again shortly.")
-                if self._gate.attach_state.loaded is not None:
+                if self._engine.attach_state.loaded is not None:
                     self._changes.append(session)
                 submit(m.Reconfigure(asked_changes))
             case CancelLoad():
-                self._gate.cancel_load()
+                self._engine.cancel_load()
             case m.CountTokens(key, text):
                 self._number += 1
                 question = f"window-{self._number}"
@@ -226,22 +226,22 @@ class Hub:
                 submit(command)
 
     def _add(self, session: Session, command: m.AddRequest) -> None:
-        if command.request_id in self._owners or self._gate.knows(command.request_id):
+        if command.request_id in self._owners or self._engine.knows(command.request_id):
             # under its own name it would end the other one
             raise ConfigError("A request with this id is running.", "Use another id.")
         permissions.check_request(command, self._options.limits)
-        room = self._gate.room(self._options.limits.max_queued)
-        if self._gate.is_closing or room < 1:
-            why = "The server is stopping." if self._gate.is_closing else "The queue is full."
+        room = self._engine.room(self._options.limits.max_queued)
+        if self._engine.is_closing or room < 1:
+            why = "The server is stopping." if self._engine.is_closing else "The queue is full."
             raise ConfigError(why, "Try again shortly.")
         self._owners[command.request_id] = session
-        self._gate.foreign.add(command.request_id)
+        self._engine.foreign.add(command.request_id)
         session.requests.add(command.request_id)
-        self._gate.submit(command)
+        self._engine.submit(command)
 
     def _ask(self, session: Session, question: object, command: m.Command, key: str = "") -> None:
         if session.num_asked >= MAX_ASKED:
             raise ConfigError("Too many queries are pending.", "Try again shortly.")
         session.num_asked += 1
         self._askers.setdefault(question, []).append((session, key))
-        self._gate.submit(command)
+        self._engine.submit(command)

@@ -19,7 +19,7 @@ from app.server.api import Api
 from app.server.attach_hub import Hub
 from app.server.call_log import CallLog
 from app.server.connection import LimitedProtocol, LimitedSocket, with_limits
-from app.server.gate import EngineGate
+from app.server.engine_client import EngineClient
 from app.server.metrics import TokenizerWorker
 from app.server.options import ServerOptions
 from engine.errors import InferdeckError
@@ -43,20 +43,20 @@ class PortInUseError(ServerStartError):
 
 
 class ApiServer:
-    """Serves the engine behind `gate` on a thread of its own, which the constructor does not start.
+    """Serves `engine` on a thread of its own, which the constructor does not start.
 
-    server = ApiServer(gate, ServerOptions(port=0))
+    server = ApiServer(engine, ServerOptions(port=0))
     server.bind()        raises ServerStartError: a port in use; may be left to `start`
     server.start()       returns when it listens
     server.stop()        running replies may finish for `grace_s`, then they are aborted
     """
 
     def __init__(
-        self, gate: EngineGate, options: ServerOptions, calls: CallLog | None = None
+        self, engine: EngineClient, options: ServerOptions, calls: CallLog | None = None
     ) -> None:
         self.options = options
         self._calls = calls
-        self._gate = gate
+        self._engine = engine
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -110,7 +110,7 @@ class ApiServer:
 
     def hurry(self) -> None:
         """Abort running replies, so that `stop` returns soon."""
-        self._post(self._gate.abort_all)
+        self._post(self._engine.abort_all)
 
     def stop(self) -> bool:
         """Take no more calls, let those that run finish for a while, abort the rest. True if the
@@ -137,12 +137,12 @@ class ApiServer:
     # -- the server's thread ----------------------------------------------------------------
 
     def _begin_to_stop(self, server: uvicorn.Server) -> None:
-        if self._gate.is_closing:
-            self._gate.abort_all()
+        if self._engine.is_closing:
+            self._engine.abort_all()
             return
-        self._gate.is_closing = True
+        self._engine.is_closing = True
         server.should_exit = True
-        asyncio.get_running_loop().call_later(self.options.grace_s, self._gate.abort_all)
+        asyncio.get_running_loop().call_later(self.options.grace_s, self._engine.abort_all)
 
     def _run(self) -> None:
         try:
@@ -157,8 +157,8 @@ class ApiServer:
         assert self._socket is not None
         self._loop = asyncio.get_running_loop()
         tokens = TokenizerWorker()
-        self._gate.attach(self._loop)
-        hub = self._hub = Hub(self._gate, self.options)
+        self._engine.attach(self._loop)
+        hub = self._hub = Hub(self._engine, self.options)
         server = self._server = uvicorn.Server(self._config(tokens, hub))
         signal = asyncio.create_task(self._signal_start(server))
         try:
@@ -166,7 +166,7 @@ class ApiServer:
         finally:
             signal.cancel()
             hub.close()
-            self._gate.detach()
+            self._engine.detach()
             tokens.close()
 
     async def _signal_start(self, server: uvicorn.Server) -> None:
@@ -177,7 +177,7 @@ class ApiServer:
     def _config(self, tokens: TokenizerWorker, hub: Hub) -> uvicorn.Config:
         options = self.options
         return uvicorn.Config(
-            Api(self._gate, tokens, options, int(time.time()), hub, self._calls).app(),
+            Api(self._engine, tokens, options, int(time.time()), hub, self._calls).app(),
             http=with_limits(LimitedProtocol, options.limits),
             ws=with_limits(LimitedSocket, options.limits),
             ws_max_size=options.limits.max_body_bytes + FRAME_ROOM,

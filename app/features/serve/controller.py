@@ -1,7 +1,7 @@
 """`ServerController`: starts and stops the server, without blocking the window.
 
 GUI thread     start, stop  -- task -->  ApiServer (a thread of its own)
-engine thread  on_event  -- listener of the bridge -->  EngineGate
+engine thread  on_event  -- listener of the bridge -->  EngineClient
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.link.bridge import EngineBridge, EngineState
 from app.link.tasks import run_task
 from app.server.call import origin_of
 from app.server.call_log import CallLog
-from app.server.gate import EngineGate
+from app.server.engine_client import EngineClient
 from app.server.options import ServingChoice
 from app.storage.model_sources import is_starter
 from engine import messages
@@ -79,7 +79,7 @@ class ServerController(QObject):
         self.free_port: int | None = None
         """A free port, where the requested one is in use."""
         self.calls = CallLog()
-        self._gate = EngineGate(bridge.pass_on)
+        self._engine_client = EngineClient(bridge.pass_on)
         self._server: ApiServer | None = None
         self._waits_for_key = False
         self._running = self._waiting = self._aborted = 0
@@ -152,7 +152,7 @@ class ServerController(QObject):
     @property
     def model_name(self) -> str:
         """The served model name; "" without a model."""
-        model = self._gate.model
+        model = self._engine_client.model
         return (self.choice.model_name or model.name) if model is not None else ""
 
     @property
@@ -191,7 +191,7 @@ class ServerController(QObject):
         from app.server.server import ApiServer, PortInUseError
 
         try:
-            server = ApiServer(self._gate, choice.options(key), self.calls)
+            server = ApiServer(self._engine_client, choice.options(key), self.calls)
             server.bind()
             self._server = server  # whoever ends the program now, stops it
             server.start()
@@ -244,11 +244,11 @@ class ServerController(QObject):
             isinstance(event, messages.Reconfigured) and event.model is not None
         ):
             event = dataclasses.replace(event, model=_named(event.model))
-        self._gate.on_event(event)
+        self._engine_client.on_event(event)
 
     def _on_unloaded(self) -> None:
         if self._bridge.engine is None:  # left for another: it says nothing of it by itself
-            self._gate.on_left()
+            self._engine_client.on_left()
 
     def _on_link(self, link: LinkChanged | None) -> None:
         """The window switched between local and remote engine."""

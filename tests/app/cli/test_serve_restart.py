@@ -127,11 +127,11 @@ def test_a_crash_is_told_to_clients_and_the_engine_is_started_anew(
 ) -> None:
     monkeypatch.setattr(serve, "STEADY_S", 0.0)
     wait_until(lambda: served.serving._server.is_running and is_healthy(served.url), 60)
-    gate = served.serving._gate
+    engine_client = served.serving._engine_client
     whole, first = in_flight(served.url, 1)
     began = threading.Event()
     streamed, second = in_flight(served.url, 1, stream=True, began=began)
-    wait_until(lambda: gate.num_in_flight == 2)
+    wait_until(lambda: engine_client.num_in_flight == 2)
     assert began.wait(60)
     served.crash.set()
     for thread in (*first, *second):
@@ -153,7 +153,7 @@ def test_a_crash_is_told_to_clients_and_the_engine_is_started_anew(
 def test_a_crash_that_comes_at_once_ends_the_server(served: Serving) -> None:
     wait_until(lambda: served.serving._server.is_running and is_healthy(served.url), 60)
     answers, threads = in_flight(served.url, 1)
-    wait_until(lambda: served.serving._gate.num_in_flight == 1)
+    wait_until(lambda: served.serving._engine_client.num_in_flight == 1)
     served.crash.set()
     served.thread.join(120)
     for thread in threads:

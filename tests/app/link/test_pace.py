@@ -1,12 +1,12 @@
-"""Text may rest in the gate until the window would paint it; what is waited for goes at once, and
-takes what rests along."""
+"""Text may rest in the engine client until the window would paint it; what is waited for goes at
+once, and takes what rests along."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from app.server.gate import EngineGate
+from app.server.engine_client import EngineClient
 from engine import messages as m
 from engine.errors import ErrorInfo
 from engine.snapshot import FinishReason
@@ -23,15 +23,15 @@ def handed_on(pace_s: float, *events: m.Event) -> list[m.Event]:
 
     async def run() -> list[m.Event]:
         heard: list[m.Event] = []
-        gate = EngineGate(lambda command: None, pace_s=pace_s)
-        gate.listener = heard.append
-        gate.attach(asyncio.get_running_loop())
+        engine_client = EngineClient(lambda command: None, pace_s=pace_s)
+        engine_client.listener = heard.append
+        engine_client.attach(asyncio.get_running_loop())
         for event in events:
-            gate.on_event(event)
+            engine_client.on_event(event)
         for _ in range(3):
             await asyncio.sleep(0)
         found = list(heard)
-        gate.detach()
+        engine_client.detach()
         return found
 
     return asyncio.run(run())
@@ -56,15 +56,15 @@ def test_what_is_waited_for_takes_along_what_rests() -> None:
 def test_what_rests_goes_when_its_time_has_come() -> None:
     async def run() -> list[m.Event]:
         heard: list[m.Event] = []
-        gate = EngineGate(lambda command: None, pace_s=0.01)
-        gate.listener = heard.append
-        gate.attach(asyncio.get_running_loop())
+        engine_client = EngineClient(lambda command: None, pace_s=0.01)
+        engine_client.listener = heard.append
+        engine_client.attach(asyncio.get_running_loop())
         for number in (2, 3):
-            gate.on_event(output(number))
+            engine_client.on_event(output(number))
         deadline = asyncio.get_running_loop().time() + 20
         while len(heard) < 2 and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.005)
-        gate.detach()
+        engine_client.detach()
         return heard
 
     assert asyncio.run(run()) == [output(2), output(3)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.paths import starter_model
-from app.server.gate import EngineGate
+from app.server.engine_client import EngineClient
 from app.server.options import Limits, ServerOptions
 from app.server.server import ApiServer
 from engine.config import EngineConfig
@@ -40,8 +40,8 @@ class Served:
         self._num_ended = 0
         self.last: EngineSnapshot | None = None
         self.thread = EngineThread(self._on_event, snapshot_interval_s=0.05)
-        self.gate = EngineGate(self.thread.submit)
-        self.server = ApiServer(self.gate, options)
+        self.engine_client = EngineClient(self.thread.submit)
+        self.server = ApiServer(self.engine_client, options)
         self.thread.start()
         self.thread.submit(Load(CONFIG))
         assert self._loaded.wait(120)
@@ -67,7 +67,7 @@ class Served:
     def wait_idle(self) -> EngineSnapshot:
         """The last snapshot, when nothing runs and no block is held. It knows of every end:
         snapshots come now and then, ends at once."""
-        wait_until(lambda: self.gate.num_in_flight == 0)
+        wait_until(lambda: self.engine_client.num_in_flight == 0)
         wait_until(lambda: self._knows_all(self.last))
         assert self.last is not None
         assert self.last.blocks.num_used == 0
@@ -86,8 +86,8 @@ class Served:
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, OutputEvent) and event.finish_reason is not None:
-            self._num_ended += 1  # before the gate hears of it, and with it the client
-        self.gate.on_event(event)
+            self._num_ended += 1  # before the engine client hears of it, and with it the client
+        self.engine_client.on_event(event)
         match event:
             case Loaded():
                 self._loaded.set()

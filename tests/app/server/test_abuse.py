@@ -117,7 +117,7 @@ def test_clients_that_vanish_while_they_wait_or_read(served: Served, connect: An
     for sock in sockets:
         sock.sendall(post("/v1/completions", LONG))
     wait_until(lambda: served.last is not None and served.last.num_waiting > 0)
-    wait_until(lambda: served.gate.num_in_flight == count)
+    wait_until(lambda: served.engine_client.num_in_flight == count)
     for i, sock in enumerate(sockets):
         if i % 2:  # half of them with a reset
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -133,7 +133,7 @@ def test_a_slow_reader_holds_up_nobody_and_gets_everything(served: Served, conne
     quick = connect()
     quick.sendall(post("/v1/completions", {**LONG, "max_tokens": 30}, "Connection: close"))
     assert len(events(read_all(quick))) >= 2
-    while served.gate.num_in_flight:  # it reads less than is written
+    while served.engine_client.num_in_flight:  # it reads less than is written
         first += slow.recv(8192)
         time.sleep(0.05)
     found = events(first + read_all(slow))
@@ -150,7 +150,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(strict: Served, connect_strict: 
     sock = connect_strict(receive_buffer=2048)
     body = {**LONG, "logprobs": 20, "n": 16}
     sock.sendall(post("/v1/completions", body))
-    wait_until(lambda: strict.gate.num_in_flight == 16)
+    wait_until(lambda: strict.engine_client.num_in_flight == 16)
     assert strict.wait_idle().counters.finished["abort"] == before + 16
 
 
@@ -179,7 +179,7 @@ def test_half_and_oversized_requests_end(
     except ConnectionError:  # the server did not wait for the rest, and the system says so
         received = b" 413 " if answer == b"413" else b" 400 "
     assert received.split(b" ", 2)[1:2] == ([answer] if answer else [])
-    assert strict.gate.num_in_flight == 0
+    assert strict.engine_client.num_in_flight == 0
 
 
 def test_more_connections_than_allowed_are_told_so(connect_strict: Any) -> None:
@@ -197,7 +197,7 @@ def test_a_full_queue_says_429(connect: Any, served: Served) -> None:
     body = {**LONG, "prompt": [[5, 6]] * 64, "n": 4, "stream": False}  # 256 of 264 places
     first = connect()
     first.sendall(post("/v1/completions", body))
-    wait_until(lambda: served.gate.num_in_flight == 256)
+    wait_until(lambda: served.engine_client.num_in_flight == 256)
     second = connect()
     second.sendall(post("/v1/completions", {**LONG, "n": 10}, "Connection: close"))
     answer = read_all(second)

@@ -149,7 +149,7 @@ def test_a_closed_stream_aborts_its_request(client: Any, served: Served) -> None
     before = served.wait_idle().counters.finished.get("abort", 0)
     with chat(client, stream=True, max_tokens=1500, extra_body={"ignore_eos": True}) as stream:
         next(iter(stream))
-        wait_until(lambda: served.gate.num_in_flight == 1)
+        wait_until(lambda: served.engine_client.num_in_flight == 1)
     after = served.wait_idle().counters
     assert after.finished["abort"] == before + 1
 

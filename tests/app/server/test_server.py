@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.server.call import new_call_id, origin_of, request_id_of
-from app.server.gate import EngineGate
+from app.server.engine_client import EngineClient
 from app.server.options import Limits, ServerOptions
 from app.server.server import ApiServer, ServerStartError
 from engine.errors import ConfigError, ErrorInfo, NumericalError
@@ -37,16 +37,16 @@ ASK = {"prompt": [5, 6, 7], "max_tokens": 5}
 
 
 class Puppet:
-    """A server whose engine does what the test says. `url` and `gate` as in Served."""
+    """A server whose engine does what the test says. `url` and `engine_client` as in Served."""
 
     def __init__(self, served: Served, options: ServerOptions) -> None:
         self.commands: list[Command] = []
-        self.gate = EngineGate(self.commands.append)
-        self.server = ApiServer(self.gate, options)
-        assert served.gate.config is not None
-        assert served.gate.model is not None
-        self.loaded = Loaded(served.gate.config, served.gate.model, None)  # type: ignore[arg-type]
-        self.gate.on_event(self.loaded)
+        self.engine_client = EngineClient(self.commands.append)
+        self.server = ApiServer(self.engine_client, options)
+        assert served.engine_client.config is not None
+        assert served.engine_client.model is not None
+        self.loaded = Loaded(served.engine_client.config, served.engine_client.model, None)  # type: ignore[arg-type]
+        self.engine_client.on_event(self.loaded)
         self.server.start()
 
     @property
@@ -61,7 +61,7 @@ class Puppet:
         event = OutputEvent(
             self.added[-1], text, (1,), 0.0, 0, 3, 0, finish_reason=finish, error=error
         )
-        self.gate.on_event(event)
+        self.engine_client.on_event(event)
 
 
 @pytest.fixture
@@ -162,13 +162,13 @@ def test_being_open_is_logged(puppet: Any, caplog: pytest.LogCaptureFixture) -> 
 
 def test_without_a_model_it_says_so_and_when_to_come_back(puppet: Any) -> None:
     served = puppet()
-    served.gate.on_event(Unloaded())
+    served.engine_client.on_event(Unloaded())
     for path, body in (("/health", None), ("/v1/models", None), (COMPLETIONS, ASK)):
         answer = call(served, path, body)
         assert answer.status == 503
         assert answer.headers["Retry-After"] == "1"
         assert "No model" in answer.error["message"]
-    served.gate.on_event(served.loaded)
+    served.engine_client.on_event(served.loaded)
     assert call(served, "/health").status == 200
 
 
@@ -181,7 +181,8 @@ def test_a_crash_ends_whole_replies_and_streams_with_its_cause(puppet: Any) -> N
         wait_until(lambda: len(served.added) == 2)
         served.say("Hel")
         first, stream = opening.result(120)  # the stream has begun
-    served.gate.on_event(EngineCrashed(ErrorInfo("RuntimeError: boom", "Restart it."), "trace"))
+    error = ErrorInfo("RuntimeError: boom", "Restart it.")
+    served.engine_client.on_event(EngineCrashed(error, "trace"))
     answer = whole.result(120)
     assert answer.status == 500
     assert answer.error["message"] == "RuntimeError: boom Restart it."
@@ -191,7 +192,7 @@ def test_a_crash_ends_whole_replies_and_streams_with_its_cause(puppet: Any) -> N
     assert json.loads(lines[0][6:])["choices"][0]["delta"]["content"] == "Hel"
     assert "boom" in json.loads(lines[1][6:])["error"]["message"]
     assert lines[2] == "data: [DONE]"
-    assert served.gate.num_in_flight == 0
+    assert served.engine_client.num_in_flight == 0
     assert call(served, "/health").status == 503
 
 
@@ -209,9 +210,9 @@ def test_a_model_that_goes_in_that_moment_is_a_503(puppet: Any) -> None:
     served = puppet()
     reply = later(served, COMPLETIONS, ASK)
     wait_until(lambda: served.added)
-    served.gate.on_event(Unloaded())
+    served.engine_client.on_event(Unloaded())
     info = ErrorInfo("No model is loaded.", "Open a model first.", "InvalidRequestError")
-    served.gate.on_event(RequestFailed(served.added[0], info))
+    served.engine_client.on_event(RequestFailed(served.added[0], info))
     assert reply.result(120).status == 503
 
 
@@ -231,10 +232,10 @@ def test_the_limit_of_reply_tokens(puppet: Any) -> None:
 def test_a_port_in_use_is_named_with_the_remedy(served: Served, puppet: Any) -> None:
     port = served.address[1]
     with pytest.raises(ServerStartError, match=f"{port}.*--port"):
-        ApiServer(EngineGate(lambda command: None), ServerOptions(port=port)).start()
+        ApiServer(EngineClient(lambda command: None), ServerOptions(port=port)).start()
     with pytest.raises(ServerStartError, match=r"no\.such\.host\.invalid"):
         ApiServer(
-            EngineGate(lambda c: None), ServerOptions(host="no.such.host.invalid", api_key="k")
+            EngineClient(lambda c: None), ServerOptions(host="no.such.host.invalid", api_key="k")
         ).start()
 
 
@@ -244,7 +245,7 @@ def test_a_stop_lets_replies_finish_and_refuses_new_ones(puppet: Any) -> None:
     wait_until(lambda: served.added)
     stopping = threading.Thread(target=served.server.stop)
     stopping.start()
-    wait_until(lambda: served.gate.is_closing)
+    wait_until(lambda: served.engine_client.is_closing)
     served.say("done", FinishReason.LENGTH)
     answer = reply.result(120)
     assert answer.status == 200

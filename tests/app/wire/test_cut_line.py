@@ -82,7 +82,7 @@ def test_after_too_long_its_requests_are_stopped_and_it_is_told(
     wait_until(lambda: len(window.outputs("a")) > 3)
     proxy.cut()
     wait_until(lambda: m.Abort("a") in lab.engine.commands)
-    wait_until(lambda: not lab.gate.foreign)
+    wait_until(lambda: not lab.engine_client.foreign)
     proxy.mend()
     failed = window.wait(m.RequestFailed)
     assert failed.request_id == "a"

@@ -116,7 +116,7 @@ def test_requests_of_two_windows_do_not_mix(bench: Bench) -> None:
             reply = window.reply(f"{name}-{number}")
             assert [t for e in reply for t in e.token_ids] == list(range(1, 25))
     one.ask("same", max_tokens=20_000)
-    wait_until(lambda: "same" in lab.gate.foreign)
+    wait_until(lambda: "same" in lab.engine_client.foreign)
     other.ask("same")
     assert other.wait(m.RequestFailed).error.cause
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from app.clients.attached import RemoteEngine
 from app.clients.target import Event, LinkChanged, LinkState, Target
-from app.server.gate import EngineGate
+from app.server.engine_client import EngineClient
 from app.server.options import ServerOptions
 from app.server.server import ApiServer
 from engine import messages as m
@@ -33,16 +33,16 @@ class Lab:
 
     def __init__(self, script: Script | None = None, **options: Any) -> None:
         self.engine = FakeEngineThread(self._on_event, script)
-        self.gate = EngineGate(self.engine.submit, self.engine.cancel_load)
+        self.engine_client = EngineClient(self.engine.submit, self.engine.cancel_load)
         options = {"port": 0, "grace_s": 0.2, **options}
-        self.server = ApiServer(self.gate, ServerOptions(**options))
+        self.server = ApiServer(self.engine_client, ServerOptions(**options))
         self.events: list[m.Event] = []
         self.engine.start()
         self.server.start()
 
     def load(self, model: str = "/models/tiny") -> None:
         self.engine.submit(m.Load(EngineConfig(model=model)))
-        wait_until(lambda: self.gate.model is not None)
+        wait_until(lambda: self.engine_client.model is not None)
 
     def commands(self, kind: type[E]) -> list[E]:
         return [c for c in self.engine.commands if isinstance(c, kind)]
@@ -53,7 +53,7 @@ class Lab:
 
     def _on_event(self, event: m.Event) -> None:
         self.events.append(event)
-        self.gate.on_event(event)
+        self.engine_client.on_event(event)
 
 
 class Window:

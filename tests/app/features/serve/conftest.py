@@ -9,7 +9,7 @@ import keyring
 import keyring.backend
 import pytest
 
-from app.server.gate import EngineGate
+from app.server.engine_client import EngineClient
 from app.server.options import ServerOptions
 from app.server.server import ApiServer
 from engine.config import EngineConfig
@@ -55,8 +55,9 @@ class Elsewhere:
         self.script = Script(step_s=0.005)
         self._loaded = threading.Event()
         self.engine = FakeEngineThread(self._on_event, self.script)
-        self.gate = EngineGate(self.engine.submit)
-        self.server = ApiServer(self.gate, ServerOptions(port=port, api_key=KEY, grace_s=0.2))
+        self.engine_client = EngineClient(self.engine.submit)
+        options = ServerOptions(port=port, api_key=KEY, grace_s=0.2)
+        self.server = ApiServer(self.engine_client, options)
         self.engine.start()
         self.engine.submit(Load(EngineConfig(model=model)))
         assert self._loaded.wait(60)
@@ -71,7 +72,7 @@ class Elsewhere:
         self.engine.stop()
 
     def _on_event(self, event: Event) -> None:
-        self.gate.on_event(event)
+        self.engine_client.on_event(event)
         if isinstance(event, Loaded):
             self._loaded.set()
 

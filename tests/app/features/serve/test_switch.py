@@ -116,13 +116,13 @@ def test_a_client_in_flight_is_told_when_the_window_turns_away(
     open_model(qtbot, application)
     page.panel.form.port.setValue(free_port())
     start(qtbot, page)
-    gate = page.serving._gate
-    loop = gate._loop
+    engine_client = page.serving._engine_client
+    loop = engine_client._loop
     assert loop is not None
     ended: list[object] = []
 
     async def ask() -> None:
-        flight = gate.send([AddRequest("cmpl-" + "b" * 24, (1, 2, 3))], 8)
+        flight = engine_client.send([AddRequest("cmpl-" + "b" * 24, (1, 2, 3))], 8)
         try:
             await flight.take_whole()
         except ApiError as error:

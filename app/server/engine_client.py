@@ -27,7 +27,7 @@ from engine.telemetry.metrics import EngineMetrics
 log = logging.getLogger(__name__)
 
 
-class EngineGate:
+class EngineClient:
     """Call `on_event` from the engine's thread; everything else belongs to the server's loop.
 
     `submit` and `cancel_load` are the engine's own: they return at once. `listener` hears every
