@@ -33,7 +33,7 @@ from app.features.chat.reply_data import ReplyTokens, unpack_times
 from app.features.chat.sampling import sampling_from_dict
 from app.features.compare.export import as_json as comparison_as_json
 from app.features.compare.export import as_markdown as comparison_as_markdown
-from app.features.compare.record import Comparison, Pair, Side
+from app.features.compare.record import Comparison, PromptReplies, Side
 from app.features.compare.replies import Reply, Stage
 from app.features.models.downloads import DownloadQueue
 from app.features.quantize.reports import made_of
@@ -485,7 +485,9 @@ def test_a_comparison_is_exported_the_same(older: Path) -> None:
 
     sides = [Side(**side) for side in told["sides"]]
     pairs = [
-        Pair(PromptLine(one["line"], one["prompt"]), [reply(values) for values in one["answers"]])
+        PromptReplies(
+            PromptLine(one["line"], one["prompt"]), [reply(values) for values in one["answers"]]
+        )
         for one in told["prompts"]
     ]
     made = Comparison(told["model"], told["started"], sides, pairs, told["way"])

@@ -6,14 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import (
-    QFrame,
-    QPlainTextEdit,
-    QScrollArea,
-    QSizePolicy,
-    QToolButton,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QPlainTextEdit, QScrollArea, QSizePolicy, QToolButton, QWidget
 
 from widgets.chat.records import AttachmentRecord
 from widgets.controls.buttons import IconButton

@@ -55,7 +55,7 @@ class Composer(QWidget):
         self.input.regenerate.connect(self.send_or_regenerate)
         self.input.textChanged.connect(lambda: self.set_busy(self._is_busy))
         self.setFocusProxy(self.input)
-        self._context = FittingLine()
+        self.context = FittingLine()
         name, tip = "System prompt", "Instructions before the first message"
         self.system_prompt = dressed(QPushButton(name), name, tip, kind="flat")
         self.sampling = dressed(QPushButton("Sampling"), tip="Sampling settings")
@@ -63,7 +63,7 @@ class Composer(QWidget):
         self._button = button("Send", self._button_pressed, kind="primary")
         self._sampling_name = "Sampling"
         self._foot = hbox(
-            self.attach, self.compare, self.meter, (self._context, 1), self.system_prompt,
+            self.attach, self.compare, self.meter, (self.context, 1), self.system_prompt,
             self.sampling, self._button,
         )  # fmt: skip
         vbox(self.files, self.input, self._foot, of=self)
@@ -99,13 +99,10 @@ class Composer(QWidget):
 
     def set_context(self, text: str, role: str = "small", short: str = "") -> None:
         """The context line; `short` where that has no room; `role` "warning" where nearly full."""
-        self._context.show_lines(text, short, "")
-        self._context.setToolTip(text)
-        if self._context.property("role") != role:
-            restyle(self._context, role=role)
-
-    def context_text(self) -> str:
-        return self._context.lines[0]
+        self.context.show_lines(text, short, "")
+        self.context.setToolTip(text)
+        if self.context.property("role") != role:
+            restyle(self.context, role=role)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -87,17 +87,11 @@ class ConversationList(QWidget):
             fits = widget.fontMetrics().horizontalAdvance(whole) <= room - taken
             show(whole if fits else text)
 
-    def set_conversations(self, records: Sequence[ConversationRecord], current: str) -> None:
-        """Show `records` with `current` selected ("": none)."""
-        self.set_rows([record.key for record in records], records.__getitem__, current)
-
     def set_rows(
-        self,
-        keys: Sequence[RowKey],
-        record_of: Callable[[int], ConversationRecord],
-        current: str,
+        self, keys: Sequence[RowKey], record_of: Callable[[int], ConversationRecord], current: str
     ) -> None:
-        """The same for records that are made when they become visible."""
+        """Show records with `current` selected ("": none). `record_of(row)` makes one when it
+        becomes visible."""
         self._model.set_rows(keys, record_of)
         self._empty.setText(
             "No results." if self.search.text().strip()

@@ -235,9 +235,6 @@ class VersionSwitcher(QWidget):
         self._after.setEnabled(version < count)
         self.setVisible(count > 1)
 
-    def text(self) -> str:
-        return self._label.text()
-
 
 class ErrorBox(QFrame):
     """Cause and remedy, in place of the reply."""
@@ -263,9 +260,6 @@ class ErrorBox(QFrame):
         self._remedy.setText(remedy)
         self._remedy.setVisible(bool(remedy))
         self.setVisible(error is not None)
-
-    def text(self) -> str:
-        return f"{self._cause.text()}\n{self._remedy.text()}".strip()
 
 
 class MessageEditor(QWidget):

@@ -35,7 +35,7 @@ class SamplingPopover(Popover):
         self._delete = IconButton("delete", "Delete preset", self._delete_preset)
         self._form = QFormLayout(horizontalSpacing=2 * SPACE_2, verticalSpacing=SPACE_1)
         self._form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
-        self._boxes: dict[str, QSpinBox | QDoubleSpinBox] = {}
+        self.boxes: dict[str, QSpinBox | QDoubleSpinBox] = {}
         tip = "Generation stops before any of these. Separate them with commas"
         self._stop = dressed(QLineEdit(placeholderText="none"), "Stop sequences", tip)
         self._stop.setFixedWidth(_FIELD_WIDTH)
@@ -69,7 +69,7 @@ class SamplingPopover(Popover):
 
     def set_fields(self, fields: Sequence[SamplingField], stop: Sequence[str]) -> None:
         for field in fields:
-            box = self._boxes.get(field.name) or self._make_box(field)
+            box = self.boxes.get(field.name) or self._make_box(field)
             with QSignalBlocker(box):
                 if isinstance(box, QSpinBox):
                     box.setValue(int(field.value))
@@ -79,9 +79,6 @@ class SamplingPopover(Popover):
             self._form.addRow("Stop sequences", self._stop)
         with QSignalBlocker(self._stop):
             self._stop.setText(", ".join(stop))
-
-    def box(self, name: str) -> QSpinBox | QDoubleSpinBox:
-        return self._boxes[name]
 
     def _make_box(self, field: SamplingField) -> QSpinBox | QDoubleSpinBox:
         box: QSpinBox | QDoubleSpinBox
@@ -99,7 +96,7 @@ class SamplingPopover(Popover):
         box.setFixedWidth(_FIELD_WIDTH)
         dressed(box, field.label, field.help)
         self._form.addRow(dressed(label(field.label), tip=field.help), box)
-        self._boxes[field.name] = box
+        self.boxes[field.name] = box
         return box
 
     def _stop_edited(self) -> None:

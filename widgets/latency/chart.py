@@ -121,15 +121,6 @@ HEADERS = (
     "cause",
 )  # fmt: skip
 _DIGITS = (0, 2, 2, 0, 0, 0, 0, 0)
-_STAGES = {Stage.QUEUE: "queue", Stage.PREFILL: "prefill", Stage.WAIT: "wait"}
-_CAUSES = {
-    Cause.NONE: "",
-    Cause.PREFILL: "other prefill",
-    Cause.PREEMPTED: "preempted",
-    Cause.BETWEEN: "no step ran",
-    Cause.BATCH: "larger batch",
-    Cause.UNKNOWN: "slow, cause unknown",
-}
 
 
 def latency_table(latency: ReplyLatency | None) -> ValuesTable:
@@ -139,13 +130,13 @@ def latency_table(latency: ReplyLatency | None) -> ValuesTable:
         is_prefill = stretch.stage is Stage.PREFILL
         counts = (stretch.num_tokens, stretch.num_cached) if is_prefill else (None, None)
         times = 1e3 * stretch.start, 1e3 * stretch.seconds
-        rows.append((_STAGES[stretch.stage], *times, *counts, None, None, ""))
+        rows.append((stretch.stage.value, *times, *counts, None, None, ""))
     for gap in latency.gaps if latency is not None else ():
         assert latency is not None
         step = gap.steps[-1] if gap.steps else None
         of_step = (None, None) if step is None else (step.index, len(step.entries))
         times = 1e3 * gap.start, 1e3 * gap.seconds
-        cause = _CAUSES[latency.cause(gap)]
+        cause = latency.cause(gap).value
         rows.append(("gap", *times, gap.num_tokens, None, *of_step, cause))
     return ValuesTable(HEADERS, tuple(rows), _DIGITS)
 

@@ -33,14 +33,14 @@ class Stage(StrEnum):
 
 
 class Cause(StrEnum):
-    """Cause of a slow gap, see `ReplyLatency.cause`."""
+    """Cause of a slow gap, see `ReplyLatency.cause`; as the table of values names it."""
 
-    NONE = "none"
-    PREFILL = "prefill"  # of other requests, in the same steps
+    NONE = ""
+    PREFILL = "other prefill"  # of other requests, in the same steps
     PREEMPTED = "preempted"  # the request itself
-    BETWEEN = "between"  # no step ran
-    BATCH = "batch"  # more requests decoded with it than usual
-    UNKNOWN = "unknown"
+    BETWEEN = "no step ran"
+    BATCH = "larger batch"  # more requests decoded with it than usual
+    UNKNOWN = "slow, cause unknown"
 
 
 class Stretch(NamedTuple):

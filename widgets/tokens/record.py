@@ -77,10 +77,7 @@ class TokenRecord(NamedTuple):
 
 
 _SIGNS = str.maketrans({"\n": "↵", "\r": "␍", "\t": "⇥", "\0": "␀"})
-_ORIGINS = {
-    Origin.KEPT: "kept from the previous version",
-    Origin.CHOSEN: "chosen by you",
-}
+_ORIGINS = {Origin.KEPT: "kept from the previous version", Origin.CHOSEN: "chosen by you"}
 
 
 def shown(text: str) -> str:

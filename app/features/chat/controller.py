@@ -32,7 +32,7 @@ class ChatController(ChatLibrary):
     def __init__(self, engine: EngineBridge, store: ChatStore) -> None:
         super().__init__(store)
         self.engine = engine
-        self.generation = Generation(engine, self.saver, self.tokens, self.times, self)
+        self.generation = Generation(engine, self)
 
     def close(self) -> None:
         """Save what is being generated. The store is closed by its owner, afterwards."""

@@ -12,7 +12,6 @@ from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFileDialog, QLabel, QW
 
 from app.features.chat.controller import ChatController
 from app.features.chat.files import Bundle, ChatFileError, collect, dump, keep, parse
-from app.features.chat.library import ChatLibrary
 from app.features.chat.markdown import as_markdown, from_markdown
 from app.link.tasks import run_task
 from app.storage import ChatStore, StorageError, StoredConversation, StoredMessage
@@ -63,14 +62,13 @@ class ChatTransfer(QObject):
 
     def __init__(self, controller: ChatController, parent: QWidget) -> None:
         super().__init__(parent)
-        self._controller = controller
-        self._window = parent
+        self.controller, self._window = controller, parent
 
     # The dialogs -------------------------------------------------------------------------------
 
     def export_one(self, conversation_id: str) -> QFileDialog | None:
         """Ask for a file, then write one chat as JSON or markdown."""
-        conversation = self._controller.conversation(conversation_id)
+        conversation = self.controller.conversation(conversation_id)
         if conversation is None or not conversation.is_stored:
             return None
         write = lambda path: self.write(path, [conversation_id])
@@ -79,7 +77,7 @@ class ChatTransfer(QObject):
 
     def export_all(self) -> QFileDialog:
         """Ask for a file, then write every chat, also archived ones, as JSON."""
-        ids = [c.id for c in (*self._controller.conversations, *self._controller.archived)]
+        ids = [c.id for c in (*self.controller.conversations, *self.controller.archived)]
         write = lambda path: self.write(path, ids)
         return ask_for_file(self._window, "Export all chats", [JSON], write, ALL)
 
@@ -99,10 +97,10 @@ class ChatTransfer(QObject):
     ) -> None:
         """Write these chats to a file: markdown where its name ends in .md, else JSON. `saved` is
         called after success."""
-        chosen = [self._controller.conversation(i) for i in conversation_ids]
+        chosen = [self.controller.conversation(i) for i in conversation_ids]
         records = [c.record() for c in chosen if c is not None]
-        store, file = self._controller.saved_store(), Path(path)
-        newer = self._controller.unsaved_messages()
+        store, file = self.controller.saved_store(), Path(path)
+        newer = self.controller.unsaved_messages()
 
         def end(_: None) -> None:
             self.done.emit(f"Saved {_count(records)} to {file.name}.")
@@ -111,10 +109,10 @@ class ChatTransfer(QObject):
         run_task(self, lambda: _write(store, records, newer, file), end, self.failed.emit)
 
     def read(self, path: str) -> None:
-        store, file = self._controller.saved_store(), Path(path)
+        store, file = self.controller.saved_store(), Path(path)
 
         def end(bundles: list[Bundle]) -> None:
-            self._controller.add_imported([bundle.conversation for bundle in bundles])
+            self.controller.add_imported([bundle.conversation for bundle in bundles])
             self.done.emit(f"Imported {_count(bundles)}.")
 
         run_task(self, lambda: _read(store, file), end, self.failed.emit)
@@ -213,15 +211,9 @@ class UnsavedDialog(QDialog):
 class FileRecovery(QObject):
     """`say(text)` shows the result."""
 
-    def __init__(
-        self,
-        library: ChatLibrary,
-        transfer: ChatTransfer,
-        say: Callable[[str], object],
-        parent: QObject,
-    ) -> None:
-        super().__init__(parent)
-        self._library, self._transfer, self._say = library, transfer, say
+    def __init__(self, transfer: ChatTransfer, say: Callable[[str], object]) -> None:
+        super().__init__(transfer)
+        self._library, self._transfer, self._say = transfer.controller, transfer, say
         self.dialog: UnsavedDialog | None = None
         transfer.failed.connect(self._show_error)
 

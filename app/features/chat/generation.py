@@ -10,13 +10,13 @@ from PySide6.QtCore import QObject, Signal
 
 from app.features.chat.conversation import Conversation, Message, State
 from app.features.chat.figures import Figures, Progress, followed, records_of
+from app.features.chat.library import ChatLibrary
 from app.features.chat.reply_data import ReplyTokens
-from app.features.chat.saving import ReplyStore, Saver
 from app.features.models.precision import precision_text
 from app.link.bridge import EngineBridge
 from engine.errors import ErrorInfo
 from engine.messages import EngineCrashed, OutputEvent, RequestFailed
-from engine.snapshot import FinishReason, RequestTimes
+from engine.snapshot import FinishReason
 from widgets.tokens.record import TokenRecord
 
 STATUS_INTERVAL_S = 1.0
@@ -47,17 +47,10 @@ class Generation(QObject):
     text_appended = Signal(str, str, str)
     reply_changed = Signal(str, str)
 
-    def __init__(
-        self,
-        engine: EngineBridge,
-        saver: Saver,
-        tokens: ReplyStore[ReplyTokens],
-        times: ReplyStore[RequestTimes],
-        parent: QObject | None = None,
-    ) -> None:
-        super().__init__(parent)
-        self._engine, self._saver = engine, saver
-        self._tokens, self._times = tokens, times
+    def __init__(self, engine: EngineBridge, library: ChatLibrary) -> None:
+        super().__init__(library)
+        self._engine, self._saver = engine, library.saver
+        self._tokens, self._times = library.tokens, library.times
         self._open: dict[str, OpenReply] = {}
         # by reply, to name requests; weak: a deleted conversation drops out
         self._conversations = WeakValueDictionary[str, Conversation]()

@@ -25,12 +25,7 @@ from app.storage.model_sources import is_starter
 from app.units import format_bytes
 from engine.sampling_params import PARAMETERS, SamplingParams
 from engine.snapshot import ModelInfo
-from widgets.chat.records import (
-    AttachmentRecord,
-    ConversationRecord,
-    MessageRecord,
-    SamplingField,
-)
+from widgets.chat.records import AttachmentRecord, ConversationRecord, MessageRecord, SamplingField
 from widgets.controls.text import milliseconds
 from widgets.live.figures import weights_words
 

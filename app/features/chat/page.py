@@ -76,7 +76,7 @@ class ChatPage(QWidget):
         self.panes = ChatPanes(self.list, self._conversation_widget())
         hbox(self.panes, of=self)
         self.toast = Toast(self.stage)
-        self.recovery = FileRecovery(controller, self.transfer, self.toast.show_message, self)
+        self.recovery = FileRecovery(self.transfer, self.toast.show_message)
         self._connect_widgets()
         self._presenter = Presenter(self)
 
@@ -234,15 +234,10 @@ class ChatPage(QWidget):
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         # other files are for the window, which opens models
-        if droppable(local_files(event.mimeData())):
-            event.acceptProposedAction()
-        else:
-            event.ignore()
+        event.setAccepted(droppable(local_files(event.mimeData())))
 
     def dropEvent(self, event: QDropEvent) -> None:
         files = local_files(event.mimeData())
-        if droppable(files):
-            event.acceptProposedAction()
+        event.setAccepted(droppable(files))
+        if event.isAccepted():
             self.draft.add_files(files)
-        else:
-            event.ignore()

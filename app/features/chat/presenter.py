@@ -83,7 +83,8 @@ class Presenter(QObject):
         current = self._controller.current.id
         if query.strip():
             records = [found_record(found) for found in self._controller.search(query)]
-            self._page.list.set_conversations(records, current)
+            keys = [record.key for record in records]
+            self._page.list.set_rows(keys, records.__getitem__, current)
             return
         is_archive = self._page.list.archive.isChecked()
         listed = self._controller.archived if is_archive else self._controller.conversations

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.features.compare.export import figures, latency_text, pair_text
-from app.features.compare.record import LEFT, RIGHT, SIDE_NAMES, SIDES, Comparison, Pair
+from app.features.compare.record import LEFT, RIGHT, SIDE_NAMES, SIDES, Comparison, PromptReplies
 from app.features.compare.replies import Reply
 from app.features.compare.reply_view import ReplyView
 from widgets.controls.layouts import hbox, label, vbox
@@ -31,7 +31,7 @@ class SideColumn(ReplyView):
     def __init__(self, side: int) -> None:
         super().__init__(f"Reply of the {SIDE_NAMES[side]} side")
         self._side = side
-        self._pair: Pair | None = None
+        self._pair: PromptReplies | None = None
         self.values: dict[str, QLabel] = {}
         self._grid = QGridLayout()
         self._grid.setHorizontalSpacing(SPACE_2)
@@ -44,7 +44,7 @@ class SideColumn(ReplyView):
         for place, row in enumerate(figures(comparison) if comparison is not None else ()):
             self._value(row[0], place).setText(row[1 + self._side])
 
-    def show_pair(self, pair: Pair | None) -> None:
+    def show_pair(self, pair: PromptReplies | None) -> None:
         self._pair = pair
         self.show_reply(pair.replies[self._side] if pair is not None else None)
 
@@ -86,7 +86,7 @@ class Columns(QWidget):
         for side, name in zip(self.sides, names, strict=True):
             side.show_side(name, comparison)
 
-    def show_pair(self, pair: Pair | None) -> None:
+    def show_pair(self, pair: PromptReplies | None) -> None:
         """The replies to a prompt; none before one is chosen."""
         texts = (pair_text(pair), latency_text(pair)) if pair is not None else ()
         self.line.set_text(" ".join(filter(None, texts)))
@@ -128,7 +128,7 @@ class PromptTable(QTableWidget):
         rows = self.selectionModel().selectedRows()
         return rows[0].row() if rows else -1
 
-    def show_pairs(self, pairs: Sequence[Pair]) -> None:
+    def show_pairs(self, pairs: Sequence[PromptReplies]) -> None:
         """List the prompts; the first is chosen where none was."""
         self.setRowCount(len(pairs))
         for row, pair in enumerate(pairs):
@@ -151,7 +151,7 @@ class PromptTable(QTableWidget):
         self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
 
 
-def _texts(pair: Pair) -> tuple[str, str, str, str]:
+def _texts(pair: PromptReplies) -> tuple[str, str, str, str]:
     prompt = " ".join(pair.prompt.shown.split())
     problems = [reply.problem for reply in pair.replies if reply is not None and reply.problem]
     if problems:
@@ -166,7 +166,7 @@ def _texts(pair: Pair) -> tuple[str, str, str, str]:
     return prompt, f"{100 * share:.0f} %", left, right
 
 
-def _excerpt(pair: Pair, side: int) -> str:
+def _excerpt(pair: PromptReplies, side: int) -> str:
     """The text from the first difference on."""
     _, token, rest = pair.parts(side)
     text = " ".join((token + rest)[: 2 * _EXCERPT].split())

@@ -7,8 +7,8 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
+from app.features.compare.placement import Setup, agrees, is_same_model, whole_settings
 from app.features.compare.record import HOME, LEFT, SIDES
-from app.features.compare.way import Setup, agrees, is_same_model, whole_settings
 from app.features.models.session import ModelSession
 from app.link.bridge import EngineBridge
 from engine import messages

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.features.chat.attachments import fence_for
-from app.features.compare.record import GREEDY, LEFT, RIGHT, SIDES, Comparison, Pair, Side
+from app.features.compare.record import GREEDY, LEFT, RIGHT, SIDES, Comparison, PromptReplies, Side
 from app.features.compare.replies import Reply
 from app.features.models.precision import seconds_text
 from app.units import format_bytes
@@ -32,7 +32,7 @@ def as_json(comparison: Comparison) -> str:
             }
             for side in comparison.sides
         ],
-        "way": comparison.way,
+        "way": comparison.placement,
         "identical_share": comparison.identical_share,
         "mean_equal_share": comparison.mean_equal_share,
         "prompts": [_pair(pair) for pair in comparison.pairs],
@@ -40,7 +40,7 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
-def _pair(pair: Pair) -> dict[str, Any]:
+def _pair(pair: PromptReplies) -> dict[str, Any]:
     return {
         "line": pair.prompt.line,
         "prompt": pair.prompt.prompt,
@@ -64,7 +64,7 @@ def as_markdown(comparison: Comparison) -> str:
     left, right = comparison.sides
     is_greedy = all(side.sampling == GREEDY for side in comparison.sides)
     sampling = "Greedy decoding." if is_greedy else ""
-    sentences = (f"{comparison.started}.", sampling, comparison.way, verdict(comparison))
+    sentences = (f"{comparison.started}.", sampling, comparison.placement, verdict(comparison))
     rows = [f"| {name} | {a} | {b} |" for name, a, b in figures(comparison)]
     parts = [
         f"# {comparison.model}: {left.title} and {right.title}",
@@ -94,7 +94,7 @@ def verdict(comparison: Comparison) -> str:
     )
 
 
-def pair_text(pair: Pair) -> str:
+def pair_text(pair: PromptReplies) -> str:
     """The first difference of two replies, in a sentence."""
     if pair.both is None:
         return ""
@@ -107,7 +107,7 @@ def pair_text(pair: Pair) -> str:
     return f"Identical up to token {at:,} of {count:,} ({100 * at / max(1, count):.0f} %)."
 
 
-def latency_text(pair: Pair) -> str:
+def latency_text(pair: PromptReplies) -> str:
     """ "TTFT 81.0 ms and 44.2 ms, 18.2 and 30.4 tok/s."; "" until both are complete."""
     if pair.both is None:
         return ""

@@ -44,7 +44,7 @@ class Side:
 
 
 @dataclass(slots=True)
-class Pair:
+class PromptReplies:
     """A prompt with the replies of both sides, as they come. `is_by_text`: two models with
     different tokenizers are compared by characters."""
 
@@ -122,13 +122,13 @@ def _num_within(reply: Reply, length: int) -> int:
 
 @dataclass(slots=True)
 class Comparison:
-    """`started`: UTC, ISO 8601. `way`: how both sides got an engine, in words."""
+    """`started`: UTC, ISO 8601. `placement`: how both sides got an engine, in words."""
 
     model: str
     started: str
     sides: list[Side]
-    pairs: list[Pair] = field(default_factory=list)
-    way: str = ""
+    pairs: list[PromptReplies] = field(default_factory=list)
+    placement: str = ""
 
     def name_of(self, side: int) -> str:
         """What replies on a side; of HOME, the model of the window."""
@@ -138,7 +138,7 @@ class Comparison:
         return any(pair.replies[side] is None for pair in self.pairs)
 
     @property
-    def done(self) -> list[Pair]:
+    def done(self) -> list[PromptReplies]:
         return [pair for pair in self.pairs if pair.both is not None]
 
     @property

@@ -6,7 +6,7 @@
 The engine of the window is the side that it is already, else it becomes the left one first. Where
 it has to switch, prompts that are added meanwhile run first on the side that is loaded: all share
 one switch. At any end the engine of the window goes back, unless it is to stay or has failed. See
-`app.features.compare.way`.
+`app.features.compare.placement`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,15 @@ from statistics import fmean
 from PySide6.QtCore import QObject, Signal
 
 from app.features.compare.engines import SecondEngine, Switcher
+from app.features.compare.placement import (
+    Decision,
+    Placement,
+    Setup,
+    decide,
+    in_turn,
+    needs_one,
+    other_settings,
+)
 from app.features.compare.record import (
     HOME,
     LEFT,
@@ -30,21 +39,12 @@ from app.features.compare.record import (
     SIDE_NAMES,
     SIDES,
     Comparison,
-    Pair,
     Phase,
+    PromptReplies,
     Side,
 )
 from app.features.compare.replies import COMPARE, Reply, Stage
 from app.features.compare.requests import ReplyRunner
-from app.features.compare.way import (
-    Decision,
-    Setup,
-    Way,
-    decide,
-    in_turn,
-    needs_one,
-    other_settings,
-)
 from app.features.models.estimate import Estimate, estimate
 from app.features.models.precision import SwitchTimes, precision_text
 from app.features.models.session import ModelSession
@@ -130,7 +130,7 @@ class ComparisonRunner(QObject):
             self._switch(self._own)
         else:
             self._describe(self._own, model, config, None)
-            self._find_way()
+            self._place_sides()
 
     def add(self, prompts: Sequence[PromptLine]) -> None:
         """More prompts for the comparison that runs."""
@@ -167,10 +167,10 @@ class ComparisonRunner(QObject):
         for second in self.findChildren(SecondEngine):  # those too that give their memory back
             second.end()
 
-    def _new_pairs(self, prompts: Sequence[PromptLine]) -> list[Pair]:
+    def _new_pairs(self, prompts: Sequence[PromptLine]) -> list[PromptReplies]:
         left, right = (setup.model for setup in self._setups)
         is_same = left is right or (left is not None and right is not None and left.is_same(right))
-        return [Pair(prompt, is_by_text=not is_same) for prompt in prompts]
+        return [PromptReplies(prompt, is_by_text=not is_same) for prompt in prompts]
 
     # Progress ----------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class ComparisonRunner(QObject):
 
     @property
     def _is_in_turn(self) -> bool:
-        return self.decision is not None and self.decision.way.is_in_turn
+        return self.decision is not None and self.decision.placement.is_in_turn
 
     @property
     def _sides_ready(self) -> tuple[int, ...]:
@@ -246,17 +246,17 @@ class ComparisonRunner(QObject):
             return expected.seconds
         return max((s.switch_s for s in comparison.sides if s.switch_s is not None), default=0.0)
 
-    # The way through ---------------------------------------------------------------------------
+    # Placing the sides -------------------------------------------------------------------------
 
     @property
     def _other(self) -> int:
         return RIGHT if self._own == LEFT else LEFT
 
-    def _find_way(self) -> None:
+    def _place_sides(self) -> None:
         """For the side that the engine of the window is not."""
         taken, wanted = self._switcher.config(self._own), self._switcher.config(self._other)
         if self._found is not None and needs_one(self._setups, self._found):
-            self._go(Decision(Way.SAME, "One engine for both: only sampling differs."))
+            self._go(Decision(Placement.SHARED, "One engine for both: only sampling differs."))
             return
         if self._weigh is None and "engine.host.resolve" not in sys.modules:
             # no engine of this process has loaded anything, nor what an estimate needs
@@ -284,11 +284,11 @@ class ComparisonRunner(QObject):
     def _go(self, decision: Decision) -> None:
         if self.comparison is None or (self.is_stopping and self.phase is Phase.IDLE):
             return
-        self.decision, self.comparison.way = decision, decision.why
-        if decision.way is Way.BESIDE and decision.config is not None:
+        self.decision, self.comparison.placement = decision, decision.why
+        if decision.placement is Placement.CONCURRENT and decision.config is not None:
             self._open_second(decision.config)
             return
-        if decision.way is Way.SAME:
+        if decision.placement is Placement.SHARED:
             sides, own = self.comparison.sides, self.comparison.sides[self._own]
             sides[self._other] = replace(
                 sides[self._other], precision=own.precision, weights_bytes=own.weights_bytes
@@ -431,7 +431,7 @@ class ComparisonRunner(QObject):
         if self.side in SIDES and self.side != self._switcher.home:
             self._describe(self.side, model, config, seconds)
         if self.decision is None and self.side == self._own and not self.is_stopping:
-            self._find_way()
+            self._place_sides()
         else:
             self._next()
 

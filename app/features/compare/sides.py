@@ -10,9 +10,9 @@ from PySide6.QtCore import QSignalBlocker, Signal
 from PySide6.QtWidgets import QComboBox, QFrame, QVBoxLayout, QWidget
 
 from app.features.chat.sampling import built_in_presets
+from app.features.compare.placement import GREEDY as GREEDY_PARAMS
+from app.features.compare.placement import Setup
 from app.features.compare.record import GREEDY
-from app.features.compare.way import GREEDY as GREEDY_PARAMS
-from app.features.compare.way import Setup
 from app.features.models.precision import HEAD, ROUNDED, WEIGHTS, Checkpoint
 from app.storage.profiles import Profile
 from app.window.settings_store import RecentModel

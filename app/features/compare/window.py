@@ -22,11 +22,11 @@ from PySide6.QtWidgets import QCheckBox, QGridLayout, QSplitter, QWidget
 from app.features.chat.file_actions import ask_for_file
 from app.features.compare.columns import Columns, PromptTable
 from app.features.compare.export import as_json, as_markdown, verdict
-from app.features.compare.record import Pair
+from app.features.compare.placement import Setup, needs_one
+from app.features.compare.record import PromptReplies
 from app.features.compare.reply_view import PromptWindow, button
 from app.features.compare.runner import ComparisonRunner
 from app.features.compare.sides import SideChoice, another, as_loaded
-from app.features.compare.way import Setup, needs_one
 from app.features.models.precision import precision_text
 from app.features.tune.precision_rows import PrecisionGuide
 from app.link.bridge import EngineBridge
@@ -60,7 +60,7 @@ class CompareWindow(PromptWindow):
             "Compare side by side", runner, self._show_status, STATUS_MS, self.add_prompt, parent
         )
         self._bridge, self._guide, self._runner, self._store = bridge, guide, runner, store
-        self._waiting: list[Pair] = []  # prompts before the comparison begins
+        self._waiting: list[PromptReplies] = []  # prompts before the comparison begins
         self._notice: tuple[str, str] | None = None  # of a file, and its role
         self._brought: list[RecentModel] = []  # models to compare from elsewhere
         self._make_parts()
@@ -92,7 +92,7 @@ class CompareWindow(PromptWindow):
         self.max_tokens.setToolTip("Max tokens per reply, for prompts that you add here")
         tip = "Add another prompt (Ctrl+Return). All share one switch"
         self.add = button("Add prompt", self.add_prompt, tip)
-        self.way = ElidedLine("text_muted")
+        self.placement = ElidedLine("text_muted")
         self.file = button("Import prompts…", self._ask_for_prompts, PROMPT_LINES)
         tip = "Off: the engine keeps the model and settings of the last side"
         self.back = dressed(QCheckBox("Restore when done"), tip=tip)
@@ -123,7 +123,7 @@ class CompareWindow(PromptWindow):
         split.setStretchFactor(1, 1)
         split.setSizes([150, 400])
         margins = (SPACE_4, SPACE_4, SPACE_4, SPACE_4)
-        vbox(sides, prompt, foot, self.way, (split, 1), of=self, margins=margins)
+        vbox(sides, prompt, foot, self.placement, (split, 1), of=self, margins=margins)
 
     # What the user does ------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class CompareWindow(PromptWindow):
             self._runner.add(lines)
         else:
             self._again()
-            self._waiting += [Pair(line) for line in lines]
+            self._waiting += [PromptReplies(line) for line in lines]
         self.refresh()
 
     def choose_sides(self, wanted: Sequence[tuple[RecentModel, Mapping[str, Any]]]) -> None:
@@ -157,7 +157,7 @@ class CompareWindow(PromptWindow):
     def _again(self) -> None:
         """Run the same prompts again."""
         if self._runner.comparison is not None:
-            self._waiting = [Pair(pair.prompt) for pair in self._runner.comparison.pairs]
+            self._waiting = [PromptReplies(pair.prompt) for pair in self._runner.comparison.pairs]
             self._runner.comparison = None
 
     def start_or_stop(self) -> None:
@@ -206,7 +206,7 @@ class CompareWindow(PromptWindow):
     # Showing -----------------------------------------------------------------------------------
 
     @property
-    def _pairs(self) -> list[Pair]:
+    def _pairs(self) -> list[PromptReplies]:
         comparison = self._runner.comparison
         return comparison.pairs if comparison is not None else self._waiting
 
@@ -222,7 +222,7 @@ class CompareWindow(PromptWindow):
         elif bridge.model is not None and (config := bridge.config) is not None:
             loaded = precision_text(bridge.model, config)
             names = [loaded if setup.is_loaded(config) else setup.name for setup in setups]
-        self.way.set_text(comparison.way if comparison is not None else "")
+        self.placement.set_text(comparison.placement if comparison is not None else "")
         title = comparison.model if comparison is not None else getattr(bridge.model, "name", "")
         for side, name in zip(self.sides, names, strict=True):
             named = side.chosen_model is not None or name.startswith(title)

@@ -221,16 +221,20 @@ def test_of_ten_thousand_conversations_only_what_changed_is_touched(qtbot: QtBot
     shown.resize(240, 600)
     shown.show()
     listed = records(NUM_CHATS)
-    shown.set_conversations(listed, "c7000")
+
+    def show(records: list[ConversationRecord], current: str) -> None:
+        shown.set_rows([record.key for record in records], records.__getitem__, current)
+
+    show(listed, "c7000")
     assert shown.selected == "c7000"
     assert shown._model.index(9000).data() == "Chat 9000"  # it was looked at
     changed: list[int] = []
     shown._model.dataChanged.connect(lambda first, last: changed.append(first.row()))
     listed[9000] = listed[9000]._replace(title="Renamed")
-    shown.set_conversations(listed, "c7000")
+    show(listed, "c7000")
     shown.update_conversation(listed[5]._replace(detail="generating"))
     assert changed == [9000, 5]
-    shown.set_conversations(list(reversed(listed)), "c1")
+    show(listed[::-1], "c1")
     assert shown.selected == "c1" and shown.view.currentIndex().row() == NUM_CHATS - 2
 
 

@@ -216,7 +216,7 @@ def test_what_would_not_fit_is_always_said(
 def test_the_meter_counts_what_is_written_and_warns(qtbot: QtBot, chat: Chat) -> None:
     chat.ask("One", "1")
     chat.page.composer.set_text("three more words")
-    qtbot.waitUntil(lambda: "+ about 3 of" in chat.page.composer.context_text())
+    qtbot.waitUntil(lambda: "+ about 3 of" in chat.page.composer.context.lines[0])
     assert chat.page.composer.meter.accessibleDescription().startswith("804 of 8,192")
     assert chat.page.context_notice.isHidden()
     chat.page.composer.set_text("word " * 8000)
@@ -269,11 +269,11 @@ def test_a_message_that_was_refused_is_counted_and_said_to_be_in_the_way(
     chat.engine.fail("The prompt has 8,804 tokens.", "Shorten the prompt.")
     chat.settle()
     chat.page.composer.set_text("Hi")
-    qtbot.waitUntil(lambda: "+ about 8,001 of" in chat.page.composer.context_text())
+    qtbot.waitUntil(lambda: "+ about 8,001 of" in chat.page.composer.context.lines[0])
     assert chat.page.composer.meter.accessibleDescription().startswith("8,804 of 8,192")
     assert "8,192" in chat.page.context_notice.text()
     chat.page.composer.set_text("")
-    qtbot.waitUntil(lambda: "+ about 8,000 of" in chat.page.composer.context_text())
+    qtbot.waitUntil(lambda: "+ about 8,000 of" in chat.page.composer.context.lines[0])
     assert not chat.page.context_notice.isHidden()
     view = chat.page.transcript.views[-2]
     assert isinstance(view, UserMessageView)
@@ -285,4 +285,4 @@ def test_a_message_that_was_refused_is_counted_and_said_to_be_in_the_way(
     assert chat.page.context_notice.isHidden()
     chat.engine.finish("2")
     chat.settle()
-    assert "about" not in chat.page.composer.context_text()
+    assert "about" not in chat.page.composer.context.lines[0]

@@ -45,7 +45,7 @@ def test_a_reply_streams_and_ends_with_its_figures(chat: Chat) -> None:
     assert "ITL 18.2 ms    55 tok/s    3 tokens" in view.record.figures
     assert chat.states == ["complete", "complete"]
     assert [m.text for m in chat.stored()] == ["Why?", "Because **of memory**. Really."]
-    assert chat.page.composer.context_text() == "context 806 of 8,192 tokens"
+    assert chat.page.composer.context.lines[0] == "context 806 of 8,192 tokens"
 
 
 def test_the_first_token_is_painted_before_the_output_signal_returns(
@@ -143,7 +143,7 @@ def test_regenerating_keeps_the_version_before(chat: Chat) -> None:
     chat.engine.finish()
     chat.settle()
     view = chat.page.transcript.views[-1]
-    assert chat.texts == ["Name one", "Beta"] and view.versions.text() == "2 / 2"
+    assert chat.texts == ["Name one", "Beta"] and view.versions._label.text() == "2 / 2"
     view.versions._before.click()
     assert chat.texts == ["Name one", "Alpha"]
     chat.settle()
@@ -348,7 +348,7 @@ def test_a_refused_request_is_shown_in_its_place(chat: Chat) -> None:
     chat.settle()
     view = chat.page.transcript.views[-1]
     assert isinstance(view, AssistantMessageView)
-    assert not view._error.isHidden() and "9,000" in view._error.text()
+    assert not view._error.isHidden() and "9,000" in view._error._cause.text()
     assert chat.states == ["complete", "error"]
     stored = chat.stored()[-1].error
     assert stored is not None and stored["remedy"] == "Shorten it."
@@ -441,8 +441,8 @@ def test_sampling_settings_and_presets(chat: Chat) -> None:
     page.sampling.preset_chosen.emit("Greedy")
     assert page.composer.sampling.text() == "Greedy"
     page.open_sampling()
-    page.sampling.box("temperature").setValue(0.5)
-    page.sampling.box("max_tokens").setValue(100)
+    page.sampling.boxes["temperature"].setValue(0.5)
+    page.sampling.boxes["max_tokens"].setValue(100)
     assert page.composer.sampling.text() == "Custom"
     page.sampling.name.setText("My own")
     page.sampling.save.click()

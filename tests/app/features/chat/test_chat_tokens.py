@@ -92,7 +92,7 @@ def test_alternatives_are_asked_for_unless_they_are_switched_off(chat: Chat) -> 
     assert chat.engine.requests[chat.engine.last][1].logprobs == 5
     assert last_view(chat).tokens.isHidden()  # the engine told none
     chat.page.open_sampling()
-    chat.page.sampling.box("logprobs").setValue(-1)
+    chat.page.sampling.boxes["logprobs"].setValue(-1)
     chat.page.open_sampling()
     chat.send("Two")
     assert chat.engine.requests[chat.engine.last][1].logprobs is None
@@ -227,7 +227,7 @@ def test_a_branch_that_waited_does_not_go_to_another_model(chat: Chat) -> None:
     chat.engine.state_changed.emit("ready")
     chat.settle()
     assert chat.states[-1] == "error" and len(chat.engine.order) == 1
-    assert all(name in last_view(chat)._error.text() for name in (MODEL.name, "Llama"))
+    assert all(name in last_view(chat)._error._cause.text() for name in (MODEL.name, "Llama"))
 
 
 def test_tokens_go_with_their_chat(chat: Chat) -> None:

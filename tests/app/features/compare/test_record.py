@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.features.compare.export import as_json, as_markdown, pair_text, verdict
-from app.features.compare.record import LEFT, RIGHT, Comparison, Pair, Side
+from app.features.compare.record import LEFT, RIGHT, Comparison, PromptReplies, Side
 from app.features.compare.replies import Reply, Stage
 from engine.errors import ErrorInfo
 from engine.evaluate.task import PromptLine
@@ -24,11 +24,11 @@ def reply(words: list[str]) -> Reply:
     )
 
 
-def pair(left: list[str], right: list[str], number: int = 1) -> Pair:
-    return Pair(PromptLine(number, f"Prompt {number}"), [reply(left), reply(right)])
+def pair(left: list[str], right: list[str], number: int = 1) -> PromptReplies:
+    return PromptReplies(PromptLine(number, f"Prompt {number}"), [reply(left), reply(right)])
 
 
-def compared(*pairs: Pair) -> Comparison:
+def compared(*pairs: PromptReplies) -> Comparison:
     sides = [Side("bf16", {"quantization": "auto"}, 2**31), Side("bf16 · int8 weights")]
     return Comparison("Tiny", "2026-11-21 12:00 UTC", sides, list(pairs))
 
@@ -46,8 +46,8 @@ def test_both_answers_are_whole_and_begin_the_same(left: list[str], right: list[
 
 
 def test_shares_count_what_both_answered() -> None:
-    half = Pair(PromptLine(3, "half"), [reply(["a "]), None])
-    failed = Pair(PromptLine(4, "bad"), [Reply(), reply(["a "])])
+    half = PromptReplies(PromptLine(3, "half"), [reply(["a "]), None])
+    failed = PromptReplies(PromptLine(4, "bad"), [Reply(), reply(["a "])])
     failed.replies[LEFT].fail(ErrorInfo("too long"))  # type: ignore[union-attr]
     made = compared(pair(["a "], ["a "]), pair(["a ", "b "], ["a ", "c "], 2), half, failed)
     assert made.identical_share == 0.5 and made.mean_equal_share == 0.75

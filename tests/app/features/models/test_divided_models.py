@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pytestqt.qtbot import QtBot
 
-from app.features.compare.way import Way, decide
+from app.features.compare.placement import Placement, decide
 from app.features.models.estimate import NOTHING, Estimate, InRam, Need, estimate
 from app.features.models.fit import fits
 from app.features.models.fit_rows import FitRows, MemoryBar
@@ -248,7 +248,7 @@ def test_a_second_engine_is_not_squeezed_in(qtbot: QtBot) -> None:
     taken = EngineConfig(model="/models/other", device="cuda:0")
     wanted = EngineConfig(model="/m", device="cuda:0")
     squeezed = decide(wanted, taken, plan, found, "right")
-    assert squeezed.way is Way.REPLACE
+    assert squeezed.placement is Placement.RELOAD
     chosen = decide(wanted.replace(gpu_layers="20"), taken, plan, found, "right")
-    assert chosen.way is Way.BESIDE and chosen.config is not None
+    assert chosen.placement is Placement.CONCURRENT and chosen.config is not None
     assert chosen.config.kv_cache_memory_bytes == 32 * 4096 * 512  # of both parts

@@ -9,7 +9,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 import engine.host.resolve
-from app.features.compare.way import Way, decide
+from app.features.compare.placement import Placement, decide
 from app.features.inspect.memory_view import MemoryPanel
 from app.features.models.estimate import NOTHING, Estimate, Need, estimate
 from app.features.models.fit import Fit
@@ -250,7 +250,7 @@ def test_a_comparison_says_on_how_many_gpus_each_side_is() -> None:
     plan = MemoryPlan(40 * GIB, 40 * GIB, 0, 40 * GIB, 4 * GIB, GIB, GIB, GIB, 1)
     taken = EngineConfig(model="/models/other", device="cuda:0", tensor_parallel_size=2)
     made = decide(CONFIG, taken, plan, Estimate(report(), PART), "right")
-    assert made.way is Way.BESIDE
+    assert made.placement is Placement.CONCURRENT
     numbers = ("6.00 GiB on each of 2 GPUs", "7.38 GiB on each of 2 GPUs", "40.0 GiB")
     assert all(number in made.why for number in numbers)
     stages = taken.replace(tensor_parallel_size=1, pipeline_parallel_size=2)

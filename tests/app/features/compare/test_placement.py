@@ -9,10 +9,10 @@ import pytest
 from PySide6.QtWidgets import QApplication, QComboBox
 from pytestqt.qtbot import QtBot
 
-from app.features.compare.record import LEFT, RIGHT, Pair
+from app.features.compare.placement import Decision, Placement, Setup, decide, other_settings
+from app.features.compare.record import LEFT, RIGHT, PromptReplies
 from app.features.compare.replies import Reply, Stage
 from app.features.compare.runner import Phase
-from app.features.compare.way import Decision, Setup, Way, decide, other_settings
 from app.features.compare.window import CompareWindow
 from app.features.models.estimate import Estimate, Need
 from app.main.application import Application
@@ -40,19 +40,22 @@ def test_two_engines_at_once_only_where_both_fit_the_budget() -> None:
     setup = Setup({"quantization": "int8"}, "int8 weights")
     wanted = setup.config(CONFIG)
     both = decide(wanted, CONFIG, plan(1000 * MIB), needs(100 * MIB), "right")
-    assert both.way is Way.BESIDE and both.config is not None
+    assert both.placement is Placement.CONCURRENT and both.config is not None
     assert both.config.kv_cache_memory_bytes == 90 * MIB
     assert all(figure in both.why for figure in ("left 600 MiB", "right 200 MiB", "1000 MiB"))
     tight = decide(wanted, CONFIG, plan(700 * MIB), needs(100 * MIB), "left")
     assert all(figure in tight.why for figure in ("right 600 MiB", "left 200 MiB", "700 MiB"))
-    assert tight.way is Way.SWITCH
+    assert tight.placement is Placement.RECONFIGURE
     other = CONFIG.replace(model="/models/other")
-    assert decide(other, CONFIG, plan(700 * MIB), needs(100 * MIB), "right").way is Way.REPLACE
+    assert (
+        decide(other, CONFIG, plan(700 * MIB), needs(100 * MIB), "right").placement
+        is Placement.RELOAD
+    )
     busy = decide(wanted, CONFIG, plan(1000 * MIB), needs(100 * MIB, limit=150 * MIB), "right")
-    assert busy.way is Way.SWITCH  # others hold the memory now
+    assert busy.placement is Placement.RECONFIGURE  # others hold the memory now
     nothing = Estimate(None, None, "No config.")  # type: ignore[arg-type]
     unknown = decide(wanted, CONFIG, plan(10**12), nothing, "right")
-    assert unknown.way is Way.SWITCH and "No config." in unknown.why
+    assert unknown.placement is Placement.RECONFIGURE and "No config." in unknown.why
 
 
 def test_settings_beside_the_precision_are_named() -> None:
@@ -67,10 +70,12 @@ def test_models_with_other_tokens_are_compared_by_their_text() -> None:
         tokens = [TokenRecord(hash(text) % 999, text, 0.0, 1) for text in texts]
         return Reply(stage=Stage.DONE, text="".join(texts), tokens=tokens)
 
-    pair = Pair(PromptLine(1, "p"), [reply("he", "llo", " you"), reply("hello ", "me")], True)
+    pair = PromptReplies(
+        PromptLine(1, "p"), [reply("he", "llo", " you"), reply("hello ", "me")], True
+    )
     assert pair.parts(LEFT) == ("hello", " you", "") and pair.num_equal == 2
     assert pair.parts(RIGHT) == ("hello ", "me", "")
-    same = Pair(PromptLine(1, "p"), [reply("he", "llo"), reply("hello")], True)
+    same = PromptReplies(PromptLine(1, "p"), [reply("he", "llo"), reply("hello")], True)
     assert same.is_identical and same.equal_share == 1.0
 
 
@@ -125,7 +130,7 @@ def run(qtbot: QtBot, window: CompareWindow) -> Decision:
     replies = [reply for pair in window._pairs for reply in pair.replies]
     assert replies and all(reply is not None and reply.is_done for reply in replies)
     decision = window._runner.decision
-    assert decision is not None and window.way.text() == decision.why
+    assert decision is not None and window.placement.text() == decision.why
     return decision
 
 
@@ -146,7 +151,7 @@ def test_sampling_alone_needs_one_engine(
     window.sides[1].sampling.activated.emit(2)
     window.seed.setValue(7)
     window.together.click()
-    assert run(qtbot, window).way is Way.SAME
+    assert run(qtbot, window).placement is Placement.SHARED
     first, second = requests(engines[0])
     assert (first.params.temperature, first.params.seed) == (0.0, 7)
     assert second.params.temperature > 0 and second.params.seed == 7
@@ -160,7 +165,7 @@ def test_two_engines_are_loaded_at_once_where_they_fit(
 ) -> None:
     fit(window, MIB)
     window.sides[1].precision.choose({"quantization": "int8"})
-    assert run(qtbot, window).way is Way.BESIDE
+    assert run(qtbot, window).placement is Placement.CONCURRENT
     left, right = engines
     assert len(requests(left)) == len(requests(right)) == 1 and not reconfigured(left)
     load = next(c for c in right.commands if isinstance(c, messages.Load))
@@ -174,7 +179,7 @@ def test_they_go_one_after_the_other_where_they_do_not(
     fit(window, 2**45)
     window.sides[1].precision.choose({"quantization": "int8"})
     made = run(qtbot, window)
-    assert made.way is Way.SWITCH and "TiB" in made.why
+    assert made.placement is Placement.RECONFIGURE and "TiB" in made.why
     assert len(engines) == 1 and len(requests(engines[0])) == 2 and reconfigured(engines[0])
 
 
@@ -207,7 +212,7 @@ def test_the_left_begins_as_what_is_loaded_and_can_be_another(
     left.choose({"quantization": "int8"})
     assert not window.start.isEnabled()
     right.choose({"quantization": "int4"})
-    assert run(qtbot, window).way is Way.SWITCH
+    assert run(qtbot, window).placement is Placement.RECONFIGURE
     assert told(engines[0])[2:] == ["int8", "ask", "int4", "ask", "auto"]
 
 
@@ -217,7 +222,7 @@ def test_where_the_right_is_what_is_loaded_nothing_is_switched_first(
     fit(window, 2**45)
     window.sides[0].precision.choose({"quantization": "int8"})
     window.sides[1].precision.choose({"quantization": "auto"})
-    assert run(qtbot, window).way is Way.SWITCH
+    assert run(qtbot, window).placement is Placement.RECONFIGURE
     assert told(engines[0])[2:] == ["ask", "int8", "ask", "auto"]
 
 
@@ -228,7 +233,7 @@ def test_two_engines_that_are_both_not_the_one_of_the_window(
     fit(window, MIB)
     pick(window.sides[0].model, "other")
     window.sides[1].precision.choose({"quantization": "int8"})
-    assert run(qtbot, window).way is Way.BESIDE
+    assert run(qtbot, window).placement is Placement.CONCURRENT
     assert told(engines[0]) == ["other", "tiny", "other", "ask", "tiny"]
     assert told(engines[1]) == ["tiny", "ask"]
     lines = [*(c.title for c in window.columns.sides), *(side.what for side in window.sides)]
@@ -285,7 +290,7 @@ def test_a_second_engine_that_is_not_loaded_leaves_the_other_way(
     fit(window, MIB)
     script.broken_models = ("/models/tiny",)  # from now on
     window.sides[1].precision.choose({"quantization": "int8"})
-    assert run(qtbot, window).way is Way.SWITCH
+    assert run(qtbot, window).placement is Placement.RECONFIGURE
     assert len(engines) == 2 and reconfigured(engines[0])
 
 
@@ -360,7 +365,7 @@ def test_the_real_engines_answer_at_the_same_time(qtbot: QtBot, real: Applicatio
     window.start.click()
     qtbot.waitUntil(lambda: not window._runner.is_running, timeout=120_000)
     assert window._runner.decision is not None, window.status.text()
-    assert window._runner.decision.way is Way.BESIDE
+    assert window._runner.decision.placement is Placement.CONCURRENT
     left, right = window._pairs[0].replies
     assert left is not None and right is not None and len(left.tokens) == len(right.tokens) == 16
     sides = window._runner.comparison.sides  # type: ignore[union-attr]

@@ -1,9 +1,9 @@
 """How both sides get an engine: one for both, two at once, or one after the other. No Qt.
 
-SAME      only sampling differs: the engine of the window runs both sides
-BESIDE    both engines are loaded at once: they fit in memory
-SWITCH    one after the other: the engine of the window changes its settings
-REPLACE   one after the other: another model is loaded in its place
+SHARED         only sampling differs: the engine of the window runs both sides
+CONCURRENT     both engines are loaded at once: they fit in memory
+RECONFIGURE    one after the other: the engine of the window changes its settings
+RELOAD         one after the other: another model is loaded in its place
 
 Where neither side is what the window has loaded, its engine becomes the left side first. At the end
 the previous state is restored.
@@ -28,16 +28,16 @@ from engine.snapshot import MemoryPlan
 GREEDY = SamplingParams(temperature=0.0, seed=0)
 
 
-class Way(Enum):
-    SAME = auto()
-    BESIDE = auto()
-    SWITCH = auto()
-    REPLACE = auto()
+class Placement(Enum):
+    SHARED = auto()
+    CONCURRENT = auto()
+    RECONFIGURE = auto()
+    RELOAD = auto()
 
     @property
     def is_in_turn(self) -> bool:
         """Whether the one engine has to change between the sides."""
-        return self in (Way.SWITCH, Way.REPLACE)
+        return self in (Placement.RECONFIGURE, Placement.RELOAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Decision(NamedTuple):
     """`why`: a sentence with the numbers. `config`: of the engine beside, or in the place of, the
     one that is loaded."""
 
-    way: Way
+    placement: Placement
     why: str
     config: EngineConfig | None = None
 
@@ -92,9 +92,9 @@ class Decision(NamedTuple):
 def in_turn(why: str, config: EngineConfig, taken: EngineConfig) -> Decision:
     """One after the other, because of `why`: `config` takes the place of `taken`."""
     if is_same_model(config, taken):
-        return Decision(Way.SWITCH, f"One engine, one side at a time: {why}", config)
+        return Decision(Placement.RECONFIGURE, f"One engine, one side at a time: {why}", config)
     ends = "Loading the other model aborts running replies."
-    return Decision(Way.REPLACE, f"One engine, one side at a time: {why} {ends}", config)
+    return Decision(Placement.RELOAD, f"One engine, one side at a time: {why} {ends}", config)
 
 
 def decide(
@@ -118,7 +118,7 @@ def decide(
         return in_turn(f"the two do not fit in memory together ({numbers}).", config, taken)
     if config.kv_cache_memory_bytes is None or is_same_model(config, taken):
         config = config.replace(kv_cache_memory_bytes=need.kv_of_all)
-    return Decision(Way.BESIDE, f"Two engines at once ({numbers}).", config)
+    return Decision(Placement.CONCURRENT, f"Two engines at once ({numbers}).", config)
 
 
 def is_same_model(first: EngineConfig, second: EngineConfig) -> bool:
