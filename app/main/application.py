@@ -1,6 +1,6 @@
 """The composition root: which parts the program has, and which part gets which.
 
-    settings, preferences' effects, log      stores
+    settings, log                            stores
     bridge, session                          the engine and the open model
     charts, engine settings, engine views    panels beside the page
     pages                                    chat, tune, models, quantize, server
@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ from app.features.models.page import ModelsPage, ModelsPages
 from app.features.models.session import ModelSession, RecentMenu
 from app.features.models.welcome import WelcomePage
 from app.features.preferences.controller import SettingsController
+from app.features.quantize.page import QuantizePage
 from app.features.quantize.place import CompareInChat, QuantizeWork, make_quantize_page
 from app.features.recording.commands import RecordingController
 from app.features.recording.crash_watch import CrashWatch
@@ -48,7 +50,6 @@ from app.link.hardware_monitor import GpuFeed, PeaksRecorder, PeaksStore
 from app.link.tasks import wait_for_tasks
 from app.log import LogKeeper, set_log_level, set_log_size
 from app.main.commands import file_commands, help_commands, tune_commands, view_commands
-from app.main.dialogs import Dialogs
 from app.main.engine_status import (
     ConnectionStatus,
     EngineProcess,
@@ -56,20 +57,19 @@ from app.main.engine_status import (
     FinishedWork,
     factory_of,
 )
-from app.main.main_window import MainWindow
-from app.main.pages import Pages, page_list
+from app.main.main_window import Dialogs, MainWindow
 from app.main.startup import Startup
 from app.main.wiring import connect
 from app.paths import downloads_file, trash_file
 from app.server.call import origin_of
 from app.storage import open_store
+from app.storage.chat_store import ChatStore
 from app.storage.trash import Trash
-from app.window.docks import CardDock, DockPlan, Page, PanelDock
-from app.window.layout_commands import LayoutController
-from app.window.layouts import LayoutStore, plan_of
+from app.window.docks import CLOSED_DOCKS, TUNE_DOCKS, CardDock, DockPlan, Page, PanelDock
+from app.window.layouts import LayoutController, LayoutStore, plan_of
 from app.window.notices import NoticeArea
 from app.window.notifications import NoticeHistory, NoticePanel
-from app.window.program_settings import PROCESS, Effects
+from app.window.program_settings import PROCESS
 from app.window.progress import LoadStrip, WorkArea
 from app.window.setting_specs import this_machine
 from app.window.settings_store import SettingsStore
@@ -79,10 +79,50 @@ from widgets.live.strip import StatStrip
 from widgets.plot.clock import RedrawClock
 from widgets.plot.marks import MarkLog
 from widgets.theme.restyling import restyling
-from widgets.theme.text_size import apply_text_size
-from widgets.theme.theme import apply_theme, styled_together
+from widgets.theme.theme import apply_text_size, apply_theme, styled_together
 
 SHUTDOWN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The pages, and what the chats are kept in."""
+
+    store: ChatStore
+    chat: ChatController
+    chat_page: ChatPage
+    tune: TunePage
+    models_place: ModelsPages
+    quantize: QuantizePage
+    server: ServerPage
+
+    @property
+    def models(self) -> ModelsPage:
+        return self.models_place.page
+
+
+def page_list(pages: Pages) -> list[Page]:
+    """In the order of the rail."""
+    chat, tune, quantize, server = pages.chat_page, pages.tune, pages.quantize, pages.server
+    place = pages.models_place
+    return [
+        Page(
+            "Chat", "chat", chat, tuple(chat.actions()), (chat.actions_changed,),
+            may_close=chat.recovery.may_close,
+        ),
+        Page(
+            "Tune", "tune", tune, tuple(tune.commands()), (tune.commands_changed,), TUNE_DOCKS
+        ),
+        Page("Models", "models", place, tuple(place.commands()), (), DockPlan(below=())),
+        Page(
+            "Quantize", "quantize", quantize, tuple(quantize.commands()),
+            (quantize.commands_changed,), CLOSED_DOCKS, quantize.may_close,
+        ),
+        Page(
+            "Server", "server", server, tuple(server.commands()), (server.commands_changed,),
+            CLOSED_DOCKS,
+        ),
+    ]  # fmt: skip
 
 
 class Application(QObject):
@@ -100,14 +140,14 @@ class Application(QObject):
         engine in its own process until the settings change."""
         super().__init__()
         self.settings = settings or SettingsStore()
-        self.effects = Effects(self.settings.preferences, self)
-        self.effects.bind("text_size", lambda percent: apply_text_size(app, percent))
-        self.effects.bind("theme", lambda mode: apply_theme(app, mode))
+        preferences = self.settings.preferences
+        preferences.bind("text_size", lambda percent: apply_text_size(app, percent))
+        preferences.bind("theme", lambda mode: apply_theme(app, mode))
         self.log = LogKeeper()
         self.log.start()
-        self.effects.bind("log_level", set_log_level)
-        self.effects.bind("log_size", set_log_size)
-        place = PROCESS if is_isolated else self.settings.preferences.get("engine_place")
+        preferences.bind("log_level", set_log_level)
+        preferences.bind("log_size", set_log_size)
+        place = PROCESS if is_isolated else preferences.get("engine_place")
         self.bridge = EngineBridge(make_thread or factory_of(place))
         self.session = ModelSession(self.bridge, self.settings)
         with styled_together(app):
@@ -227,27 +267,18 @@ class Application(QObject):
     def _make_presenters(self) -> None:
         """What follows the engine and jobs, and shows them in the window."""
         window, bridge, session, pages = self.window, self.bridge, self.session, self.pages
-        self.status = EngineStatus(
-            bridge, session, self.strip, self.load_strip, self.charts, self.notices, window
-        )
-        self.connection = ConnectionStatus(bridge, self.strip, self.notices, window)
-        self.process = EngineProcess(bridge, session.restart, self)
+        self.status, self.connection = EngineStatus(self), ConnectionStatus(self)
+        self.process = EngineProcess(self)
         models, quantize = pages.models, pages.quantize
         show_quantize = partial(window.show_widget, quantize)
         self.download_work = DownloadWork(models.queue, self.work, models.open_downloaded)
         self.quantize_work = QuantizeWork(quantize, self.work, show_quantize)
-        self.finished = FinishedWork(
-            self.history, bridge, models.queue, models.open_downloaded, quantize, show_quantize,
-            self,
-        )  # fmt: skip
+        self.finished = FinishedWork(self)
         restorable = lambda: (session.latest, pages.chat.current.id)
         self.crash = CrashWatch(bridge, self.recorder, restorable, self)
         self.peaks = PeaksRecorder(bridge, PeaksStore(), self)  # after the views: they listen
         self.gpu = GpuFeed(bridge, self)
-        self.startup = Startup(
-            self.settings, bridge, session, self.crash, pages.models_place, pages.chat,
-            self.notices, window,
-        )  # fmt: skip
+        self.startup = Startup(self)
 
     # What the user sees of it ------------------------------------------------------------------
 
@@ -262,7 +293,6 @@ class Application(QObject):
         )
 
     def _keep_reply(self, reply: Reply, model: str) -> None:
-        """Make a chat of a broadcast's reply."""
         keep_as_chat(self.pages.chat, reply, model)
         self.window.show_widget(self.pages.chat_page)
         self.window.activateWindow()

@@ -10,8 +10,7 @@ from PySide6.QtWidgets import QDockWidget
 from app.features.models.session import ModelSession
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.link.bridge import EngineBridge
-from app.main.dialogs import PALETTE, Dialogs
-from app.main.main_window import MainWindow
+from app.main.main_window import PALETTE, Dialogs, MainWindow
 from app.window.commands import Command
 from app.window.help_dialogs import show_documentation
 from app.window.program_settings import PREFERENCES, Preferences

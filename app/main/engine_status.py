@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.clients.target import LinkChanged, LinkState, Remark
-from app.features.models.downloads import DownloadQueue, State
-from app.features.models.session import LINK, ModelSession
-from app.features.quantize.page import QuantizePage
-from app.link.bridge import EngineBridge, EngineState
+from app.features.models.downloads import State
+from app.features.models.session import LINK
+from app.link.bridge import EngineState
 from app.link.child_engine import IsolatedEngine
 from app.link.engine_handle import ThreadFactory, engine_thread
-from app.window.notices import Notice, NoticeArea
-from app.window.notifications import NoticeHistory
+from app.window.notices import Kind, Notice
 from app.window.program_settings import PROCESS
-from app.window.progress import LoadStrip
 from engine import messages
 from engine.snapshot import EngineSnapshot
-from widgets.live.charts import LiveCharts
 from widgets.live.figures import StateKind
-from widgets.live.strip import StatStrip
 from widgets.plot.series import MarkKind
+
+if TYPE_CHECKING:
+    from app.main.application import Application
 
 TICK_MS = 1000
 
@@ -33,19 +32,11 @@ class EngineStatus(QObject):
 
     title_changed = Signal(str)  # of the window
 
-    def __init__(
-        self,
-        bridge: EngineBridge,
-        session: ModelSession,
-        strip: StatStrip,
-        load_strip: LoadStrip,
-        charts: LiveCharts,
-        notices: NoticeArea,
-        parent: QObject,
-    ) -> None:
-        super().__init__(parent)
-        self._bridge, self._session, self._notices = bridge, session, notices
-        self._strip, self._load_strip, self._charts = strip, load_strip, charts
+    def __init__(self, app: Application) -> None:
+        super().__init__(app.window)
+        bridge = self._bridge = app.bridge
+        self._session, self._notices = app.session, app.notices
+        self._strip, self._load_strip, self._charts = app.strip, app.load_strip, app.charts
         self._model_name = ""
         bridge.state_changed.connect(self._on_state)
         bridge.link_changed.connect(lambda link: self._show_title())
@@ -55,7 +46,7 @@ class EngineStatus(QObject):
         bridge.loaded.connect(self._on_loaded)
         bridge.remarked.connect(self._on_remark)
         for done in (bridge.reconfigured, bridge.reconfigure_failed, bridge.load_failed):
-            done.connect(lambda event: load_strip.end())
+            done.connect(lambda event: app.load_strip.end())
         self._on_state(bridge.state)
 
     def _on_state(self, state: EngineState) -> None:
@@ -108,21 +99,18 @@ class EngineStatus(QObject):
 class ConnectionStatus(QObject):
     """Shows the state of the connection to a remote engine from now on."""
 
-    def __init__(
-        self, bridge: EngineBridge, strip: StatStrip, notices: NoticeArea, parent: QObject
-    ) -> None:
-        super().__init__(parent)
-        self._bridge, self._strip, self._notices = bridge, strip, notices
+    def __init__(self, app: Application) -> None:
+        super().__init__(app.window)
+        self._bridge, self._strip, self._notices = app.bridge, app.strip, app.notices
         self._since = 0.0  # when the connection was last live
         self._was_live = self._is_lost = False
         self._before: tuple[str, StateKind] | None = None  # the strip's state while it was live
         self._timer = QTimer(self)
         self._timer.setInterval(TICK_MS)
         self._timer.timeout.connect(self._show_state)
-        bridge.link_changed.connect(self._on_link)
+        app.bridge.link_changed.connect(self._on_link)
 
     def close(self) -> None:
-        """The window closes."""
         self._timer.stop()
 
     def _on_link(self, link: LinkChanged | None) -> None:
@@ -160,9 +148,7 @@ class ConnectionStatus(QObject):
         if self._is_lost:
             self._is_lost = False
             gone = max(time.perf_counter() - self._since, 0.0)
-            self._notices.show_notice(
-                Notice(LINK, f"Reconnected to {place} after {gone:.0f} s.")
-            )
+            self._notices.show_notice(Notice(LINK, f"Reconnected to {place} after {gone:.0f} s."))
         elif not self._was_live:
             self._notices.dismiss(LINK)
         self._was_live = True
@@ -222,37 +208,27 @@ def factory_of(place: str) -> ThreadFactory:
 class EngineProcess(QObject):
     """Applies a new choice to the next model, and to the open one when the user restarts it."""
 
-    notice = Signal(object)  # Notice
-    notice_gone = Signal(str)  # its key
-
-    def __init__(
-        self, bridge: EngineBridge, restart: Callable[[], object], parent: QObject | None = None
-    ) -> None:
-        """`restart` loads the open model again."""
-        super().__init__(parent)
-        self._bridge, self._restart = bridge, restart
-        bridge.state_changed.connect(self._on_state)
+    def __init__(self, app: Application) -> None:
+        super().__init__(app)
+        self._bridge, self._restart, self._notices = app.bridge, app.session.restart, app.notices
+        app.bridge.state_changed.connect(self._on_state)
 
     def follow(self, place: str) -> None:
         """The user chose where the engine runs."""
         self._bridge.make_next(factory_of(place))
         is_open = self._bridge.state in (EngineState.READY, EngineState.LOADING)
         if not self._bridge.has_next or self._bridge.is_remote or not is_open:
-            self.notice_gone.emit(KEY)
+            self._notices.dismiss(KEY)
             return
         where = "in its own process" if place == PROCESS else "in this process"
-        self.notice.emit(
-            Notice(
-                KEY,
-                f"The next model runs {where}.",
-                "Restart the engine to move the open model too. This stops running replies.",
-                actions=(("Restart engine", self._restart),),
-            )
-        )
+        remedy = "Restart the engine to move the open model too. This stops running replies."
+        restart = ("Restart engine", self._restart)
+        notice = Notice(KEY, f"The next model runs {where}.", remedy, actions=(restart,))
+        self._notices.show_notice(notice)
 
     def _on_state(self, state: EngineState) -> None:
         if not self._bridge.has_next:
-            self.notice_gone.emit(KEY)
+            self._notices.dismiss(KEY)
 
 
 LONG_S = 2.0
@@ -263,25 +239,17 @@ class FinishedWork(QObject):
     """Adds each finished job to the history. Failures that show as a notice arrive there as such.
     """
 
-    def __init__(
-        self,
-        history: NoticeHistory,
-        bridge: EngineBridge,
-        queue: DownloadQueue,
-        open_model: Callable[[str], object],
-        quantize: QuantizePage,
-        show_quantize: Callable[[], object],
-        parent: QObject,
-    ) -> None:
-        """`open_model(path)`: offered for a finished download."""
-        super().__init__(parent)
-        self._history, self._queue, self._quantize = history, queue, quantize
-        self._open_model, self._show_quantize = open_model, show_quantize
+    def __init__(self, app: Application) -> None:
+        super().__init__(app)
+        models, quantize = app.pages.models, app.pages.quantize
+        self._history, self._queue, self._quantize = app.history, models.queue, quantize
+        self._open_model = models.open_downloaded
+        self._show_quantize = partial(app.window.show_widget, quantize)
         self._failed: set[str] = set()  # a queue reports a failure more than once
-        bridge.loaded.connect(self._on_loaded)
-        bridge.reconfigured.connect(self._on_reconfigured)
-        queue.finished.connect(self._on_downloaded)
-        queue.changed.connect(self._on_download)
+        app.bridge.loaded.connect(self._on_loaded)
+        app.bridge.reconfigured.connect(self._on_reconfigured)
+        models.queue.finished.connect(self._on_downloaded)
+        models.queue.changed.connect(self._on_download)
         quantize.run_over.connect(self._on_run)
 
     def _on_loaded(self, event: messages.Loaded) -> None:
@@ -311,7 +279,6 @@ class FinishedWork(QObject):
     def _on_run(self) -> None:
         if self._quantize.ending is not None:
             text, is_error = self._quantize.ending
-            actions = (("Show", self._show_quantize),)
-            self._history.add(
-                Notice("quantize", text, "", "error" if is_error else "info", actions=actions)
-            )
+            kind: Kind = "error" if is_error else "info"
+            show = ("Show", self._show_quantize)
+            self._history.add(Notice("quantize", text, "", kind, actions=(show,)))

@@ -16,17 +16,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from PySide6.QtCore import QSize, Signal
+from PySide6.QtCore import QObject, QSize, Signal
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
-from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QMainWindow, QWidget
 
+from app.features.preferences.controller import SETTING, SettingsController
 from app.window.commands import Command, CommandRegistry
 from app.window.dock_layouts import DockLayouts
 from app.window.docks import DockArea, DockPlan, Page, PanelDock, is_on_a_screen
+from app.window.help_dialogs import AboutDialog, ShortcutsDialog
 from app.window.nav_rail import NavRail
 from app.window.notifications import NAME, Bell, NoticeHistory
 from app.window.settings_store import SettingsStore
 from widgets.controls.frames import Contained
+from widgets.controls.layouts import hbox, stack, vbox
+from widgets.palette.palette import Palette
 from widgets.theme.theme import SPACE_2
 
 MINIMUM_SIZE = (880, 620)
@@ -68,9 +72,7 @@ class MainWindow(QMainWindow):
         self.setAcceptDrops(True)
         self.commands = CommandRegistry(self, settings.keymap)
         self.rail = self._make_rail(history)
-        self.stack = QStackedWidget()
-        for page in self.pages:
-            self.stack.addWidget(page.widget)
+        self.stack = stack(*(page.widget for page in self.pages))
         self._arrange(strip, over_page)
         settings_dock, *others = (dock for dock, _ in docks)
         by_name = {page.name: page for page in self.pages}
@@ -100,24 +102,11 @@ class MainWindow(QMainWindow):
 
     def _arrange(self, strip: QWidget, over_page: Sequence[QWidget]) -> None:
         self.stack.setMinimumSize(*PAGE_SIZE)
-        middle = QWidget()
-        column = QVBoxLayout(middle)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_2)
-        for widget in over_page:
-            column.addWidget(widget)
-        column.addWidget(Contained(self.stack), 1)
+        middle, whole = QWidget(), QWidget()
+        vbox(*over_page, (Contained(self.stack), 1), of=middle)
         self.dock_area = DockArea(middle)
-        right = QVBoxLayout()
-        right.setSpacing(SPACE_2)
-        right.addWidget(strip)
-        right.addWidget(self.dock_area, 1)
-        whole = QWidget()
-        row = QHBoxLayout(whole)
-        row.setContentsMargins(SPACE_2, 0, SPACE_2, SPACE_2)
-        row.setSpacing(SPACE_2)
-        row.addWidget(self.rail)
-        row.addLayout(right, 1)
+        right = vbox(strip, (self.dock_area, 1))
+        hbox(self.rail, (right, 1), of=whole, margins=(SPACE_2, 0, SPACE_2, SPACE_2))
         self.setCentralWidget(whole)
 
     # Pages -------------------------------------------------------------------------------------
@@ -141,7 +130,6 @@ class MainWindow(QMainWindow):
 
     @property
     def page(self) -> Page:
-        """The current page."""
         return self.pages[self.page_index]
 
     def show_page(self, index: int) -> None:
@@ -152,7 +140,6 @@ class MainWindow(QMainWindow):
         self.rail.choose(index)
 
     def show_widget(self, widget: QWidget) -> None:
-        """Show the page with this widget."""
         self.show_page(self.stack.indexOf(widget))
 
     def show_page_named(self, name: str) -> None:
@@ -198,3 +185,37 @@ def dropped_path(event: QDropEvent) -> str:
     """The dragged local folder or file; empty unless there is exactly one."""
     urls = event.mimeData().urls()
     return urls[0].toLocalFile() if len(urls) == 1 and urls[0].isLocalFile() else ""
+
+
+PALETTE = "help.palette"
+
+
+class Dialogs(QObject):
+    """Opens each dialog over `window`."""
+
+    def __init__(self, window: MainWindow, preferences: SettingsController) -> None:
+        super().__init__(window)
+        self._window, self._preferences = window, preferences
+        self.palette = Palette(window)
+        self.palette.chosen.connect(self._on_chosen)
+
+    def show_palette(self) -> None:
+        """Find a command or a setting by its words."""
+        commands = (e for e in self._window.commands.entries() if e.id != PALETTE)
+        self.palette.open(commands, self._preferences.entries())
+
+    def show_shortcuts(self) -> None:
+        self._open(ShortcutsDialog(self._window.commands))
+
+    def show_about(self) -> None:
+        self._open(AboutDialog())
+
+    def _open(self, dialog: QDialog) -> None:
+        dialog.setParent(self._window, dialog.windowFlags())
+        dialog.open()
+
+    def _on_chosen(self, chosen: str) -> None:
+        if chosen.startswith(SETTING):
+            self._preferences.show_setting(chosen.removeprefix(SETTING))
+        else:
+            self._window.commands.run(chosen)

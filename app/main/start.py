@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
     """
     check_display()
     app = make_application()
-    given = {name: getattr(args, name) for name in SETTINGS if _was_given(args, name)}
+    values = {name: getattr(args, name, None) for name in SETTINGS}
+    given = {name: value for name, value in values.items() if value is not None}
     if args.attach is not None:
         given[ATTACH] = args.attach
         given[API_KEY] = args.api_key or os.environ.get(KEY_VARIABLE) or None
@@ -66,10 +67,6 @@ def run(args: argparse.Namespace) -> int:
         application.shutdown()
         instance.release()
         stop_logging(handler)
-
-
-def _was_given(args: argparse.Namespace, name: str) -> bool:
-    return getattr(args, name, None) is not None
 
 
 def check_display() -> None:

@@ -5,25 +5,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject
 
 from app.clients.attached import attach
 from app.clients.target import Target
-from app.features.chat.controller import ChatController
-from app.features.models.page import ModelsPages
-from app.features.models.session import LINK, ModelSession, config_from_arguments
-from app.features.recording.crash_watch import CrashWatch, session_of
-from app.link.bridge import EngineBridge
-from app.main.main_window import MainWindow
+from app.features.models.session import LINK, config_from_arguments
+from app.features.recording.crash_watch import session_of
 from app.paths import starter_model
 from app.window.crash_report import Remains
-from app.window.notices import NoticeArea, error_notice
+from app.window.notices import error_notice
 from app.window.program_settings import NO_MODEL, STARTER
-from app.window.settings_store import SettingsStore
 from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError
+
+if TYPE_CHECKING:
+    from app.main.application import Application
 
 log = logging.getLogger(__name__)
 
@@ -36,27 +34,15 @@ class Startup(QObject):
     """Opens the first model, or attaches to a remote engine. `given`: the command line's settings.
     """
 
-    def __init__(
-        self,
-        settings: SettingsStore,
-        bridge: EngineBridge,
-        session: ModelSession,
-        crash: CrashWatch,
-        models: ModelsPages,
-        chat: ChatController,
-        notices: NoticeArea,
-        window: MainWindow,
-    ) -> None:
-        super().__init__(window)
-        self._settings, self._bridge, self._session = settings, bridge, session
-        self._crash, self._models, self._chat = crash, models, chat
-        self._notices, self._window = notices, window
+    def __init__(self, app: Application) -> None:
+        super().__init__(app.window)
+        self._app = app
 
     def open(self, given: Mapping[str, Any], remains: Remains | None) -> None:
         """Once the window shows. `remains`: of a run that crashed."""
         if ATTACH in given:
             if remains is not None:
-                self._crash.offer(remains)
+                self._app.crash.offer(remains)
             self.attach(given)
         elif remains is not None:
             self._offer_to_restore(remains, given)
@@ -66,15 +52,14 @@ class Startup(QObject):
             self.open_at_start(given)
 
     def attach(self, given: Mapping[str, Any]) -> None:
-        """Attach to the remote engine of the command line."""
         try:
-            attach(self._bridge, Target(given[ATTACH], given.get(API_KEY)))
+            attach(self._app.bridge, Target(given[ATTACH], given.get(API_KEY)))
         except InferdeckError as error:
-            self._notices.show_notice(error_notice(LINK, "", error.info()))
+            self._app.notices.show_notice(error_notice(LINK, "", error.info()))
 
     def open_at_start(self, given: Mapping[str, Any]) -> None:
         """Load the command line's model, else the one that the settings choose."""
-        wanted = self._settings.preferences.get("open_at_start")
+        wanted = self._app.settings.preferences.get("open_at_start")
         if "model" not in given and wanted == NO_MODEL:
             return
         if "model" not in given and wanted == STARTER:
@@ -84,25 +69,25 @@ class Startup(QObject):
     def open_first_model(self, given: Mapping[str, Any]) -> None:
         """Load the command line's model, else the last one, else the starter model."""
         try:
-            config = config_from_arguments(self._settings, str(starter_model()), given)
+            config = config_from_arguments(self._app.settings, str(starter_model()), given)
         except ConfigError as error:
-            self._notices.show_notice(error_notice("load", "", error.info()))
+            self._app.notices.show_notice(error_notice("load", "", error.info()))
             return
-        self._session.load(config)
+        self._app.session.load(config)
 
     def welcome(self) -> None:
         """Show the welcome page once, on a machine where no model was opened yet."""
-        if not self._settings.recent and not self._settings.flag(WELCOMED, False):
-            self._settings.set_flag(WELCOMED, True)
-            self._models.show_welcome()
+        if not self._app.settings.recent and not self._app.settings.flag(WELCOMED, False):
+            self._app.settings.set_flag(WELCOMED, True)
+            self._app.pages.models_place.show_welcome()
 
     def on_second_start(self, given: Mapping[str, Any]) -> None:
         """The user started the program again: come to the front and open what it names."""
         log.info("started again with %s", {k: v for k, v in given.items() if k != API_KEY})
-        if self._window.isMinimized():
-            self._window.showNormal()
-        self._window.raise_()
-        self._window.activateWindow()
+        if self._app.window.isMinimized():
+            self._app.window.showNormal()
+        self._app.window.raise_()
+        self._app.window.activateWindow()
         if ATTACH in given:
             self.attach(given)
             return
@@ -114,16 +99,16 @@ class Startup(QObject):
         """After a crash the user decides: the model may have caused it."""
         before = session_of(remains)
         if before is None or "model" in given:
-            self._crash.offer(remains)
+            self._app.crash.offer(remains)
             self.open_first_model(given)
             return
 
         def restore() -> None:
-            self._session.open(before.path, before.load_format, before.settings)
-            self._chat.open(before.chat)
+            self._app.session.open(before.path, before.load_format, before.settings)
+            self._app.pages.chat.open(before.chat)
 
         starter = {**given, "model": str(starter_model())}
-        self._crash.offer(
+        self._app.crash.offer(
             remains,
             ("Restore", restore),
             ("Starter model", lambda: self.open_first_model(starter)),

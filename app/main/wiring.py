@@ -17,7 +17,7 @@ from app.features.tune.draft_models import METHOD
 from app.window.notices import Notice
 from engine.config import EngineConfig
 from engine.snapshot import GpuFigures
-from widgets.theme.text_size import apply_text_size
+from widgets.theme.theme import apply_text_size
 
 if TYPE_CHECKING:
     from app.main.application import Application
@@ -40,12 +40,10 @@ def _connect_notices(app: Application) -> None:
     app.notices.shown.connect(app.history.add)
     for notice in (
         app.session.notice, app.engine_settings.notice, app.recordings.notice, app.layouts.notice,
-        app.crash.notice, app.process.notice, app.pages.server.switch.notice,
+        app.crash.notice, app.pages.server.switch.notice,
     ):  # fmt: skip
         notice.connect(app.notices.show_notice)
-    for gone in (
-        app.session.notice_gone, app.process.notice_gone, app.pages.server.switch.notice_gone,
-    ):  # fmt: skip
+    for gone in (app.session.notice_gone, app.pages.server.switch.notice_gone):
         gone.connect(app.notices.dismiss)
     app.session.notice_gone.connect(app.history.end)
 
@@ -148,15 +146,15 @@ def _connect_window(app: Application) -> None:
 
 
 def _follow_preferences(app: Application) -> None:
-    preferences, effects, layouts = app.settings.preferences, app.effects, app.layouts
+    preferences, layouts = app.settings.preferences, app.layouts
     for charts in (app.charts, app.pages.tune.charts):
-        effects.bind("chart_span", charts.set_window)
+        preferences.bind("chart_span", charts.set_window)
         charts.window_changed.connect(lambda s: preferences.set("chart_span", round(s)))
-    effects.bind("notices_kept", app.history.set_limit)
-    effects.bind("notice_seconds", app.notices.set_info_seconds)
-    effects.follow("model_folders", lambda folders: app.pages.models.library.reload())
-    effects.follow("engine_place", app.process.follow)
-    effects.follow("text_size", lambda percent: layouts.leave_text_size())
+    preferences.bind("notices_kept", app.history.set_limit)
+    preferences.bind("notice_seconds", app.notices.set_info_seconds)
+    preferences.follow("model_folders", lambda folders: app.pages.models.library.reload())
+    preferences.follow("engine_place", app.process.follow)
+    preferences.follow("text_size", lambda percent: layouts.leave_text_size())
 
     def apply_size() -> None:
         """That of the current layout, else that of the settings."""

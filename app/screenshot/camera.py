@@ -18,7 +18,7 @@ from engine.errors import InferdeckError
 
 SMALL = QSize(1000, 640)
 MODES: tuple[ThemeMode, ...] = ("light", "dark")
-LOAD_TIMEOUT_S, REPLY_TIMEOUT_S, ESTIMATE_TIMEOUT_S = 300.0, 300.0, 120.0
+TIMEOUT_S, START_S = 300.0, 30.0
 NUM_CHATS = 5
 MAX_TOKENS = 160
 
@@ -41,9 +41,7 @@ class Camera:
 
     def wait_for_model(self) -> None:
         bridge = self.application.bridge
-        self.wait(
-            lambda: bridge.state is not EngineState.LOADING, LOAD_TIMEOUT_S, "loading did not end"
-        )
+        self.wait(lambda: bridge.state is not EngineState.LOADING, "loading did not end")
         if not bridge.is_ready:
             notice = self.application.notices.notice(LOAD)
             cause = notice.cause if notice is not None else "The model was not loaded."
@@ -65,17 +63,11 @@ class Camera:
         conversation = self.chat.current
         return lambda: conversation.path()[-1].text
 
-    def oldest_chat(self) -> str:
-        return self.chat.conversations[-1].id
-
     def num_words(self) -> int:
-        """Words of all replies so far."""
         return sum(len(c.path()[-1].text.split()) for c in self.chat.conversations)
 
-    def is_generating(self) -> bool:
-        return any(c.open_replies for c in self.chat.conversations)
-
-    def wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    def wait(self, condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
+        """Let the window live until `condition`; raises ScreenshotError with `what` did not."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
@@ -86,16 +78,18 @@ class Camera:
             pause(20)
 
     def wait_for_replies(self) -> None:
-        self.wait(lambda: not self.is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        is_open = lambda: any(c.open_replies for c in self.chat.conversations)
+        self.wait(lambda: not is_open(), "a reply did not end")
 
     # Saving ------------------------------------------------------------------------------------
 
-    def in_both_modes(self, name: str, widget: QWidget) -> Iterator[Path]:
+    def take(self, name: str, widget: QWidget | None = None) -> Iterator[Path]:
+        """Save `widget`, or the window, in light and dark; yields the files."""
         for mode in MODES:
             self.window.commands.run(f"theme.{mode}")
             pause(300)  # one redraw of the charts
             file = self.output / f"{name}-{mode}.png"
-            if not widget.grab().save(str(file)):
+            if not (widget or self.window).grab().save(str(file)):
                 raise ScreenshotError(f"{file} was not written.", "Check folder and disk.")
             yield file
 

@@ -24,15 +24,7 @@ from app.features.serve.page import OTHERS, SERVE
 from app.link.dispatcher import SnapshotThrottle
 from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
 from app.paths import starter_model
-from app.screenshot.camera import (
-    ESTIMATE_TIMEOUT_S,
-    LOAD_TIMEOUT_S,
-    REPLY_TIMEOUT_S,
-    SMALL,
-    Camera,
-    ScreenshotError,
-    pause,
-)
+from app.screenshot.camera import SMALL, START_S, TIMEOUT_S, Camera, ScreenshotError, pause
 from app.server.options import LOOPBACK
 from engine.config import SETTINGS
 
@@ -41,7 +33,6 @@ TUNE = 1
 
 
 def take_elsewhere(camera: Camera, model: str) -> Iterator[Path]:
-    """Yields each file when it is saved."""
     for name, flags in (("attached", ()), ("look-only", ("--no-control",))):
         with _server(model, *flags) as url:
             yield from _visit(camera, name, url)
@@ -53,21 +44,20 @@ def _visit(camera: Camera, name: str, url: str) -> Iterator[Path]:
     window, bridge = camera.window, camera.application.bridge
     switch = camera.application.pages.server.switch
     switch.use(new_connection("gpu-box", url))
-    arrived = lambda: bridge.is_remote and bridge.is_ready
-    camera.wait(arrived, LOAD_TIMEOUT_S, "the window did not attach")
+    camera.wait(lambda: bridge.is_remote and bridge.is_ready, "the window did not attach")
     story = camera.ask("Tell me a story about a fox and a lamp.", 200)
-    camera.wait(lambda: len(story().split()) > 20, REPLY_TIMEOUT_S, "no reply began")
+    camera.wait(lambda: len(story().split()) > 20, "no reply began")
     pause(SnapshotThrottle.LONGEST_MS)
     window.show_page(0)
     window.resize(LAPTOP)
-    yield from camera.in_both_modes(name, window)
+    yield from camera.take(name)
     window.show_page(TUNE)
     window.resize(DESK)
-    yield from camera.in_both_modes(f"{name}-large", window)
+    yield from camera.take(f"{name}-large")
     camera.wait_for_replies()
     switch.back()
     here = lambda: not bridge.is_remote and bridge.is_ready
-    camera.wait(here, LOAD_TIMEOUT_S, "the window did not return to the local engine")
+    camera.wait(here, "the window did not return to the local engine")
 
 
 @contextmanager
@@ -97,33 +87,33 @@ def take_broadcast(camera: Camera) -> Iterator[Path]:
     before = bridge.config
     assert before is not None
     bridge.reconfigure(batching="static", max_num_seqs=SLOTS)
-    camera.wait(lambda: _is_static(camera), LOAD_TIMEOUT_S, "the policy was not changed")
+    camera.wait(lambda: _is_static(camera), "the policy was not changed")
     manager = camera.application.broadcast
     manager.show()
     window = manager.window
     assert window is not None
-    yield from camera.in_both_modes("broadcast-empty", window)
+    yield from camera.take("broadcast-empty", window)
     window.prompt.setPlainText(PROMPT)
     window.count.setValue(COUNT)
     window.max_tokens.setValue(96)
     window.start.click()
     some = lambda: sum(bool(cell.reply.text) for cell in window.cells) > SLOTS
-    camera.wait(some, REPLY_TIMEOUT_S, "no reply began")
-    yield from camera.in_both_modes("broadcast", window)
+    camera.wait(some, "no reply began")
+    yield from camera.take("broadcast", window)
     running = lambda: window.broadcast.is_running
-    camera.wait(lambda: not running(), REPLY_TIMEOUT_S, "the replies did not end")
+    camera.wait(lambda: not running(), "the replies did not end")
     pause(2 * SNAPSHOT_INTERVAL_MS)
     views.timeline_dock.raise_()
     history = views.timeline.view.history
     idle = [o for o in range(history.first, history.end) if history.record(o).held_back]
     if idle:
         views.timeline.show_step(history.record(idle[-1]).index)
-    yield from camera.in_both_modes("timeline-static", camera.window)
+    yield from camera.take("timeline-static")
     views.timeline.view.follow()
     camera.application.charts_dock.raise_()
     window.close()
     bridge.reconfigure(batching=before.batching, max_num_seqs=before.max_num_seqs)
-    camera.wait(lambda: not _is_static(camera), LOAD_TIMEOUT_S, "the policy was not changed back")
+    camera.wait(lambda: not _is_static(camera), "the policy was not changed back")
 
 
 def _is_static(camera: Camera) -> bool:
@@ -135,10 +125,9 @@ TEXT_BYTES = 4000
 
 
 def take_quantize(camera: Camera) -> Iterator[Path]:
-    """Yields each file when it is saved."""
     page, window = camera.application.pages.quantize, camera.window
     window.show_widget(page)
-    yield from camera.in_both_modes("quantize-empty", window)
+    yield from camera.take("quantize-empty")
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "notes.txt"
         text.write_text(builtin_text(STARTER).read()[:TEXT_BYTES], encoding="utf-8")
@@ -147,21 +136,20 @@ def take_quantize(camera: Camera) -> Iterator[Path]:
         recipe.fields.num_sequences.setValue(8)
         recipe.fields.length.setValue(128)
         recipe.measure_text.choose(TextChoice("", str(text)))
-        camera.wait(lambda: recipe.can_start, ESTIMATE_TIMEOUT_S, "the recipe was not ready")
-        yield from camera.in_both_modes("quantize-recipe", window)
+        camera.wait(lambda: recipe.can_start, "the recipe was not ready")
+        yield from camera.take("quantize-recipe")
         page.start_quantizing()
-        camera.wait(lambda: page.run is None or len(page.run.layers) >= 3, REPLY_TIMEOUT_S,
-                    "no layer was quantized")  # fmt: skip
-        yield from camera.in_both_modes("quantize-run", window)
-        camera.wait(lambda: page.run is None, 2 * REPLY_TIMEOUT_S, "the run did not end")
-        yield from camera.in_both_modes("quantize-report", window)
+        camera.wait(lambda: page.run is None or len(page.run.layers) >= 3, "no layer was quantized")
+        yield from camera.take("quantize-run")
+        camera.wait(lambda: page.run is None, "the run did not end", 2 * TIMEOUT_S)
+        yield from camera.take("quantize-report")
         yield from _evaluate(camera, text)
     page.tabs.setCurrentIndex(QUANTIZE)
     window.resize(SMALL)
-    yield from camera.in_both_modes("quantize-small", window)
+    yield from camera.take("quantize-small")
     page.tabs.setCurrentIndex(REPORTS)
     page.reports.choose(page.reports.reports[-1].id)
-    yield from camera.in_both_modes("quantize-report-small", window)
+    yield from camera.take("quantize-report-small")
     window.resize(camera.size)
     window.show_page(0)
 
@@ -176,14 +164,13 @@ def _evaluate(camera: Camera, text: Path) -> Iterator[Path]:
     path = str(starter_model())
     plan = EvaluationPlan(ModelChoice(path, precision), text=TextChoice("", str(text)))
     page.evaluate.show_plan(plan)
-    yield from camera.in_both_modes("quantize-evaluate", camera.window)
+    yield from camera.take("quantize-evaluate")
     page.start_evaluating()
-    camera.wait(lambda: page.run is None, 2 * REPLY_TIMEOUT_S, "the run did not end")
+    camera.wait(lambda: page.run is None, "the run did not end", 2 * TIMEOUT_S)
     page.reports.choose(*(stored.id for stored in page.reports.reports))
-    yield from camera.in_both_modes("quantize-compare", camera.window)
+    yield from camera.take("quantize-compare")
 
 
-START_S = 30.0
 QUESTION = {
     "messages": [{"role": "user", "content": "What is TTFT?"}], "max_tokens": 32, "temperature": 0,
 }  # fmt: skip
@@ -199,39 +186,38 @@ CALLS: tuple[tuple[str, Any], ...] = (
 
 
 def take_server(camera: Camera) -> Iterator[Path]:
-    """Yields each file when it is saved."""
     page, window = camera.application.pages.server, camera.window
     page.show_tab(SERVE)
     window.resize(LAPTOP)
-    yield from camera.in_both_modes("server-stopped", window)
+    yield from camera.take("server-stopped")
     page.panel.form.port.setValue(next_free_port(LOOPBACK, 8000) or 8000)
     page.panel.toggle()
-    camera.wait(lambda: page.serving.is_on, START_S, "the server did not start")
+    camera.wait(lambda: page.serving.is_on, "the server did not start", START_S)
     _call(camera, page.serving.url)
     pause(1200)
-    yield from camera.in_both_modes("server", window)
+    yield from camera.take("server")
     window.resize(DESK)
-    yield from camera.in_both_modes("server-large", window)
+    yield from camera.take("server-large")
     page.show_tab(OTHERS)
     window.resize(LAPTOP)
-    yield from camera.in_both_modes("engines-empty", window)
+    yield from camera.take("engines-empty")
     for name, url in (("the same, as a client", page.serving.url), ("lab", "http://127.0.0.1:9")):
         page.store.keep(new_connection(name, url), "")
     page.connections.choose(page.store.connections[0].id)
     page.connections.test()
     story = camera.ask("Tell me a story about a fox and a lamp.", 200)
-    camera.wait(lambda: len(story().split()) > 20, REPLY_TIMEOUT_S, "no reply began")
+    camera.wait(lambda: len(story().split()) > 20, "no reply began")
     pause(5000)  # two looks at each
     window.show_widget(page)
-    yield from camera.in_both_modes("engines", window)
+    yield from camera.take("engines")
     window.resize(DESK)
-    yield from camera.in_both_modes("engines-large", window)
+    yield from camera.take("engines-large")
     window.resize(SMALL)
-    yield from camera.in_both_modes("engines-small", window)
+    yield from camera.take("engines-small")
     camera.wait_for_replies()
     page.show_tab(SERVE)
     page.panel.toggle()
-    camera.wait(lambda: page.serving.can_start, START_S, "the server did not stop")
+    camera.wait(lambda: page.serving.can_start, "the server did not stop", START_S)
     window.resize(camera.size)
     window.show_page(0)
 
@@ -248,7 +234,7 @@ def _call(camera: Camera, url: str) -> None:
 
     thread = threading.Thread(target=work, name="client", daemon=True)
     thread.start()
-    camera.wait(lambda: not thread.is_alive(), REPLY_TIMEOUT_S, "the calls were not answered")
+    camera.wait(lambda: not thread.is_alive(), "the calls were not answered")
 
 
 SECTIONS = (
@@ -260,16 +246,15 @@ SECTIONS = (
 
 
 def take_settings(camera: Camera) -> Iterator[Path]:
-    """Yields each file when it is saved."""
     application = camera.application
     application.preferences.show()
     dialog = application.preferences.dialog
     assert dialog is not None
     for title, name in SECTIONS:
         dialog.show_section(title)
-        yield from camera.in_both_modes(f"settings-{name}", dialog)
+        yield from camera.take(f"settings-{name}", dialog)
     dialog.search.setText("size")
-    yield from camera.in_both_modes("settings-search", dialog)
+    yield from camera.take("settings-search", dialog)
     dialog.close()
     yield from _layouts(camera)
 
@@ -280,13 +265,13 @@ def _layouts(camera: Camera) -> Iterator[Path]:
     for name in ("tuning", "presentation"):
         window.commands.run(f"layout.{name}")
         window.show_page(0)
-        yield from camera.in_both_modes(f"layout-{name}", window)
+        yield from camera.take(f"layout-{name}")
     size = window.size()
     window.resize(SMALL)
-    yield from camera.in_both_modes("layout-presentation-small", window)
+    yield from camera.take("layout-presentation-small")
     window.resize(size)
     window.commands.run("layout.chat")
     application.history_dock.bring_to_front()
-    yield from camera.in_both_modes("notifications", window)
+    yield from camera.take("notifications")
     application.history_dock.hide()
     application.charts_dock.raise_()

@@ -12,16 +12,7 @@ from app.link.bridge import EngineBridge
 from app.link.dispatcher import SnapshotThrottle
 from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
 from app.paths import resources_dir, starter_draft, starter_model
-from app.screenshot.camera import (
-    ESTIMATE_TIMEOUT_S,
-    LOAD_TIMEOUT_S,
-    MAX_TOKENS,
-    NUM_CHATS,
-    REPLY_TIMEOUT_S,
-    SMALL,
-    Camera,
-    pause,
-)
+from app.screenshot.camera import MAX_TOKENS, NUM_CHATS, SMALL, START_S, Camera, pause
 from app.screenshot.pages import (
     take_broadcast,
     take_elsewhere,
@@ -35,17 +26,16 @@ LOAD_WORKLOAD, LOAD_CONCURRENCY, LOAD_REQUESTS = "query-rewrite", 8, 30
 
 
 def take_all(camera: Camera, model: str) -> Iterator[Path]:
-    """Yields each file when it is saved."""
     camera.application.show()
     camera.window.resize(camera.size)
     camera.application.startup.open_first_model({"model": model})
-    yield from camera.in_both_modes("loading", camera.window)
+    yield from camera.take("loading")
     camera.wait_for_model()
-    yield from camera.in_both_modes("empty", camera.window)
+    yield from camera.take("empty")
     camera.start_chats(model)
-    camera.wait(lambda: camera.num_words() > 6 * NUM_CHATS, REPLY_TIMEOUT_S, "no reply began")
-    camera.chat.open(camera.oldest_chat())
-    yield from camera.in_both_modes("generating", camera.window)
+    camera.wait(lambda: camera.num_words() > 6 * NUM_CHATS, "no reply began")
+    camera.chat.open(camera.chat.conversations[-1].id)
+    yield from camera.take("generating")
     yield from _docks(camera)
     camera.wait_for_replies()
     yield from _pages(camera)
@@ -63,13 +53,13 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from take_elsewhere(camera, model)
     yield from _palette(camera)
     yield from take_settings(camera)
-    yield from camera.in_both_modes("engine-settings", camera.application.settings_dock)
+    yield from camera.take("engine-settings", camera.application.settings_dock)
     yield from _open_model(camera)
     camera.window.resize(SMALL)
-    yield from camera.in_both_modes("small", camera.window)
+    yield from camera.take("small")
     for dock in (camera.application.views.bottleneck_dock, camera.application.views.memory_dock):
         dock.raise_()
-        yield from camera.in_both_modes(f"small-{dock.objectName()}", camera.window)
+        yield from camera.take(f"small-{dock.objectName()}")
 
 
 def _docks(camera: Camera) -> Iterator[Path]:
@@ -78,7 +68,7 @@ def _docks(camera: Camera) -> Iterator[Path]:
     log.show()
     for dock in (*(dock for dock, _ in camera.application.views.docks), log):
         dock.raise_()
-        yield from camera.in_both_modes(dock.objectName(), camera.window)
+        yield from camera.take(dock.objectName())
     log.hide()
     camera.application.charts_dock.raise_()
 
@@ -86,19 +76,19 @@ def _docks(camera: Camera) -> Iterator[Path]:
 def _pages(camera: Camera) -> Iterator[Path]:
     for index, page in enumerate(camera.window.pages):
         camera.window.show_page(index)
-        yield from camera.in_both_modes(page.name.lower(), camera.window)
+        yield from camera.take(page.name.lower())
 
 
 def _models(camera: Camera) -> Iterator[Path]:
     """The first-run page, and what of a real size fits this machine."""
     place = camera.application.pages.models_place
     place.show_welcome()
-    camera.wait(place.welcome.fits.isVisible, ESTIMATE_TIMEOUT_S, "the estimates did not appear")
-    yield from camera.in_both_modes("welcome", camera.window)
+    camera.wait(place.welcome.fits.isVisible, "the estimates did not appear")
+    yield from camera.take("welcome")
     place.page.open_model(shape_sources()[0].path)
     fits = place.page.detail.fits
-    camera.wait(lambda: not fits.isHidden(), ESTIMATE_TIMEOUT_S, "the estimate did not appear")
-    yield from camera.in_both_modes("models-fit", camera.window)
+    camera.wait(lambda: not fits.isHidden(), "the estimate did not appear")
+    yield from camera.take("models-fit")
     camera.window.show_page(0)
 
 
@@ -106,14 +96,14 @@ def _latency(camera: Camera) -> Iterator[Path]:
     """Where the time of a reply went, in the middle of which a long prompt came."""
     page = camera.application.pages.chat_page
     story = camera.ask(long_prompts()[0][1], MAX_TOKENS)
-    camera.wait(lambda: len(story().split()) > 20, REPLY_TIMEOUT_S, "no reply began")
+    camera.wait(lambda: len(story().split()) > 20, "no reply began")
     chosen = camera.chat.current.id
     camera.ask("Say in a word what this is about: " + story() * 12, 8)
     camera.wait_for_replies()
     camera.chat.open(chosen)
     pause(2 * SNAPSHOT_INTERVAL_MS)  # its last steps
     page.latency.show_last()
-    yield from camera.in_both_modes("latency", camera.window)
+    yield from camera.take("latency")
     page.latency.popover.hide()
 
 
@@ -123,23 +113,23 @@ def _tokens(camera: Camera) -> Iterator[Path]:
     story = camera.ask(suggestions_for(str(starter_model()))[0][1], MAX_TOKENS)
     camera.wait_for_replies()
     page.tokens.show_last()
-    yield from camera.in_both_modes("tokens", camera.window)
+    yield from camera.take("tokens")
     page.tokens.popover.branch.click()
-    camera.wait(lambda: bool(story()), REPLY_TIMEOUT_S, "the branch did not begin")
+    camera.wait(lambda: bool(story()), "the branch did not begin")
     camera.wait_for_replies()
     page.tokens.show_last()
     page.tokens.popover.paint_by.setCurrentIndex(2)
-    yield from camera.in_both_modes("tokens-branch", camera.window)
+    yield from camera.take("tokens-branch")
     page.tokens.popover.hide()
     camera.chat.edit(camera.chat.current.path()[0].id, "What is the KV cache?")
     camera.wait_for_replies()
     page.open_branches()
-    yield from camera.in_both_modes("branches", camera.window)
+    yield from camera.take("branches")
     page.branches.hide()
     page.draft.add_files([str(resources_dir() / "texts" / "english.txt")])
     page.composer.set_text(long_prompts()[0][1])
-    camera.wait(lambda: not page.context_notice.isHidden(), REPLY_TIMEOUT_S, "no warning came")
-    yield from camera.in_both_modes("attachment", camera.window)
+    camera.wait(lambda: not page.context_notice.isHidden(), "no warning came")
+    yield from camera.take("attachment")
     page.draft.clear()
 
 
@@ -150,16 +140,16 @@ def _recording(camera: Camera) -> Iterator[Path]:
         path = Path(folder) / "2026-11-21-1304.inferdeck-flight"
         flight.save(path)
         notices = camera.application.notices
-        camera.wait(lambda: "recording" in notices.keys, 30.0, "nothing was saved")
+        camera.wait(lambda: "recording" in notices.keys, "nothing was saved", START_S)
         flight.open(path)
-        camera.wait(lambda: bool(flight.windows), 30.0, "the recording did not open")
+        camera.wait(lambda: bool(flight.windows), "the recording did not open", START_S)
     camera.application.notices.dismiss("recording")
     window = flight.windows[0]
-    camera.wait(lambda: window.player.position > 0, 30.0, "the recording did not begin")
-    camera.wait(lambda: not window.player.is_jumping, 30.0, "the recording was not read")
+    camera.wait(lambda: window.player.position > 0, "the recording did not begin", START_S)
+    camera.wait(lambda: not window.player.is_jumping, "the recording was not read", START_S)
     for dock in (window.views.timeline_dock, window.views.bottleneck_dock):
         dock.raise_()
-        yield from camera.in_both_modes(f"recording-{dock.objectName()}", window)
+        yield from camera.take(f"recording-{dock.objectName()}", window)
     window.close()
 
 
@@ -168,17 +158,17 @@ def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
     bridge, views = camera.application.bridge, camera.application.views
     wanted = "k=int8,v=fp8"
     bridge.reconfigure(kv_cache_dtype=wanted)
-    camera.wait(lambda: _kv_dtype(bridge) == wanted, LOAD_TIMEOUT_S, "the cache was not rebuilt")
+    camera.wait(lambda: _kv_dtype(bridge) == wanted, "the cache was not rebuilt")
     camera.start_chats(model)
     began = lambda: bool(camera.chat.current.path()[-1].text)
-    camera.wait(began, REPLY_TIMEOUT_S, "no reply began")
+    camera.wait(began, "no reply began")
     pause(SnapshotThrottle.LONGEST_MS)
     for name, dock in (("blocks", views.blocks_dock), ("memory", views.memory_dock)):
         dock.raise_()
-        yield from camera.in_both_modes(f"kv-precision-{name}", camera.window)
+        yield from camera.take(f"kv-precision-{name}")
     camera.wait_for_replies()
     bridge.reconfigure(kv_cache_dtype="auto")
-    camera.wait(lambda: _kv_dtype(bridge) == "auto", LOAD_TIMEOUT_S, "the cache was not rebuilt")
+    camera.wait(lambda: _kv_dtype(bridge) == "auto", "the cache was not rebuilt")
     camera.application.charts_dock.raise_()
 
 
@@ -192,39 +182,38 @@ def _speculation(camera: Camera, model: str) -> Iterator[Path]:
         speculative_model=str(starter_draft()),
         speculative_adaptive=False,
     )
-    camera.wait(lambda: _drafts(bridge), LOAD_TIMEOUT_S, "the draft model was not loaded")
+    camera.wait(lambda: _drafts(bridge), "the draft model was not loaded")
     camera.start_chats(model)
     camera.wait_for_replies()
     pause(2 * SNAPSHOT_INTERVAL_MS)
     camera.application.views.speculation_dock.raise_()
-    yield from camera.in_both_modes("speculation", camera.window)
+    yield from camera.take("speculation")
     camera.application.charts_dock.raise_()
     camera.ask("Tell me a story about a fox and a lamp.", MAX_TOKENS)
     camera.wait_for_replies()
     page.tokens.show_last()
     page.tokens.popover.paint_by.setCurrentText("Drafts")
-    yield from camera.in_both_modes("tokens-drafts", camera.window)
+    yield from camera.take("tokens-drafts")
     page.tokens.popover.hide()
 
 
 def _precision(camera: Camera) -> Iterator[Path]:
     """A reply that goes on in int8, and both precisions side by side; then back."""
     bridge, panel = camera.application.bridge, camera.application.engine_settings
-    known = lambda: panel.precision.checkpoint is not None
-    camera.wait(known, ESTIMATE_TIMEOUT_S, "the checkpoint was not looked at")
+    camera.wait(lambda: panel.precision.checkpoint is not None, "the checkpoint was not looked at")
     row = panel.rows["quantization"]
     row.set_value("int8")
     row.value_changed.emit("quantization", "int8")
-    yield from camera.in_both_modes("precision-chosen", camera.window)
+    yield from camera.take("precision-chosen")
     text = camera.ask(long_prompts()[0][1], MAX_TOKENS)
-    camera.wait(lambda: len(text().split()) > 12, REPLY_TIMEOUT_S, "no reply began")
+    camera.wait(lambda: len(text().split()) > 12, "no reply began")
     panel.commands.apply()
-    camera.wait(lambda: _weights(bridge) == "int8", LOAD_TIMEOUT_S, "int8 was not loaded")
+    camera.wait(lambda: _weights(bridge) == "int8", "int8 was not loaded")
     camera.wait_for_replies()
-    yield from camera.in_both_modes("precision", camera.window)
+    yield from camera.take("precision")
     yield from _comparison(camera)
     panel.commands.undo()
-    camera.wait(lambda: _weights(bridge) == "auto", LOAD_TIMEOUT_S, "it did not go back")
+    camera.wait(lambda: _weights(bridge) == "auto", "it did not go back")
 
 
 def _comparison(camera: Camera) -> Iterator[Path]:
@@ -239,8 +228,8 @@ def _comparison(camera: Camera) -> Iterator[Path]:
     window.sides[1].precision.choose({"quantization": "int4"})
     window.start.click()
     done = lambda: not desk.runner.is_running
-    camera.wait(done, REPLY_TIMEOUT_S, "the comparison did not finish")
-    yield from camera.in_both_modes("compare", window)
+    camera.wait(done, "the comparison did not finish")
+    yield from camera.take("compare", window)
     window.close()
 
 
@@ -252,22 +241,22 @@ def _tune(camera: Camera) -> Iterator[Path]:
     page.load_bar.concurrency.setValue(LOAD_CONCURRENCY)
     page.load_bar.toggle()
     done = lambda: page.load.counts.completed
-    camera.wait(lambda: done() >= LOAD_REQUESTS, REPLY_TIMEOUT_S, "the load was not served")
+    camera.wait(lambda: done() >= LOAD_REQUESTS, "the load was not served")
     panel = camera.application.engine_settings
     panel.rows["max_num_seqs"].control.set_value(LOAD_CONCURRENCY // 2)
     panel.rows["max_num_seqs"].value_changed.emit("max_num_seqs", LOAD_CONCURRENCY // 2)
     until = done() + LOAD_REQUESTS
-    camera.wait(lambda: done() >= until, REPLY_TIMEOUT_S, "the load was not served")
-    yield from camera.in_both_modes("tune-load", camera.window)
+    camera.wait(lambda: done() >= until, "the load was not served")
+    yield from camera.take("tune-load")
     camera.window.resize(SMALL)
-    yield from camera.in_both_modes("tune-small", camera.window)
+    yield from camera.take("tune-small")
     camera.window.resize(camera.size)
     page.load.stop()
     panel.show_command()
     dialog = camera.window.findChild(ServerDialog)
     assert dialog is not None
     dialog.choose("TensorRT-LLM")
-    yield from camera.in_both_modes("server-command", dialog)
+    yield from camera.take("server-command", dialog)
     dialog.reject()
     camera.window.show_page(0)
 
@@ -277,17 +266,15 @@ def _palette(camera: Camera) -> Iterator[Path]:
     palette = camera.application.dialogs.palette
     camera.application.dialogs.show_palette()
     palette.field.setText("ch")
-    yield from camera.in_both_modes("commands", camera.window)
+    yield from camera.take("commands")
     palette.close_and_return()
 
 
 def _open_model(camera: Camera) -> Iterator[Path]:
     models = camera.application.pages.models
     models.open_model(shape_sources()[0].path)
-    camera.wait(
-        lambda: models.inspector.can_open, ESTIMATE_TIMEOUT_S, "the estimate did not appear"
-    )
-    yield from camera.in_both_modes("open-model", camera.window)
+    camera.wait(lambda: models.inspector.can_open, "the estimate did not appear")
+    yield from camera.take("open-model")
     camera.window.show_page(0)
 
 

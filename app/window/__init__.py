@@ -4,7 +4,7 @@
     program_settings, settings_store   preferences, and what is remembered between runs
     setting_specs                      how each engine setting is shown
     docks, dock_layouts                panels around the page, and their positions
-    layouts, layout_commands           saved arrangements
+    layouts                            saved arrangements
     notices, notifications, progress  messages and jobs
     nav_rail, help_dialogs, single_instance, crash_report
 """

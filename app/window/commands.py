@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QMenu, QMenuBar, QWidget
 
 from app.window.keymap import KeyMap
 from widgets.controls.text import key_words
-from widgets.palette.items import Entry
+from widgets.palette.palette import Entry
 from widgets.theme.icons import set_icon
 
 PORTABLE = QKeySequence.SequenceFormat.PortableText

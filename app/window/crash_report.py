@@ -43,8 +43,6 @@ class Remains:
 
 
 class RunMarker:
-    """The marker of this process."""
-
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or data_dir()
         name = f"running-{os.getpid()}"
@@ -174,7 +172,6 @@ def write_report(text: str, at: float) -> Path:
 
 
 def log_tail(file: Path) -> list[str]:
-    """The last lines of the log."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
     except OSError:
@@ -185,8 +182,5 @@ def _table(values: Mapping[str, Any] | None) -> str:
     if not values:
         return "unknown"
     width = max(len(name) for name in values)
-    return "\n".join(f"{name.ljust(width)}  {_word(value)}" for name, value in values.items())
-
-
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in values.items()}
+    return "\n".join(f"{name.ljust(width)}  {text}" for name, text in texts.items())

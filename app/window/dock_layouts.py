@@ -42,7 +42,7 @@ class DockLayouts(QObject):
         self._later.setSingleShot(True)
         self._later.timeout.connect(self._give_back)
         area.resized.connect(self._later.start)
-        area.dragged.connect(self._dragged)
+        area.dragged.connect(self._keep_height)
 
     def show_page(self, page: str) -> None:
         """Store the docks of the current page and restore those of another."""
@@ -111,7 +111,7 @@ class DockLayouts(QObject):
 
     # In a window that changes its height ---------------------------------------------------------
 
-    def _dragged(self, height: int) -> None:
+    def _keep_height(self, height: int) -> None:
         self._heights[self._page] = height
 
     def _give_back(self) -> None:

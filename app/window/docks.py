@@ -9,19 +9,12 @@ from typing import Literal
 
 from PySide6.QtCore import QByteArray, QEvent, QRectF, Qt, QTimer, Signal, SignalInstance
 from PySide6.QtGui import QGuiApplication, QPainter, QPaintEvent, QResizeEvent
-from PySide6.QtWidgets import (
-    QDockWidget,
-    QHBoxLayout,
-    QLabel,
-    QMainWindow,
-    QTabWidget,
-    QToolButton,
-    QWidget,
-)
+from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabWidget, QWidget
 
 from app.window.commands import Command
+from widgets.controls.buttons import IconButton
 from widgets.controls.frames import Contained
-from widgets.theme.icons import set_icon
+from widgets.controls.layouts import STRETCH, hbox, label
 from widgets.theme.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
 LAYOUT_VERSION = 3
@@ -65,7 +58,6 @@ class PanelDock(QDockWidget):
         self.setWidget(Contained(content))  # what a panel writes moves no other
 
     def bring_to_front(self) -> None:
-        """Open it, in front of the other tabs."""
         self.show()
         self.raise_()
 
@@ -90,19 +82,12 @@ class _TitleBar(QWidget):
 
     def __init__(self, dock: QDockWidget) -> None:
         super().__init__(dock)
-        label = QLabel(dock.windowTitle())
-        label.setProperty("role", "title")
-        close = QToolButton()
-        set_icon(close, "close")
-        close.setToolTip("Close (reopen from the View menu)")
+        title = label(dock.windowTitle(), "title")
+        close = IconButton("close", "Close (reopen from the View menu)", dock.close)
         close.setAccessibleName(f"Close {dock.windowTitle()}")
-        close.clicked.connect(dock.close)
-        layout = QHBoxLayout(self)
         above = SPACE_2 if isinstance(dock, CardDock) else 0
-        layout.setContentsMargins(SPACE_3, above, SPACE_2, SPACE_1)
-        layout.addWidget(label)
-        layout.addStretch(1)
-        layout.addWidget(close)
+        margins = (SPACE_3, above, SPACE_2, SPACE_1)
+        hbox(title, STRETCH, close, of=self, spacing=-1, margins=margins)
 
 
 class DockArea(QMainWindow):
@@ -123,9 +108,7 @@ class DockArea(QMainWindow):
         areas = Qt.DockWidgetArea
         self.setCorner(Qt.Corner.BottomRightCorner, areas.RightDockWidgetArea)
         self.setCorner(Qt.Corner.BottomLeftCorner, areas.LeftDockWidgetArea)
-        self.setTabPosition(
-            Qt.DockWidgetArea.AllDockWidgetAreas, QTabWidget.TabPosition.North
-        )
+        self.setTabPosition(areas.AllDockWidgetAreas, QTabWidget.TabPosition.North)
         self._pressed_at = 0
 
     # The height of the docks below ---------------------------------------------------------------
@@ -181,7 +164,6 @@ class DockArea(QMainWindow):
             dock.hide()
 
     def arrange(self, plan: DockPlan, settings: QDockWidget, others: Sequence[QDockWidget]) -> None:
-        """Arrange the docks after `plan`."""
         areas = Qt.DockWidgetArea
         is_left = plan.settings == "left"
         side = areas.LeftDockWidgetArea if is_left else areas.RightDockWidgetArea

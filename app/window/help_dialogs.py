@@ -16,8 +16,8 @@ from app.paths import config_dir, data_dir, documents, program_version
 from app.window.commands import CommandRegistry
 from app.window.crash_report import reports_dir
 from widgets.chat.message_text import MessageText
-from widgets.controls.frames import scroll_by_keys
-from widgets.controls.layouts import STRETCH, button, hbox, scrolled, vbox
+from widgets.controls.frames import scroll_area, scroll_by_keys
+from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import (
     SPACE_1,
@@ -66,7 +66,6 @@ class _TableDialog(QDialog):
         self.buttons.insertWidget(1, added)
 
     def text(self) -> str:
-        """Everything as plain text."""
         lines = []
         for title, rows in self.sections.items():
             lines += [title, *(f"  {name}: {value}" for name, value in rows)]
@@ -74,17 +73,17 @@ class _TableDialog(QDialog):
 
     def _make_tables(self) -> QScrollArea:
         """In columns; scrolls if the screen is too small."""
-        content = QWidget()
-        content.setProperty("bare", True)
+        content = dressed(QWidget(), bare=True)
         parts = in_columns(self.sections)
         columns = [(vbox(_make_table(part), STRETCH, spacing=-1), 1) for part in parts]
         hbox(*columns, of=content, spacing=2 * SPACE_6)
-        area = scrolled(content, self.windowTitle())
+        area = scroll_area(content, self.windowTitle())
         area.setProperty("bare", True)
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
         scroll_by_keys(area)
         room = QGuiApplication.primaryScreen().availableSize() * MOST_OF_SCREEN
-        for label in content.findChildren(QLabel):
-            label.ensurePolished()  # in its own font it is wider
+        for text in content.findChildren(QLabel):
+            text.ensurePolished()  # in its own font it is wider
         bar = area.verticalScrollBar().sizeHint().width()
         wanted = content.sizeHint() + QSize(bar, 0)
         area.setMinimumSize(wanted.boundedTo(room))
@@ -97,8 +96,7 @@ def _make_table(sections: Mapping[str, Rows]) -> QGridLayout:
     grid.setVerticalSpacing(SPACE_1)
     row = 0
     for title, rows in sections.items():
-        heading = QLabel(title)
-        heading.setProperty("role", "small")
+        heading = label(title, "small")
         if row:
             grid.setRowMinimumHeight(row, SPACE_2)
             row += 1
@@ -181,17 +179,14 @@ class DocumentationDialog(QDialog):
         self.setWindowTitle("Documentation")
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.documents = documents()
-        self.list = QListWidget()
-        self.list.setAccessibleName("Documents")
+        self.list = dressed(QListWidget(), "Documents")
         self.list.addItems([document.title for document in self.documents])
         self.text = MessageText()
         self.text.setAccessibleName("Document")
         self.text.link_activated.connect(self._follow)
-        content = QWidget()
-        content.setProperty("bare", True)
+        content = dressed(QWidget(), bare=True)
         vbox(self.text, STRETCH, of=content, margins=(SPACE_4, SPACE_3, SPACE_6, SPACE_6))
-        self.area = scrolled(content)
-        self.area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.area = scroll_area(content)
         scroll_by_keys(self.area)
         margins = (SPACE_4, SPACE_4, SPACE_4, SPACE_4)
         hbox(self.list, (self.area, 1), of=self, spacing=SPACE_3, margins=margins)

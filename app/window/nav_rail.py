@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtWidgets import QButtonGroup, QFrame, QSizePolicy, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QButtonGroup, QFrame, QSizePolicy, QToolButton, QWidget
 
+from widgets.controls.layouts import STRETCH, vbox
 from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
 from widgets.theme.icons import set_icon
@@ -29,15 +30,9 @@ class NavRail(QFrame):
         self._group = QButtonGroup(self)
         self._group.setExclusive(True)
         self._group.idClicked.connect(self.page_chosen)
-        self._pages = QVBoxLayout()
-        self._pages.setSpacing(SPACE_1)
-        self._actions = QVBoxLayout()
-        self._actions.setSpacing(SPACE_1)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(1, SPACE_2, 1, SPACE_2)
-        layout.addLayout(self._pages)
-        layout.addStretch(1)
-        layout.addLayout(self._actions)
+        self._pages, self._actions = vbox(spacing=SPACE_1), vbox(spacing=SPACE_1)
+        margins = (1, SPACE_2, 1, SPACE_2)
+        vbox(self._pages, STRETCH, self._actions, of=self, spacing=-1, margins=margins)
 
     def _fit(self) -> None:
         self.setFixedWidth(scaled(WIDTH))

@@ -123,7 +123,6 @@ class NoticeArea(QScrollArea):
         self._info_ms = seconds * 1000
 
     def dismiss(self, key: str) -> None:
-        """Close the notice of this key, if there is one."""
         frame = self._frames.pop(key, None)
         if frame is not None:
             frame.hide()
@@ -142,8 +141,6 @@ class NoticeArea(QScrollArea):
 
 
 class NoticeFrame(QFrame):
-    """One notice."""
-
     def __init__(self, notice: Notice, dismiss: Callable[[], None]) -> None:
         super().__init__()
         self.notice, self._close = notice, dismiss

@@ -198,6 +198,7 @@ class Preferences(QObject):
     def __init__(self, ini: QSettings) -> None:
         super().__init__()
         self._ini = ini
+        self._effects: dict[str, list[Callable[[Any], object]]] = {}
 
     def get(self, name: str) -> Any:
         preference = PREFERENCES[name]
@@ -222,7 +223,17 @@ class Preferences(QObject):
         else:
             text = value if isinstance(value, str) else json.dumps(value)
             self._ini.setValue(preference.place, text)
+        for do in self._effects.get(name, ()):
+            do(value)
         self.changed.emit(name)
+
+    def bind(self, name: str, do: Callable[[Any], object]) -> None:
+        """Call `do` with the current value of `name`, and with every later one."""
+        do(self.get(name))
+        self.follow(name, do)
+
+    def follow(self, name: str, do: Callable[[Any], object]) -> None:
+        self._effects.setdefault(name, []).append(do)
 
     def reset(self, name: str) -> None:
         self.set(name, PREFERENCES[name].default)
@@ -238,26 +249,3 @@ def _decode(text: str, like: Any) -> Any:
     if isinstance(like, tuple):
         return tuple(entry for entry in list(value) if isinstance(entry, str))
     return value
-
-
-class Effects(QObject):
-    """Preference -> functions that apply its value."""
-
-    def __init__(self, preferences: Preferences, parent: QObject | None = None) -> None:
-        super().__init__(parent)
-        self._preferences = preferences
-        self._by_name: dict[str, list[Callable[[Any], object]]] = {}
-        preferences.changed.connect(self._on_changed)
-
-    def bind(self, name: str, do: Callable[[Any], object]) -> None:
-        """Call `do` with the current value of `name`, and with every later one."""
-        do(self._preferences.get(name))
-        self.follow(name, do)
-
-    def follow(self, name: str, do: Callable[[Any], object]) -> None:
-        """Call `do` with every later value."""
-        self._by_name.setdefault(name, []).append(do)
-
-    def _on_changed(self, name: str) -> None:
-        for do in self._by_name.get(name, ()):
-            do(self._preferences.get(name))

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Literal
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QFrame, QLabel, QProgressBar, QPushButton, QWidget
+from PySide6.QtWidgets import QFrame, QProgressBar, QPushButton, QWidget
 
 from app.units import format_bytes
 from engine.messages import LoadProgress
-from widgets.controls.layouts import button, hbox, vbox, wrapped
+from widgets.controls.layouts import button, hbox, label, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
 
@@ -36,7 +36,6 @@ class Work:
 
     @property
     def text(self) -> str:
-        """All of it as one sentence."""
         return ", ".join(part for part in (self.title, self.stage, self.figures) if part)
 
 
@@ -46,13 +45,11 @@ class WorkArea(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._rows: dict[str, WorkRow] = {}
-        self._more = QLabel()
-        self._more.setProperty("role", "small")
+        self._more = label(role="small")
         self._layout = vbox(self._more, of=self)
         self._arrange()
 
     def show_work(self, work: Work) -> None:
-        """Add or update a row."""
         if work.key not in self._rows:
             self._rows[work.key] = WorkRow()
             self._layout.insertWidget(self._layout.count() - 1, self._rows[work.key])
@@ -60,7 +57,6 @@ class WorkArea(QWidget):
         self._arrange()
 
     def end(self, key: str) -> None:
-        """Remove the row of this key, if there is one."""
         row = self._rows.pop(key, None)
         if row is not None:
             row.rest()
@@ -86,8 +82,6 @@ class WorkArea(QWidget):
 
 
 class WorkRow(QFrame):
-    """One job."""
-
     def __init__(self) -> None:
         super().__init__()
         self.work: Work | None = None
@@ -95,8 +89,7 @@ class WorkRow(QFrame):
         self.setProperty("notice", "info")
         self._title = title_line()
         self._stage = ElidedLine("text_muted")
-        self._figures = QLabel()
-        self._figures.setProperty("role", "muted")
+        self._figures = label(role="muted")
         self._figures.setFont(figure_font())
         self._bar = QProgressBar()
         self._bar.setTextVisible(False)
@@ -176,9 +169,7 @@ class LoadStrip(WorkRow):
         if progress.total:
             figures = f"{format_bytes(progress.done)} of {format_bytes(progress.total)}"
             fraction = progress.done / progress.total
-        self.show_work(
-            replace(self.work, stage=progress.stage, figures=figures, fraction=fraction)
-        )
+        self.show_work(replace(self.work, stage=progress.stage, figures=figures, fraction=fraction))
 
     def end(self) -> None:
         self.rest()

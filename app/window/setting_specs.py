@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from engine.config import SETTINGS, Setting
@@ -22,46 +22,24 @@ GIB = 2**30
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Batching": (
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "batching",
-        "enable_chunked_prefill",
+        "max_num_seqs", "max_num_batched_tokens", "batching", "enable_chunked_prefill",
     ),
     "Precision": (
-        "quantization",
-        "quantization_group_size",
-        "quantization_head",
-        "dtype",
+        "quantization", "quantization_group_size", "quantization_head", "dtype",
     ),
     "KV cache": (
-        "kv_cache_memory_bytes",
-        "kv_cache_dtype",
-        "block_size",
-        "enable_prefix_caching",
-        "watermark",
-        "gpu_memory_utilization",
-        "kv_allocation",
+        "kv_cache_memory_bytes", "kv_cache_dtype", "block_size", "enable_prefix_caching",
+        "watermark", "gpu_memory_utilization", "kv_allocation",
     ),
     "Speculative decoding": (
-        "speculative_method",
-        "speculative_model",
-        "num_speculative_tokens",
-        "speculative_adaptive",
-        "prompt_lookup_min",
-        "prompt_lookup_max",
+        "speculative_method", "speculative_model", "num_speculative_tokens",
+        "speculative_adaptive", "prompt_lookup_min", "prompt_lookup_max",
     ),
     "Model": (
-        "device",
-        "gpu_layers",
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-        "max_model_len",
-        "num_threads",
-        "adaptive_threads",
-        "enforce_eager",
-        "seed",
+        "device", "gpu_layers", "tensor_parallel_size", "pipeline_parallel_size",
+        "max_model_len", "num_threads", "adaptive_threads", "enforce_eager", "seed",
     ),
-}
+}  # fmt: skip
 
 NOT_SHOWN = ("model", "load_format")
 """Set by opening a model."""
@@ -105,7 +83,6 @@ def only_on(name: str, device: str, is_divided: bool = False, num_gpus: int = 1)
 
 
 def matters(name: str, speculative_method: str) -> bool:
-    """Whether a setting has an effect with this speculative method."""
     return speculative_method in _OF_METHOD.get(name, (speculative_method,))
 
 
@@ -139,25 +116,10 @@ def _powers(first: float, limit: float) -> tuple[float, ...]:
     return (*steps, limit)
 
 
-def _threads(spec: RowSpec, machine: Machine) -> RowSpec:
-    counts = tuple(float(n) for n in range(1, machine.num_cpus + 1))
-    return replace(spec, steps=counts, auto="auto", unit="")
-
-
-def _layers(spec: RowSpec, machine: Machine) -> RowSpec:
-    """The maximum comes with the model: `NumberControl.set_highest`."""
-    return replace(
-        spec, choices=(), minimum=1, maximum=1, steps=(1.0,), is_whole=True, unit="of 1",
-        auto=AUTO, all=ALL,
-    )  # fmt: skip
-
-
-def _mixed_kv_dtypes() -> Iterator[tuple[str, str]]:
-    """Different dtypes for K and V: ("k=int8,v=fp8", "K int8 · V fp8") and so on."""
-    for keys, values in itertools.permutations(KV_DTYPES, 2):
-        yield f"k={keys},v={values}", f"K {keys} · V {values}"
-
-
+_MIXED_KV_DTYPES = tuple(
+    (f"k={keys},v={values}", f"K {keys} · V {values}")
+    for keys, values in itertools.permutations(KV_DTYPES, 2)
+)
 _REFINE: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
     "max_num_seqs": lambda s, m: replace(
         s, steps=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256), unit=""
@@ -173,10 +135,9 @@ _REFINE: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
         s, steps=_powers(GIB / 64, m.memory_bytes), maximum=m.memory_bytes,
         scale=GIB, decimals=3, unit="GiB", auto="auto",
     ),
-    "kv_cache_dtype": lambda s, m: replace(s, choices=(*s.choices, *_mixed_kv_dtypes())),
+    "kv_cache_dtype": lambda s, m: replace(s, choices=(*s.choices, *_MIXED_KV_DTYPES)),
     "gpu_memory_utilization": lambda s, m: replace(
-        s, steps=tuple(n / 100 for n in range(10, 101, 5)), scale=0.01, decimals=0,
-        unit="%"
+        s, steps=tuple(n / 100 for n in range(10, 101, 5)), scale=0.01, decimals=0, unit="%"
     ),
     "num_speculative_tokens": lambda s, m: replace(
         s, steps=tuple(float(n) for n in range(17)), unit=""
@@ -188,16 +149,21 @@ _REFINE: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
         s, steps=_powers(256, m.max_model_len), maximum=m.max_model_len, unit="",
         auto="model maximum",
     ),
-    "num_threads": _threads,
+    "num_threads": lambda s, m: replace(
+        s, steps=tuple(float(n) for n in range(1, m.num_cpus + 1)), auto="auto", unit=""
+    ),
     "device": lambda s, m: replace(s, choices=(*s.choices, *m.devices)),
-    "gpu_layers": _layers,
+    # the maximum comes with the model: `NumberControl.set_highest`
+    "gpu_layers": lambda s, m: replace(
+        s, choices=(), minimum=1, maximum=1, steps=(1.0,), is_whole=True, unit="of 1",
+        auto=AUTO, all=ALL,
+    ),
     "tensor_parallel_size": lambda s, m: replace(s, steps=(1, 2, 4, 8), unit=""),
     "pipeline_parallel_size": lambda s, m: replace(s, steps=tuple(range(1, 9)), unit=""),
 }  # fmt: skip
 
 
 def row_spec(setting: Setting, machine: Machine) -> RowSpec:
-    """The row of `setting` on this machine."""
     spec = RowSpec(
         name=setting.name,
         label=setting.label,

@@ -168,7 +168,6 @@ class SettingsStore:
         self._ini.setValue("window/geometry", value)
 
     def docks_of(self, page: str) -> QByteArray:
-        """The dock state of a page."""
         return self._bytes(f"docks/{page.lower()}")
 
     def set_docks_of(self, page: str, value: QByteArray) -> None:
@@ -200,7 +199,6 @@ class SettingsStore:
         self.quantize_rates = {**self.quantize_rates, method: rate}
 
     def settings_of(self, path: str, load_format: str) -> Mapping[str, Any]:
-        """The user's engine settings for this model."""
         wanted = RecentModel(path, load_format)
         return next((known.settings for known in self.recent if known.is_same(wanted)), {})
 

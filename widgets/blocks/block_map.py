@@ -47,7 +47,6 @@ class BlockMap(PaintedPlot):
         self._image = QImage()
 
     def values_table(self) -> ValuesTable:
-        """A row per block."""
         blocks = self.blocks
         rows = tuple(
             (block, self.state_of(block), int(blocks.fill[block]), int(blocks.ref_count[block]),
@@ -101,7 +100,6 @@ class BlockMap(PaintedPlot):
     # Drawing -----------------------------------------------------------------------------------
 
     def redraw(self) -> None:
-        """Render the image."""
         if self.blocks is None or not self.grid.num_blocks:
             self._image = QImage()
         else:
@@ -126,7 +124,6 @@ class BlockMap(PaintedPlot):
     # Geometry ----------------------------------------------------------------------------------
 
     def cell_rect(self, block: int) -> QRect:
-        """A block's cell, in this widget's coordinates."""
         ratio = self.devicePixelRatioF()
         left, top = (round(value / ratio) for value in self.grid.place(block))
         side = round(self.grid.cell / ratio)

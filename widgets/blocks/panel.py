@@ -18,7 +18,8 @@ from engine.snapshot import (
     Part,
 )
 from widgets.blocks.block_map import BlockMap
-from widgets.controls.layouts import centered, hbox, scrolled, stack, vbox
+from widgets.controls.frames import scroll_area
+from widgets.controls.layouts import centered, hbox, stack, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.swatches import Swatch, Swatches, of
 from widgets.controls.text import not_reported_text
@@ -129,9 +130,8 @@ class BlocksPanel(QFrame):
 
     def _build(self) -> None:
         self.note = ElidedLine("text_muted")
-        self._view = scrolled(self.map)
+        self._view = scroll_area(self.map)
         self._view.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the map takes the focus
-        self._view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         bar = self._view.verticalScrollBar().sizeHint().width()
         self._view.setMinimumWidth(self.map.minimumSizeHint().width() + bar)
         self._view.viewport().setAutoFillBackground(False)

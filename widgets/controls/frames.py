@@ -8,7 +8,7 @@ from PySide6.QtCore import QEvent, QSize, Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QSplitter, QTabBar, QWidget, QWidgetItem
 
-from widgets.controls.layouts import stack, vbox
+from widgets.controls.layouts import dressed, stack, vbox
 from widgets.theme.fonts import text_scale
 from widgets.theme.theme import SPACE_2
 
@@ -56,10 +56,9 @@ class Contained(QWidget):
             self.updateGeometry()
 
 
-def scroll_area(content: QWidget, name: str) -> QScrollArea:
+def scroll_area(content: QWidget, name: str = "") -> QScrollArea:
     """A vertical scroll area; `name`: its accessible name."""
-    area = QScrollArea()
-    area.setAccessibleName(name)
+    area = dressed(QScrollArea(), name)
     area.setWidgetResizable(True)
     area.setFrameShape(QFrame.Shape.NoFrame)
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -111,8 +110,7 @@ class PageFrame(QWidget):
     ) -> None:
         super().__init__()
         self._narrow = narrow
-        self.tabs = QTabBar()
-        self.tabs.setAccessibleName(name)
+        self.tabs = dressed(QTabBar(), name)
         self.tabs.setExpanding(False)
         self.forms = stack(*(form for _, form in forms))
         for title, _ in forms:

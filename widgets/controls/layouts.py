@@ -15,7 +15,6 @@ from PySide6.QtWidgets import (
     QLabel,
     QLayout,
     QPushButton,
-    QScrollArea,
     QSizePolicy,
     QStackedWidget,
     QVBoxLayout,
@@ -83,21 +82,15 @@ def dressed(widget: W, name: str = "", tip: str = "", **properties: object) -> W
 
 def wrapped(role: str = "", text: str = "") -> QLabel:
     """A plain-text label with word wrap that adapts to the available width."""
-    label = QLabel(text)
-    label.setTextFormat(Qt.TextFormat.PlainText)
-    label.setWordWrap(True)
-    label.setProperty("role", role)
-    label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
-    return label
+    made = dressed(QLabel(text, textFormat=Qt.TextFormat.PlainText, wordWrap=True), role=role)
+    made.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+    return made
 
 
 def centered(text: str) -> QLabel:
     """Small text in the middle of a view that has nothing to show yet."""
-    label = QLabel(text)
-    label.setProperty("role", "small")
-    label.setWordWrap(True)
-    label.setAlignment(Qt.AlignmentFlag.AlignCenter)
-    return label
+    middle = Qt.AlignmentFlag.AlignCenter
+    return dressed(QLabel(text, wordWrap=True, alignment=middle), role="small")
 
 
 def stack(*pages: QWidget) -> QStackedWidget:
@@ -106,16 +99,6 @@ def stack(*pages: QWidget) -> QStackedWidget:
     for page in pages:
         made.addWidget(page)
     return made
-
-
-def scrolled(content: QWidget, name: str = "") -> QScrollArea:
-    """A frameless area that scrolls `content`. `name`: for screen readers."""
-    area = QScrollArea()
-    area.setFrameShape(QScrollArea.Shape.NoFrame)
-    area.setWidgetResizable(True)
-    area.setWidget(content)
-    area.setAccessibleName(name)
-    return area
 
 
 def button(text: str, do: Callable[[], object], tip: str = "", kind: str = "") -> QPushButton:

@@ -11,7 +11,7 @@ from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QFileDialog, QListWidget, QListWidgetItem, QSizePolicy, QWidget
 
 from widgets.controls.combo import ElidedCombo
-from widgets.controls.layouts import STRETCH, button, hbox, vbox
+from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.theme.theme import SPACE_2
 
 EMPTY = "No folders"
@@ -25,8 +25,7 @@ class FolderList(QWidget):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.list = QListWidget()
-        self.list.setAccessibleName(name)
+        self.list = dressed(QListWidget(), name)
         self.list.setTextElideMode(Qt.TextElideMode.ElideMiddle)
         self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + 2)
         self.list.itemSelectionChanged.connect(self._show_state)

@@ -16,7 +16,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QToolButton, QWidget
 
 from widgets.controls.combo import ElidedCombo, describe_items
-from widgets.controls.layouts import STRETCH, button, hbox, vbox
+from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.controls.number_control import NumberControl, RowSpec, describe
 from widgets.controls.paths import FolderList, PathControl
 from widgets.theme.icons import set_icon
@@ -40,11 +40,10 @@ class SettingRow(QWidget):
         control = self.control = _make_control(spec)
         self.hint_tone: HintTone = "small"
         self._hint_lines = 1
-        self._hint = QLabel()
-        self._hint.setTextFormat(Qt.TextFormat.PlainText)
-        self._hint.setProperty("role", "small")
+        # wrapped: a long one must not widen the whole panel
+        hint = QLabel(textFormat=Qt.TextFormat.PlainText, wordWrap=True)
+        self._hint = dressed(hint, role="small")
         self._hint.setFont(figure_font("small"))
-        self._hint.setWordWrap(True)  # a long one must not widen the whole panel
         badge = QLabel(spec.badge)
         badge.setProperty("badge", spec.badge)
         self.reset: QToolButton | None = None  # once shown
@@ -75,7 +74,6 @@ class SettingRow(QWidget):
         self.reset.setAccessibleName(f"{self.spec.label}: reset to default, {text}")
 
     def take_focus(self) -> None:
-        """Focus the control."""
         inner = [self.control, *self.control.findChildren(QWidget)]
         fields = [w for w in inner if w.focusPolicy() & Qt.FocusPolicy.TabFocus and w.isEnabled()]
         if fields:

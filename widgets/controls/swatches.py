@@ -45,7 +45,6 @@ class Swatches(QWidget):
         theme_notifier().changed.connect(self.update)
 
     def set_swatches(self, swatches: Sequence[Swatch]) -> None:
-        """Show others."""
         self._swatches = swatches
         self.setAccessibleName("Colours: " + ", ".join(swatch.text for swatch in swatches))
         self.updateGeometry()

@@ -10,15 +10,20 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QGridLayout, QWidget
 
 from engine.snapshot import EngineSnapshot, GpuFigures, MemorySnapshot, Part, StepRecord, undivided
-from widgets.controls.layouts import scrolled, vbox
+from widgets.controls.frames import scroll_area
+from widgets.controls.layouts import dressed, vbox
 from widgets.controls.text import EngineTime, not_reported
 from widgets.plot.clock import RedrawClock
-from widgets.plot.latency_chart import LatencyChart
+from widgets.plot.engine_charts import (
+    LatencyChart,
+    ShareOverSpan,
+    StackedAreaChart,
+    TokenRateChart,
+    area,
+)
 from widgets.plot.marks import MarkLog, SpanLog, SpanPicker
 from widgets.plot.series import Mark, MarkKind, Series, SeriesKind, duration_text, number, whole
-from widgets.plot.stacked_area import StackedAreaChart, area
 from widgets.plot.time_chart import TimeChart
-from widgets.plot.token_rate_chart import ShareOverSpan, TokenRateChart
 from widgets.theme.theme import SPACE_2, theme_notifier
 
 
@@ -166,14 +171,12 @@ class LiveCharts(QWidget):
             self._share_spans(chart, self._spans)
 
     def _build(self) -> None:
-        self._inner = QWidget()
-        self._inner.setProperty("bare", True)
+        self._inner = dressed(QWidget(), bare=True)
         self._grid = QGridLayout(self._inner)
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setSpacing(SPACE_2)
-        area = scrolled(self._inner)
+        area = scroll_area(self._inner)
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the charts in it have it
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         area.viewport().setAutoFillBackground(False)
         self._inner.setAutoFillBackground(False)
         vbox(area, of=self)
@@ -254,7 +257,6 @@ class LiveCharts(QWidget):
                 self._stretch_began, self._fullest = step.end, 0.0
 
     def _note_missing(self, snapshot: EngineSnapshot) -> None:
-        """Notes for figures that a remote engine does not report."""
         notes = {}
         if words := not_reported(snapshot, Part.MEMORY):
             notes["memory"] = words
@@ -309,7 +311,6 @@ class LiveCharts(QWidget):
         self._gpu.update(at, gpus)
 
     def _join(self, *charts: TimeChart) -> None:
-        """Add charts."""
         self.charts += charts
         for chart in charts:
             self._adopt(chart)
@@ -321,7 +322,6 @@ class LiveCharts(QWidget):
 
     @property
     def now(self) -> float:
-        """The engine's clock."""
         return self._time.now()
 
     def mark(
@@ -341,7 +341,6 @@ class LiveCharts(QWidget):
         SpanPicker(chart).picked.connect(self.span_picked)
 
     def clear(self) -> None:
-        """Forget everything."""
         self._hits.clear()
         self._kept_at = self._stretch_began = -math.inf
         self._fullest = 0.0
@@ -363,7 +362,6 @@ class LiveCharts(QWidget):
         self._time.set_speed(speed)
 
     def set_window(self, seconds: float) -> None:
-        """Time range of all charts."""
         self._window_s = seconds
         self._span = f"last {duration_text(seconds)}"
         for chart in self.charts:

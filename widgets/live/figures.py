@@ -30,25 +30,20 @@ class StatTrends:
 
     def __init__(self, keys: tuple[str, ...]) -> None:
         self._rings = {key: RingBuffer(_KEPT) for key in keys}
-        self._last = -math.inf
-
-    @property
-    def newest(self) -> float:
-        """Time of the newest point; minus infinity before any."""
-        return self._last
+        self.newest = -math.inf  # time of the newest point
 
     def is_due(self, at: float) -> bool:
         """Whether it is time for the next point."""
-        return at - self._last >= STEP_S
+        return at - self.newest >= STEP_S
 
     def add(self, at: float, values: Mapping[str, float]) -> None:
         """A point per figure; a gap for those missing from `values`."""
-        self._last = at
+        self.newest = at
         for key, ring in self._rings.items():
             ring.append(at, values.get(key, math.nan))
 
     def clear(self) -> None:
-        self._last = -math.inf
+        self.newest = -math.inf
         for ring in self._rings.values():
             ring.clear()
 
@@ -156,17 +151,12 @@ _PARTS = {"kv": Part.KV_USAGE, "hits": Part.PREFIX_CACHE, "memory": Part.MEMORY}
 """Snapshot parts that figures need."""
 
 
-class _Counted(NamedTuple):
-    time: float
-    tokens: int
-
-
 class StatFigures:
     """Takes snapshots; `values(now)` gives the text of every figure. `now` is engine time."""
 
     def __init__(self) -> None:
         self._latencies = {"ttft": RingBuffer(2048), "itl": RingBuffer(8192)}
-        self._counted: deque[_Counted] = deque()
+        self._counted: deque[tuple[float, int]] = deque()  # time, tokens
         self._snapshot: EngineSnapshot | None = None
         self.trends = StatTrends(tuple(one.key for one in FIGURES))
 
@@ -176,9 +166,9 @@ class StatFigures:
         self._add("ttft", snapshot.ttft)
         self._add("itl", snapshot.itl)
         tokens = snapshot.counters.generation_tokens
-        if self._counted and tokens < self._counted[-1].tokens:
+        if self._counted and tokens < self._counted[-1][1]:
             self._counted.clear()  # the engine was started again
-        self._counted.append(_Counted(snapshot.time, tokens))
+        self._counted.append((snapshot.time, tokens))
         self._forget_counts(snapshot.time)
         if self.trends.is_due(snapshot.time):
             self.trends.add(snapshot.time, self._numbers(snapshot))
@@ -212,7 +202,8 @@ class StatFigures:
 
     def values(self, now: float) -> dict[str, Value]:
         """The value of each figure by its key."""
-        values = {"output": self._output_rate(now)}
+        rate = self._tokens_per_second(now)
+        values = {"output": Value(number(rate, 0)) if rate else Value(NOTHING)}
         values |= {key: self._latency(key, now) for key in self._latencies}
         snapshot = self._snapshot
         if snapshot is None:
@@ -233,19 +224,15 @@ class StatFigures:
 
     def _forget_counts(self, now: float) -> None:
         """Keep one count from before the span as the rate's start."""
-        while len(self._counted) > 1 and self._counted[1].time <= now - RATE_SPAN_S:
+        while len(self._counted) > 1 and self._counted[1][0] <= now - RATE_SPAN_S:
             self._counted.popleft()
-
-    def _output_rate(self, now: float) -> Value:
-        rate = self._tokens_per_second(now)
-        return Value(number(rate, 0)) if rate else Value(NOTHING)
 
     def _tokens_per_second(self, now: float) -> float:
         self._forget_counts(now)
-        tokens = self._counted[-1].tokens - self._counted[0].tokens if self._counted else 0
-        if not tokens:
+        if not self._counted:
             return 0.0
-        return tokens / min(max(now - self._counted[0].time, 0.1), RATE_SPAN_S)
+        (begin, before), (_, tokens) = self._counted[0], self._counted[-1]
+        return (tokens - before) / min(max(now - begin, 0.1), RATE_SPAN_S)
 
     def _latency(self, key: str, now: float) -> Value:
         ring = self._latencies[key]
@@ -294,13 +281,13 @@ def precision_name(value: str) -> str:
     return PRECISION_NAMES.get(name, name)
 
 
-def precision_words(snapshot: EngineSnapshot) -> str:
+def precision_text(snapshot: EngineSnapshot) -> str:
     """BF16; BF16 · INT8 weights; BF16, KV INT8; BF16, K INT8, V BF16."""
     plan = snapshot.memory.plan
     kv = kv_precision(plan)
     own = precision_name(snapshot.model.dtype)
     plain = own if kv in ("", f"KV {own}") else f"{own}, {kv}"
-    return " · ".join(filter(None, (plain, weights_words(snapshot.model))))
+    return " · ".join(filter(None, (plain, weights_text(snapshot.model))))
 
 
 def kv_precision(plan: MemoryPlan) -> str:
@@ -311,13 +298,13 @@ def kv_precision(plan: MemoryPlan) -> str:
     return f"K {keys}, V {values}"
 
 
-def weights_words(model: ModelInfo) -> str:
+def weights_text(model: ModelInfo) -> str:
     """INT8 weights; INT4 weights (groups of 128); "" for unquantized ones."""
     name, _, details = model.quantization.partition(", ")
     return f"{precision_name(name)} weights" + (f" ({details})" if details else "") if name else ""
 
 
-def device_words(snapshot: EngineSnapshot) -> str:
+def device_text(snapshot: EngineSnapshot) -> str:
     """cpu, 2 threads; cuda:0, H200; cuda:0, TP 2, H200; cuda:0, PP 2, H200; cuda:0 20/32 layers,
     H200; or the server's make."""
     device, threads = snapshot.model.device, getattr(snapshot.config, "num_threads", None)
@@ -344,17 +331,10 @@ def parallel_text(model: ModelInfo) -> str:
     return f"TP {model.num_ranks}" if model.num_ranks > 1 else ""
 
 
-def state_words(snapshot: EngineSnapshot) -> tuple[str, StateKind]:
+def state_text(snapshot: EngineSnapshot) -> tuple[str, StateKind]:
     """Running, waiting and preempted requests."""
-    if snapshot.told is not None:
-        running, waiting = snapshot.num_running, snapshot.num_waiting
-        return (f"{running} running · {waiting} waiting", "busy") if running + waiting else (
-            "Ready", "idle",
-        )  # fmt: skip
-    states = [request.state for request in snapshot.requests]
-    running = states.count(RequestState.RUNNING)
-    preempted = states.count(RequestState.PREEMPTED)
-    waiting = states.count(RequestState.WAITING) + preempted  # as in charts and settings
+    running, waiting = snapshot.num_running, snapshot.num_waiting
+    preempted = sum(one.state is RequestState.PREEMPTED for one in snapshot.requests)
     if not running + waiting:
         return "Ready", "idle"
     of_them = f" ({preempted} preempted)" if preempted else ""

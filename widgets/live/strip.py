@@ -28,10 +28,10 @@ from widgets.live.figures import (
     StateKind,
     StatFigures,
     Value,
-    device_words,
+    device_text,
     draw_sparkline,
-    precision_words,
-    state_words,
+    precision_text,
+    state_text,
 )
 from widgets.plot.clock import RedrawClock, work_time
 from widgets.plot.series import duration_text
@@ -80,7 +80,7 @@ class StatStrip(QFrame):
         self._drawn_at = 0.0
         self._drawn_lines = -math.inf  # time of their newest point
         self._take_fonts()
-        theme_notifier().changed.connect(self._on_theme_changed)
+        theme_notifier().changed.connect(self._take_fonts)
         self.clock.add(self)
 
     # What is shown ----------------------------------------------------------------------------
@@ -92,7 +92,6 @@ class StatStrip(QFrame):
             self.set_model(*self._model)
 
     def set_model(self, name: str, precision: str = "", device: str = "") -> None:
-        """First line: what is loaded."""
         self._model = name, precision, device
         self._title = "  ·  ".join(part for part in (self._place, *self._model) if part)
         self._request_redraw()
@@ -107,8 +106,8 @@ class StatStrip(QFrame):
         self._time.synchronise(snapshot.time)
         self._figures.update(snapshot)
         model = snapshot.model
-        self.set_model(model.name, precision_words(snapshot), device_words(snapshot))
-        self.set_state(*state_words(snapshot))
+        self.set_model(model.name, precision_text(snapshot), device_text(snapshot))
+        self.set_state(*state_text(snapshot))
 
     def set_speed(self, speed: float) -> None:
         """How fast time passes for the figures: see `EngineTime`."""
@@ -193,9 +192,6 @@ class StatStrip(QFrame):
             (label.ascent() - label.descent()) / 2
         )
         self.updateGeometry()
-
-    def _on_theme_changed(self) -> None:
-        self._take_fonts()
         self.update()
 
     def sizeHint(self) -> QSize:

@@ -1,4 +1,1 @@
-"""The command palette.
-
-    items (search and list), palette (popup)
-"""
+"""The command palette."""

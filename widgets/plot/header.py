@@ -76,8 +76,6 @@ class LegendKey(QAbstractButton):
 
 
 class Legend(QWidget):
-    """All keys of a chart in a row."""
-
     def __init__(self, series: Sequence[Series]) -> None:
         super().__init__()
         self.keys = {one.key: LegendKey(one) for one in series}

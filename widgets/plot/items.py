@@ -142,9 +142,7 @@ class AreaItem(_PaintedItem):
 
     def set_band(self, x: Floats, low: Floats, high: Floats) -> None:
         """Arrays of one length; the edge is drawn along `high`."""
-        self._polygon = _polygon(
-            np.concatenate((x, x[::-1])), np.concatenate((high, low[::-1]))
-        )
+        self._polygon = _polygon(np.concatenate((x, x[::-1])), np.concatenate((high, low[::-1])))
         self._edge = _polygon(x, high)
         self.update()
 

@@ -1,8 +1,8 @@
 """`Plot` and `PaintedPlot`: what every drawing of values offers.
 
-    Plot         title, table of values (T), menu (copy, CSV, PNG), theme, redraw clock
-      TimeChart      pyqtgraph curves over time
-      PaintedPlot    paints itself: hover, keyboard cursor, focus frame, empty text
+Plot         title, table of values (T), menu (copy, CSV, PNG), theme, redraw clock
+  TimeChart      pyqtgraph curves over time
+  PaintedPlot    paints itself: hover, keyboard cursor, focus frame, empty text
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class Plot(QFrame):
             clock.add(self)
 
     def values_table(self) -> ValuesTable:
-        """The values as numbers."""
         raise NotImplementedError
 
     # Drawing -----------------------------------------------------------------------------------
@@ -107,7 +106,6 @@ class Plot(QFrame):
         menu.popup(event.globalPos())
 
     def make_menu(self) -> QMenu:
-        """The context menu."""
         menu = QMenu(self)
         for text, call in (
             ("Copy values", self.copy_values),
@@ -206,7 +204,6 @@ class PaintedPlot(Plot):
 
     @property
     def num_items(self) -> int:
-        """How many items can be pointed at."""
         return 0
 
     def item_at(self, position: QPointF) -> int:

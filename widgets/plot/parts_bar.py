@@ -59,7 +59,6 @@ class PartsBar(PaintedPlot):
         self.update()
 
     def values_table(self) -> ValuesTable:
-        """The parts with their figures, as they are shown."""
         count = max((len(part.figures) for part in self._parts), default=0)
         heads = [text or "now" for text in self._headers] or [""] * count
         blank = ("",) * count
@@ -70,7 +69,6 @@ class PartsBar(PaintedPlot):
         return ValuesTable(("part", "share (%)", *heads[:count]), tuple(rows), (0, 1, *[0] * count))
 
     def text(self) -> str:
-        """The parts in words."""
         names = self._headers or ("",) * 9
         rows = (zip(names, part.figures, strict=False) for part in self._parts)
         words = [" ".join(f"{name} {text}".strip() for name, text in row) for row in rows]

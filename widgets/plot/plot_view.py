@@ -116,14 +116,12 @@ class PlotView(pg.GraphicsView):
         self._lay_out()
 
     def apply_theme(self) -> None:
-        """Take fonts and colours from the theme that is in force."""
         self.small_pen, self.text_pen = TextPen(figure_font("small")), TextPen(ui_font("small"))
         self.label_pen = TextPen(figure_font("small", QFont.Weight.DemiBold))
         self._lay_out()
 
     @property
     def has_label_names(self) -> bool:
-        """Whether there is room for the names beside the newest values."""
         return self.width() >= _LEAST_WIDTH_FOR_NAMES
 
     @property
@@ -132,7 +130,6 @@ class PlotView(pg.GraphicsView):
         return self.label_pen.metrics.horizontalAdvance("  ".join(self.value_templates)) + _MARGIN
 
     def set_right_margin(self, pixels: float) -> None:
-        """Give newest values at least this room."""
         if pixels != self.right_margin:
             self.right_margin = pixels
             self._lay_out()

@@ -62,7 +62,6 @@ class RingBuffer:
         self._start = self._stop = 0
 
     def drop_before(self, time: float) -> None:
-        """Forget what is older than `time`."""
         self._start += int(np.searchsorted(self.times, time))
 
     def since(self, time: float) -> tuple[Floats, Floats]:
@@ -77,7 +76,6 @@ class RingBuffer:
         return self.values[low:high]
 
     def last(self) -> tuple[float, float] | None:
-        """The newest time and value."""
         if not len(self):
             return None
         return float(self._data[0, self._stop - 1]), float(self._data[1, self._stop - 1])
@@ -253,7 +251,6 @@ def number(value: float, decimals: int) -> str:
 
 
 def whole(value: float) -> str:
-    """A number without decimals."""
     return number(value, 0)
 
 

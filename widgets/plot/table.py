@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QTableView, QVBoxLayout, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QTableView, QWidget
 
+from widgets.controls.layouts import vbox
+from widgets.controls.tables import Index, RowTable
 from widgets.plot.series import Floats
-from widgets.theme.theme import figure_font
+from widgets.theme.theme import SPACE_3, figure_font
 
 MOST_WIDTH = 1080
-_Index = QModelIndex | QPersistentModelIndex
 
 
 class Column(NamedTuple):
@@ -70,9 +71,7 @@ def join_columns(time_header: str, columns: Sequence[Column], now: float) -> Val
         dict(zip(keyed, column.values.tolist(), strict=True))
         for keyed, column in zip(keys, columns, strict=True)
     ]
-    rows = tuple(
-        (key[0] - now, *(_known(found.get(key)) for found in cells)) for key in every
-    )
+    rows = tuple((key[0] - now, *(_known(found.get(key)) for found in cells)) for key in every)
     return ValuesTable((time_header, *(column.header for column in columns)), rows)
 
 
@@ -89,22 +88,14 @@ def _known(value: float | None) -> float | None:
     return None if value is None or np.isnan(value) else value
 
 
-class _TableModel(QAbstractTableModel):
-    """Shows a ValuesTable."""
-
+class _TableModel(RowTable[tuple[Cell, ...]]):
     def __init__(self, table: ValuesTable, parent: QWidget) -> None:
         super().__init__(parent)
-        self._table = table
+        self._table, self._rows, self.HEADINGS = table, list(table.rows), table.headers
         columns = enumerate(zip(*table.rows, strict=True)) if table.digits else ()
         self._words = {i for i, cells in columns if any(isinstance(c, str) for c in cells)}
 
-    def rowCount(self, parent: _Index | None = None) -> int:
-        return 0 if parent is not None and parent.isValid() else len(self._table.rows)
-
-    def columnCount(self, parent: _Index | None = None) -> int:
-        return 0 if parent is not None and parent.isValid() else len(self._table.headers)
-
-    def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> object:
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> object:
         if role == Qt.ItemDataRole.TextAlignmentRole:
             return self._alignment(index.column())
         if role == Qt.ItemDataRole.FontRole:
@@ -116,11 +107,9 @@ class _TableModel(QAbstractTableModel):
     def headerData(
         self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
     ) -> object:
-        if orientation != Qt.Orientation.Horizontal:
-            return None
         if role == Qt.ItemDataRole.TextAlignmentRole:
             return self._alignment(section)
-        return self._table.headers[section] if role == Qt.ItemDataRole.DisplayRole else None
+        return super().headerData(section, orientation, role)
 
     def _alignment(self, column: int) -> Qt.AlignmentFlag:
         """Words to the left, numbers to the right."""
@@ -148,7 +137,6 @@ class ValuesDialog(QDialog):
         self.view.setAccessibleName(f"Values of {title}")
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close, self)
         buttons.rejected.connect(self.reject)
-        layout = QVBoxLayout(self)
-        layout.addWidget(self.view)
-        layout.addWidget(buttons)
+        margins = (SPACE_3, SPACE_3, SPACE_3, SPACE_3)
+        vbox(self.view, buttons, of=self, margins=margins)
         self.resize(min(140 * len(table.headers) + 40, MOST_WIDTH), 420)

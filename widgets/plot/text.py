@@ -48,12 +48,10 @@ class TextPen:
         self._draw(painter, rect.left(), rect.center().y(), shaped)
 
     def right(self, painter: QPainter, rect: QRectF, text: str) -> None:
-        """At the right of `rect`."""
         shaped = self._shaped(text)
         self._draw(painter, rect.right() - shaped.width, rect.center().y(), shaped)
 
     def use(self, painter: QPainter) -> TextPen:
-        """Give the painter this font."""
         painter.setFont(self.font)
         return self
 

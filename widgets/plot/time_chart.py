@@ -77,7 +77,7 @@ class TimeChart(Plot):
         self.empty_text = empty_text
         self.fits_data = False
         self.top, self.least_span = top, least_span
-        self._window_s = 120.0
+        self.window_s = 120.0
         self._frozen_at: float | None = None
         self._range: Range | None = None
         self._marks: MarkLog
@@ -142,7 +142,6 @@ class TimeChart(Plot):
         self.request_redraw()
 
     def extend(self, key: str, times: ArrayLike, values: ArrayLike) -> None:
-        """Many values at once."""
         self.data.extend(key, times, values)
         self.request_redraw()
 
@@ -152,7 +151,6 @@ class TimeChart(Plot):
         log.changed.connect(self.request_redraw)
 
     def share_spans(self, log: SpanLog) -> None:
-        """Show the stretches of time of `log`."""
         self._spans = log
         log.changed.connect(self.request_redraw)
 
@@ -161,7 +159,6 @@ class TimeChart(Plot):
         return self._marks.marks
 
     def clear(self) -> None:
-        """Forget all values and marks."""
         self.data.clear()
         self._marks.clear()
         self._range = None
@@ -169,14 +166,9 @@ class TimeChart(Plot):
 
     # What is shown ----------------------------------------------------------------------------
 
-    @property
-    def window_s(self) -> float:
-        return self._window_s
-
     def set_window(self, seconds: float) -> None:
-        """How much time the plot shows."""
-        if seconds != self._window_s:
-            self._window_s = float(seconds)
+        if seconds != self.window_s:
+            self.window_s = float(seconds)
             self._range = None
             self.request_redraw()
 
@@ -196,10 +188,6 @@ class TimeChart(Plot):
 
     def is_shown(self, key: str) -> bool:
         return key not in self.data.hidden
-
-    def set_shown(self, key: str, shown: bool) -> None:
-        """Show or hide a series, as its legend key does."""
-        self.legend.keys[key].setChecked(shown)
 
     def _on_legend(self, key: str, shown: bool) -> None:
         (self.data.hidden.discard if shown else self.data.hidden.add)(key)
@@ -232,7 +220,7 @@ class TimeChart(Plot):
         """Something new, or something on the plot that moves as time passes."""
         if super().wants_redraw():
             return True
-        return not self.is_paused and self.data.is_live(since=self.now - self._window_s)
+        return not self.is_paused and self.data.is_live(since=self.now - self.window_s)
 
     def redraw(self) -> None:
         """Bring the drawing up to now (the painting itself follows from Qt)."""
@@ -241,7 +229,7 @@ class TimeChart(Plot):
         self.prepare(now)
         low, high = self._draw_lines(now)
         clouds = {
-            key: self.data.samples(key, now, self._window_s) if self.is_shown(key) else None
+            key: self.data.samples(key, now, self.window_s) if self.is_shown(key) else None
             for key in self._dots
         }
         if not math.isfinite(high):
@@ -263,13 +251,12 @@ class TimeChart(Plot):
         """For subclasses: derive series that are computed when they are drawn."""
 
     def _draw_lines(self, now: float) -> tuple[float, float]:
-        """Draw every line; their smallest and largest value."""
         low, high = math.inf, -math.inf
         for key, line in self._lines.items():
             if not self.is_shown(key):
                 line.set_points(NOTHING, NOTHING)
                 continue
-            x, y = self.data.line_points(key, now, self._window_s)
+            x, y = self.data.line_points(key, now, self.window_s)
             if len(y):
                 low, high = np.fmin(low, np.fmin.reduce(y)), np.fmax(high, np.fmax.reduce(y))
             line.set_points(x, y)
@@ -291,11 +278,11 @@ class TimeChart(Plot):
             self._range = range_for(
                 low, high, self._range, from_zero=not self.fits_data, least_span=self.least_span
             )
-        self.view.set_axes(self._window_s, self._range)
+        self.view.set_axes(self.window_s, self._range)
 
     def _end_labels(self, now: float) -> list[EndLabel]:
         newest = {
-            key: self.data.newest(key, now, self._window_s)
+            key: self.data.newest(key, now, self.window_s)
             for key in self._lines
             if self.is_shown(key)
         }
@@ -333,7 +320,7 @@ class TimeChart(Plot):
 
     def readings_at(self, at: float) -> list[Reading]:
         """What the cross-line at time `at` reads."""
-        return self.data.readings_at(at, self._window_s)
+        return self.data.readings_at(at, self.window_s)
 
     def values_table(self) -> ValuesTable:
         """All values that are kept, one row per time; times in seconds relative to now."""
@@ -344,8 +331,8 @@ class TimeChart(Plot):
         step = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}.get(Qt.Key(event.key()))
         if step is not None:
             before = self.view.cursor if self.view.cursor is not None else 0.0
-            moved = before + step * self._window_s / 120
-            self.point_at(min(max(moved, -self._window_s), 0.0))
+            moved = before + step * self.window_s / 120
+            self.point_at(min(max(moved, -self.window_s), 0.0))
         elif event.key() == Qt.Key.Key_Escape and self.view.cursor is not None:
             self.point_at(None)
         else:

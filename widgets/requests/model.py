@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt
+from PySide6.QtCore import QModelIndex, QObject, Qt
 
 from engine.snapshot import FinishReason, RequestSnapshot, RequestState, RequestTimes
 from engine.snapshot.metrics import METRICS
+from widgets.controls.tables import Index, RowTable
 
 ENDS = {
     FinishReason.STOP: "finished",
@@ -36,7 +37,6 @@ class RequestRecord(NamedTuple):
 
 
 def record_of(request: RequestSnapshot) -> RequestRecord:
-    """From a snapshot."""
     state = str(request.state)
     if request.state is RequestState.RUNNING:
         computed = request.num_computed_tokens
@@ -77,7 +77,6 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
 
 
-Index = QModelIndex | QPersistentModelIndex
 SORT = Qt.ItemDataRole.UserRole
 MOST_ENDED = 500
 MOST_TIMES = 100_000
@@ -116,26 +115,30 @@ COLUMNS = (
 NAME, STATE = 0, 1
 
 
-class RequestModel(QAbstractTableModel):
+class RequestModel(RowTable[RequestRecord]):
     """Rows in arrival order. `name`: display name; `times`: token times, where kept."""
+
+    HEADINGS = tuple(column.title for column in COLUMNS)
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.name: Callable[[str], str] = lambda request_id: request_id[:8]
-        self.records: list[RequestRecord] = []
         self.times: dict[str, RequestTimes] = {}
-        self._rows: dict[str, int] = {}
+        self._places: dict[str, int] = {}  # request id -> row
         # ended before a snapshot showed them: one that is under way may show them still running
         self._early: dict[str, tuple[FinishReason, RequestTimes]] = {}
+
+    @property
+    def records(self) -> list[RequestRecord]:
+        return self._rows
 
     # Feeding -----------------------------------------------------------------------------------
 
     def update(self, requests: Sequence[RequestSnapshot]) -> None:
-        """Update the unfinished requests."""
         changed: list[int] = []
         for request in requests:
             record = record_of(request)
-            row = self._rows.get(record.request_id)
+            row = self._places.get(record.request_id)
             if row is None:
                 early = self._early.pop(record.request_id, None)
                 self.times[record.request_id] = request.times if early is None else early[1]
@@ -151,7 +154,7 @@ class RequestModel(QAbstractTableModel):
 
     def finish(self, request_id: str, reason: FinishReason, times: RequestTimes) -> None:
         """A request finished; unlisted ones are ignored."""
-        row = self._rows.get(request_id)
+        row = self._places.get(request_id)
         if row is None:
             self._early[request_id] = (reason, times)
             if len(self._early) > MOST_EARLY:
@@ -164,27 +167,23 @@ class RequestModel(QAbstractTableModel):
             self._drop_times()
 
     def clear(self) -> None:
-        self.beginResetModel()
-        self.records, self.times, self._rows, self._early = [], {}, {}, {}
-        self.endResetModel()
+        self.times, self._places, self._early = {}, {}, {}
+        self.set_rows([])
 
     def clear_ended(self) -> None:
-        """Remove finished requests."""
-        self.beginResetModel()
-        self.records = [record for record in self.records if record.is_active]
-        active = {record.request_id for record in self.records}
-        self.times = {name: times for name, times in self.times.items() if name in active}
-        self._number()
-        self.endResetModel()
+        active = [record for record in self.records if record.is_active]
+        self.times = {r.request_id: t for r in active if (t := self.times.get(r.request_id))}
+        self._number(active)
+        self.set_rows(active)
 
     def row_of(self, request_id: str) -> int | None:
-        return self._rows.get(request_id)
+        return self._places.get(request_id)
 
     def _append(self, record: RequestRecord) -> None:
         row = len(self.records)
         self.beginInsertRows(QModelIndex(), row, row)
         self.records.append(record)
-        self._rows[record.request_id] = row
+        self._places[record.request_id] = row
         self.endInsertRows()
 
     def _drop_old(self) -> None:
@@ -196,7 +195,7 @@ class RequestModel(QAbstractTableModel):
                 continue
             self.beginRemoveRows(QModelIndex(), row, row)
             self.times.pop(self.records.pop(row).request_id, None)
-            self._number()
+            self._number(self.records)
             self.endRemoveRows()
             over -= 1
 
@@ -209,16 +208,10 @@ class RequestModel(QAbstractTableModel):
                 break
             over -= len(self.times.pop(name).tokens)
 
-    def _number(self) -> None:
-        self._rows = {record.request_id: row for row, record in enumerate(self.records)}
+    def _number(self, records: Sequence[RequestRecord]) -> None:
+        self._places = {record.request_id: row for row, record in enumerate(records)}
 
     # Qt ----------------------------------------------------------------------------------------
-
-    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
-        return 0 if parent.isValid() else len(self.records)
-
-    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
-        return 0 if parent.isValid() else len(COLUMNS)
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         if not index.isValid():
@@ -244,13 +237,11 @@ class RequestModel(QAbstractTableModel):
         if orientation is not Qt.Orientation.Horizontal or section >= len(COLUMNS):
             return None
         match role:
-            case Qt.ItemDataRole.DisplayRole:
-                return COLUMNS[section].title
             case Qt.ItemDataRole.ToolTipRole:
                 return COLUMNS[section].tip
             case Qt.ItemDataRole.TextAlignmentRole:
                 return _alignment(COLUMNS[section])
-        return None
+        return super().headerData(section, orientation, role)
 
     def _text(self, record: RequestRecord, column: int) -> str:
         if column == NAME:

@@ -11,11 +11,11 @@ from PySide6.QtWidgets import QAbstractItemView, QFrame, QMenu, QTableView, QWid
 from engine.snapshot import FinishReason, RequestSnapshot, RequestTimes
 from widgets.controls.layouts import button, centered, hbox, stack, vbox
 from widgets.controls.lines import ElidedLine
-from widgets.controls.tables import FittedColumns, dress_table
+from widgets.controls.tables import FittedColumns, SmallFigures, dress_table
 from widgets.requests.model import MOST_TIMES, NAME, SORT, STATE, RequestModel, RequestRecord
 from widgets.theme.fonts import scaled
 from widgets.theme.icons import icon
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme_notifier
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
 EMPTY_TEXT = "Requests appear here. Send a message or start a load."
 _WIDTHS = {NAME: 220, STATE: 96}
@@ -118,7 +118,6 @@ class RequestsPanel(QFrame):
         return self.model.records[self._sorted.mapToSource(rows[0]).row()]
 
     def select(self, request_id: str) -> None:
-        """Select a request and scroll to it."""
         row = self.model.row_of(request_id)
         if row is not None:
             index = self._sorted.mapFromSource(self.model.index(row, 0))
@@ -184,16 +183,11 @@ class RequestTable(QTableView):
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self.setSortingEnabled(True)
-        self._take_fonts()
-        theme_notifier().changed.connect(self._take_fonts)
+        SmallFigures(self)
 
     def setModel(self, model: QSortFilterProxyModel) -> None:  # type: ignore[override]
         super().setModel(model)
         FittedColumns(self.horizontalHeader(), self._widths)
-
-    def _take_fonts(self) -> None:
-        self.setFont(figure_font("small"))
-        self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
 
     def _widths(self) -> dict[int, int]:
         count = self.horizontalHeader().count()

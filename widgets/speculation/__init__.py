@@ -1,4 +1,1 @@
-"""Speculative decoding: speed-up and acceptance.
-
-    positions (bar chart), panel
-"""
+"""Speculative decoding: speed-up and acceptance."""

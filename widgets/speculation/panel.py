@@ -2,21 +2,105 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import QFrame, QLabel, QWidget
 
 from engine.snapshot import EngineSnapshot, Part, SpeculationSnapshot
-from widgets.controls.frames import scroll_by_keys
-from widgets.controls.layouts import STRETCH, button, centered, hbox, scrolled, stack, vbox
+from widgets.controls.frames import scroll_area, scroll_by_keys
+from widgets.controls.layouts import STRETCH, button, centered, dressed, hbox, stack, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import EngineTime, not_reported_text
 from widgets.plot.clock import RedrawClock
+from widgets.plot.painted import PaintedPlot
 from widgets.plot.series import Series
+from widgets.plot.table import ValuesTable
 from widgets.plot.time_chart import TimeChart
-from widgets.speculation.positions import PositionBars
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme
+
+_WIDEST = 44
+_GAP = 4
+_LEAST_FOR_TEXT = 34
+
+
+class PositionBars(PaintedPlot):
+    """A column per position: the outline is the number drafted, the filled part the number
+    accepted, the text above it the acceptance rate."""
+
+    preferred = QSize(220, 120)
+    least = QSize(120, 64)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__("Acceptance by position", parent=parent)
+        self._drafted: tuple[int, ...] = ()
+        self._accepted: tuple[int, ...] = ()
+
+    def show_counts(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        counts = tuple(drafted), tuple(accepted)
+        if counts == (self._drafted, self._accepted):
+            return
+        self._drafted, self._accepted = counts
+        text = "\n".join(
+            f"Position {i}: {kept:,} of {made:,} accepted ({100 * kept / made:.0f} %)"
+            for i, (made, kept) in enumerate(zip(*counts, strict=True), start=1)
+            if made
+        )
+        self.setToolTip(text)
+        self.setAccessibleDescription(text)
+        self.update()
+
+    def values_table(self) -> ValuesTable:
+        """A row per draft position, from 1."""
+        rows = tuple(
+            (place, made, kept, 100 * kept / made if made else None)
+            for place, (made, kept) in enumerate(zip(self._drafted, self._accepted, strict=True), 1)
+        )
+        headers = ("position", "drafted", "accepted", "acceptance rate (%)")
+        return ValuesTable(headers, rows, (0, 0, 0, 1))
+
+    # Painting ----------------------------------------------------------------------------------
+
+    def bar_rect(self, index: int) -> QRectF:
+        """The whole height of a column."""
+        count = max(1, len(self._drafted))
+        pitch = min(_WIDEST + _GAP, self.width() / count)
+        line = round(self.line_height)
+        height = max(1.0, self.height() - 2.0 * (line + SPACE_1))
+        return QRectF(index * pitch, line + SPACE_1, pitch - _GAP, height)
+
+    def paint(self, painter: QPainter) -> None:
+        most = max(self._drafted, default=0)
+        for index, (made, kept) in enumerate(zip(self._drafted, self._accepted, strict=True)):
+            if made:
+                self._paint_bar(painter, index, made / most, kept / made)
+
+    def _paint_bar(self, painter: QPainter, index: int, reached: float, share: float) -> None:
+        table, area = theme(), self.bar_rect(index)
+        outline = area.adjusted(0, area.height() * (1 - reached), 0, 0)
+        filled = outline.adjusted(0, outline.height() * (1 - share), 0, 0)
+        painter.fillRect(outline, table.color("raised"))
+        painter.fillRect(filled, table.line_color("draft"))
+        painter.setPen(table.color("border_strong"))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawRect(outline.adjusted(0.5, 0.5, -0.5, -0.5))
+        painter.setPen(table.color("text_muted"))
+        line = QRectF(area.left(), area.bottom() + SPACE_1, area.width(), self.height())
+        line.setBottom(self.height())
+        self._centered(painter, line, f"{index + 1}")
+        if area.width() >= _LEAST_FOR_TEXT:
+            painter.setPen(table.color("text"))
+            above = QRectF(area.left(), 0, area.width(), area.top() - SPACE_1)
+            above.moveBottom(outline.top() - 2)
+            self._centered(painter, above, f"{100 * share:.0f} %")
+
+    def _centered(self, painter: QPainter, area: QRectF, text: str) -> None:
+        width = self.pen.width(text)
+        start = QRectF(area.center().x() - width / 2, area.top(), width, area.height())
+        self.pen.left(painter, start, text)
+
 
 METHODS = {"ngram": "n-gram lookup", "draft_model": "draft model", "eagle3": "EAGLE-3 head"}
 FEWEST_PLAIN_STEPS = 5
@@ -132,11 +216,8 @@ class SpeculationPanel(QFrame):
         self.clear()
 
     def _build(self) -> None:
-        self.verdict, self.detail = QLabel(), QLabel()
-        self.verdict.setProperty("role", "title")
-        self.verdict.setWordWrap(True)
-        self.detail.setWordWrap(True)
-        self.detail.setProperty("role", "small")
+        self.verdict = dressed(QLabel(wordWrap=True), role="title")
+        self.detail = dressed(QLabel(wordWrap=True), role="small")
         self.source, self.acceptance, self.times = (ElidedLine("text_muted") for _ in range(3))
         left = vbox(
             self.verdict, self.detail, self.acceptance, self.times, self.source, STRETCH,
@@ -157,8 +238,9 @@ class SpeculationPanel(QFrame):
         vbox(STRETCH, middle, choose, STRETCH, of=self._off)
         self._stack = stack(self._off, self._figures)
         self._stack.setProperty("bare", True)
-        area = scrolled(self._stack, "Speculative decoding")  # a low panel scrolls
+        area = scroll_area(self._stack, "Speculative decoding")  # a low panel scrolls
         area.setProperty("bare", True)
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
         scroll_by_keys(area)
         vbox(area, of=self, margins=(SPACE_3, 0, SPACE_3, SPACE_2))
 
@@ -186,7 +268,6 @@ class SpeculationPanel(QFrame):
             self._show(figures)
 
     def clear(self) -> None:
-        """Reset for another model."""
         self.chart.clear()
         self._reported = None
         self._words_at = float("-inf")

@@ -1,4 +1,4 @@
 """Colours, fonts, icons and the stylesheet.
 
-    colors, fonts, tables (themes), stylesheet, restyling, theme (applies one), text_size, icons
+    colors, fonts, tables (themes), stylesheet, restyling, theme (applies one), icons
 """

@@ -26,7 +26,6 @@ def _families() -> frozenset[str]:
 
 @cache
 def point_size(role: SizeRole) -> float:
-    """Size of a role in points."""
     system = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont).pointSizeF()
     body = min(max(system, _SMALLEST_BODY), _LARGEST_BODY)
     return round(body * _SCALE[role] * _text_scale, 1)
@@ -43,7 +42,7 @@ def scaled(length: float) -> int:
 
 
 def set_text_scale(scale: float) -> None:
-    """For fonts that are asked for from now on: see `widgets.theme.text_size`."""
+    """For fonts that are asked for from now on: see `widgets.theme.theme`."""
     global _text_scale
     _text_scale = scale
     point_size.cache_clear()

@@ -1,4 +1,4 @@
-"""The theme in force: applying it, its notifier, the palette, spacing.
+"""The theme in force: applying it, its notifier, the palette, spacing, the size of all text.
 
 Widgets use colour names (`theme().accent`, `theme().color("kv_used")`), never a literal, and
 repaint on `theme_notifier().changed`.
@@ -11,20 +11,27 @@ from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Literal, get_args
 
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication, QWidget
 
-from widgets.theme.fonts import figure_font, mono_font, point_size, ui_font
+from widgets.theme.fonts import (
+    SizeRole,
+    figure_font,
+    mono_font,
+    point_size,
+    set_text_scale,
+    ui_font,
+)
 from widgets.theme.restyling import Change, restyling
 from widgets.theme.stylesheet import stylesheet
 from widgets.theme.tables import Mode, SeriesColors, Theme, load_theme
 
 __all__ = [
-    "RADIUS", "SPACE_1", "SPACE_2", "SPACE_3", "SPACE_4", "SPACE_6", "SPACE_8",
-    "SeriesColors", "Theme", "apply_theme", "figure_font", "load_theme", "mono_font",
+    "RADIUS", "SPACE_1", "SPACE_2", "SPACE_3", "SPACE_4", "SPACE_6", "SPACE_8", "SeriesColors",
+    "Theme", "apply_text_size", "apply_theme", "figure_font", "load_theme", "mono_font",
     "point_size", "renew_look", "restyle", "styled_together", "theme", "theme_notifier", "ui_font",
 ]  # fmt: skip
 
@@ -180,3 +187,36 @@ def restyle(widget: QWidget, **properties: object) -> None:
     style.unpolish(widget)
     style.polish(widget)
     widget.update()
+
+
+KEPT_FONT = "_q_styleSheetWidgetFont"
+"""Where QStyleSheetStyle keeps a widget's own font, to go back to it with every new sheet."""
+_wanted_scale = 1.0  # text_scale(), or what it is about to be
+
+
+def apply_text_size(app: QApplication, percent: int) -> None:
+    """Text of `percent` of the system's size, in every widget there is and will be."""
+    global _wanted_scale
+    if percent / 100 == _wanted_scale:
+        return
+    _wanted_scale = percent / 100
+    if app.styleSheet():
+        renew_look(app, partial(_scale_fonts, app, _wanted_scale))
+    else:
+        _scale_fonts(app, _wanted_scale)
+
+
+def _scale_fonts(app: QApplication, scale: float) -> None:
+    roles: tuple[SizeRole, ...] = get_args(SizeRole)
+    before = {point_size(role): role for role in roles}
+    set_text_scale(scale)
+    for widget in app.allWidgets():
+        if not widget.testAttribute(Qt.WidgetAttribute.WA_SetFont):
+            continue
+        font = widget.font()  # its own: the application's does not reach it
+        role = before.get(round(font.pointSizeF(), 1))
+        if role is not None:
+            font.setPointSizeF(point_size(role))
+            widget.setFont(font)
+            if widget.property(KEPT_FONT) is not None:
+                widget.setProperty(KEPT_FONT, font)

@@ -63,8 +63,6 @@ class Span:
 
 
 class StepHistory:
-    """The last `capacity` steps."""
-
     def __init__(self, capacity: int = CAPACITY) -> None:
         self.capacity = capacity
         self.clear()
@@ -124,7 +122,6 @@ class StepHistory:
         return [s for s in self._spans if s.start < end and (s.end is None or s.end > start)]
 
     def durations(self, start: int, end: int) -> NDArray[np.float64]:
-        """Seconds of the steps start to end - 1."""
         chosen = islice(self._records, start - self.first, end - self.first)
         return np.array([record.duration for record in chosen])
 
@@ -152,9 +149,7 @@ class StepHistory:
         self._last_seen.update(dict.fromkeys(numbers, ordinal))
         others, waits = self._add_waits(step, ordinal)
         self._records.append(step)
-        self._columns.append(
-            Column(np.array(numbers + others, np.int64), np.append(kinds, waits))
-        )
+        self._columns.append(Column(np.array(numbers + others, np.int64), np.append(kinds, waits)))
         for request_id in finished:
             self._numbers.pop(request_id, None)
         if len(self._records) > self.capacity:

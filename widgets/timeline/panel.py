@@ -95,7 +95,6 @@ class TimelinePanel(QFrame):
             self._show_words()
 
     def clear(self) -> None:
-        """Remove every step."""
         self.view.clear()
         self._stack.setCurrentWidget(self._empty)
         self._show_words()

@@ -61,7 +61,6 @@ def batch_words(step: StepRecord, name: Name) -> str:
 
 
 def entry_words(entry: StepEntry, name: Name) -> str:
-    """One request's work in a step."""
     title = f"“{name(entry.request_id)}”" + (" resumed," if entry.is_resumed else "")
     if entry.kind == "prefill":
         count = f"{entry.num_tokens:,} token" + ("" if entry.num_tokens == 1 else "s")

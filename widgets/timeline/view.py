@@ -48,7 +48,7 @@ class TimelineView(PaintedPlot):
         self.history = StepHistory()
         self.name: Callable[[str], str] = lambda request_id: request_id[:8]
         self._pinned: int | None = None  # the step after the last one shown, where not the newest
-        self._pitch = _FIRST_PITCH
+        self.pitch = _FIRST_PITCH
         self._drag: tuple[float, int] | None = None
         self._scene: Scene | None = None
 
@@ -71,14 +71,9 @@ class TimelineView(PaintedPlot):
 
     @property
     def num_columns(self) -> int:
-        return max(1, self._cells_rect().width() // self._pitch)
-
-    @property
-    def pitch(self) -> int:
-        return self._pitch
+        return max(1, self._cells_rect().width() // self.pitch)
 
     def values_table(self) -> ValuesTable:
-        """The visible steps."""
         start = max(self.history.first, self.end - self.num_columns)
         return steps_table(self.history, start, self.end, self.name)
 
@@ -95,7 +90,6 @@ class TimelineView(PaintedPlot):
         self.redraw()
 
     def follow(self) -> None:
-        """Follow the newest step."""
         self._pin(None)
 
     def show_until(self, end: int) -> None:
@@ -103,7 +97,6 @@ class TimelineView(PaintedPlot):
         self._pin(None if end >= self.history.end else end)
 
     def pause(self) -> None:
-        """Pause."""
         self._pin(self.end)
 
     def _pin(self, end: int | None) -> None:
@@ -115,8 +108,8 @@ class TimelineView(PaintedPlot):
 
     def zoom(self, steps: int) -> None:
         """More (+) or less (-) pixels per step."""
-        place = PITCHES.index(self._pitch) + steps
-        self._pitch = PITCHES[min(max(place, 0), len(PITCHES) - 1)]
+        place = PITCHES.index(self.pitch) + steps
+        self.pitch = PITCHES[min(max(place, 0), len(PITCHES) - 1)]
         self.redraw()
 
     # Drawing -----------------------------------------------------------------------------------
@@ -127,7 +120,7 @@ class TimelineView(PaintedPlot):
         self._scene = None
         if end > start:
             room = self._cells_rect().height()
-            self._scene = make_scene(self.history, start, end, self._pitch, room)
+            self._scene = make_scene(self.history, start, end, self.pitch, room)
         super().redraw()
 
     def paint(self, painter: QPainter) -> None:
@@ -157,9 +150,9 @@ class TimelineView(PaintedPlot):
                 name = self.name(self.history.request_id(number))
                 self.pen.right(painter, place, self.pen.elided(name, place.width()))
         if scene.start <= self.pointed_index < scene.end:
-            x = left + (self.pointed_index - scene.start) * self._pitch
+            x = left + (self.pointed_index - scene.start) * self.pitch
             painter.setPen(QPen(table.color("accent"), 1))
-            width = max(1, self._pitch - 1)
+            width = max(1, self.pitch - 1)
             painter.drawRect(QRect(x - 1, area.top(), width + 1, self.height() - area.top() - 1))
 
     def _paint_spans(self, painter: QPainter, scene: Scene, left: int) -> None:
@@ -172,8 +165,8 @@ class TimelineView(PaintedPlot):
             if row is None or end <= span.start:
                 continue
             y = top + (row + 0.5) * scene.row_height
-            x0 = left + (max(span.start, scene.start) - scene.start) * self._pitch
-            x1 = left + (end - scene.start) * self._pitch - 1
+            x0 = left + (max(span.start, scene.start) - scene.start) * self.pitch
+            x1 = left + (end - scene.start) * self.pitch - 1
             color = table.line_color("preempted" if span.is_preempted else "queued")
             painter.setPen(QPen(QColor(color), 2))
             painter.drawLine(QPointF(x0, y), QPointF(x1, y))
@@ -181,7 +174,8 @@ class TimelineView(PaintedPlot):
     # Geometry ----------------------------------------------------------------------------------
 
     def _cells_rect(self) -> QRect:
-        top = self._above_height()
+        has_more = self._scene is not None and self._scene.num_above
+        top = scaled(_ABOVE_HEIGHT) if has_more else 0
         height = self.height() - top - BARS_HEIGHT - SPACE_1
         left = self._label_width
         return QRect(left, top, max(0, self.width() - left), max(0, height))
@@ -191,22 +185,15 @@ class TimelineView(PaintedPlot):
         """Bounded, so that steps keep most of a narrow view."""
         return min(scaled(_LABEL_WIDTH), int(_MOST_LABEL * self.width()))
 
-    def _above_height(self) -> int:
-        return 0 if self._scene is None or not self._scene.num_above else scaled(_ABOVE_HEIGHT)
-
     def _left(self, scene: Scene) -> int:
         """The newest step ends at the right edge."""
         area = self._cells_rect()
-        return area.left() + area.width() - (scene.end - scene.start) * self._pitch
+        return area.left() + area.width() - (scene.end - scene.start) * self.pitch
 
     def item_at(self, position: QPointF) -> int:
-        return self.step_at(position.x())
-
-    def step_at(self, x: float) -> int:
-        """The step in a column of the screen, or NONE."""
         if self._scene is None:
             return NONE
-        column = int((x - self._left(self._scene)) // self._pitch)
+        column = int((position.x() - self._left(self._scene)) // self.pitch)
         ordinal = self._scene.start + column
         return ordinal if self._scene.start <= ordinal < self._scene.end else NONE
 
@@ -219,7 +206,7 @@ class TimelineView(PaintedPlot):
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         if self._drag is not None:
             start, end = self._drag
-            self.show_until(end - round((event.position().x() - start) / self._pitch))
+            self.show_until(end - round((event.position().x() - start) / self.pitch))
         super().mouseMoveEvent(event)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from PySide6.QtCore import QRect, Qt, Signal
 from PySide6.QtWidgets import QComboBox, QLabel, QPushButton, QScrollArea, QWidget
 
-from widgets.controls.layouts import dressed, hbox, label, scrolled
+from widgets.controls.frames import scroll_area
+from widgets.controls.layouts import dressed, hbox, label
 from widgets.controls.popover import Popover
 from widgets.controls.swatches import Swatches
 from widgets.theme.icons import set_icon
@@ -121,8 +122,7 @@ class TokensPopover(Popover):
 
 def _scrolling(inside: QWidget) -> QScrollArea:
     """`inside` at its full height, scrolled where that does not fit."""
-    area = scrolled(inside)
-    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area = scroll_area(inside)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     area.setFixedWidth(WIDTH)
     return area

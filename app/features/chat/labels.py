@@ -27,7 +27,7 @@ from engine.sampling_params import PARAMETERS, SamplingParams
 from engine.snapshot import ModelInfo
 from widgets.chat.records import AttachmentRecord, ConversationRecord, MessageRecord, SamplingField
 from widgets.controls.text import milliseconds
-from widgets.live.figures import weights_words
+from widgets.live.figures import weights_text
 
 _QUEUED = {
     "no model": "queued until a model is open",
@@ -161,7 +161,7 @@ def model_text(model: ModelInfo, limit: int | None) -> str:
         return " · ".join(filter(None, (f"served by {model.device}", context)))
     count = model.num_parameters
     size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.0f} M"
-    precision = filter(None, (model.dtype, weights_words(model)))
+    precision = filter(None, (model.dtype, weights_text(model)))
     parts = [f"{size} parameters", *precision, model.device]
     if limit is not None:
         parts.append(f"context {limit:,} tokens")

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, Protocol
 from app.units import format_bytes
 from engine.config import SETTINGS, EngineConfig
 from engine.snapshot import ModelInfo
-from widgets.live.figures import precision_name, weights_words
+from widgets.live.figures import precision_name, weights_text
 
 
 def precision_text(model: ModelInfo, config: EngineConfig) -> str:
     """Dtype, weights, output head and KV cache: all that affects the output."""
-    parts = [precision_name(model.dtype), weights_words(model)]
+    parts = [precision_name(model.dtype), weights_text(model)]
     if config.quantization_head != "none":
         parts.append(f"{precision_name(config.quantization_head)} head")
     if config.kv_dtype.is_quantized:

@@ -14,7 +14,7 @@ from app.features.preferences.section_view import KEYBOARD
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.window.commands import Command, CommandRegistry
 from app.window.program_settings import Preferences
-from widgets.palette.items import Entry
+from widgets.palette.palette import Entry
 
 OPEN = "app.settings"
 SETTING = "setting:"

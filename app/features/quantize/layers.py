@@ -28,7 +28,7 @@ from engine.quantize.recipe import RESULT_FILE, LayerResult
 from widgets.controls.layouts import button, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.tables import dress_table
-from widgets.quality.layer_chart import NONE, LayerBar, LayerChart
+from widgets.quality.bars import NONE, LayerBar, LayerChart
 from widgets.theme.theme import SPACE_1, figure_font
 
 

@@ -29,7 +29,7 @@ from widgets.controls.combo import ElidedCombo
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
-from widgets.quality.value_bars import ValueBar, ValueBars
+from widgets.quality.bars import ValueBar, ValueBars
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.controls.text import EngineTime
 from widgets.live.figures import NOTHING, StateKind, StatFigures, StatTrends, draw_sparkline
-from widgets.live.figures import state_words as words_of
+from widgets.live.figures import state_text as words_of
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme, theme_notifier
 
 FIGURES = (

@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 from app.features.chat.page import ChatPage
 from app.main.application import Application
 from tests.app.window_fixtures import application, ask, script, wait_idle
-from widgets.theme.text_size import apply_text_size
+from widgets.theme.theme import apply_text_size
 
 __all__ = ["application", "script"]  # fixtures
 

@@ -14,7 +14,7 @@ from tests.app.cuts import cuts
 from tests.app.window_fixtures import application, ask, script, wait_idle
 from widgets.theme.fonts import text_scale
 from widgets.theme.restyling import restyling
-from widgets.theme.text_size import apply_text_size
+from widgets.theme.theme import apply_text_size
 
 __all__ = ["application", "script"]  # fixtures
 

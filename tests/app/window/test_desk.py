@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 
 from app.main.application import Application
 from app.window.docks import is_on_a_screen
-from app.window.layout_commands import LayoutController
+from app.window.layouts import LayoutController
 from app.window.settings_store import SettingsStore
 from tests.app.window_fixtures import application, next_run, script
 from widgets.theme.fonts import point_size

@@ -20,8 +20,7 @@ from tests.benchmarks.workstation.child import run_child
 from tests.benchmarks.workstation.meter import STALL_MS, LoopMeter, pause, wait_for
 from tests.benchmarks.workstation.place import Pace, folders, show_all_docks, workstation
 from widgets.theme.restyling import restyling
-from widgets.theme.text_size import apply_text_size
-from widgets.theme.theme import apply_theme
+from widgets.theme.theme import apply_text_size, apply_theme
 
 STEP_S = 0.02
 NUM_MESSAGES = 1000

@@ -16,8 +16,7 @@ from widgets.chat.records import MessageRecord
 from widgets.chat.transcript import FIRST, Transcript
 from widgets.controls.notice import Toast
 from widgets.theme.restyling import restyling
-from widgets.theme.text_size import apply_text_size
-from widgets.theme.theme import apply_theme
+from widgets.theme.theme import apply_text_size, apply_theme
 
 
 def records(count: int) -> list[MessageRecord]:

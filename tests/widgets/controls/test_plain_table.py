@@ -9,8 +9,7 @@ from PySide6.QtWidgets import QApplication, QTableWidget
 from pytestqt.qtbot import QtBot
 
 from widgets.controls.tables import FittedColumns
-from widgets.theme.text_size import apply_text_size
-from widgets.theme.theme import apply_theme
+from widgets.theme.theme import apply_text_size, apply_theme
 
 HEADINGS = ("Request", "Queue, ms", "A heading of several words")
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.widgets import synthetic
 from widgets.blocks.panel import summary
-from widgets.live.figures import kv_precision, precision_words
+from widgets.live.figures import kv_precision, precision_text
 
 
 @pytest.mark.parametrize(
@@ -26,5 +26,5 @@ def test_a_cache_of_another_precision_is_named(
     seen = synthetic.snapshot(0.0)
     plan = dataclasses.replace(seen.memory.plan, key_dtype=keys, value_dtype=values)
     seen = dataclasses.replace(seen, memory=dataclasses.replace(seen.memory, plan=plan))
-    assert precision_words(seen) == title
+    assert precision_text(seen) == title
     assert summary(seen.blocks, kv_precision(plan)).startswith(note)

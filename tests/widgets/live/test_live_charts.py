@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QApplication, QScrollArea
 from engine.snapshot import Counters, GpuFigures, RequestState, Sample, StepRecord
 from tests.widgets.synthetic import GIB, divided_snapshot, load_run, memory, snapshot
 from widgets.live.charts import LiveCharts, columns_for
-from widgets.live.figures import FIGURES, state_words
+from widgets.live.figures import FIGURES, state_text
 from widgets.live.strip import StatStrip
 from widgets.plot.clock import RedrawClock
 from widgets.theme.theme import apply_theme
@@ -337,7 +337,7 @@ def test_the_strip_says_what_runs(strip: StatStrip) -> None:
     )  # fmt: skip
     requests = one.requests
     out = [dataclasses.replace(r, state=RequestState.PREEMPTED) for r in requests[:2]]
-    state, _ = state_words(dataclasses.replace(one, requests=(*out, *requests[2:])))
+    state, _ = state_text(dataclasses.replace(one, requests=(*out, *requests[2:])))
     running, waiting = one.num_running - 2, one.num_waiting + 2
     assert re.findall(r"\d+", state) == [str(running), str(waiting), "2"]
     assert 150 < int(found["output"]) < 250

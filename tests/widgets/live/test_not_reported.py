@@ -13,7 +13,7 @@ from engine.snapshot import EngineSnapshot, Part, Told
 from tests.widgets.synthetic import snapshot
 from widgets.controls.text import not_reported, not_reported_text, server_name
 from widgets.live.charts import LiveCharts
-from widgets.live.figures import StatFigures, state_words
+from widgets.live.figures import StatFigures, state_text
 from widgets.requests.model import NOTHING, RequestModel
 
 
@@ -62,8 +62,8 @@ def test_the_strip_shows_no_zeros_for_what_is_not_reported() -> None:
 
 
 def test_the_state_is_what_the_server_reports() -> None:
-    assert state_words(elsewhere(told=Told(3, 2)))[0] == "3 running · 2 waiting"
-    assert state_words(elsewhere(told=Told(0, 0))) == ("Ready", "idle")
+    assert state_text(elsewhere(told=Told(3, 2)))[0] == "3 running · 2 waiting"
+    assert state_text(elsewhere(told=Told(0, 0))) == ("Ready", "idle")
 
 
 @pytest.mark.parametrize(

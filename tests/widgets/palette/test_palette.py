@@ -13,8 +13,7 @@ from PySide6.QtTest import QAbstractItemModelTester
 from PySide6.QtWidgets import QApplication, QLineEdit, QPushButton, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
-from widgets.palette.items import Entry, EntryModel, search
-from widgets.palette.palette import MOST_ROWS, Palette
+from widgets.palette.palette import MOST_ROWS, Entry, EntryModel, Palette, search
 from widgets.theme.theme import apply_theme
 
 TEXTS = ["New chat", "Search chats", "Delete chat", "Regenerate", "Live charts", "Dark"]
@@ -112,7 +111,7 @@ def test_what_was_chosen_last_stands_first(qtbot: QtBot, palette: Palette) -> No
 def test_rows_that_come_under_a_still_pointer_are_not_pointed_at(
     qtbot: QtBot, palette: Palette
 ) -> None:
-    place = palette.view.visualRect(palette.model.index(5)).center()
+    place = palette.view.visualRect(palette.model.index(5, 0)).center()
     qtbot.mouseMove(palette.view.viewport(), QPoint(place.x() - 5, place.y()))
     qtbot.mouseMove(palette.view.viewport(), place)
     assert palette.view.currentIndex().row() == 5
@@ -145,7 +144,7 @@ def test_what_is_impossible_is_not_done(qtbot: QtBot, palette: Palette) -> None:
     assert rows(palette) == ["Stop the reply"]
     with qtbot.assertNotEmitted(palette.chosen):
         qtbot.keyClick(palette.field, Qt.Key.Key_Return)
-        palette.view.clicked.emit(palette.model.index(0))
+        palette.view.clicked.emit(palette.model.index(0, 0))
     assert palette.isVisible()
 
 
@@ -202,7 +201,7 @@ def test_what_had_the_keyboard_may_be_gone(
 
 
 def test_the_mouse_points_and_chooses(qtbot: QtBot, palette: Palette) -> None:
-    place = palette.view.visualRect(palette.model.index(2)).center()
+    place = palette.view.visualRect(palette.model.index(2, 0)).center()
     qtbot.mouseMove(palette.view.viewport(), QPoint(place.x() - 5, place.y()))
     qtbot.mouseMove(palette.view.viewport(), place)
     qtbot.waitUntil(lambda: palette.view.currentIndex().row() == 2)
@@ -226,5 +225,5 @@ def test_the_model_keeps_qt_s_rules(qtbot: QtBot) -> None:
     for query in ("", "chat", "zzz", "further"):
         model.show_matches(ENTRIES, search(query, [e.text for e in ENTRIES]))
     assert tester.model() is model and model.rowCount() == 20
-    index = model.index(0)
+    index = model.index(0, 0)
     assert model.data(index, Qt.ItemDataRole.AccessibleTextRole) == "Further command 0, Help"

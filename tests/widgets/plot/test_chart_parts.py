@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from widgets.plot.data import as_steps, decimate, pick_states, thin_samples
+from widgets.plot.engine_charts import RateBins, ShareOverSpan
 from widgets.plot.overlay import BESIDE, Flag, flags, spread
 from widgets.plot.series import (
     Range,
@@ -26,7 +27,6 @@ from widgets.plot.series import (
     ticks,
     time_ticks,
 )
-from widgets.plot.token_rate_chart import RateBins, ShareOverSpan
 
 finite = st.floats(-1e6, 1e6)
 

@@ -18,10 +18,10 @@ from pytestqt.qtbot import QtBot
 from engine.snapshot import Sample
 from widgets.plot import LatencyChart, RedrawClock, Series, SeriesKind, StackedAreaChart, TimeChart
 from widgets.plot.data import HISTORY_S, MAX_DOTS, MAX_LINE_POINTS
+from widgets.plot.engine_charts import area
 from widgets.plot.header import ChartHeader
 from widgets.plot.overlay import end_label_rects, is_named
 from widgets.plot.series import Mark
-from widgets.plot.stacked_area import area
 from widgets.theme.theme import SPACE_3, apply_theme, load_theme
 
 NOW = 1000.0
@@ -116,7 +116,7 @@ def test_a_line_that_ends_in_a_gap_keeps_its_value(chart: TimeChart) -> None:
 def test_the_axis_starts_at_zero_unless_the_user_says(chart: TimeChart) -> None:
     fill(chart)
     assert chart.view.y_range.low == 0
-    chart.set_shown("running", False)
+    chart.legend.keys["running"].setChecked(False)
     chart.set_fit_to_data(True)
     chart.redraw()
     assert 29 >= chart.view.y_range.low > 20
@@ -228,7 +228,7 @@ def test_the_legend_hides_and_shows(qtbot, chart: TimeChart) -> None:
     assert chart.num_drawn_points()["p99"] == 0
     assert "p99" not in {label.label for label in chart.view.end_labels}
     assert "p99" not in {reading.label for reading in chart.readings_at(NOW - 10)}
-    chart.set_shown("p99", True)
+    chart.legend.keys["p99"].setChecked(True)
     chart.redraw()
     assert chart.num_drawn_points()["p99"] > 0
 
@@ -478,7 +478,7 @@ def test_shares_are_stacked_under_the_limit(qtbot, clock: RedrawClock) -> None:
     assert heights == {"weights": 0.5, "other": 1.25, "limit": 3.6}
     assert [r.y for r in chart.readings_at(NOW)] == [1.0, 1.5]  # drawn where the bands end
     assert [r.value for r in chart.readings_at(NOW)] == ["1 GiB", "0.50 GiB"]
-    chart.set_shown("a", False)
+    chart.legend.keys["a"].setChecked(False)
     chart.redraw()
     assert {label.label: label.y for label in chart.view.end_labels}["other"] == 0.25
     assert chart.num_drawn_points() == {"a": 0, "b": 4}

@@ -14,9 +14,8 @@ from widgets.plot.painted import Plot
 from widgets.plot.parts_bar import Part, PartsBar
 from widgets.plot.series import Series
 from widgets.plot.time_chart import TimeChart
-from widgets.quality.layer_chart import LayerBar, LayerChart
-from widgets.quality.value_bars import ValueBar, ValueBars
-from widgets.speculation.positions import PositionBars
+from widgets.quality.bars import LayerBar, LayerChart, ValueBar, ValueBars
+from widgets.speculation.panel import PositionBars
 
 
 def parts() -> Plot:

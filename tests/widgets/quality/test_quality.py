@@ -6,8 +6,7 @@ import pytest
 from PySide6.QtCore import QPointF, Qt
 from pytestqt.qtbot import QtBot
 
-from widgets.quality.layer_chart import NONE, LayerBar, LayerChart
-from widgets.quality.value_bars import ValueBar, ValueBars
+from widgets.quality.bars import NONE, LayerBar, LayerChart, ValueBar, ValueBars
 
 BARS = [LayerBar("0", 0.02, 0.03), LayerBar("1", 0.05, 0.06, "Worst matrix: up 7 %")]
 

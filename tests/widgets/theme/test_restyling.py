@@ -24,8 +24,14 @@ from PySide6.QtWidgets import (
 from pytestqt.qtbot import QtBot
 
 from widgets.theme.restyling import Restyling, restyling
-from widgets.theme.text_size import apply_text_size
-from widgets.theme.theme import apply_theme, load_theme, restyle, theme, theme_notifier
+from widgets.theme.theme import (
+    apply_text_size,
+    apply_theme,
+    load_theme,
+    restyle,
+    theme,
+    theme_notifier,
+)
 
 DEPTH = 6
 

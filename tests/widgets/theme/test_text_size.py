@@ -10,8 +10,7 @@ from pytestqt.qtbot import QtBot
 
 from widgets.chat.message_text import MessageText
 from widgets.theme.fonts import figure_font, point_size, text_scale
-from widgets.theme.text_size import apply_text_size
-from widgets.theme.theme import apply_theme, theme_notifier
+from widgets.theme.theme import apply_text_size, apply_theme, theme_notifier
 
 
 @pytest.fixture

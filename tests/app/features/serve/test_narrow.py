@@ -15,7 +15,7 @@ from app.features.serve.page import ServerPage
 from app.main.application import Application
 from tests.app.features.serve.test_page import WAIT_MS, ask, page, start
 from tests.app.window_fixtures import application, script
-from widgets.theme.text_size import apply_text_size
+from widgets.theme.theme import apply_text_size
 
 __all__ = ["application", "page", "script"]  # fixtures
 
