@@ -115,7 +115,7 @@ class ChatStore:
         done: Future[None] = self._writer.submit(lambda connection: None)
         done.exception()
 
-    def begin_anew(self) -> Path:
+    def start_new_file(self) -> Path:
         """Keep the spoiled file aside, and let what was written since take its place: the new name
         of that file. Call it where everything is written from. Raises StorageError; then it is all
         as before."""

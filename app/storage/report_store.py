@@ -91,13 +91,12 @@ class ReportStore:
         except ReportError as error:
             raise ReportError(f"{file}: {error.cause}", error.remedy) from error
 
-    def add(self, report: EvaluationReport, name: str = "", notes: str = "") -> StoredReport:
+    def add(self, report: EvaluationReport, name: str = "") -> StoredReport:
         """Keep a new report; its name is the models' precision unless one is given."""
         digits = re.sub(r"\D", "", report.created)[:14]
         report_id = f"{digits[:8]}-{digits[8:]}-{uuid.uuid4().hex[:8]}"
-        stored = StoredReport(
-            report_id, clean_name(name, LONGEST_NAME) or title_of(report), report, notes
-        )
+        own = clean_name(name, LONGEST_NAME)
+        stored = StoredReport(report_id, own or title_of(report), report)
         try:
             (self.folder / report_id).mkdir(parents=True)
         except OSError as error:

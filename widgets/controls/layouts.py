@@ -80,6 +80,15 @@ def dressed(widget: W, name: str = "", tip: str = "", **properties: object) -> W
     return widget
 
 
+def empty_layout(layout: QLayout) -> None:
+    """Remove and delete all widgets of `layout`."""
+    while (item := layout.takeAt(0)) is not None:
+        widget = item.widget()
+        if widget is not None:
+            widget.hide()
+            widget.deleteLater()
+
+
 def wrapped(role: str = "", text: str = "") -> QLabel:
     """A plain-text label with word wrap that adapts to the available width."""
     made = dressed(QLabel(text, textFormat=Qt.TextFormat.PlainText, wordWrap=True), role=role)

@@ -253,7 +253,7 @@ class ChatLibrary(QObject):
     def replace_file(self) -> Path:
         """Move the damaged file aside and save everything in a new one. Raises StorageError."""
         self.saver.save()
-        aside = self._store.begin_anew()
+        aside = self._store.start_new_file()
         self.saver.report(None)
         return aside
 

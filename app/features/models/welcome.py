@@ -15,7 +15,7 @@ from app.link.tasks import run_task
 from engine.errors import ErrorInfo
 from widgets.controls.buttons import CopyButton
 from widgets.controls.frames import scroll_area
-from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
+from widgets.controls.layouts import STRETCH, button, empty_layout, hbox, vbox, wrapped
 from widgets.controls.swatches import Swatch, Swatches, of
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6, figure_font, mono_font
@@ -196,10 +196,7 @@ class WelcomePage(QFrame):
         self._fits_note.setText(str(error))
 
     def _show_rows(self, rows: tuple[tuple[str, str], ...]) -> None:
-        while (item := self._facts.takeAt(0)) is not None:
-            if (widget := item.widget()) is not None:
-                widget.hide()
-                widget.deleteLater()
+        empty_layout(self._facts)
         for row, (name, value) in enumerate(rows):
             label, shown = QLabel(name), wrapped("", value)
             label.setProperty("role", "muted")

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont, QResizeEvent
-from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QLayout, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QSizePolicy, QWidget
 
 from app.storage.report_metrics import NOTHING, Comparison, Form, Metric, metric_rows, text_of
 from app.units import format_bytes
 from engine.evaluate.report import EvaluationReport, ModelFacts
-from widgets.controls.layouts import STRETCH, vbox, wrapped
+from widgets.controls.layouts import STRETCH, empty_layout, vbox, wrapped
 from widgets.controls.lines import ElidedLine
 from widgets.theme.fonts import text_scale
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
@@ -149,9 +149,7 @@ class TileGrid(QWidget):
         self.setSizePolicy(policy)
 
     def show_tiles(self, tiles: Sequence[Tile]) -> None:
-        for frame in self._tiles:
-            frame.hide()
-            frame.deleteLater()
+        empty_layout(self._grid)
         self._tiles = [_tile(tile) for tile in tiles]
         self.rows = []
         self._arrange()
@@ -201,15 +199,6 @@ def _tile(tile: Tile) -> QFrame:
         of=frame, spacing=0, margins=(SPACE_3, SPACE_2, SPACE_3, SPACE_2),
     )  # fmt: skip
     return frame
-
-
-def empty_layout(layout: QLayout) -> None:
-    """Remove and delete all widgets of `layout`."""
-    while (item := layout.takeAt(0)) is not None:
-        widget = item.widget()
-        if widget is not None:
-            widget.hide()
-            widget.deleteLater()
 
 
 class Cell(NamedTuple):

@@ -17,11 +17,10 @@ from PySide6.QtWidgets import (
     QSizePolicy,
     QTreeWidget,
     QTreeWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
-from app.features.quantize.figures import FigureGrid, TileGrid, empty_layout, report_rows, tiles_of
+from app.features.quantize.figures import FigureGrid, TileGrid, report_rows, tiles_of
 from app.features.quantize.layers import LayersPanel
 from app.features.quantize.reports import Made, subtitle
 from app.storage.report_export import one_line
@@ -29,7 +28,7 @@ from app.storage.report_store import StoredReport
 from engine.evaluate.report import Alternative, AnswerPair, Answers, WorstToken
 from widgets.controls.buttons import ButtonRows
 from widgets.controls.frames import scroll_area, scroll_by_keys
-from widgets.controls.layouts import STRETCH, button, vbox, wrapped
+from widgets.controls.layouts import STRETCH, button, empty_layout, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import (
     SPACE_1,
@@ -53,17 +52,12 @@ class WorstView(QWidget):
         super().__init__()
         self._worst: tuple[WorstToken, ...] = ()
         self._shows_all = False
-        self._column = QVBoxLayout(self)
-        self._column.setContentsMargins(0, 0, 0, 0)
-        self._column.setSpacing(SPACE_1)
-        title = QLabel("Highest divergence")
-        title.setProperty("role", "title")
-        self._column.addWidget(title)
-        self._rows = QVBoxLayout()
-        self._rows.setSpacing(SPACE_1)
-        self._column.addLayout(self._rows)
+        self._rows = vbox(spacing=SPACE_1)
         self.more = button("Show more", self._show_all, kind="link")
-        self._column.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
+        vbox(
+            wrapped("title", "Highest divergence"), self._rows,
+            (self.more, 0, Qt.AlignmentFlag.AlignLeft), of=self, spacing=SPACE_1,
+        )  # fmt: skip
         self.labels: list[QLabel] = []
         theme_notifier().changed.connect(self._refill)
 

@@ -145,11 +145,10 @@ class RunView(QFrame):
         )
         self.layers = LayersPanel()
         self.layers.setMaximumHeight(HIGHEST)
-        self._hint = QLabel("Chat continues, slightly slower.")
-        self._hint.setProperty("role", "small")
         head = hbox((self.title, 1), self.figures, self.cancel, spacing=SPACE_3)
         vbox(
-            head, self.bar, self.stage, SPACE_2, (self.layers, 1), STRETCH, self._hint,
+            head, self.bar, self.stage, SPACE_2, (self.layers, 1), STRETCH,
+            wrapped("small", "Chat continues, slightly slower."),
             of=self, margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_3),
         )  # fmt: skip
 

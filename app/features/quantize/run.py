@@ -41,11 +41,6 @@ def about(seconds: float) -> str:
     return f"about {minutes // 60} h {minutes % 60} min"
 
 
-def left(seconds: float | None) -> str:
-    """ "about 40 s left"; empty if unknown."""
-    return "" if seconds is None else f"{about(seconds)} left"
-
-
 class Pace:
     """Estimates the time left of an evaluation. `last`: the last stage of each side."""
 
@@ -268,4 +263,4 @@ class Run(QObject):
 
 def _time(seconds: float, rest: float | None) -> str:
     """ "0:12 · about 40 s left"."""
-    return " · ".join(part for part in (elapsed(seconds), left(rest)) if part)
+    return elapsed(seconds) if rest is None else f"{elapsed(seconds)} · {about(rest)} left"

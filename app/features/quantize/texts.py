@@ -105,13 +105,11 @@ class TextChoice:
         return self.builtin or self.path.name
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationSize:
+class CalibrationSize(NamedTuple):
     """Size of the calibration data."""
 
     num_tokens: int
     num_sequences: int
-    length: int
 
     @property
     def text(self) -> str:
@@ -133,8 +131,7 @@ def measure_calibration(choice: TextChoice, source: str, recipe: Recipe) -> Cali
         length=recipe.sequence_length, count=recipe.num_sequences, seed=recipe.seed,
     )  # fmt: skip
     tokens = sum(len(sequence) for sequence in sequences)
-    longest = max((len(sequence) for sequence in sequences), default=0)
-    return CalibrationSize(tokens, len(sequences), longest)
+    return CalibrationSize(tokens, len(sequences))
 
 
 def evaluation_text(choice: TextChoice) -> tuple[str, tuple[tuple[int, int], ...]]:

@@ -112,7 +112,7 @@ def test_where_it_cannot_be_kept_aside_everything_is_as_before(
         stored = StoredConversation("c1", "Hello")
         store.add_messages(stored, StoredMessage("m1", "c1", None, "user", "Hello")).result(10)
         with pytest.raises(StorageReadOnlyError, match=str(path.name)):
-            store.begin_anew()
+            store.start_new_file()
         assert store.problem is not None and store.spoiled == path
         store.save_conversation(stored).result(10)
         assert [m.text for m in store.messages("c1")] == ["Hello"]

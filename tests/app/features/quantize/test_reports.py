@@ -180,16 +180,16 @@ def test_reports_are_kept_newest_first(tmp_path: Path) -> None:
     store = ReportStore(tmp_path / "evaluations")
     assert store.list() == ((), ())
     older = store.add(make_report(created="2026-01-01T00:00:00+00:00"))
-    newer = store.add(ALONE, "  Alone\n again ", "with notes")
+    newer = store.add(ALONE, "  Alone\n again ")
     again = ReportStore(tmp_path / "evaluations").list()
     assert again.reports == (newer, older)
     assert again.problems == ()
     assert older.name == "small, bfloat16"
-    assert (newer.name, newer.notes, newer.report) == ("Alone again", "with notes", ALONE)
+    assert (newer.name, newer.report) == ("Alone again", ALONE)
     assert older.id != store.add(older.report).id
 
 
-def test_names_and_notes_change(tmp_path: Path) -> None:
+def test_names_change(tmp_path: Path) -> None:
     store = ReportStore(tmp_path)
     kept = store.add(make_report())
     assert store.rename(kept.id, "Better name").name == "Better name"
