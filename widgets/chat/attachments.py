@@ -32,13 +32,13 @@ class AttachmentList(QScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setAccessibleName("Attached files")
-        self._records: list[AttachmentRecord] = []
+        self.records: list[AttachmentRecord] = []
         self.hide()
 
     def show_files(self, records: Sequence[AttachmentRecord]) -> None:
-        if list(records) == self._records and self.widget() is not None:
+        if list(records) == self.records and self.widget() is not None:
             return
-        self._records = list(records)
+        self.records = list(records)
         inside = dressed(QWidget(), bare=True)
         rows = (self._row(index, record) for index, record in enumerate(records))
         vbox(*rows, of=inside, spacing=0, margins=(SPACE_1, 0, SPACE_1, 0))
@@ -48,10 +48,6 @@ class AttachmentList(QScrollArea):
             height = height * MOST_ROWS // len(records)
         self.setFixedHeight(height)
         self.setVisible(bool(records))
-
-    def texts(self) -> list[str]:
-        """Name and size of each row."""
-        return [f"{record.name} {record.detail}" for record in self._records]
 
     def _row(self, index: int, record: AttachmentRecord) -> QWidget:
         row = QWidget()

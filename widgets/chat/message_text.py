@@ -79,7 +79,6 @@ class MessageText(QTextBrowser):
         self._arrange()
 
     def set_plain(self, text: str) -> None:
-        """Show `text` as it is."""
         lines = text.split("\n")
         self._written.set_items([Line("plain", (Span(line),) if line else ()) for line in lines])
         self._arrange()
@@ -193,7 +192,6 @@ class MessageText(QTextBrowser):
             header.show()
 
     def _panel(self, group: Group) -> QRectF:
-        """The rectangle behind a group, in the viewport."""
         lines = self._written.rect(group)
         left = self._written.left_of(group)
         width = self.viewport().width() - left

@@ -183,14 +183,12 @@ class Transcript(QScrollArea):
             view.begin_edit()
 
     def _show_editor(self, message_id: str) -> None:
-        """Scroll to the editor of a message that has just opened."""
         self.follows = False
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         self.ensureWidgetVisible(self._views[message_id], 0, SPACE_4)
 
     @property
     def first_in_view(self) -> MessageView | None:
-        """The view that is at the top of the screen."""
         top = self.verticalScrollBar().value()
         return next((v for v in self.views if self.top_of(v) + v.height() > top), None)
 

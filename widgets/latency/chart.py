@@ -67,7 +67,6 @@ def gaps_text(latency: ReplyLatency) -> str:
 
 
 def gap_text(latency: ReplyLatency, index: int, name: Name) -> str:
-    """One gap: its length, and the cause of a slow one."""
     gap = latency.gaps[index]
     text = f"Token {first_token_of(latency, index):,} after {duration(gap.seconds)}"
     if gap.steps:

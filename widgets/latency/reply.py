@@ -103,7 +103,6 @@ class ReplyLatency:
         return sorted(filter(self.is_slow, self.gaps), key=lambda gap: -gap.seconds)
 
     def others_prefill(self, gap: Gap) -> list[StepEntry]:
-        """Prefills of other requests in the steps of a gap."""
         return [
             entry
             for step in gap.steps

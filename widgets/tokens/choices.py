@@ -47,7 +47,6 @@ class TokenChoices(QWidget):
         self.select(next(others, len(self._choices) - 1))
 
     def set_num_rows(self, num_rows: int) -> None:
-        """The height in rows."""
         self._num_rows = num_rows
         self.setMinimumHeight(self.sizeHint().height())
 

@@ -99,7 +99,6 @@ def percent(probability: float) -> str:
 
 
 def token_text(records: Sequence[TokenRecord], index: int) -> str:
-    """All about one token but its alternatives."""
     record = records[index]
     parts = [
         f"Token {index + 1:,} of {len(records):,}: {quoted(record.text)}",

@@ -87,7 +87,6 @@ class ChatTransfer(QObject):
         return ask_for_file(self._window, "Save chats", [JSON], write, ALL)
 
     def import_some(self) -> QFileDialog:
-        """Ask for a file, then add its chats."""
         return ask_for_file(self._window, "Import chats", [IMPORTED, "All files (*)"], self.read)
 
     # The work ----------------------------------------------------------------------------------
@@ -183,7 +182,6 @@ QUESTION = (
 
 
 def copy_question(problem: ErrorInfo | None, num_chats: int) -> str:
-    """Why chats are not saved, and the remedy."""
     cause = problem.cause if problem is not None else "The chats file cannot be written."
     chats = "1 unsaved chat" if num_chats == 1 else f"{num_chats:,} unsaved chats"
     return f"This window has {chats}. {cause} Save a copy, and import it later (Chat > Import)."

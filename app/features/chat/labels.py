@@ -125,7 +125,6 @@ def _busy_detail(controller: ChatController, reply: Message) -> str:
 
 
 def found_record(found: Found) -> ConversationRecord:
-    """A search hit with the text around it."""
     conversation, (number, count) = found.conversation, found.place
     marks = found.marks if found.message_id else ()
     detail = found.snippet if found.message_id else "title"

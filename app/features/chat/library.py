@@ -185,7 +185,6 @@ class ChatLibrary(QObject):
             self.was_archived.emit(conversation_id, conversation.title)
 
     def _show_another(self) -> None:
-        """Show the first of the list, in place of one that leaves it."""
         following = self.conversations
         if following:
             self.open(following[0].id)
@@ -258,7 +257,6 @@ class ChatLibrary(QObject):
         return aside
 
     def add_imported(self, records: Sequence[StoredConversation]) -> None:
-        """List conversations that an import stored, and open the first."""
         for record in records:
             self._conversations[record.id] = Conversation.from_record(record)
         self.list_changed.emit()

@@ -126,7 +126,6 @@ class BroadcastWindow(PromptWindow):
     # What the user does ------------------------------------------------------------------------
 
     def send(self) -> None:
-        """Send all requests at once."""
         if self.start.isEnabled():
             self.broadcast.start(self._asked())
 

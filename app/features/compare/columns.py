@@ -39,7 +39,6 @@ class SideColumn(ReplyView):
         self.column.insertLayout(1, self._grid)
 
     def show_side(self, name: str, comparison: Comparison | None) -> None:
-        """The precision and its figures."""
         self.title.set_text(name)
         for place, row in enumerate(figures(comparison) if comparison is not None else ()):
             self._value(row[0], place).setText(row[1 + self._side])

@@ -70,7 +70,6 @@ class ReplyView(QFrame):
             bar.setValue(bar.maximum())
 
     def show_text(self) -> None:
-        """All of the text again."""
         with QSignalBlocker(self.text):
             self.text.clear()
             spacing = QTextBlockFormat()

@@ -133,7 +133,6 @@ class ComparisonRunner(QObject):
             self._place_sides()
 
     def add(self, prompts: Sequence[PromptLine]) -> None:
-        """More prompts for the comparison that runs."""
         if self.comparison is not None and self.is_running and not self.is_stopping:
             self.comparison.pairs += self._new_pairs(prompts)
             if self.phase is Phase.ANSWERING:
@@ -337,7 +336,6 @@ class ComparisonRunner(QObject):
     def _describe(
         self, side: int, model: ModelInfo, config: EngineConfig, seconds: float | None
     ) -> None:
-        """What is loaded as a side."""
         assert self.comparison is not None
         setup, words = self._setups[side], precision_text(model, config)
         if any(setup.model is not None for setup in self._setups):

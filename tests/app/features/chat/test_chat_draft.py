@@ -28,11 +28,16 @@ from widgets.chat.message_view import UserMessageView
 __all__ = ["chat"]
 
 
+def files_of(chat: Chat) -> list[str]:
+    """Name and size of each file above the composer."""
+    return [f"{record.name} {record.detail}" for record in chat.page.composer.files.records]
+
+
 def files(qtbot: QtBot, chat: Chat, *paths: Path) -> None:
     """Attach files, and wait until they are read."""
-    before = chat.page.composer.files.texts()
+    before = files_of(chat)
     chat.page.draft.add_files([str(path) for path in paths])
-    qtbot.waitUntil(lambda: chat.page.composer.files.texts() != before)
+    qtbot.waitUntil(lambda: files_of(chat) != before)
 
 
 @pytest.fixture
@@ -86,7 +91,7 @@ def test_files_stand_between_fences_that_they_cannot_close() -> None:
 
 def test_a_file_is_listed_counted_sent_and_shown(qtbot: QtBot, chat: Chat, notes: Path) -> None:
     files(qtbot, chat, notes)
-    assert chat.page.composer.files.texts() == ["notes.md 14 B · 6 tokens"]
+    assert files_of(chat) == ["notes.md 14 B · 6 tokens"]
     chat.send("What is this?")
     content = "notes.md:\n```\none two three\n```\n\nWhat is this?"
     assert chat.engine.prompt() == [("user", content)]
@@ -123,7 +128,7 @@ def test_files_can_be_taken_out_and_belong_to_their_chat(
     chat.page.new_chat()
     assert chat.page.composer.files.isHidden()
     chat.controller.open(first)
-    assert chat.page.composer.files.texts()[0].startswith("notes.md")
+    assert files_of(chat)[0].startswith("notes.md")
 
 
 def test_a_binary_file_is_refused_beside_one_that_is_taken(
