@@ -4,8 +4,8 @@ batch.
 
 Requests that compute one token (decode) are taken together in buckets of similar length; longer
 queries (prefill, chunks) go sequence by sequence in blocks of rows, each of which reads only the
-keys that it can see. Where there is compiled code, `CompiledAttention` takes the requests with few
-tokens, or all; torch does the rest.
+keys that it can see. Where there is compiled code, it takes the requests with few tokens, or all;
+torch does the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,59 +35,13 @@ from engine.kernels.cpu.attention import NativeCache, NativeStep, can_attend
 from engine.kernels.cpu.check import library
 from engine.numerics.kv_dtype import PLAIN, KVDtype
 
-
-class CompiledAttention:
-    """The compiled kernels over the caches that they read, for requests that compute fewer tokens
-    than `limit` in a step."""
-
-    def __init__(self, caches: Mapping[int, PagedCache], limit: int) -> None:
-        self._limit = limit
-        self._caches: dict[int, NativeCache] = {}
-        for layer, cache in caches.items():
-            keys, values = cache.keys.tensors, cache.values.tensors
-            if can_attend(keys, values) and (native := library()):
-                self._caches[layer] = NativeCache(native, keys, values)
-        self._step: NativeStep | None = None  # None: no request of this step computes few tokens
-
-    def begin_step(self, batch: Batch) -> None:
-        """Padding is nobody's."""
-        self._step = None
-        if not self._caches:
-            return
-        count = batch.num_requests - batch.num_padding
-        chosen = [i for i in range(count) if batch.query_len(i) < self._limit]
-        if chosen:
-            self._step = NativeStep(
-                [batch.query_start_loc[i] for i in chosen],
-                [batch.query_len(i) for i in chosen],
-                [batch.seq_lens[i] for i in chosen],
-                [batch.block_tables[i] for i in chosen],
-            )
-
-    def __contains__(self, layer: int) -> bool:
-        return layer in self._caches
-
-    def takes(self, layer: int, query_len: int) -> bool:
-        """Whether it attends for a request of so many tokens."""
-        return query_len < self._limit and layer in self._caches
-
-    def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Keys and values of any number of tokens."""
-        self._caches[layer].write(slots, k, v)
-
-    def attend(self, layer: int, q: Tensor, options: AttentionOptions, output: Tensor) -> None:
-        """To the rows of output[T, Hq, Dv] that belong to such requests."""
-        if self._step is not None:
-            self._caches[layer].attend(self._step, q, output, *options)
-
-
 # A bucket of decoding requests holds contexts of which the longest is at most this much longer.
 BUCKET_RATIO = 1.25
 BUCKET_SLACK = 64
 
 
 @dataclass(slots=True)
-class Pages:
+class Tables:
     """Block tables [B, blocks] of sequences that are gathered together, short ones filled up with
     their own first block, and by the number of heads the rows of their pages."""
 
@@ -103,32 +57,29 @@ class Pages:
         return cache.keys.gather(rows, count, dtype), cache.values.gather(rows, count, dtype)
 
 
-@dataclass(slots=True, frozen=True)
-class Prefill:
+class Prefill(NamedTuple):
     """One request that computes several tokens in this step. seq_len counts from the first token
-    of `pages`, which begin with the first block that a token of this step can see."""
+    of `tables`, which begin with the first block that a token of this step can see."""
 
     rows: slice
     seq_len: int
-    pages: Pages
+    tables: Tables
 
 
-@dataclass(slots=True, frozen=True)
-class DecodeBucket:
-    """Requests that compute one token each, B rows of the step; pages from the first visible block
+class DecodeBucket(NamedTuple):
+    """Requests that compute one token each, B rows of the step; tables from the first visible block
     on, whole blocks of L keys; hidden[B, 1, 1, L]: keys that do not exist or lie before the window,
     and bias of the same shape: what is added to scores for them, in the dtype of products.
     """
 
     rows: Tensor | slice
     size: int
-    pages: Pages
+    tables: Tables
     hidden: Tensor | None
     bias: Tensor | None
 
 
-@dataclass(slots=True, frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """What all layers of a step that have one window, and leave the same to others, share."""
 
     prefills: list[Prefill]
@@ -165,7 +116,13 @@ class CPUAttention:
             # sums of codes leave float16's range
             self.compute_dtype = self.prompt_dtype = torch.float32
         self.caches = make_caches(layers, num_blocks, block_size, dtype, kv_dtype, device)
-        self._compiled = CompiledAttention(self.caches, few_tokens)
+        self._few_tokens = few_tokens
+        self._compiled: dict[int, NativeCache] = {}  # of the layers that compiled code reads
+        for layer, cache in self.caches.items():
+            keys, values = cache.keys.tensors, cache.values.tensors
+            if can_attend(keys, values) and (native := library()):
+                self._compiled[layer] = NativeCache(native, keys, values)
+        self._few: NativeStep | None = None  # None: no request of this step computes few tokens
         self._batch: Batch | None = None
         self._layouts: dict[tuple[int | None, bool], Layout] = {}  # by window; without few tokens
         self._new_rows: dict[int, Tensor] = {}  # where this step's tokens go, by number of heads
@@ -181,20 +138,31 @@ class CPUAttention:
     def begin_step(self, batch: Batch) -> None:
         self._batch = batch
         self._layouts, self._new_rows = {}, {}
-        self._compiled.begin_step(batch)
+        if self._compiled:
+            count = batch.num_requests - batch.num_padding
+            few = [i for i in range(count) if batch.query_len(i) < self._few_tokens]
+            self._few = None
+            if few:
+                self._few = NativeStep(
+                    [batch.query_start_loc[i] for i in few],
+                    [batch.query_len(i) for i in few],
+                    [batch.seq_lens[i] for i in few],
+                    [batch.block_tables[i] for i in few],
+                )
 
     def _layout(self, batch: Batch, window: int | None, layer: int) -> Layout:
         key = window, layer in self._compiled
         if key not in self._layouts:
             count = batch.num_requests - batch.num_padding
-            mine = [i for i in range(count) if not self._compiled.takes(layer, batch.query_len(i))]
+            fewest = self._few_tokens if layer in self._compiled else 0
+            mine = [i for i in range(count) if batch.query_len(i) >= fewest]
             spans = {i: self._visible(batch, i, window) for i in mine}
             decodes = [i for i in mine if batch.query_len(i) == 1]
             prefills = [
                 Prefill(
                     slice(batch.query_start_loc[i], batch.query_start_loc[i + 1]),
                     spans[i][0],
-                    Pages(self._tensor([spans[i][1]])),
+                    Tables(self._tensor([spans[i][1]])),
                 )
                 for i in mine
                 if batch.query_len(i) > 1
@@ -238,8 +206,8 @@ class CPUAttention:
         if some is not None:
             bias = torch.zeros(some.shape, dtype=self.compute_dtype, device=self._device)
             bias.masked_fill_(some, float("-inf"))
-        pages = Pages(self._tensor(padded))
-        return DecodeBucket(_rows(rows, self._device), len(rows), pages, some, bias)
+        gathered = Tables(self._tensor(padded))
+        return DecodeBucket(_rows(rows, self._device), len(rows), gathered, some, bias)
 
     def _tensor(self, numbers: Any) -> Tensor:
         return torch.tensor(numbers, device=self._device)
@@ -255,7 +223,7 @@ class CPUAttention:
         if padding := batch.num_padding:  # one token each, at the end
             k, v, slots = k[:-padding], v[:-padding], slots[:-padding]
         if layer in self._compiled:
-            self._compiled.write(layer, slots, k, v)
+            self._compiled[layer].write(slots, k, v)
             return
         if num_kv_heads not in self._new_rows:
             self._new_rows[num_kv_heads] = token_rows(slots, self.block_size, num_kv_heads)
@@ -272,12 +240,12 @@ class CPUAttention:
         output = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
         if batch.num_padding:
             output[-batch.num_padding :] = 0
-        if layer in self._compiled:
-            self._compiled.attend(layer, q, options, output)
+        if layer in self._compiled and self._few is not None:
+            self._compiled[layer].attend(self._few, q, output, *options)
         layout = self._layout(batch, options.window, layer)
         for prefill in layout.prefills:
             dtype = self._dtype_for(prefill.rows)
-            keys, values = prefill.pages.of(cache, dtype)
+            keys, values = prefill.tables.of(cache, dtype)
             attend_rows(
                 q[prefill.rows].to(dtype),
                 keys.part(0, prefill.seq_len),
@@ -301,7 +269,7 @@ class CPUAttention:
         options: AttentionOptions,
         output: Tensor,
     ) -> None:
-        keys, values = bucket.pages.of(cache, self.compute_dtype)
+        keys, values = bucket.tables.of(cache, self.compute_dtype)
         size, num_kv_heads = bucket.size, cache.keys.num_heads
         queries = q[bucket.rows].to(self.compute_dtype)
         if is_plain(keys, values, options):

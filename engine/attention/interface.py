@@ -39,7 +39,15 @@ class LayerSpec(NamedTuple):
         return KVWidths(heads * self.key_dim, heads * self.value_dim, heads)
 
 
-class AttentionBackend(Protocol):
+class AttentionContext(Protocol):
+    """What is active during a forward pass: a backend with its step, or a probe."""
+
+    def forward(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
+    ) -> Tensor: ...
+
+
+class AttentionBackend(AttentionContext, Protocol):
     """Owns the KV cache of every layer and attends over it.
 
     `begin_step` prepares what all layers of a step share. `forward` writes the step's keys
@@ -48,10 +56,6 @@ class AttentionBackend(Protocol):
     """
 
     def begin_step(self, batch: Batch) -> None: ...
-
-    def forward(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
-    ) -> Tensor: ...
 
     def clear_blocks(self, blocks: list[int]) -> None:
         """Overwrite blocks with zeros: what was in them must not be read again."""
@@ -65,14 +69,6 @@ class PagedBackend(AttentionBackend, Protocol):
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store keys and values of the step without attending."""
-
-
-class AttentionContext(Protocol):
-    """What is active during a forward pass: a backend with its step, or a probe."""
-
-    def forward(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
-    ) -> Tensor: ...
 
 
 class _Active(threading.local):

@@ -57,7 +57,10 @@ class Download:
         self._host = list(tensors)
         self._done: torch.cuda.Event | None = None
         if device.type == "cuda":
-            self._host = [_copy_later(tensor) for tensor in tensors]
+            self._host = [
+                host_buffer(one.shape, one.dtype, device).copy_(one, non_blocking=True)
+                for one in tensors
+            ]
             self._done = torch.cuda.Event()
             self._done.record(torch.cuda.current_stream(device))
 
@@ -89,13 +92,11 @@ class DeviceTimer:
         return self._marks[0].elapsed_time(self._marks[-1]) / 1000
 
 
-def _copy_later(tensor: Tensor) -> Tensor:
-    host = host_buffer(tensor.shape, tensor.dtype, tensor.device)
-    return host.copy_(tensor, non_blocking=True)
-
-
 _ALIGNMENT = 16
 """Numbers (128 bytes): kernels read aligned memory faster, and are compiled for it."""
+
+
+_TENSORS = ("input_ids", "positions", "slot_mapping", "logits_indices")  # of a Batch
 
 
 class Staging:
@@ -114,7 +115,7 @@ class Staging:
 
     def copy(self, batch: Batch) -> Batch:
         """`stage`, into the buffer on the CPU too."""
-        parts = [batch.input_ids, batch.positions, batch.slot_mapping, batch.logits_indices]
+        parts: list[Tensor] = [getattr(batch, name) for name in _TENSORS]
         starts = [0]
         for part in parts:
             starts.append(starts[-1] + aligned(len(part)))
@@ -124,17 +125,11 @@ class Staging:
         if starts[-1] > len(self._buffer):
             self._buffer = torch.zeros(2 * starts[-1], dtype=torch.int64, device=self._device)
         self._buffer[: starts[-1]].copy_(host, non_blocking=True)
-        views = [
-            self._buffer[start : start + len(part)]
-            for part, start in zip(parts, starts, strict=False)
-        ]
-        return dataclasses.replace(
-            batch,
-            input_ids=views[0],
-            positions=views[1],
-            slot_mapping=views[2],
-            logits_indices=views[3],
-        )
+        views = {
+            name: self._buffer[start : start + len(part)]
+            for name, part, start in zip(_TENSORS, parts, starts, strict=False)
+        }
+        return dataclasses.replace(batch, **views)  # type: ignore[arg-type]
 
 
 def aligned(count: int) -> int:

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -177,25 +178,18 @@ def is_cache_alone(settings: Settings) -> bool:
 
 def scheme_of(module: str, schemes: tuple[Scheme, ...]) -> Scheme | None:
     """The scheme of a module: by its name, else by a pattern, else by the class of a linear."""
-    for fits in (_named, _matched, _classed):
+    # classes are not known from the disk; what a checkpoint quantizes is linear, or embeds
+    kind = "Embedding" if "embed" in module.rsplit(".", 1)[-1] else "Linear"
+    for fits in (module.__eq__, partial(_matches, module), kind.__eq__):
         for scheme in schemes:
-            if any(fits(module, target) for target in scheme.targets):
+            if any(map(fits, scheme.targets)):
                 return scheme
     # what lies quantized on disk is quantized, and with one group there is one way to read it
     return schemes[0] if len(schemes) == 1 else None
 
 
-def _named(module: str, target: str) -> bool:
-    return module == target
-
-
-def _matched(module: str, target: str) -> bool:
+def _matches(module: str, target: str) -> bool:
     return target.startswith("re:") and re.match(target.removeprefix("re:"), module) is not None
-
-
-def _classed(module: str, target: str) -> bool:
-    """Classes are not known from the disk; what a checkpoint quantizes is linear, or embeds."""
-    return target == ("Embedding" if "embed" in module.rsplit(".", 1)[-1] else "Linear")
 
 
 def _check_layout(layout: str, source: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from engine.attention.interface import (
     AttentionBackend,
-    AttentionOptions,
     KVProbe,
     LayerSpec,
     active,
@@ -53,7 +53,7 @@ class ModelRunner:
 
     def drop_cache(self) -> None:
         self.release_graphs()
-        self.backend = _NO_CACHE
+        self.backend = _NoCache()
 
     def drop(self) -> None:
         """Let go of model and cache; the runner cannot execute any more."""
@@ -117,19 +117,10 @@ class _NoCache:
 
     nbytes = 0
 
-    def begin_step(self, batch: Batch) -> None:
+    def begin_step(self, *_: object) -> NoReturn:
         raise RuntimeError("The KV cache was dropped.")
 
-    def forward(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
-    ) -> Tensor:
-        raise RuntimeError("The KV cache was dropped.")
-
-    def clear_blocks(self, blocks: list[int]) -> None:
-        raise RuntimeError("The KV cache was dropped.")
-
-
-_NO_CACHE = _NoCache()
+    forward = clear_blocks = begin_step
 
 
 def forward(model: nn.Module, input_ids: Tensor, positions: Tensor, rows: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.attention import varlen as varlen_trial
 from engine.attention.interface import LayerSpec
-from engine.attention.pages import PagedCache, PlainPages
+from engine.attention.pages import PagedCache, Pages
 from engine.attention.varlen import VarlenSteps
 from engine.batch.batch import Batch
 from engine.numerics.kv_dtype import PLAIN
@@ -35,7 +35,7 @@ def run(world: World) -> Tensor:
     shape = tuple(world.keys.elements.shape)
     sides = []
     for stored in (world.keys, world.values):
-        pages = PlainPages(shape, world.scene.dtype, world.device)
+        pages = Pages(shape, world.scene.dtype, world.device)
         pages.elements = stored.elements
         sides.append(pages)
     starts = [0]

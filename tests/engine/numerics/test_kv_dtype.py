@@ -280,9 +280,9 @@ def test_cleared_blocks_hold_zeros() -> None:
     spec, kv_dtype = LayerSpec(2, 8, 6), parse_kv_dtype("k=int8,v=fp8")
     backend = CPUAttention({0: spec}, 4, 4, torch.float32, kv_dtype=kv_dtype)
     for pages in backend.caches[0]:
-        pages.codes.fill_(7)
+        pages.elements.fill_(7)
         pages.scales.fill_(float("nan"))
     backend.clear_blocks([1, 3])
     for pages in backend.caches[0]:
-        assert not pages.codes[[1, 3]].any() and not pages.scales[[1, 3]].any()
-        assert (pages.codes[[0, 2]] == 7).all() and pages.scales[[0, 2]].isnan().all()
+        assert not pages.elements[[1, 3]].any() and not pages.scales[[1, 3]].any()
+        assert (pages.elements[[0, 2]] == 7).all() and pages.scales[[0, 2]].isnan().all()
