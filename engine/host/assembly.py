@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ from engine.memory.plan import plan_memory
 from engine.memory.profiling import measure_activations
 from engine.models.architecture import resolve_class
 from engine.models.checkpoint import Checkpoint
-from engine.models.loader import LoadedModel, load_model
+from engine.models.loader import LoadedModel, LoadRequest, load_model
 from engine.models.placement import not_on_several_devices
 from engine.models.smoke_test import check_architecture
 from engine.numerics.scheme import scheme_of
@@ -249,28 +248,33 @@ class _Builder:
     def _load(self, host_layers: int) -> LoadedModel:
         config, checkpoint = self.config, self.checkpoint
         assert config.max_model_len is not None and config.num_threads is not None, "resolved"
-        load = functools.partial(
-            load_model,
+        request = LoadRequest(
             checkpoint,
-            scheme=scheme_of(config, checkpoint.quantization, checkpoint.name),
             dtype=DTYPES[config.dtype],
+            device=config.device,
             load_format=config.load_format,
             seed=config.seed,
             max_model_len=config.max_model_len,
             host_layers=host_layers,
+            scheme=scheme_of(config, checkpoint.quantization, checkpoint.name),
+            progress=self.progress,
             cancelled=self.cancelled,
         )
         size = config.tensor_parallel_size
         if size == 1:
             starts = stage_starts(config.devices, checkpoint.config.num_hidden_layers)
-            return load(device=config.device, starts=starts, progress=self.progress)
+            return load_model(dataclasses.replace(request, starts=starts))
         check_division(checkpoint.config, size)
 
         def load_share(device: str, share: Share, told: Progress) -> LoadedModel:
-            return load(device=device, share=share, progress=told)
+            return load_model(
+                dataclasses.replace(request, device=device, share=share, progress=told)
+            )
 
         devices = rank_devices(config.device, size)
-        return load_ranks(checkpoint.config, devices, config.num_threads, load_share, self.progress)
+        return load_ranks(
+            checkpoint.config, devices, config.num_threads, load_share, self.progress
+        )
 
     def _with_cache(
         self, loaded: LoadedModel, source: Checkpoint | None, plan: MemoryPlan

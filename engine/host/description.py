@@ -19,7 +19,7 @@ from engine.kernels.triton.support import problem as triton_problem
 from engine.lazy_transformers import PretrainedConfig
 from engine.models.architecture import count_parameters, ties_head
 from engine.models.checkpoint import Checkpoint
-from engine.models.layers.experts import HeldExperts
+from engine.models.layers.experts import QuantizedExperts
 from engine.models.loader import LoadedModel
 from engine.numerics.scheme import scheme_of
 from engine.runner.model_runner import ModelRunner
@@ -113,9 +113,9 @@ def _measured_parts(model: nn.Module) -> tuple[int, int, int, int]:
         lookup = 0 if is_tied else embedding.weight.nbytes
     named = itertools.chain(model.named_parameters(), model.named_buffers())
     plain = [tensor for name, tensor in named if ".experts." in name]
-    held = [module for module in model.modules() if isinstance(module, HeldExperts)]
-    size = sum(t.nbytes for t in plain) + sum(experts.packed_bytes for experts in held)
-    count = sum(t.numel() for t in plain) + sum(experts.num_weights for experts in held)
+    quantized = [module for module in model.modules() if isinstance(module, QuantizedExperts)]
+    size = sum(t.nbytes for t in plain) + sum(experts.packed_bytes for experts in quantized)
+    count = sum(t.numel() for t in plain) + sum(experts.num_weights for experts in quantized)
     return output, lookup, size, count
 
 

@@ -2,6 +2,6 @@
 
 checkpoint, architecture             the folder, its transformers class and what is supported
 smoke_test, placement, layers        packed sequences checked; devices; faster modules
-weight_map, weight_source, disk_weights, dummy    where values come from
+weight_map, disk_weights, dummy      where values come from
 materialise, prepare, targets, loader    memory, replacements, quantized layers, and the one path
 """

@@ -6,6 +6,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,19 +16,26 @@ from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader, torch_dtype
 from engine.kernels.embedding import CHUNK_ROWS
 from engine.models.architecture import build_on_meta
-from engine.models.materialise import Slots
-from engine.models.targets import Target
 from engine.models.weight_map import Index, Placement, is_turned, map_weights
-from engine.models.weight_source import LoadRequest
 from engine.numerics.codes import Codes, in_turns
 from engine.numerics.scheme import weights_to_hold
+
+if TYPE_CHECKING:
+    from engine.models.loader import LoadRequest
+    from engine.models.materialise import Slots
+    from engine.models.targets import Target
 
 _READ_AT_ONCE = 64 * 2**20
 """Bytes of a tensor of which only some columns are needed."""
 
 
 class DiskWeights:
-    """The `WeightSource` of a checkpoint. Quantized matrices are mapped as if they were dense."""
+    """The weights of a checkpoint. Quantized matrices are mapped as if they were dense.
+
+    scheme: how plain values of `quantized` are rounded. quantized: weights that are stored
+    quantized, and their shapes: [out, in], or [experts, out, in]. tied: name -> the name whose
+    tensor it shares, complete once it is `open`.
+    """
 
     def __init__(self, request: LoadRequest) -> None:
         self._request, self._share = request, request.share
@@ -78,17 +86,18 @@ class DiskWeights:
         return found
 
     @contextmanager
-    def open(self, targets: Sequence[Target]) -> Iterator[None]:
-        in_targets = {name for target in targets for name in target.names}
-        request = self._request
-        with TensorReader(
-            self._bytes_to_read(in_targets), request.progress, request.cancelled
-        ) as self._reader:
+    def open(self, in_targets: set[str]) -> Iterator[None]:
+        """Ready to read, for as long as the context lasts. in_targets: names of weights that are
+        read whole, by `values`."""
+        request, total = self._request, self._bytes_to_read(in_targets)
+        with TensorReader(total, request.progress, request.cancelled) as self._reader:
             self._check_spare_biases()
             self._untie_different()
             yield
 
     def in_order(self, targets: Sequence[Target]) -> list[Target]:
+        """As they lie on disk: one pass over each file."""
+
         def place(target: Target) -> tuple[str, int]:
             found = self._placements.get(target.names[0])
             return (str(found[0].info.file), found[0].info.offset) if found else ("", 0)
@@ -98,6 +107,7 @@ class DiskWeights:
     # -- plain weights, into their slots ----------------------------------------------------
 
     def fill(self, slots: Slots) -> None:
+        """Write every weight that has a slot, but for tied names."""
         share = self._share
         for info, name, part in sorted(
             self._weights.placements, key=lambda p: (str(p.info.file), p.info.offset)
@@ -185,6 +195,8 @@ class DiskWeights:
     # -- weights of targets ------------------------------------------------------------------
 
     def values(self, name: str, expert: int | None) -> Iterator[Codes | Tensor]:
+        """The parts of a weight (of one expert), row after row: codes as the checkpoint has them,
+        or plain tensors [n, in]."""
         if self._share is None:
             return self._whole(name, expert)
         turned = is_turned(self._reference, name)
@@ -230,6 +242,7 @@ class DiskWeights:
         return [info for _, info in sorted(mine, key=lambda pair: pair[0])], is_in_turns
 
     def rows(self, name: str) -> Iterator[Tensor]:
+        """Plain rows of a weight, CHUNK_ROWS at a time."""
         for info, _, _ in self._placements[name]:
             if self._share is None:
                 for start in range(0, info.shape[0], CHUNK_ROWS):

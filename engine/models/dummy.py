@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
+
+from engine.kernels.embedding import CHUNK_ROWS
+from engine.models.architecture import build_on_meta
+from engine.numerics.scheme import scheme_like, weights_to_hold
 
 if TYPE_CHECKING:
+    from engine.models.loader import LoadRequest
+    from engine.models.materialise import Slots
+    from engine.models.targets import Target
     from engine.parallel.share import Share
 
 POOL = 4 * 1024 * 1024  # elements: a size that stays in the last-level cache
@@ -31,7 +42,7 @@ class DummyFiller:
         self._seed = seed
 
     def fill(
-        self, name: str, tensor: torch.Tensor, share: Share | None = None, piece: int = 0
+        self, name: str, tensor: Tensor, share: Share | None = None, piece: int = 0
     ) -> None:
         """share: of a tensor parallel rank, whose values are its own where the weight is sharded.
         piece: of a weight that is filled piece by piece."""
@@ -48,14 +59,14 @@ class DummyFiller:
         else:
             tensor.zero_()
 
-    def _fill_random(self, tensor: torch.Tensor) -> None:
+    def _fill_random(self, tensor: Tensor) -> None:
         if not tensor.is_contiguous():  # a transposed or strided view: one row at a time
             for row in tensor:
                 row.copy_(self._flow(row.new_empty(row.numel())).view(row.shape))
             return
         self._flow(tensor.view(-1))
 
-    def _flow(self, flat: torch.Tensor) -> torch.Tensor:
+    def _flow(self, flat: Tensor) -> Tensor:
         """Write pieces of the pool, each from a random place to its end, until `flat` is full."""
         size, start = self._pool.numel(), 0
         if self._near.device != flat.device:
@@ -66,3 +77,60 @@ class DummyFiller:
             flat[start : start + count].copy_(self._near[offset : offset + count])
             start += count
         return flat
+
+
+class DummyWeights:
+    """Random values at the shape of a checkpoint, quantized where the checkpoint is; in the place of
+    `DiskWeights`."""
+
+    def __init__(self, request: LoadRequest) -> None:
+        self._request = request
+        stored = request.checkpoint.quantization
+        self.scheme = request.scheme if stored is None else scheme_like(stored)
+        self._reference = build_on_meta(request.config)
+        has_quantized = stored is not None or self.scheme.method != "none"
+        self.quantized = weights_to_hold(self._reference) if has_quantized else {}
+        self.tied: dict[str, str] = dict(getattr(self._reference, "all_tied_weights_keys", {}))
+        self.notices: list[str] = []
+        # as the model's makers initialise theirs
+        self._std = float(getattr(request.checkpoint.config, "initializer_range", None) or 0.02)
+
+    @cached_property
+    def _filler(self) -> DummyFiller:
+        return self._new_filler(POOL)
+
+    def _new_filler(self, num_elements: int) -> DummyFiller:
+        return DummyFiller(self._request.seed, self._std, self._request.dtype, num_elements)
+
+    def open(self, in_targets: set[str]) -> nullcontext[None]:
+        return nullcontext()
+
+    def fill(self, slots: Slots) -> None:
+        views = {name: slot.view() for name, slot in slots.items() if name not in self.tied}
+        total = sum(view.nbytes for view in views.values())
+        filler = self._new_filler(sum(v.numel() for v in views.values()))
+        done = 0
+        for name, view in views.items():
+            self._request.check()
+            filler.fill(name, view, self._request.share)
+            done += view.nbytes
+            self._request.progress("Filling with random weights", done, total)
+
+    def in_order(self, targets: Sequence[Target]) -> Iterator[Target]:
+        for done, target in enumerate(targets):
+            self._request.progress("Filling with random weights", done, len(targets))
+            yield target
+
+    def values(self, name: str, expert: int | None) -> list[Tensor]:
+        return [self._random(name, self.quantized[name][-2:], expert or 0)]
+
+    def rows(self, name: str) -> Iterator[Tensor]:
+        count, width = self._reference.get_parameter(name).shape
+        for start in range(0, count, CHUNK_ROWS):
+            yield self._random(name, (min(CHUNK_ROWS, count - start), width), start)
+
+    def _random(self, name: str, shape: tuple[int, ...], piece: int) -> Tensor:
+        request = self._request
+        tensor = torch.empty(shape, dtype=request.dtype, device=request.device_map.of(name))
+        self._filler.fill(name, tensor, request.share, piece)
+        return tensor

@@ -1,6 +1,6 @@
 """Loads a model: its structure first, then the weights straight into their final place.
 
-    source     a checkpoint (`disk_weights`), or random numbers (`weight_source`)
+    source     a checkpoint (`disk_weights`), or random numbers (`dummy`)
     prepare    the class of transformers, with faster modules where these compute the same
     targets    layers that are stored quantized: filled one after the other
     slots      all other weights: memory, and then the source's values
@@ -8,14 +8,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from engine.attention.interface import NAME
 from engine.errors import ConfigError, LoadCancelled, UnsupportedModelError
 from engine.hardware.device_map import DeviceMap
 from engine.hardware.devices import CPU, make_current
@@ -27,8 +28,9 @@ from engine.kernels.registry import blocked_choices, linear_choices
 from engine.models.architecture import LayerKV, build_on_meta, kv_layout, resolve_class
 from engine.models.checkpoint import Checkpoint
 from engine.models.disk_weights import DiskWeights
+from engine.models.dummy import DummyWeights
 from engine.models.layers.experts import EXPERTS
-from engine.models.layers.offload import Crossing, carry_between_gpus, crossing_of
+from engine.models.layers.offload import Crossing, carry_between_gpus
 from engine.models.layers.replacement import apply_all
 from engine.models.layers.rotary import TABLE, table_swaps
 from engine.models.materialise import (
@@ -41,29 +43,15 @@ from engine.models.materialise import (
 )
 from engine.models.placement import place
 from engine.models.prepare import Prepared, kinds_that_agree, prepare
-from engine.models.targets import (
-    Head,
-    block_weights,
-    fill,
-    find_head,
-    hold_head,
-    outcome,
-    targets,
-)
-from engine.models.weight_source import (
-    Cancelled,
-    DummyWeights,
-    LoadRequest,
-    Progress,
-    WeightSource,
-)
+from engine.models.targets import block_weights, find_head, outcome, targets
 from engine.numerics.scheme import PLAIN, Scheme
 
 if TYPE_CHECKING:
     from engine.parallel.ranks import Ranks
     from engine.parallel.share import Share
 
-ATTENTION_NAME = "inferdeck"  # engine.attention.NAME; a literal, so that loading needs no attention
+Progress = Callable[[str, int, int], None]
+WeightSource = DiskWeights | DummyWeights
 
 
 @dataclass(frozen=True)
@@ -86,71 +74,81 @@ class LoadedModel:
         return sum(self.bytes_on.values())
 
 
-def load_model(
-    checkpoint: Checkpoint,
-    *,
-    dtype: torch.dtype,
-    device: str,
-    load_format: str,
-    seed: int,
-    max_model_len: int,
-    host_layers: int = 0,
-    starts: tuple[tuple[int, str], ...] = (),
-    scheme: Scheme = PLAIN,
-    share: Share | None = None,
-    progress: Progress = lambda stage, done, total: None,
-    cancelled: Cancelled = lambda: False,
-) -> LoadedModel:
-    """Load `checkpoint` in `dtype` onto `device`.
+@dataclass(frozen=True)
+class LoadRequest:
+    """Loads `checkpoint` in `dtype` onto `device`.
 
     load_format: "auto" reads the safetensors, "dummy" fills with random weights of `seed`.
     scheme: how weights that the checkpoint stores as plain numbers are quantized.
     host_layers: the first layers, which go to the CPU with what comes before them. starts: (layer,
     device) of each further GPU of a pipeline. share: of a tensor parallel rank.
-    progress(stage, done, total) counts bytes. Raises UnsupportedModelError, CheckpointError,
-    OutOfMemoryError, or LoadCancelled (nothing of the model is kept then).
+    progress(stage, done, total) counts bytes.
     """
-    resolve_class(checkpoint)
-    if load_format == "auto" and not checkpoint.tensors:
+
+    checkpoint: Checkpoint
+    dtype: torch.dtype
+    device: str
+    load_format: str
+    seed: int
+    max_model_len: int
+    host_layers: int = 0
+    starts: tuple[tuple[int, str], ...] = ()
+    scheme: Scheme = PLAIN
+    share: Share | None = None
+    progress: Progress = lambda stage, done, total: None
+    cancelled: Callable[[], bool] = lambda: False
+
+    @cached_property
+    def device_map(self) -> DeviceMap:
+        if not self.host_layers and not self.starts:
+            return DeviceMap(self.device)
+        reference = build_on_meta(self.checkpoint.config)
+        return place(reference, self.device, self.host_layers, self.starts)
+
+    @property
+    def config(self) -> Any:
+        """Of the model that is built: the checkpoint's, or that of a rank's shard."""
+        return self.checkpoint.config if self.share is None else self.share.config
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.checkpoint.quantization is not None or not self.scheme.is_plain
+
+    def check(self) -> None:
+        """Raise LoadCancelled where the user cancelled."""
+        if self.cancelled():
+            raise LoadCancelled("Loading was cancelled.")
+
+
+def load_model(request: LoadRequest) -> LoadedModel:
+    """Raises UnsupportedModelError, CheckpointError, OutOfMemoryError, or LoadCancelled (nothing of
+    the model is kept then)."""
+    resolve_class(request.checkpoint)
+    if request.load_format == "auto" and not request.checkpoint.tensors:
         raise ConfigError(
-            f"{checkpoint.name} was opened without weights.", 'Use load format "dummy".'
+            f"{request.checkpoint.name} was opened without weights.", 'Use load format "dummy".'
         )
-    device_map = DeviceMap(device)
-    if host_layers or starts:
-        device_map = place(build_on_meta(checkpoint.config), device, host_layers, starts)
-    request = LoadRequest(
-        checkpoint, dtype, device_map, seed, max_model_len, scheme, progress, cancelled, share
-    )
     try:
-        loaded = _load(request, load_format)
+        return _load(request)
     finally:
-        make_current(device)
-    model = loaded.model
-    blocked = block_weights(model, dtype, progress, cancelled)
-    each = {name: _linear_outcome(dtype, name, blocked) for name in device_map.devices}
-    plain = "; ".join(f"{name}: {text}" if len(each) > 1 else text for name, text in each.items())
-    quantized = outcome(model)
-    loaded.kernels["linear"] = f"{quantized}; others: {plain}" if quantized else plain
-    model.config._attn_implementation = ATTENTION_NAME  # type: ignore[union-attr]
-    model.eval().requires_grad_(False)
-    return dataclasses.replace(loaded, bytes_on=weight_bytes(model, device_map))
+        make_current(request.device)
 
 
-def _load(request: LoadRequest, load_format: str) -> LoadedModel:
-    if request.cancelled():
-        raise LoadCancelled("Loading was cancelled.")
-    if CPU in request.device_map.devices and (request.is_quantized or request.dtype in FORMATS):
+def _load(request: LoadRequest) -> LoadedModel:
+    device_map, dtype, length = request.device_map, request.dtype, request.max_model_len
+    request.check()
+    if CPU in device_map.devices and (request.is_quantized or dtype in FORMATS):
         request.progress("Compiling", 0, 0)  # a few seconds, once on a machine
         library()
-    source: WeightSource
-    source = DummyWeights(request) if load_format == "dummy" else DiskWeights(request)
+    is_dummy = request.load_format == "dummy"
+    source: WeightSource = DummyWeights(request) if is_dummy else DiskWeights(request)
     request.progress("Checking", 0, 0)
     with_experts = any(len(shape) == 3 for shape in source.quantized.values())
     agreed, kernels = _agreed(request, with_experts)
     prepared = prepare(
         build_on_meta(request.config),
         lambda kind: kind in agreed and (with_experts or kind != EXPERTS),
-        request.device_map,
+        device_map,
     )
     model = prepared.model
     if with_experts and EXPERTS not in agreed:
@@ -159,15 +157,23 @@ def _load(request: LoadRequest, load_format: str) -> LoadedModel:
             "Load it in 16 bits, or choose another model.",
         )
     _fill(prepared, source, request)
-    notices = [*source.notices, *_slow_kernels(request)]
-    compute_buffers(model, request.device_map)
-    notices += freeze_rotary(model, request.max_model_len)
-    crossing = crossing_of(model, request.device_map)
-    carry_between_gpus(model, request.device_map)
+    compute_buffers(model, device_map)
+    notices = [*source.notices, *_slow_kernels(request), *freeze_rotary(model, length)]
+    crossing = Crossing(model, device_map) if device_map.host_layers else None
+    carry_between_gpus(model, device_map)
     if TABLE in agreed:
-        apply_all(list(table_swaps(model, request.max_model_len, request.dtype)))
+        apply_all(list(table_swaps(model, length, dtype)))
     layout = kv_layout(build_on_meta(request.checkpoint.config))
-    return LoadedModel(model, {}, request.device_map, notices, kernels, crossing, layout)
+    blocked = block_weights(model, dtype, request.progress, request.cancelled)
+    each = {name: _linear_outcome(dtype, name, blocked) for name in device_map.devices}
+    plain = "; ".join(f"{name}: {text}" if len(each) > 1 else text for name, text in each.items())
+    quantized = outcome(model)
+    kernels["linear"] = f"{quantized}; others: {plain}" if quantized else plain
+    model.config._attn_implementation = NAME  # type: ignore[union-attr]
+    model.eval().requires_grad_(False)
+    return LoadedModel(
+        model, weight_bytes(model, device_map), device_map, notices, kernels, crossing, layout
+    )
 
 
 def _agreed(request: LoadRequest, with_experts: bool) -> tuple[frozenset[str], dict[str, str]]:
@@ -189,35 +195,29 @@ def _fill(prepared: Prepared, source: WeightSource, request: LoadRequest) -> Non
     """Give the model its memory and its values."""
     dtype, device_map = request.dtype, request.device_map
     wanted = targets(prepared, source.quantized)
-    elsewhere = {name for target in wanted for name in target.names}
-    head = _find_head(prepared.model, source, device_map)
-    if head is not None:
-        elsewhere |= {head.head_name, head.embedding_name}
-    slots = {name: slot for name, slot in prepared.slots.items() if name not in elsewhere}
-    with source.open(wanted):
+    in_targets = {name for target in wanted for name in target.names}
+    slots = {name: slot for name, slot in prepared.slots.items() if name not in in_targets}
+    head = None
+    if source.scheme.head != "none":
+        found = find_head(prepared.model, device_map)
+        if isinstance(found, str):
+            source.notices.append(f"Output head and embeddings are not quantized: {found}.")
+        elif found.head_name not in source.quantized:
+            head = found
+            for name in (head.head_name, head.embedding_name):
+                slots.pop(name, None)
+    with source.open(in_targets):
         tied = {name: other for name, other in source.tied.items() if name in slots}
         allocate(slots, tied, dtype, device_map, DtypePlan.of(prepared.model))
         source.fill(slots)
         copy_tied(slots, tied, device_map)
         if head is not None:
-            hold_head(prepared.model, head, source.tied, source.rows, dtype, device_map)
+            head.quantize(prepared.model, source, dtype, device_map)
         for target in source.in_order(wanted):
-            if request.cancelled():
-                raise LoadCancelled("Loading was cancelled.")
+            request.check()
             device = device_map.of(target.names[0])
             make_current(device)  # kernels are measured there
-            fill(target, source.values, source.scheme, dtype, torch.device(device))
-
-
-def _find_head(model: nn.Module, source: WeightSource, device_map: DeviceMap) -> Head | None:
-    """Head and embeddings, where the scheme stores them in int8 and they can be."""
-    if source.scheme.head == "none":
-        return None
-    found = find_head(model, device_map)
-    if isinstance(found, Head):
-        return None if found.head_name in source.quantized else found
-    source.notices.append(f"Output head and embeddings are not quantized: {found}.")
-    return None
+            target.fill(source, dtype, torch.device(device))
 
 
 def _slow_kernels(request: LoadRequest) -> list[str]:

@@ -20,7 +20,7 @@ from engine.errors import OutOfMemoryError, UnsupportedModelError
 from engine.hardware.device_map import DeviceMap
 from engine.kernels.embedding import QuantizedEmbedding
 from engine.kernels.linear import Linear
-from engine.models.layers.experts import HeldExperts
+from engine.models.layers.experts import QuantizedExperts
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def weight_bytes(model: nn.Module, device_map: DeviceMap) -> dict[str, int]:
             seen.add(storage.data_ptr())
             found[device_map.of(name)] += storage.nbytes()
     for path, module in model.named_modules():
-        if isinstance(module, (Linear, HeldExperts, QuantizedEmbedding)):
+        if isinstance(module, (Linear, QuantizedExperts, QuantizedEmbedding)):
             found[device_map.of(path)] += module.packed_bytes
     return found
 

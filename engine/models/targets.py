@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -32,15 +33,14 @@ from engine.kernels.quantized import make_expert_weights, make_weights
 from engine.kernels.registry import blocked_choices
 from engine.kernels.tiled import GroupedWeights
 from engine.kernels.triton.support import is_usable
-from engine.models.layers.experts import HeldExperts
+from engine.models.layers.experts import QuantizedExperts
 from engine.models.prepare import Prepared
 from engine.numerics.codes import Codes, IntCodes, stack
 from engine.numerics.rounding import round_int8
 from engine.numerics.scheme import Scheme
 
-Values = Callable[[str, int | None], Iterable[Codes | Tensor]]
-Rows = Callable[[str], Iterator[Tensor]]
-"""Of a `WeightSource`."""
+if TYPE_CHECKING:
+    from engine.models.loader import WeightSource
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,40 @@ class Target:
     """A layer to fill: a Linear (of several names, where it is packed), or the weights of one name
     of a mixture's experts."""
 
-    module: Linear | HeldExperts
+    module: Linear | QuantizedExperts
     names: tuple[str, ...]
+
+    def fill(self, source: WeightSource, dtype: torch.dtype, device: torch.device) -> None:
+        """Read, round where a part is plain (on the device, as what is rounded goes there), and
+        pack."""
+        if isinstance(self.module, Linear):
+            found = itertools.chain.from_iterable(source.values(name, None) for name in self.names)
+            parts = _rounded(found, source.scheme, device)
+            rows = sum(part.shape[0] for part in parts)
+            if rows != self.module.out_features:
+                raise CheckpointError(
+                    f"{', '.join(self.names)} have {rows} rows; expected "
+                    f"{self.module.out_features}.",
+                    "Check that config.json belongs to these weights.",
+                )
+            self.module.pack(make_weights(parts, dtype, device))
+            return
+        (name,) = self.names
+        each = (
+            _rounded(source.values(name, expert), source.scheme, device)
+            for expert in range(self.module.num_experts)
+        )
+        weights = [make_expert_weights(parts, dtype, device) for parts in each]
+        self.module.pack(name.rpartition(".")[2], weights)
 
 
 def targets(prepared: Prepared, quantized: Container[str]) -> list[Target]:
     """The layers that store any of the weights `quantized`, with the names of all that they
     store."""
-    held_experts = {
+    experts = {
         id(swap.original): swap.replacement  # type: ignore[attr-defined]
         for swap in prepared.swaps
-        if isinstance(getattr(swap, "replacement", None), HeldExperts)
+        if isinstance(getattr(swap, "replacement", None), QuantizedExperts)
     }
     linears: dict[int, list[tuple[int, str]]] = defaultdict(list)
     modules: dict[int, Linear] = {}
@@ -68,38 +91,13 @@ def targets(prepared: Prepared, quantized: Container[str]) -> list[Target]:
             start = slot.rows.start if slot.rows else 0
             linears[id(slot.module)].append((start, name))
             modules[id(slot.module)] = slot.module
-        elif name in quantized and id(slot.module) in held_experts:
-            found.append(Target(held_experts[id(slot.module)], (name,)))
+        elif name in quantized and id(slot.module) in experts:
+            found.append(Target(experts[id(slot.module)], (name,)))
     for key, starts in linears.items():
         names = tuple(name for _, name in sorted(starts))
         if any(name in quantized for name in names):
             found.append(Target(modules[key], names))
     return found
-
-
-def fill(
-    target: Target, values: Values, scheme: Scheme, dtype: torch.dtype, device: torch.device
-) -> None:
-    """Read, round where a part is plain (on the device, as what is rounded goes there), and
-    pack."""
-    module = target.module
-    if isinstance(module, Linear):
-        found = itertools.chain.from_iterable(values(name, None) for name in target.names)
-        parts = _rounded(found, scheme, device)
-        rows = sum(part.shape[0] for part in parts)
-        if rows != module.out_features:
-            raise CheckpointError(
-                f"{', '.join(target.names)} have {rows} rows; expected {module.out_features}.",
-                "Check that config.json belongs to these weights.",
-            )
-        module.pack(make_weights(parts, dtype, device))
-        return
-    (name,) = target.names
-    held = [
-        make_expert_weights(_rounded(values(name, expert), scheme, device), dtype, device)
-        for expert in range(module.num_experts)
-    ]
-    module.hold(name.rpartition(".")[2], held)
 
 
 def outcome(model: nn.Module) -> str:
@@ -108,7 +106,7 @@ def outcome(model: nn.Module) -> str:
     for module in model.modules():
         if isinstance(module, Linear) and module.packed is not None and not module.is_blocked:
             counts[module.packed.title] += 1
-        elif isinstance(module, HeldExperts):
+        elif isinstance(module, QuantizedExperts):
             counts[f"experts {module.title}"] += 1
     return "; ".join(f"{title} ({count})" for title, count in counts.items())
 
@@ -135,6 +133,27 @@ class Head:
     embedding: nn.Module
     embedding_name: str
 
+    def quantize(
+        self, model: nn.Module, source: WeightSource, dtype: torch.dtype, device_map: DeviceMap
+    ) -> None:
+        """Store both in int8; as one where they are tied and on one device."""
+        device = torch.device(device_map.of(self.head_name))
+        make_current(str(device))
+        lookup_device = torch.device(device_map.of(self.embedding_name))
+        names = self.head_name, self.embedding_name
+        is_tied = not source.tied.keys().isdisjoint(names)
+        if is_tied:  # one of the two names has the values
+            (name,) = set(names) - set(source.tied)
+            names = name, name
+        weights = _head_weights(self.head, source.rows(names[0]), dtype, device)
+        self.head.pack(weights)
+        is_shared = is_tied and lookup_device == device
+        if not is_shared:
+            plain = (chunk.to(lookup_device) for chunk in source.rows(names[1]))
+            weights = GroupedWeights(_int8_rows(plain), dtype)
+        embedding = QuantizedEmbedding(self.embedding, weights, lookup_device, is_tied=is_shared)
+        model.set_input_embeddings(embedding)  # type: ignore[operator]
+
 
 def find_head(model: nn.Module, device_map: DeviceMap) -> Head | str:
     """Head and embeddings of a model; or why they stay plain."""
@@ -146,39 +165,10 @@ def find_head(model: nn.Module, device_map: DeviceMap) -> Head | str:
     paths = {id(module): path for path, module in model.named_modules()}
     if not isinstance(head, Linear) or not is_plain_embedding(embedding):
         return f"{type(embedding).__name__} or the head does more than a lookup and a product"
-    return Head(
-        head, f"{paths[id(head)]}.weight", embedding, f"{paths[id(embedding)]}.weight"
-    )
+    return Head(head, f"{paths[id(head)]}.weight", embedding, f"{paths[id(embedding)]}.weight")
 
 
-def hold_head(
-    model: nn.Module,
-    found: Head,
-    tied: Mapping[str, str],
-    rows: Rows,
-    dtype: torch.dtype,
-    device_map: DeviceMap,
-) -> None:
-    """Store head and embeddings in int8; as one where they are tied and on one device."""
-    device = torch.device(device_map.of(found.head_name))
-    make_current(str(device))
-    lookup_device = torch.device(device_map.of(found.embedding_name))
-    head_name, embedding_name = found.head_name, found.embedding_name
-    is_tied = bool({head_name, embedding_name} & set(tied))
-    if is_tied:  # one of the two names has the values
-        (head_name,) = {head_name, embedding_name} - set(tied)
-        embedding_name = head_name
-    held = _held(found.head, rows(head_name), dtype, device)
-    found.head.pack(held)
-    source, is_shared = held, is_tied and lookup_device == device
-    if not is_shared:
-        plain = (chunk.to(lookup_device) for chunk in rows(embedding_name))
-        source = GroupedWeights(_int8_rows(plain), dtype)
-    embedding = QuantizedEmbedding(found.embedding, source, lookup_device, is_tied=is_shared)
-    model.set_input_embeddings(embedding)  # type: ignore[operator]
-
-
-def _held(
+def _head_weights(
     head: Linear, chunks: Iterator[Tensor], dtype: torch.dtype, device: torch.device
 ) -> Int8Rows:
     if is_usable(device):
@@ -209,9 +199,8 @@ def block_weights(
     reads too (an embedding that the head is tied to) stays as it is, and so does one that blocks
     would make larger. Raises LoadCancelled.
     """
-    if not any(p.device.type == "cpu" for p in model.parameters()):
-        return 0  # before anything is measured
-    if not blocked_choices(dtype):
+    on_cpu = any(p.device.type == "cpu" for p in model.parameters())
+    if not on_cpu or not blocked_choices(dtype):  # which measures
         return 0
     uses = Counter(
         p.data_ptr() for m in model.modules() for p in m.parameters(recurse=False) if p.numel()

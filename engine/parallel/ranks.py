@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.kernels.cpu.check import library
-from engine.models.loader import LoadedModel
-from engine.models.weight_source import Progress
+from engine.models.loader import LoadedModel, Progress
 from engine.parallel.exchange import Exchange
 from engine.parallel.shape import Shape, shape_of
 from engine.parallel.share import Share

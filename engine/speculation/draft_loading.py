@@ -20,7 +20,7 @@ from engine.hardware.device_map import DeviceMap
 from engine.hardware.machine import default_dtype
 from engine.models.architecture import count_parameters, resolve_class
 from engine.models.checkpoint import Checkpoint
-from engine.models.loader import load_model
+from engine.models.loader import LoadRequest, load_model
 from engine.models.materialise import weight_bytes
 from engine.models.smoke_test import check_architecture
 from engine.runner.model_runner import ModelRunner, probe_kv
@@ -177,7 +177,7 @@ def load_draft(
     try:
         check_architecture(draft.config, resolve_class(draft))
         dtype = getattr(torch, draft_dtype(config, draft))
-        loaded = load_model(
+        request = LoadRequest(
             draft,
             dtype=dtype,
             device=config.device,
@@ -187,6 +187,7 @@ def load_draft(
             progress=own_progress,
             cancelled=cancelled,
         )
+        loaded = load_model(request)
         layers = probe_kv(loaded.model)
     except (CheckpointError, UnsupportedModelError) as error:
         raise unusable(error) from error

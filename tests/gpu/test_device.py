@@ -41,10 +41,9 @@ def test_a_step_stays_on_its_device(
     monkeypatch.setattr(e4m3, "has_nan", lambda codes: False)
     monkeypatch.setattr(loader, "kinds_that_agree", lambda *_: (frozenset(KINDS), {}))
     folder = save(make_model(family, num_hidden_layers=2), tmp_path)
-    model: Any = loader.load_model(
-        Checkpoint.open(folder, dummy=True), dtype=torch.bfloat16, device="meta",
-        load_format="dummy", seed=0, max_model_len=64, scheme=scheme,
-    ).model  # fmt: skip
+    checkpoint = Checkpoint.open(folder, dummy=True)
+    request = loader.LoadRequest(checkpoint, torch.bfloat16, "meta", "dummy", 0, 64, scheme=scheme)
+    model: Any = loader.load_model(request).model
     tensors = [*model.parameters(), *model.buffers()]
     assert tensors and all(tensor.is_meta for tensor in tensors)
     register()

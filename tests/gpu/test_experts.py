@@ -18,7 +18,7 @@ from engine.kernels.linear import PlainWeights
 from engine.kernels.packed import PackedWeights
 from engine.kernels.quantized import make_expert_weights
 from engine.kernels.triton.experts import plan_tiles
-from engine.models.layers.experts import HeldExperts
+from engine.models.layers.experts import QuantizedExperts
 from engine.numerics.codes import Codes
 from engine.numerics.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
 from tests.gpu.conftest import HAS_GPU
@@ -108,12 +108,12 @@ def test_a_mixture_is_what_its_rounded_weights_compute(
     monkeypatch.setattr(quantized, "is_usable", lambda device: True)
     config, original = mixture(family)
     original = original.to(device)
-    together, apart = HeldExperts(original), HeldExperts(original)
+    together, apart = QuantizedExperts(original), QuantizedExperts(original)
     for name in (together.first_name, "down_proj"):
         plain = [w.t() if together.is_transposed else w for w in getattr(original, name).cpu()]
         codes = [round_asymmetric(w.contiguous(), bits=4, group_size=32) for w in plain]
-        together.hold(name, [make_expert_weights([c], torch.float32, device) for c in codes])
-        apart.hold(name, [PlainWeights(c.dequantize().to(device)) for c in codes])
+        together.pack(name, [make_expert_weights([c], torch.float32, device) for c in codes])
+        apart.pack(name, [PlainWeights(c.dequantize().to(device)) for c in codes])
     x = random_rows(tokens, config.hidden_size, 1, torch.float32, device)
     router = random_rows(tokens, together.num_experts, 2, torch.float32, device).softmax(-1)
     shares, chosen = router.topk(2)

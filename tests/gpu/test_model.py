@@ -16,17 +16,17 @@ from engine.kernels.embedding import QuantizedEmbedding
 from engine.kernels.per_channel import Int8PerChannel
 from engine.models import targets
 from engine.models.checkpoint import Checkpoint
-from engine.models.loader import LoadedModel, load_model
+from engine.models.loader import LoadedModel, LoadRequest, load_model
 from engine.numerics.scheme import PLAIN, Scheme
 from tests.engine.tiny_models import make_model, make_prompts, save
 from tests.gpu.references import poison, relative_error
 
 
 def load(folder: Path, scheme: Scheme, device: torch.device) -> LoadedModel:
+    checkpoint, device_name = Checkpoint.open(folder), str(device)
     return load_model(
-        Checkpoint.open(folder), dtype=torch.float32, device=str(device), load_format="auto",
-        seed=0, max_model_len=64, scheme=scheme,
-    )  # fmt: skip
+        LoadRequest(checkpoint, torch.float32, device_name, "auto", 0, 64, scheme=scheme)
+    )
 
 
 @torch.inference_mode()

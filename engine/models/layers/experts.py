@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from engine.numerics.experts import is_experts
 EXPERTS = "experts"
 
 
-class HeldExperts(nn.Module):
+class QuantizedExperts(nn.Module):
     """Computes what transformers' experts compute: per token and chosen expert
     down(gate(gate_up(x))), weighted and summed. Biases [experts, out] stay plain.
 
@@ -30,32 +31,31 @@ class HeldExperts(nn.Module):
         self.first_name = "gate_up_proj" if original.has_gate else "up_proj"
         self.num_experts = int(original.get_parameter("down_proj").shape[0])
         self.is_transposed = bool(original.is_transposed)
-        self._held: dict[str, list[Weights]] = {}
+        self._weights: dict[str, list[Weights]] = {}
         self._together: dict[str, StackedExperts | None] = {}
         for name in (self.first_name, "down_proj"):
             bias = getattr(original, f"{name}_bias", None)
             self.register_parameter(f"{name}_bias", bias)
 
-    def hold(self, name: str, weights: Sequence[Weights]) -> None:
+    def pack(self, name: str, weights: Sequence[Weights]) -> None:
         """Take the weights [out, in] of all experts for "gate_up_proj", "up_proj" or
         "down_proj"."""
         assert len(weights) == self.num_experts
-        self._held[name] = list(weights)
-        self._together[name] = stacked(self._held[name])
+        self._weights[name] = list(weights)
+        self._together[name] = stacked(self._weights[name])
 
     @property
     def packed_bytes(self) -> int:
-        return sum(weights.nbytes for held in self._held.values() for weights in held)
+        return sum(weights.nbytes for found in self._weights.values() for weights in found)
 
     @property
     def num_weights(self) -> int:
         """Parameters that are quantized."""
-        each = (weights.shape for held in self._held.values() for weights in held)
-        return sum(outputs * inputs for outputs, inputs in each)
+        return sum(math.prod(w.shape) for found in self._weights.values() for w in found)
 
     @property
     def title(self) -> str:
-        found = {weights.title: None for held in self._held.values() for weights in held}
+        found = {weights.title: None for found in self._weights.values() for weights in found}
         return " and ".join(found)
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class HeldExperts(nn.Module):
 
     def _product(self, name: str, expert: int, x: Tensor) -> Tensor:
         bias: Tensor | None = getattr(self, f"{name}_bias")
-        return self._held[name][expert].product(x, None if bias is None else bias[expert])
+        return self._weights[name][expert].product(x, None if bias is None else bias[expert])
 
     def _gated(self, x: Tensor) -> Tensor:
         original: Any = self._original[0]
@@ -115,16 +115,16 @@ class HeldExperts(nn.Module):
 
 
 class ExpertsSwap(ModuleSwap):
-    """Puts HeldExperts in place of the originals. For the check their plain weights are held."""
+    """Puts QuantizedExperts in place of the originals. For the check they have plain weights."""
 
     def apply(self) -> None:
         replacement, original = self.replacement, self.original
-        assert isinstance(replacement, HeldExperts)
+        assert isinstance(replacement, QuantizedExperts)
         for name in (replacement.first_name, "down_proj"):
             plain: Tensor = getattr(original, name)
             if not plain.is_meta:
                 each = [w.t() if replacement.is_transposed else w for w in plain]
-                replacement.hold(name, [PlainWeights(weight) for weight in each])
+                replacement.pack(name, [PlainWeights(weight) for weight in each])
         super().apply()
 
 
@@ -132,4 +132,4 @@ def experts_swaps(model: nn.Module) -> Iterator[ExpertsSwap]:
     for parent in list(model.modules()):
         for name, module in list(parent._modules.items()):
             if module is not None and is_experts(module):
-                yield ExpertsSwap(EXPERTS, parent, name, module, HeldExperts(module))
+                yield ExpertsSwap(EXPERTS, parent, name, module, QuantizedExperts(module))

@@ -163,11 +163,6 @@ class Crossing:
         return static
 
 
-def crossing_of(model: nn.Module, device_map: DeviceMap) -> Crossing | None:
-    """None where a model is on one device."""
-    return Crossing(model, device_map) if device_map.is_divided else None
-
-
 def _until_half(run: Callable[[], object]) -> None:
     try:
         run()

@@ -20,7 +20,7 @@ from engine.kernels.linear import Linear
 from engine.models.architecture import count_parameters
 from engine.models.checkpoint import Checkpoint
 from engine.models.layers.packing import GatedMLP, PackedLinear
-from engine.models.loader import LoadedModel, load_model
+from engine.models.loader import LoadedModel, LoadRequest, load_model
 from tests.engine.models.live_bytes import live_bytes
 from tests.engine.tiny_models import FAMILIES, make_model, make_prompts
 
@@ -40,7 +40,7 @@ def load(folder: Path, **changes: Any) -> LoadedModel:
     }
     options |= changes
     checkpoint = Checkpoint.open(folder, dummy=options["load_format"] == "dummy")
-    return load_model(checkpoint, **options)
+    return load_model(LoadRequest(checkpoint, **options))
 
 
 @torch.inference_mode()
@@ -233,9 +233,9 @@ class TestDamagedCheckpoints:
         checkpoint = Checkpoint.open(folder)
         file = folder / "model.safetensors"
         file.write_bytes(file.read_bytes()[:-1000])
+        request = LoadRequest(checkpoint, torch.float32, "cpu", "auto", seed=0, max_model_len=64)
         with pytest.raises(CheckpointError, match="became shorter"):
-            load_model(checkpoint, dtype=torch.float32, device="cpu", load_format="auto",
-                       seed=0, max_model_len=64)  # fmt: skip
+            load_model(request)
 
 
 class TestProgressAndCancel:

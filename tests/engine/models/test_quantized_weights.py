@@ -22,8 +22,8 @@ from engine.memory.model_sizes import model_sizes
 from engine.models import loader
 from engine.models.architecture import build_on_meta
 from engine.models.checkpoint import Checkpoint
-from engine.models.layers.experts import HeldExperts
-from engine.models.loader import LoadedModel, load_model
+from engine.models.layers.experts import QuantizedExperts
+from engine.models.loader import LoadedModel, LoadRequest, load_model
 from engine.models.targets import find_head
 from engine.numerics.rounding import round_int8
 from engine.numerics.scheme import METHODS, Scheme, fitting_group, scheme_of, weights_to_hold
@@ -44,7 +44,7 @@ def load(folder: Path, **changes: Any) -> LoadedModel:
     }  # fmt: skip
     options |= changes
     checkpoint = Checkpoint.open(folder, dummy=options["load_format"] == "dummy")
-    return load_model(checkpoint, **options)
+    return load_model(LoadRequest(checkpoint, **options))
 
 
 @torch.inference_mode()
@@ -91,7 +91,7 @@ def test_logits_are_those_of_the_rounded_weights(
     assert difference(logits(loaded.model), expected) < (0.06 if scheme.method == "int8" else 1e-5)
     held = [m for m in loaded.model.modules() if isinstance(m, Linear) and m.packed is not None]
     assert held and not any(m.packed is not None and m.is_blocked for m in held)
-    assert any(isinstance(m, HeldExperts) for m in loaded.model.modules()) is (family in MOE)
+    assert any(isinstance(m, QuantizedExperts) for m in loaded.model.modules()) is (family in MOE)
     assert scheme.method.removeprefix("int") in loaded.kernels["linear"]
     assert all("original" not in outcome for outcome in loaded.kernels.values())
 
@@ -392,7 +392,7 @@ class TestBadInput:
     def test_experts_that_cannot_be_followed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(HeldExperts, "forward", lambda self, x, i, w: x)
+        monkeypatch.setattr(QuantizedExperts, "forward", lambda self, x, i, w: x)
         folder = save(make_model("mixtral"), tmp_path)
         with pytest.raises(UnsupportedModelError, match=r"MixtralForCausalLM.*experts"):
             load(folder, scheme=Scheme("int8"))

@@ -23,7 +23,7 @@ from engine.models.layers.rotary import (
     table_rows,
     table_swaps,
 )
-from engine.models.loader import load_model
+from engine.models.loader import LoadRequest, load_model
 from engine.models.prepare import prepare
 from tests.engine.tiny_models import make_model
 
@@ -251,10 +251,8 @@ class TestVerification:
         model = make_model("qwen2")
         model.save_pretrained(tmp_path)
         monkeypatch.setitem(verify.TOLERANCE, torch.float32, -1.0)  # nothing agrees
-        loaded = load_model(
-            Checkpoint.open(tmp_path), dtype=torch.float32, device="cpu", load_format="auto",
-            seed=0, max_model_len=64,
-        )  # fmt: skip
+        checkpoint = Checkpoint.open(tmp_path)
+        loaded = load_model(LoadRequest(checkpoint, torch.float32, "cpu", "auto", 0, 64))
         assert all(
             outcome.startswith("original")
             for kind, outcome in loaded.kernels.items()

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.kernels.quantized import make_expert_weights
-from engine.models.layers.experts import HeldExperts
+from engine.models.layers.experts import QuantizedExperts
 from engine.numerics.rounding import round_nf4
 from engine.step.execute import InFlightStep
 from tests.engine import tiny_heads, tiny_models
@@ -107,10 +107,10 @@ def test_weights_in_few_bits(
 def test_experts_in_few_bits_ask_the_device_for_nothing() -> None:
     """However many tokens there are: one by one, and in tiles."""
     original = tiny_models.make_model("qwen3_moe").model.layers[0].mlp.experts
-    held = HeldExperts(original)
+    held = QuantizedExperts(original)
     for name in (held.first_name, "down_proj"):
         codes = [round_nf4(weight) for weight in original.get_parameter(name).detach()]
-        held.hold(name, [make_expert_weights([c], torch.float32, DEVICE) for c in codes])
+        held.pack(name, [make_expert_weights([c], torch.float32, DEVICE) for c in codes])
     width = original.get_parameter("down_proj").shape[1]
     for count in (2, 20):
         chosen = torch.randint(0, held.num_experts, (count, 2), device=DEVICE)
