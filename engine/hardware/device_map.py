@@ -69,13 +69,9 @@ class DeviceMap:
     starts: tuple[tuple[int, str], ...] = ()
 
     @property
-    def is_divided(self) -> bool:
-        return self.host_layers > 0
-
-    @property
     def devices(self) -> tuple[str, ...]:
         """In the order in which a step reaches them."""
-        first = (CPU, self.device) if self.is_divided else (self.device,)
+        first = (CPU, self.device) if self.host_layers else (self.device,)
         return (*first, *(device for _, device in self.starts))
 
     @property
@@ -93,12 +89,12 @@ class DeviceMap:
         """The device of a module, a parameter or a buffer."""
         if len(self.devices) == 1:
             return self.device
-        if _is_inside(path, self.layers):
+        if is_inside(path, self.layers):
             index = path[len(self.layers) + 1 :].partition(".")[0]
             return self.of_layer(int(index)) if index.isdigit() else self.last
-        is_before = any(_is_inside(path, module) for module in self.before)
+        is_before = any(is_inside(path, module) for module in self.before)
         return self.devices[0] if is_before else self.last
 
 
-def _is_inside(path: str, module: str) -> bool:
+def is_inside(path: str, module: str) -> bool:
     return path == module or path.startswith(module + ".")

@@ -43,7 +43,7 @@ def model_info(
     text = checkpoint.config
     first = layers[min(layers)]
     notices = list(loaded.notices)
-    if loaded.device_map.is_divided:
+    if loaded.device_map.host_layers:
         notices.append(_division(config, plan, len(layers)))
     without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
     if is_cuda(config.device) and config.tensor_parallel_size > 1:

@@ -29,7 +29,6 @@ _OTHER_LAYER_WORDS = ("linear", "mamba", "conv", "recurrent", "ssm", "kda", "lig
 # no_init_weights swaps functions of torch for the time being: two threads in it at once could
 # leave them swapped.
 _BUILD_LOCK = threading.Lock()
-_WAY_OUT = "Choose a decoder-only model with standard attention (Llama, Qwen3, Mistral, Gemma...)."
 
 
 class LayerKV(NamedTuple):
@@ -45,6 +44,13 @@ class LayerKV(NamedTuple):
     def widths(self) -> KVWidths:
         heads = self.num_kv_heads
         return KVWidths(heads * self.key_dim, heads * self.value_dim, heads)
+
+
+def _unsupported(reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        reason,
+        "Choose a decoder-only model with standard attention (Llama, Qwen3, Mistral, Gemma...).",
+    )
 
 
 def resolve_class(checkpoint: Checkpoint) -> type[nn.Module]:
@@ -67,24 +73,21 @@ def class_for(config: Any) -> type[nn.Module]:
     try:
         resolved = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     except KeyError:
-        raise UnsupportedModelError(
-            f"transformers {__version__} has no decoder-only class for {config.model_type!r}.",
-            _WAY_OUT,
+        raise _unsupported(
+            f"transformers {__version__} has no decoder-only class for {config.model_type!r}."
         ) from None
     # A config may map to several classes; the first is the default, as in AutoModelForCausalLM.
     resolved = resolved[0] if isinstance(resolved, (list, tuple)) else resolved
     if not resolved.__name__.endswith(("CausalLM", "LMHeadModel")):
-        raise UnsupportedModelError(
+        raise _unsupported(
             f"{config.model_type!r} is {resolved.__name__}, which is not a decoder-only language "
-            "model.",
-            _WAY_OUT,
+            "model."
         )
     # bloom, mpt, falcon and other old classes never call the interface: their module lacks it
     if not hasattr(sys.modules[resolved.__module__], "ALL_ATTENTION_FUNCTIONS"):
-        raise UnsupportedModelError(
+        raise _unsupported(
             f"{config.model_type!r} does not use the attention interface of transformers, which "
-            "the engine needs.",
-            _WAY_OUT,
+            "the engine needs."
         )
     model_class: type[nn.Module] = resolved
     return model_class
@@ -93,25 +96,22 @@ def class_for(config: Any) -> type[nn.Module]:
 def check_family(model_type: str | None, settings: Any) -> None:
     """Raise UnsupportedModelError for families that cannot run on a paged KV cache."""
     if model_type in _STATE_SPACE:
-        raise UnsupportedModelError(
+        raise _unsupported(
             f"{model_type!r} has linear-attention or state-space layers, whose state does not fit "
-            "a paged KV cache.",
-            _WAY_OUT,
+            "a paged KV cache."
         )
     if settings.get("is_encoder_decoder"):
-        raise UnsupportedModelError(
-            f"{model_type!r} is an encoder-decoder model; the engine runs decoder-only models.",
-            _WAY_OUT,
+        raise _unsupported(
+            f"{model_type!r} is an encoder-decoder model; the engine runs decoder-only models."
         )
     layer_types: Iterable[Any] = settings.get("layer_types") or ()
     other = sorted(
         {str(t) for t in layer_types if any(word in str(t) for word in _OTHER_LAYER_WORDS)}
     )
     if other:
-        raise UnsupportedModelError(
+        raise _unsupported(
             f"{model_type!r} has layers of type {', '.join(other)}; the engine runs attention "
-            "layers only.",
-            _WAY_OUT,
+            "layers only."
         )
 
 
@@ -189,10 +189,9 @@ def kv_layout(model: nn.Module) -> tuple[LayerKV, ...]:
         if isinstance(index, int) and _is_attention(module):
             found.setdefault(index, _layer_kv(module, config))
     if sorted(found) != list(range(len(found))) or not found:
-        raise UnsupportedModelError(
+        raise _unsupported(
             f"{type(model).__name__}: {len(found)} of "
-            f"{getattr(config, 'num_hidden_layers', '?')} attention layers recognised.",
-            _WAY_OUT,
+            f"{getattr(config, 'num_hidden_layers', '?')} attention layers recognised."
         )
     return tuple(found[i] for i in range(len(found)))
 

@@ -17,7 +17,7 @@ from engine.formats.safetensors_file import TensorInfo, read_header
 
 DTYPE_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _PYTORCH_FILES = ("*.bin", "*.pt", "*.pth")
-_SHARD = re.compile(r"^(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.safetensors$")
+_SHARD = re.compile(r"^(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.safetensors$")
 
 
 @dataclass(frozen=True)
@@ -115,31 +115,20 @@ def _locate(path: Path, dummy: bool) -> tuple[Path, Path]:
         raise CheckpointError(
             f"{path} does not exist.", "Choose a folder with config.json and *.safetensors files."
         )
+    what = f"{path} is not a model folder: it has no config.json."
     if path.is_file():
         if dummy and path.suffix == ".json":
             return path.parent, path
-        raise _not_a_folder(path)
+        if path.suffix == ".safetensors" or path.name == "config.json":
+            raise CheckpointError(f"{path} is a file.", f"Open the folder it is in: {path.parent}")
+        what = f"{path} is a file, not a model folder."
     path = _cache_snapshot(path)
     config_file = path / "config.json"
     if config_file.is_file():
         return path, config_file
-    if any(path.glob("*.gguf")):
+    if path.suffix == ".gguf" or any(path.glob("*.gguf")):
         raise _gguf(path)
-    raise CheckpointError(
-        f"{path} is not a model folder: it has no config.json.",
-        "Choose a folder with config.json and *.safetensors files.",
-    )
-
-
-def _not_a_folder(path: Path) -> CheckpointError:
-    if path.suffix == ".gguf":
-        return _gguf(path)
-    if path.suffix == ".safetensors" or path.name == "config.json":
-        return CheckpointError(f"{path} is a file.", f"Open the folder it is in: {path.parent}")
-    return CheckpointError(
-        f"{path} is a file, not a model folder.",
-        "Choose a folder with config.json and *.safetensors files.",
-    )
+    raise CheckpointError(what, "Choose a folder with config.json and *.safetensors files.")
 
 
 def _gguf(path: Path) -> CheckpointError:
@@ -219,18 +208,34 @@ def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, bool]:
 
 def _read_tensors(folder: Path) -> dict[str, TensorInfo]:
     index = folder / "model.safetensors.index.json"
+    weight_map: Any = {}
     if index.is_file():
-        return _read_indexed(folder, index)
-    files = sorted(folder.glob("*.safetensors"))
-    preferred = [f for f in files if f.name.startswith("model")]
-    # Mistral's repositories hold the same weights twice: model-*.safetensors and consolidated.*
-    files = preferred or files
-    if not files:
-        raise _no_weights(folder)
-    _check_shards_present(folder, files)
+        weight_map = _read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise CheckpointError(f"{index} has no weight_map.", "Download or copy the file again.")
+        names = set(weight_map.values())
+    else:
+        found = [file.name for file in folder.glob("*.safetensors")]
+        # Mistral's repositories hold the same weights twice: model-*.safetensors and consolidated.*
+        found = [name for name in found if name.startswith("model")] or found
+        if not found:
+            raise _no_weights(folder)
+        names = {shard for name in found for shard in _shards_of(name)}
+    missing = [name for name in sorted(names) if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{len(missing)} of {len(names)} weight files are missing in {folder}: {few(missing)}.",
+            "Finish the download.",
+        )
     tensors: dict[str, TensorInfo] = {}
-    for file in files:
-        tensors.update(read_header(file))
+    for name in sorted(names):
+        tensors.update(read_header(folder / name))
+    absent = [name for name in weight_map if name not in tensors]
+    if absent:
+        raise CheckpointError(
+            f"{len(absent)} tensors of {index} are not in its files: {few(absent)}.",
+            "Download the model again: its index belongs to other files.",
+        )
     if not tensors:
         raise CheckpointError(
             f"{folder} has no tensors in its safetensors files.", "Download the model again."
@@ -238,44 +243,13 @@ def _read_tensors(folder: Path) -> dict[str, TensorInfo]:
     return tensors
 
 
-def _read_indexed(folder: Path, index: Path) -> dict[str, TensorInfo]:
-    weight_map = _read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{index} has no weight_map.", "Download or copy the file again.")
-    names = sorted(set(weight_map.values()))
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise CheckpointError(
-            f"{len(missing)} of {len(names)} weight files are missing in {folder}: "
-            f"{_few(missing)}.",
-            "Finish the download.",
-        )
-    tensors: dict[str, TensorInfo] = {}
-    for name in names:
-        tensors.update(read_header(folder / name))
-    absent = [name for name in weight_map if name not in tensors]
-    if absent:
-        raise CheckpointError(
-            f"{len(absent)} tensors of {index} are not in its files: {_few(absent)}.",
-            "Download the model again: its index belongs to other files.",
-        )
-    return tensors
-
-
-def _check_shards_present(folder: Path, files: list[Path]) -> None:
-    """Without an index the file names still say how many shards there are."""
-    names = {file.name for file in files}
-    for file in files:
-        if match := _SHARD.match(file.name):
-            stem, count = match["stem"], int(match["count"])
-            wanted = [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
-            missing = [name for name in wanted if name not in names]
-            if missing:
-                raise CheckpointError(
-                    f"{len(missing)} of {count} weight files are missing in {folder}: "
-                    f"{_few(missing)}.",
-                    "Finish the download.",
-                )
+def _shards_of(name: str) -> list[str]:
+    """Without an index the name of a file says how many shards there are."""
+    match = _SHARD.match(name)
+    if match is None:
+        return [name]
+    stem, count = match["stem"], int(match["count"])
+    return [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
 
 
 def _no_weights(folder: Path) -> CheckpointError:
@@ -322,6 +296,7 @@ def _tokenizer_eos_id(folder: Path) -> int | None:
     return None
 
 
-def _few(names: list[str], limit: int = 3) -> str:
+def few(names: list[str], limit: int = 3) -> str:
+    """The first few of `names`, and how many more there are."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -41,9 +41,7 @@ class DummyFiller:
         self._near = self._pool  # the same where the last tensor lies
         self._seed = seed
 
-    def fill(
-        self, name: str, tensor: Tensor, share: Share | None = None, piece: int = 0
-    ) -> None:
+    def fill(self, name: str, tensor: Tensor, share: Share | None = None, piece: int = 0) -> None:
         """share: of a tensor parallel rank, whose values are its own where the weight is sharded.
         piece: of a weight that is filled piece by piece."""
         if share is not None:
@@ -80,7 +78,7 @@ class DummyFiller:
 
 
 class DummyWeights:
-    """Random values at the shape of a checkpoint, quantized where the checkpoint is; in the place of
+    """Random values at the shape of a checkpoint, quantized where the checkpoint is. See
     `DiskWeights`."""
 
     def __init__(self, request: LoadRequest) -> None:

@@ -1,9 +1,9 @@
 """Loads a model: its structure first, then the weights straight into their final place.
 
-    source     a checkpoint (`disk_weights`), or random numbers (`dummy`)
-    prepare    the class of transformers, with faster modules where these compute the same
-    targets    layers that are stored quantized: filled one after the other
-    slots      all other weights: memory, and then the source's values
+source     a checkpoint (`disk_weights`), or random numbers (`dummy`)
+prepare    the class of transformers, with faster modules where these compute the same
+targets    layers that are stored quantized: filled one after the other
+slots      all other weights: memory, and then the source's values
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engine.kernels.cpu.library import FORMATS
 from engine.kernels.measure import Choice
 from engine.kernels.packed_codes import WORDS
 from engine.kernels.registry import blocked_choices, linear_choices
-from engine.models.architecture import LayerKV, build_on_meta, kv_layout, resolve_class
+from engine.models.architecture import build_on_meta, resolve_class
 from engine.models.checkpoint import Checkpoint
 from engine.models.disk_weights import DiskWeights
 from engine.models.dummy import DummyWeights
@@ -66,7 +66,6 @@ class LoadedModel:
     notices: list[str] = field(default_factory=list)
     kernels: dict[str, str] = field(default_factory=dict)
     crossing: Crossing | None = None
-    kv_layout: tuple[LayerKV, ...] = ()
     ranks: Ranks | None = None
 
     @property
@@ -163,7 +162,6 @@ def _load(request: LoadRequest) -> LoadedModel:
     carry_between_gpus(model, device_map)
     if TABLE in agreed:
         apply_all(list(table_swaps(model, length, dtype)))
-    layout = kv_layout(build_on_meta(request.checkpoint.config))
     blocked = block_weights(model, dtype, request.progress, request.cancelled)
     each = {name: _linear_outcome(dtype, name, blocked) for name in device_map.devices}
     plain = "; ".join(f"{name}: {text}" if len(each) > 1 else text for name, text in each.items())
@@ -171,9 +169,8 @@ def _load(request: LoadRequest) -> LoadedModel:
     kernels["linear"] = f"{quantized}; others: {plain}" if quantized else plain
     model.config._attn_implementation = NAME  # type: ignore[union-attr]
     model.eval().requires_grad_(False)
-    return LoadedModel(
-        model, weight_bytes(model, device_map), device_map, notices, kernels, crossing, layout
-    )
+    bytes_on = weight_bytes(model, device_map)
+    return LoadedModel(model, bytes_on, device_map, notices, kernels, crossing)
 
 
 def _agreed(request: LoadRequest, with_experts: bool) -> tuple[frozenset[str], dict[str, str]]:

@@ -17,10 +17,7 @@ import torch
 from torch import nn
 
 from engine.errors import OutOfMemoryError, UnsupportedModelError
-from engine.hardware.device_map import DeviceMap
-from engine.kernels.embedding import QuantizedEmbedding
-from engine.kernels.linear import Linear
-from engine.models.layers.experts import QuantizedExperts
+from engine.hardware.device_map import DeviceMap, is_inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +70,14 @@ def allocate(
         if not tensor.is_meta:
             continue
         wanted = keep.dtype_of(name, dtype) if tensor.is_floating_point() else tensor.dtype
-        _set(slot.module, slot.attribute, _empty(tensor.shape, wanted, device_map.of(name), name))
+        set_tensor(
+            slot.module, slot.attribute, _empty(tensor.shape, wanted, device_map.of(name), name)
+        )
     for name, source in tied.items():
         # a name may be tied to one that is itself absent from the class
         if source in slots and _shares(name, tied, device_map):
             target = slots[name]
-            _set(target.module, target.attribute, slots[source].view())
+            set_tensor(target.module, target.attribute, slots[source].view())
 
 
 def copy_tied(slots: Slots, tied: Mapping[str, str], device_map: DeviceMap) -> None:
@@ -142,10 +141,10 @@ def compute_buffers(model: nn.Module, device_map: DeviceMap) -> None:
             meta = module.get_buffer(name)
             value = torch.empty_like(meta, device=device_map.of(f"{path}.{name}"))
             value.fill_(float("nan") if value.is_floating_point() else 0)
-            _set(module, name, value)
+            set_tensor(module, name, value)
         for parameter in module.parameters(recurse=False):
             parameter._is_hf_initialized = True
-        owner = owners[max((n for n in owners if _is_inside(path, n)), key=len)]
+        owner = owners[max((n for n in owners if not n or is_inside(path, n)), key=len)]
         owner._init_weights(module)
         unset = [n for n in names if _has_nan(module.get_buffer(n))]
         if unset:
@@ -209,8 +208,8 @@ def weight_bytes(model: nn.Module, device_map: DeviceMap) -> dict[str, int]:
             seen.add(storage.data_ptr())
             found[device_map.of(name)] += storage.nbytes()
     for path, module in model.named_modules():
-        if isinstance(module, (Linear, QuantizedExperts, QuantizedEmbedding)):
-            found[device_map.of(path)] += module.packed_bytes
+        # Linear, QuantizedExperts, QuantizedEmbedding
+        found[device_map.of(path)] += getattr(module, "packed_bytes", 0)
     return found
 
 
@@ -225,17 +224,23 @@ def _empty(shape: torch.Size, dtype: torch.dtype, device: str, name: str) -> tor
         ) from error
 
 
-def _set(module: nn.Module, attribute: str, value: torch.Tensor) -> None:
-    if attribute in module._buffers:
-        module._buffers[attribute] = value
+def tensor_of(model: nn.Module, name: str) -> torch.Tensor:
+    """A parameter or buffer."""
+    path, _, attribute = name.rpartition(".")
+    tensor: torch.Tensor = getattr(model.get_submodule(path), attribute)
+    return tensor
+
+
+def set_tensor(model: nn.Module, name: str, value: torch.Tensor) -> None:
+    """Put `value` in the place of a parameter or buffer."""
+    path, _, attribute = name.rpartition(".")
+    owner = model.get_submodule(path)
+    if attribute in owner._buffers:
+        owner._buffers[attribute] = value
     elif isinstance(value, nn.Parameter):
-        module._parameters[attribute] = value
+        owner._parameters[attribute] = value
     else:
-        module._parameters[attribute] = nn.Parameter(value, requires_grad=False)
-
-
-def _is_inside(path: str, owner: str) -> bool:
-    return owner == "" or path == owner or path.startswith(owner + ".")
+        owner._parameters[attribute] = nn.Parameter(value, requires_grad=False)
 
 
 def _has_nan(tensor: torch.Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,15 +21,9 @@ from engine.models.layers.experts import EXPERTS, experts_swaps
 from engine.models.layers.norm import NORM_KIND as RMS_NORM
 from engine.models.layers.norm import RESIDUAL_KIND as RESIDUAL
 from engine.models.layers.norm import norm_swaps, residual_swaps
-from engine.models.layers.packing import (
-    GATE_UP,
-    QKV,
-    GatedMLP,
-    PackedLinear,
-    gate_up_swaps,
-    qkv_swaps,
-)
+from engine.models.layers.packing import GATE_UP, QKV, gate_up_swaps, qkv_swaps
 from engine.models.layers.replacement import (
+    ModuleSwap,
     Swap,
     apply_all,
     keep_what_agrees,
@@ -68,6 +62,17 @@ class Prepared:
             home.module._parameters[home.attribute] = nn.Parameter(view, requires_grad=False)
 
 
+_KINDS: dict[str, Callable[[nn.Module], Iterable[Swap]]] = {
+    QKV: qkv_swaps,
+    GATE_UP: gate_up_swaps,
+    RMS_NORM: norm_swaps,
+    ATTENTION: attention_swaps,
+    APPLY: apply_swaps,
+    RESIDUAL: residual_swaps,
+    EXPERTS: experts_swaps,
+}
+
+
 def prepare(
     model: nn.Module,
     wanted: Callable[[str], bool] = lambda kind: kind != EXPERTS,
@@ -80,32 +85,17 @@ def prepare(
     _use_own_linears(model, slots)
     prepared = Prepared(model, slots, dict(slots))
     paths = {id(module): path for path, module in model.named_modules()}
-    for swap, packed, part in list(qkv_swaps(model)) if wanted(QKV) else ():
-        path = f"{paths[id(swap.parent)]}.{swap.name}"
-        _place(slots, path, packed, packed.rows(part))
-        prepared.swaps.append(swap)
-    for swap, mlp in list(gate_up_swaps(model)) if wanted(GATE_UP) else ():
-        _place_mlp(slots, f"{paths[id(swap.parent)]}.{swap.name}", mlp)
-        prepared.swaps.append(swap)
-    for swap in list(norm_swaps(model)) if wanted(RMS_NORM) else ():
-        path = f"{paths[id(swap.parent)]}.{swap.name}".removeprefix(".")
-        slots[f"{path}.weight"] = Slot(swap.replacement, "weight")
-        prepared.swaps.append(swap)
-    whole = list(attention_swaps(model)) if wanted(ATTENTION) else []
-    replaced = {id(swap.module) for swap in whole}
-    prepared.swaps += whole
-    if wanted(APPLY):
-        prepared.swaps += [swap for swap in apply_swaps(model) if id(swap.module) not in replaced]
-    if wanted(RESIDUAL):
-        prepared.swaps += [
-            swap
-            for swap in residual_swaps(model)
-            if fuses_residual(device_map.of(paths[id(swap.module)]))
-        ]
-    for swap in list(experts_swaps(model)) if wanted(EXPERTS) else ():
-        path = f"{paths[id(swap.parent)]}.{swap.name}"
-        for name, _ in swap.replacement.named_parameters():  # the biases, which stay plain
-            slots[f"{path}.{name}"] = Slot(swap.replacement, name)
+    with_attention = set()
+    for swap in [swap for kind, find in _KINDS.items() if wanted(kind) for swap in find(model)]:
+        if isinstance(swap, ModuleSwap):
+            path = f"{paths[id(swap.parent)]}.{swap.name}".removeprefix(".")
+            slots.update({f"{path}.{name}": slot for name, slot in swap.slots.items()})
+        elif swap.kind == ATTENTION:
+            with_attention.add(id(swap.module))
+        elif (swap.kind == APPLY and id(swap.module) in with_attention) or (
+            swap.kind == RESIDUAL and not fuses_residual(device_map.of(paths[id(swap.module)]))
+        ):
+            continue
         prepared.swaps.append(swap)
     apply_all(prepared.swaps)
     return prepared
@@ -132,17 +122,6 @@ def _use_own_linears(model: nn.Module, slots: Slots) -> None:
             slots[f"{path}.weight"] = Slot(own, "weight", is_transposed=is_transposed)
             if own.bias is not None:
                 slots[f"{path}.bias"] = Slot(own, "bias")
-
-
-def _place(slots: Slots, path: str, packed: PackedLinear, rows: slice) -> None:
-    slots[f"{path}.weight"] = Slot(packed, "weight", rows)
-    if packed.bias is not None:
-        slots[f"{path}.bias"] = Slot(packed, "bias", rows)
-
-
-def _place_mlp(slots: Slots, path: str, mlp: GatedMLP) -> None:
-    for part, name in enumerate(("gate_proj", "up_proj")):
-        _place(slots, f"{path}.{name}", mlp.gate_up_proj, mlp.gate_up_proj.rows(part))
 
 
 _VOCAB_SIZE = 128

@@ -27,8 +27,20 @@ from engine.runner.model_runner import forward, probe_kv
 
 TESTED = frozenset(
     (
-        "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gpt_oss", "llama", "mistral", "mixtral",
-        "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "starcoder2",
+        "gemma2",
+        "gemma3_text",
+        "gpt2",
+        "gpt_neox",
+        "gpt_oss",
+        "llama",
+        "mistral",
+        "mixtral",
+        "olmo2",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "starcoder2",
     )
 )
 """Model types whose tokens the tests compare with transformers' own."""
@@ -83,9 +95,7 @@ def _packed_and_alone(model_class: type[nn.Module], config: Any) -> tuple[Tensor
     return _packed(model, sequences), torch.cat(alone)
 
 
-def difference_in(
-    config_json: str, compute: Callable[[Any], tuple[Tensor, Tensor]]
-) -> float | str:
+def difference_in(config_json: str, compute: Callable[[Any], tuple[Tensor, Tensor]]) -> float | str:
     """The largest difference between both that are computed for a config, from one seed; or why
     they could not be."""
     from engine.lazy_transformers import AutoConfig

@@ -34,6 +34,7 @@ from engine.kernels.registry import blocked_choices
 from engine.kernels.tiled import GroupedWeights
 from engine.kernels.triton.support import is_usable
 from engine.models.layers.experts import QuantizedExperts
+from engine.models.layers.replacement import ModuleSwap
 from engine.models.prepare import Prepared
 from engine.numerics.codes import Codes, IntCodes, stack
 from engine.numerics.rounding import round_int8
@@ -79,9 +80,9 @@ def targets(prepared: Prepared, quantized: Container[str]) -> list[Target]:
     """The layers that store any of the weights `quantized`, with the names of all that they
     store."""
     experts = {
-        id(swap.original): swap.replacement  # type: ignore[attr-defined]
+        id(swap.original): swap.replacement
         for swap in prepared.swaps
-        if isinstance(getattr(swap, "replacement", None), QuantizedExperts)
+        if isinstance(swap, ModuleSwap) and isinstance(swap.replacement, QuantizedExperts)
     }
     linears: dict[int, list[tuple[int, str]]] = defaultdict(list)
     modules: dict[int, Linear] = {}

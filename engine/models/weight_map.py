@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from engine.errors import CheckpointError, InferdeckError
 from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader
-from engine.models.checkpoint import Checkpoint
+from engine.models.checkpoint import Checkpoint, few
 from engine.numerics.experts import find_part
 
 Index = tuple[int | slice, ...]
@@ -73,6 +73,11 @@ class Conversion:
     @property
     def nbytes(self) -> int:
         return sum(info.nbytes for _, _, info in self.members)
+
+    @property
+    def targets(self) -> set[str]:
+        first, *others = self.converter.target_patterns
+        return {self.name, *(self.name.replace(first, other) for other in others)}
 
     def compute(self, reference: nn.Module, reader: TensorReader) -> dict[str, Tensor]:
         """Read the members and convert them; name -> parameter."""
@@ -200,8 +205,9 @@ def _assign(
             result.placements += placements
             result.filled.add(name)
         else:
-            result.conversions.append(Conversion(converter, name, members))
-            result.filled |= _conversion_targets(converter, name, expected)
+            conversion = Conversion(converter, name, members)
+            result.conversions.append(conversion)
+            result.filled |= conversion.targets & set(expected)
 
 
 def _set_biases_aside(result: WeightMap, names: Mapping[str, TensorInfo]) -> None:
@@ -256,12 +262,6 @@ def _split_merge(
             placements.append(Placement(info, name, part))
         offset += rows
     return placements
-
-
-def _conversion_targets(converter: Any, name: str, expected: Mapping[str, Any]) -> set[str]:
-    first, *others = converter.target_patterns
-    names = {name, *(name.replace(first, other) for other in others)}
-    return names & set(expected)
 
 
 def _resolve_tied(result: WeightMap, reference: nn.Module) -> None:
@@ -328,9 +328,3 @@ def _without_patterns(names: list[str], patterns: Any) -> list[str]:
         return names
     ignored = re.compile("|".join(f"({pattern})" for pattern in patterns))
     return [name for name in names if not ignored.search(name)]
-
-
-def few(names: list[str], limit: int = 3) -> str:
-    """The first few of `names`, and how many more there are."""
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

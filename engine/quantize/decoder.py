@@ -20,7 +20,7 @@ from engine.errors import LoadCancelled, UnsupportedModelError
 from engine.formats.tensor_reader import TensorReader
 from engine.hardware.device_map import DeviceMap
 from engine.models.checkpoint import Checkpoint
-from engine.models.materialise import compute_buffers, freeze_rotary
+from engine.models.materialise import compute_buffers, freeze_rotary, set_tensor, tensor_of
 from engine.models.weight_map import Conversion, Placement, WeightMap, is_turned
 from engine.quantize.targets import layer_list
 
@@ -165,20 +165,20 @@ class Decoder:
         names = {n for n in state if is_wanted(n)}
         names |= {tied[n] for n in names if n in tied}
         for name in names:
-            _place(self.model, name, _empty_like(state[name]))
+            tensor = state[name]
+            dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
+            set_tensor(self.model, name, torch.empty(tensor.shape, dtype=dtype))
         for placement in self._weights.placements:
             if placement.name in names and placement.name not in tied:
                 self._read(placement)
         for conversion in self._weights.conversions:
-            if names & _names_of(conversion, self._weights.filled, names):
+            if names & conversion.targets & self._weights.filled:
                 self._convert(conversion, names)
         for target in names & set(tied):
-            owner, attribute = _owner(self.model, target)
-            owner._parameters[attribute] = self.model.get_parameter(tied[target])
+            set_tensor(self.model, target, self.model.get_parameter(tied[target]))
 
     def _read(self, placement: Placement) -> None:
-        owner, attribute = _owner(self.model, placement.name)
-        tensor: Tensor = getattr(owner, attribute).data
+        tensor = tensor_of(self.model, placement.name).data
         self._reader.copy_into(placement.info, self._target(placement, tensor))
 
     def _target(self, placement: Placement, tensor: Tensor) -> Tensor:
@@ -189,13 +189,12 @@ class Decoder:
     def _convert(self, conversion: Conversion, names: set[str]) -> None:
         for name, value in conversion.compute(self.model, self._reader).items():
             if name in names:
-                owner, attribute = _owner(self.model, name)
-                getattr(owner, attribute).data.copy_(value)
+                tensor_of(self.model, name).data.copy_(value)
 
     def _drop(self, is_unwanted: Callable[[str], bool]) -> None:
         for name, parameter in list(self.model.named_parameters(remove_duplicate=False)):
             if is_unwanted(name):
-                _place(self.model, name, torch.empty_like(parameter, device="meta"))
+                set_tensor(self.model, name, torch.empty_like(parameter, device="meta"))
 
 
 class _Catcher(nn.Module):
@@ -253,27 +252,3 @@ def _shared(new: Any, old: Any) -> Any:
         before = old if isinstance(old, tuple) and len(old) == len(new) else (None,) * len(new)
         return tuple(_shared(a, b) for a, b in zip(new, before, strict=True))
     return new
-
-
-def _empty_like(tensor: Tensor) -> Tensor:
-    dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-    return torch.empty(tensor.shape, dtype=dtype)
-
-
-def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
-    path, _, attribute = name.rpartition(".")
-    return model.get_submodule(path), attribute
-
-
-def _place(model: nn.Module, name: str, value: Tensor) -> None:
-    owner, attribute = _owner(model, name)
-    if attribute in owner._buffers:
-        owner._buffers[attribute] = value
-    else:
-        owner._parameters[attribute] = nn.Parameter(value, requires_grad=False)
-
-
-def _names_of(conversion: Conversion, filled: set[str], names: set[str]) -> set[str]:
-    first, *others = conversion.converter.target_patterns
-    found = {conversion.name, *(conversion.name.replace(first, other) for other in others)}
-    return found & filled & names

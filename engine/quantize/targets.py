@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from engine.errors import ConfigError, UnsupportedModelError
 from engine.formats.safetensors_file import TensorInfo
-from engine.models.checkpoint import Checkpoint
-from engine.models.weight_map import Index, Placement, WeightMap, few, is_turned
+from engine.models.checkpoint import Checkpoint, few
+from engine.models.weight_map import Index, Placement, WeightMap, is_turned
 from engine.numerics.experts import ExpertPart, is_experts, parts_of
 from engine.quantize.recipe import Recipe, matches
 

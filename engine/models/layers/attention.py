@@ -107,9 +107,7 @@ def _projected(module: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat((first(x), module.k_proj(x)), dim=-1), module.v_proj(x)
 
 
-def _turned(
-    module: Any, heads: Tensor, num_queries: int, cos: Tensor, sin: Tensor
-) -> Tensor:
+def _turned(module: Any, heads: Tensor, num_queries: int, cos: Tensor, sin: Tensor) -> Tensor:
     """heads [T, Hq + Hkv, D], each normed by the module for its kind where there are such, and
     turned."""
     if "q_norm" not in module._modules:

@@ -13,6 +13,7 @@ from engine.kernels.experts import Route, StackedExperts, stacked
 from engine.kernels.linear import PlainWeights
 from engine.kernels.weights import Weights
 from engine.models.layers.replacement import ModuleSwap
+from engine.models.materialise import Slot
 from engine.numerics.experts import is_experts
 
 EXPERTS = "experts"
@@ -132,4 +133,6 @@ def experts_swaps(model: nn.Module) -> Iterator[ExpertsSwap]:
     for parent in list(model.modules()):
         for name, module in list(parent._modules.items()):
             if module is not None and is_experts(module):
-                yield ExpertsSwap(EXPERTS, parent, name, module, QuantizedExperts(module))
+                experts = QuantizedExperts(module)  # whose biases stay plain
+                slots = {bias: Slot(experts, bias) for bias, _ in experts.named_parameters()}
+                yield ExpertsSwap(EXPERTS, parent, name, module, experts, slots)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from engine.kernels.ops import add_rms_norm, rms_norm
 from engine.models.layers.replacement import ForwardSwap, ModuleSwap
+from engine.models.materialise import Slot
 
 NORM_KIND = "rms norm"
 
@@ -51,7 +52,8 @@ def norm_swaps(model: nn.Module) -> Iterator[ModuleSwap]:
             if offset is not None:
                 weight = module.get_parameter("weight")
                 fused = FusedRMSNorm(weight.shape[0], _eps(module), offset, weight)
-                yield ModuleSwap(NORM_KIND, parent, name, module, fused)
+                slots = {"weight": Slot(fused, "weight")}
+                yield ModuleSwap(NORM_KIND, parent, name, module, fused, slots)
 
 
 def _looks_like_rms_norm(module: nn.Module) -> bool:

@@ -132,15 +132,14 @@ class Crossing:
     def _carry(
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        moved = self._moved(args), self._moved(kwargs)
+        moved = (
+            carried(args, self._device, self._copy), carried(kwargs, self._device, self._copy)
+        )  # fmt: skip
         if self._half in (_Half.CPU, _Half.NONE):
             if layer is self._on_gpu[-1]:
                 raise _HalfDoneError
             return args, kwargs
         return moved
-
-    def _moved(self, value: Any) -> Any:
-        return carried(value, self._device, self._copy)
 
     def _copy(self, tensor: Tensor) -> Tensor:
         known = self._carried.get(id(tensor))
@@ -183,32 +182,27 @@ def carry_between_gpus(model: nn.Module, device_map: DeviceMap) -> None:
 
     layers = list(model.get_submodule(device_map.layers))  # type: ignore[call-overload]
     for index, layer in enumerate(layers):
-        enter = _Enter(known, device_map.of_layer(index))
+        enter = partial(_enter, known, torch.device(device_map.of_layer(index)))
         layer.register_forward_pre_hook(enter, with_kwargs=True)
     layers[0].register_forward_pre_hook(forget)
     layers[-1].register_forward_hook(forget)
 
 
-class _Enter:
+def _enter(
+    known: dict[tuple[int, torch.device], tuple[Tensor, Tensor]],
+    device: torch.device,
+    layer: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Pre-hook of a layer on `device`. known: copies of this pass by (id of the tensor, device); it
     keeps the tensor so that its id is not reused."""
 
-    def __init__(
-        self, known: dict[tuple[int, torch.device], tuple[Tensor, Tensor]], device: str
-    ) -> None:
-        self._known, self._name, self._device = known, device, torch.device(device)
+    def copy(tensor: Tensor) -> Tensor:
+        key = id(tensor), device
+        if key not in known:
+            known[key] = (tensor, tensor.to(device, non_blocking=True))
+        return known[key][1]
 
-    def __call__(
-        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        make_current(self._name)
-        return self._moved(args), self._moved(kwargs)
-
-    def _moved(self, value: Any) -> Any:
-        return carried(value, self._device, self._copy)
-
-    def _copy(self, tensor: Tensor) -> Tensor:
-        key = id(tensor), self._device
-        if key not in self._known:
-            self._known[key] = (tensor, tensor.to(self._device, non_blocking=True))
-        return self._known[key][1]
+    make_current(str(device))
+    return carried(args, device, copy), carried(kwargs, device, copy)

@@ -20,6 +20,7 @@ from torch import nn
 from engine.kernels.linear import Linear, linear
 from engine.kernels.ops import silu_and_mul
 from engine.models.layers.replacement import ModuleSwap
+from engine.models.materialise import Slot, Slots
 
 QKV = "qkv"
 GATE_UP = "gate/up"
@@ -48,6 +49,11 @@ class PackedLinear(Linear):
 
     def rows(self, part: int) -> slice:
         return slice(self.bounds[part], self.bounds[part + 1])
+
+    def slots(self, part: int, prefix: str = "") -> Slots:
+        """Where weight and bias of a part are."""
+        names = ("weight",) if self.bias is None else ("weight", "bias")
+        return {prefix + name: Slot(self, name, self.rows(part)) for name in names}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first, *others = super().forward(x).split(self._sizes, dim=-1)
@@ -104,22 +110,21 @@ class GatedMLP(nn.Module):
         return self.down_proj(self.act_fn(gate).mul_(up))
 
 
-def qkv_swaps(model: nn.Module) -> Iterator[tuple[ModuleSwap, PackedLinear, int]]:
-    """For each attention module with q_proj, k_proj and v_proj: a swap for each of the three,
-    with the packed linear and the part that it now is."""
+def qkv_swaps(model: nn.Module) -> Iterator[ModuleSwap]:
+    """For each attention module with q_proj, k_proj and v_proj: a swap for each of the three."""
+    names = ("q_proj", "k_proj", "v_proj")
     for parent in list(model.modules()):
-        parts = _same_input(parent, ("q_proj", "k_proj", "v_proj"))
+        parts = _same_input(parent, names)
         if parts is None:
             continue
         packed = PackedLinear(parts)
-        yield ModuleSwap(QKV, parent, "q_proj", parts[0], packed), packed, 0
-        for index, name in ((1, "k_proj"), (2, "v_proj")):
-            part = Part(packed, index)
-            yield ModuleSwap(QKV, parent, name, parts[index], part), packed, index
+        for index, (name, part) in enumerate(zip(names, parts, strict=True)):
+            own = Part(packed, index) if index else packed
+            yield ModuleSwap(QKV, parent, name, part, own, packed.slots(index))
 
 
-def gate_up_swaps(model: nn.Module) -> Iterator[tuple[ModuleSwap, GatedMLP]]:
-    """For each gated MLP (gate_proj, up_proj, down_proj, act_fn and nothing else): its swap."""
+def gate_up_swaps(model: nn.Module) -> Iterator[ModuleSwap]:
+    """For each gated MLP: gate_proj, up_proj, down_proj, act_fn and nothing else."""
     for parent in list(model.modules()):
         for name, module in list(parent._modules.items()):
             if module is None:
@@ -138,7 +143,9 @@ def gate_up_swaps(model: nn.Module) -> Iterator[tuple[ModuleSwap, GatedMLP]]:
                 continue
             gate, up = parts
             mlp = GatedMLP(gate, up, module.get_submodule("down_proj"), module.act_fn)
-            yield ModuleSwap(GATE_UP, parent, name, module, mlp), mlp
+            packed = mlp.gate_up_proj
+            slots = packed.slots(0, "gate_proj.") | packed.slots(1, "up_proj.")
+            yield ModuleSwap(GATE_UP, parent, name, module, mlp, slots)
 
 
 def _same_input(module: nn.Module, names: tuple[str, ...]) -> list[Linear] | None:

@@ -8,40 +8,32 @@ written where the replacement needs them.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MethodType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from engine.errors import UnsupportedModelError
+from engine.models.materialise import Slots
 from engine.numerics.rounding import TOLERANCE
-
-
-class Swap(Protocol):
-    """One replacement. `kind` groups those that are checked and taken out together."""
-
-    @property
-    def kind(self) -> str: ...
-
-    def apply(self) -> None: ...
-
-    def restore(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class ModuleSwap:
-    """`replacement` stands in the place of `original`: parent.<name>."""
+    """`replacement` stands in the place of `original`: parent.<name>. `kind` groups those that are
+    checked and taken out together. `slots`: parameters of the original that are in the
+    replacement, and where."""
 
     kind: str
     parent: nn.Module
     name: str
     original: nn.Module
     replacement: nn.Module
+    slots: Slots = field(default_factory=dict)
 
     def apply(self) -> None:
         self.parent._modules[self.name] = self.replacement
@@ -63,6 +55,9 @@ class ForwardSwap:
 
     def restore(self) -> None:
         self.module.__dict__.pop("forward", None)
+
+
+Swap = ModuleSwap | ForwardSwap
 
 
 def apply_all(swaps: Iterable[Swap]) -> None:
@@ -109,20 +104,14 @@ def keep_what_agrees(
                 difference, reason = float("inf"), f"failed: {type(error).__name__}"
             if difference <= TOLERANCE[dtype]:
                 stay += group
-                outcomes[kind] = f"fused, differs by {difference:.0e} ({_sites(group)})"
+                # a packed linear is in the place of three
+                count = sum(getattr(s, "name", "") not in ("k_proj", "v_proj") for s in group)
+                places = f"{count} {'place' if count == 1 else 'places'}"
+                outcomes[kind] = f"fused, differs by {difference:.0e} ({places})"
             else:
                 restore_all(group)
                 outcomes[kind] = f"original ({reason})"
     return stay, outcomes
-
-
-def _sites(swaps: Sequence[Swap]) -> str:
-    """How many places: the swaps of one packed linear share their parent."""
-    parents = Counter(id(getattr(s, "parent", None) or getattr(s, "module", s)) for s in swaps)
-    names = {getattr(s, "name", "") for s in swaps}
-    shared = {"q_proj", "k_proj", "v_proj"} <= names
-    count = len(parents) if shared else len(swaps)
-    return f"{count} {'place' if count == 1 else 'places'}"
 
 
 def _run(body: nn.Module) -> torch.Tensor:
