@@ -33,7 +33,7 @@ ALLOWED = {
 }
 
 ENGINE_LIBRARIES = {
-    "torch", "triton", "transformers", "safetensors", "tokenizers", "numpy", "psutil",
+    "torch", "triton", "transformers", "safetensors", "tokenizers", "numpy", "psutil", "msgspec",
     # reads a GPU's name and memory; optional, imported where it is used
     "pynvml",
 }  # fmt: skip

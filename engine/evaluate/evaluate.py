@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -122,7 +122,7 @@ class _Evaluation:
             before: _Found | None = None
             stored: tuple[Head, StateFile] | None = None
             if reference is not None:
-                states = stack.enter_context(StateFile())
+                states = stack.enter_context(closing(StateFile()))
                 before, head = self._measure_reference(reference, states)
                 stored = None if head is None else (head, states)
             found = self._measure_candidate(candidate, stored)

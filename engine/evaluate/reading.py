@@ -1,17 +1,9 @@
-"""Which tokens of a text are scored in which window. Pure Python.
-
-text      0 1 2 3 4 5 6 7 8 9 10 11      12 tokens, context 6, stride 3
-window 0  c S S S S S                    c: context alone, S: scored
-window 1        c c c S S S
-window 2              c c c S  S  S      every token is scored once, in the first window
-                                         that reaches it
-"""
+"""A text as tokens, and the hidden states that a model computes for it."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import NamedTuple
 
 import torch
@@ -57,17 +49,6 @@ class StateFile:
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> StateFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class EncodedText(NamedTuple):
@@ -130,7 +111,7 @@ def read_states(
 ) -> Iterator[Tensor]:
     """The states [R, hidden] that predict the scored tokens, in the order of the text, as many at
     a time as one chunk gives. No request may be in the engine, and no prefix cached."""
-    chunk = engine.config.max_num_batched_tokens
+    chunk, block_size = engine.config.max_num_batched_tokens, engine.config.block_size
     total, done = len(text.scored), 0
     progress(0, total)
     for window in text.windows:
@@ -141,17 +122,12 @@ def read_states(
         rows = [before + i for i in text.scored_within(window.first_scored, window.end)]
         for begin in range(0, len(ids), chunk):
             check(cancelled)
-            states = _compute(engine, head, ids[begin : begin + chunk], begin)
+            part = ids[begin : begin + chunk]
+            blocks = range(-(-(begin + len(part)) // block_size))
+            engine.runner.execute(pack([Span(part, begin, blocks, num_rows=1)], block_size))
+            states = head.take_states()
             useful = [row - begin for row in rows if begin <= row < begin + chunk]
             if useful:
                 yield states[useful]
                 done += len(useful)
             progress(done, total)
-
-
-def _compute(engine: LLMEngine, head: Head, ids: Sequence[int], start: int) -> Tensor:
-    """States [T, hidden] of tokens that stand at positions from `start` on in blocks 0, 1, ..."""
-    block_size = engine.config.block_size
-    blocks = range(-(-(start + len(ids)) // block_size))
-    engine.runner.execute(pack([Span(ids, start, blocks, num_rows=1)], block_size))
-    return head.take_states()

@@ -6,18 +6,20 @@ Log probabilities are natural, KL divergences in nats per token, shares from 0 t
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import types
-import typing
+import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from engine.errors import InferdeckError
 
 VERSION = 1
 """Of the written form. A report of a newer version is refused, never guessed at."""
+
+Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 
 FEWEST_FOR_P99 = 100
 """A 99th (or 1st) percentile of fewer samples is one sample's accident: it is None."""
@@ -28,8 +30,8 @@ class Speed:
     """One request alone, tokens per second: `prefill` over a prompt of `prefill_tokens`, `decode`
     over `decode_tokens` of the reply. The median of `rounds` runs after one that is not counted."""
 
-    prefill: float
-    decode: float
+    prefill: Finite
+    decode: Finite
     prefill_tokens: int
     decode_tokens: int
     rounds: int
@@ -47,7 +49,7 @@ class ModelFacts:
     dtype: str
     num_parameters: int
     weights_bytes: int
-    kv_bytes_per_token: float
+    kv_bytes_per_token: Finite
     config: Mapping[str, Any]
     notices: tuple[str, ...] = ()
     speed: Speed | None = None
@@ -77,20 +79,20 @@ class Loss:
     """How well one model predicts the text: -log p of the true token, mean over the scored tokens;
     perplexity is its exponential, bits per byte do not depend on the tokenizer."""
 
-    mean_nll: float
-    perplexity: float
-    bits_per_byte: float
+    mean_nll: Finite
+    perplexity: Finite
+    bits_per_byte: Finite
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
     """A figure over `num_samples` tokens."""
 
-    mean: float
-    p50: float
-    p90: float
-    p99: float | None
-    max: float
+    mean: Finite
+    p50: Finite
+    p90: Finite
+    p99: Finite | None
+    max: Finite
     num_samples: int
 
 
@@ -98,9 +100,9 @@ class Spread:
 class Similarity:
     """Cosine of the two models' final hidden states (what goes into the output head)."""
 
-    mean: float
-    p1: float | None
-    min: float
+    mean: Finite
+    p1: Finite | None
+    min: Finite
     num_samples: int
 
 
@@ -113,10 +115,10 @@ class Divergence:
     which those near the ends are worth as much as there are tokens)."""
 
     kl: Spread
-    top1_agreement: float
+    top1_agreement: Finite
     similarity: Similarity | None
-    mean_abs_logprob_change: float
-    kl_percentiles: tuple[float, ...] = ()
+    mean_abs_logprob_change: Finite
+    kl_percentiles: tuple[Finite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Alternative:
 
     token_id: int
     token: str
-    logprob: float
+    logprob: Finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +140,9 @@ class WorstToken:
     token: str
     before: str
     after: str
-    kl: float
-    reference_logprob: float
-    candidate_logprob: float
+    kl: Finite
+    reference_logprob: Finite
+    candidate_logprob: Finite
     reference_top: tuple[Alternative, ...]
     candidate_top: tuple[Alternative, ...]
 
@@ -181,8 +183,8 @@ class Answers:
 
     source: str
     pairs: tuple[AnswerPair, ...]
-    identical_share: float
-    mean_equal_share: float
+    identical_share: Finite
+    mean_equal_share: Finite
 
     @property
     def num_identical(self) -> int:
@@ -195,7 +197,7 @@ class EvaluationReport:
     were not asked for are None. `created`: UTC, ISO 8601. `machine`: of engine.hardware.machine."""
 
     created: str
-    duration_s: float
+    duration_s: Finite
     candidate: ModelFacts
     reference: ModelFacts | None = None
     text: TextFacts | None = None
@@ -231,7 +233,8 @@ class ReportError(InferdeckError):
 
 def to_json(report: EvaluationReport) -> dict[str, Any]:
     """The report as JSON types alone."""
-    return {"kind": KIND, "version": VERSION, **_plain(report)}
+    values = json.loads(json.dumps(msgspec.to_builtins(report)))
+    return {"kind": KIND, "version": VERSION, **values}
 
 
 def from_json(stored: Any) -> EvaluationReport:
@@ -248,65 +251,8 @@ def from_json(stored: Any) -> EvaluationReport:
             "Open it with the version of Inferdeck that wrote it.",
         )
     try:
-        report: EvaluationReport = _build(EvaluationReport, stored, "the report")
-    except (KeyError, TypeError, ValueError) as error:
+        return msgspec.convert(stored, EvaluationReport)
+    except msgspec.ValidationError as error:
         raise ReportError(
             f"The report is damaged: {error}.", "Measure again, or restore the file."
         ) from error
-    return report
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return value
-
-
-def _build(kind: Any, value: Any, where: str) -> Any:
-    """`value` of JSON as an object of type `kind`; the names in a message are keys of the file."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return value
-    if origin in (types.UnionType, typing.Union):
-        if value is None:
-            return None
-        (inner,) = [a for a in arguments if a is not types.NoneType]
-        return _build(inner, value, where)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"{where} is no list")
-        return tuple(_build(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if origin is not None:  # a mapping of plain values
-        if not isinstance(value, Mapping):
-            raise TypeError(f"{where} is no object")
-        return dict(value)
-    if dataclasses.is_dataclass(kind):
-        return _build_object(kind, value, where)
-    return _scalar(kind, value, where)
-
-
-def _build_object(kind: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{where} is no object")
-    hints = typing.get_type_hints(kind)
-    found = {}
-    for f in dataclasses.fields(kind):
-        if f.name in value:
-            found[f.name] = _build(hints[f.name], value[f.name], f.name)
-        elif f.default is f.default_factory is dataclasses.MISSING:
-            raise KeyError(f"{where} has no {f.name}")
-    return kind(**found)
-
-
-def _scalar(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not kind:
-        raise TypeError(f"{where} is {value!r}, which is no {kind.__name__}")
-    if kind is float and not math.isfinite(value):
-        raise ValueError(f"{where} is {value}")
-    return value

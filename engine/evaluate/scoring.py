@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,21 +39,6 @@ log probabilities, their difference, the probabilities, and the terms of their d
 _FAR = -20.0  # log(p / q)
 
 
-class TokenScores(NamedTuple):
-    """Of one model, for R tokens: log p of the true token [R], the most probable token [R]."""
-
-    logprob: Tensor
-    top: Tensor
-
-
-class Distances(NamedTuple):
-    """Of two models, for R tokens, as float64: KL(reference || candidate) in nats [R], and the
-    cosine of the hidden states [R] (None: they differ in width)."""
-
-    kl: Tensor
-    cosine: Tensor | None
-
-
 def rows_per_tile(vocab_size: int) -> int:
     return max(1, TILE_BYTES // (4 * vocab_size))
 
@@ -68,13 +52,6 @@ def log_probabilities(logits: Tensor) -> Tensor:
             "Try float32. If that fails too, the checkpoint is damaged.",
         )
     return torch.log_softmax(logits, dim=-1)
-
-
-def score(logprobs: Tensor, targets: Tensor) -> TokenScores:
-    """logprobs [R, vocab], targets [R]."""
-    targets = targets.to(logprobs.device)
-    chosen = logprobs.gather(1, targets.unsqueeze(1)).squeeze(1)
-    return TokenScores(chosen, logprobs.argmax(dim=-1))
 
 
 def divergence(reference: Tensor, candidate: Tensor) -> Tensor:
@@ -111,10 +88,8 @@ class _Worst(NamedTuple):
 
     kl: float
     order: int
-    reference: Tensor  # log probabilities and ids of the most probable tokens
-    reference_ids: Tensor
-    candidate: Tensor
-    candidate_ids: Tensor
+    reference: tuple[Tensor, Tensor]  # log probabilities and ids of the most probable tokens
+    candidate: tuple[Tensor, Tensor]
 
 
 class Scores:
@@ -143,25 +118,22 @@ class Scores:
         step = rows_per_tile(head.vocab_size)
         for begin in range(0, len(states), step):
             check(cancelled)
-            tile = states[begin : begin + step]
-            other = (
-                None if reference is None else (reference[0], reference[1][begin : begin + step])
-            )
-            self._add_tile(head, tile, other)
+            tile = slice(begin, begin + step)
+            other = None if reference is None else (reference[0], reference[1][tile])
+            self._add_tile(head, states[tile], other)
 
     def _add_tile(self, head: Head, states: Tensor, reference: tuple[Head, Tensor] | None) -> None:
         targets = self._targets[self.count : self.count + len(states)]
         logprobs = log_probabilities(head.logits(states))
-        found = score(logprobs, targets)
-        self._keep("candidate", found.logprob)
+        at = targets.to(logprobs.device).unsqueeze(1)
+        self._keep("candidate", logprobs.gather(1, at).squeeze(1))
         if reference is not None:
             # the two sides may be on two devices
             expected_logits = reference[0].logits(reference[1]).to(logprobs.device)
             expected_logprobs = log_probabilities(expected_logits)
-            expected = score(expected_logprobs, targets)
             kl = divergence(expected_logprobs, logprobs)
-            self._keep("reference", expected.logprob)
-            self._keep("agreement", found.top == expected.top)
+            self._keep("reference", expected_logprobs.gather(1, at).squeeze(1))
+            self._keep("agreement", logprobs.argmax(dim=-1) == expected_logprobs.argmax(dim=-1))
             self._keep("kl", kl)
             similarity = cosine(reference[1].to(states.device), states)
             if similarity is not None:
@@ -177,7 +149,8 @@ class Scores:
             key = (float(kl[row]), -(self.count + row))
             if len(self._worst) == self._num_worst and key <= self._worst[0][:2]:
                 break
-            entry = _Worst(*key, *_top(reference[row]), *_top(candidate[row]))
+            most = min(NUM_ALTERNATIVES, reference.shape[1])
+            entry = _Worst(*key, reference[row].topk(most), candidate[row].topk(most))
             if len(self._worst) < self._num_worst:
                 heapq.heappush(self._worst, entry)
             else:
@@ -233,8 +206,8 @@ class Scores:
             kl=entry.kl,
             reference_logprob=float(logprobs[0][place]),
             candidate_logprob=float(logprobs[1][place]),
-            reference_top=_alternatives(entry.reference, entry.reference_ids, tokenizer),
-            candidate_top=_alternatives(entry.candidate, entry.candidate_ids, tokenizer),
+            reference_top=_alternatives(entry.reference, tokenizer),
+            candidate_top=_alternatives(entry.candidate, tokenizer),
         )
 
 
@@ -260,15 +233,8 @@ def similarity(cosines: Floats) -> Similarity:
     )
 
 
-def _top(logprobs: Tensor) -> tuple[Tensor, Tensor]:
-    values, ids = logprobs.topk(min(NUM_ALTERNATIVES, len(logprobs)))
-    return values, ids
-
-
-def _alternatives(
-    values: Tensor, ids: Sequence[int] | Tensor, tokenizer: Tokenizer
-) -> tuple[Alternative, ...]:
+def _alternatives(top: tuple[Tensor, Tensor], tokenizer: Tokenizer) -> tuple[Alternative, ...]:
     return tuple(
         Alternative(int(token_id), tokenizer.token_text(int(token_id)), float(value))
-        for value, token_id in zip(values, ids, strict=True)
+        for value, token_id in zip(*top, strict=True)
     )

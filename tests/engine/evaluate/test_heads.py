@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_of_the_reference_only_its_head_stays(
 def test_states_come_back_bit_by_bit() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         rows = torch.randn(30, 7).to(dtype)
-        with StateFile() as file:
+        with closing(StateFile()) as file:
             file.append(rows[:11])
             file.append(rows[11:12])
             file.append(rows[12:].t().contiguous().t())
