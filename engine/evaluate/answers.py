@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.errors import InferdeckError, InvalidRequestError
@@ -91,6 +90,16 @@ def _pair(line: PromptLine, expected: Answer, found: Answer, tokenizer: Tokenize
     prompt = line.shown
     if len(prompt) > LONGEST_PROMPT:
         prompt = prompt[: LONGEST_PROMPT - 1] + "…"
+    difference = None
+    if expected.token_ids != found.token_ids:
+        index = equal_tokens(expected.token_ids, found.token_ids)
+        begin, end = max(0, index - EXCERPT_TOKENS), index + EXCERPT_TOKENS
+        difference = Difference(
+            token_index=index,
+            text_before=tokenizer.decode(expected.token_ids[begin:index]),
+            reference=tokenizer.decode(expected.token_ids[index:end]),
+            candidate=tokenizer.decode(found.token_ids[index:end]),
+        )
     return AnswerPair(
         line=line.line,
         prompt=prompt,
@@ -98,20 +107,7 @@ def _pair(line: PromptLine, expected: Answer, found: Answer, tokenizer: Tokenize
         candidate=found.text,
         num_reference_tokens=len(expected.token_ids),
         num_candidate_tokens=len(found.token_ids),
-        difference=_difference(expected, found, tokenizer),
-    )
-
-
-def _difference(expected: Answer, found: Answer, tokenizer: Tokenizer) -> Difference | None:
-    if expected.token_ids == found.token_ids:
-        return None
-    index = equal_tokens(expected.token_ids, found.token_ids)
-    end = index + EXCERPT_TOKENS
-    return Difference(
-        token_index=index,
-        text_before=tokenizer.decode(expected.token_ids[max(0, index - EXCERPT_TOKENS) : index]),
-        reference=tokenizer.decode(expected.token_ids[index:end]),
-        candidate=tokenizer.decode(found.token_ids[index:end]),
+        difference=difference,
     )
 
 
@@ -133,13 +129,6 @@ PROMPT_TOKENS, REPLY_TOKENS = 512, 33
 ROUNDS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    prefill_s: float
-    decode_s: float
-    num_decoded: int
-
-
 def measure_speed(
     engine: LLMEngine,
     context: int,
@@ -159,15 +148,18 @@ def measure_speed(
     progress(ROUNDS + 1, ROUNDS + 1)
     measured = runs[1:]  # the first one pays for buffers and caches
     return Speed(
-        prefill=length / statistics.median(run.prefill_s for run in measured),
-        decode=statistics.median(run.num_decoded / run.decode_s for run in measured),
+        prefill=length / statistics.median(prefill_s for prefill_s, _, _ in measured),
+        decode=statistics.median(decoded / decode_s for _, decode_s, decoded in measured),
         prefill_tokens=length,
-        decode_tokens=measured[0].num_decoded,
+        decode_tokens=measured[0][2],
         rounds=ROUNDS,
     )
 
 
-def _run(engine: LLMEngine, ids: list[int], reply: int, cancelled: Cancelled) -> _Run:
+def _run(
+    engine: LLMEngine, ids: list[int], reply: int, cancelled: Cancelled
+) -> tuple[float, float, int]:
+    """(seconds to the first token, seconds of decoding, decoded tokens)."""
     params = SamplingParams(temperature=0.0, max_tokens=reply, ignore_eos=True)
     output = RequestOutput("", len(ids))
     request_id = engine.add_request(tuple(ids), params)
@@ -183,4 +175,4 @@ def _run(engine: LLMEngine, ids: list[int], reply: int, cancelled: Cancelled) ->
         raise InferdeckError(output.error.cause, output.error.remedy)
     assert times is not None and times.ttft_s is not None and times.e2e_s is not None
     decode_s = max(times.e2e_s - times.ttft_s, 1e-9)
-    return _Run(max(times.ttft_s, 1e-9), decode_s, len(output.token_ids) - 1)
+    return max(times.ttft_s, 1e-9), decode_s, len(output.token_ids) - 1

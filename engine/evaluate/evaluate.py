@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 import torch
 
-from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.evaluate.answers import Answer, answer, compare, equal_tokens, measure_speed
 from engine.evaluate.head import Head
@@ -33,7 +32,7 @@ from engine.evaluate.reading import (
     read_states,
     split_specials,
 )
-from engine.evaluate.report import Answers, EvaluationReport, ModelFacts, Speed, TextFacts
+from engine.evaluate.report import EvaluationReport, ModelFacts, TextFacts, WorstToken
 from engine.evaluate.scoring import Scores
 from engine.evaluate.side import (
     PARALLEL_ANSWERS,
@@ -114,8 +113,12 @@ class _Evaluation:
         task = self.task
         check(self.cancelled)
         candidate = prepare(CANDIDATE, task.candidate)
-        reference = None if task.reference is None else self._reference(task.reference, candidate)
-        if reference is not None:
+        reference = None
+        if task.reference is not None:
+            config = task.reference
+            if config.dtype == "auto":  # what differs should be what was asked for, nothing else
+                config = config.replace(dtype=candidate.config.dtype)
+            reference = prepare(REFERENCE, config)
             _check_comparable(reference, candidate, task.text)
         self._plan_text(candidate, reference)
         with ExitStack() as stack:
@@ -127,11 +130,6 @@ class _Evaluation:
                 stored = None if head is None else (head, states)
             found = self._measure_candidate(candidate, stored)
         return self._report(found, before, candidate.tokenizer, time.perf_counter() - began)
-
-    def _reference(self, config: EngineConfig, candidate: Side) -> Side:
-        if config.dtype == "auto":  # what differs should be what was asked for, and nothing else
-            config = config.replace(dtype=candidate.config.dtype)
-        return prepare(REFERENCE, config)
 
     # The text ---------------------------------------------------------------------------------
 
@@ -152,12 +150,10 @@ class _Evaluation:
             )
         self.is_cut = task.max_tokens is not None and task.max_tokens < len(ids)
         self.text = EncodedText(ids[: task.max_tokens], prefix, cut, counts)
-        self._check_length(len(self.text.scored))
-
-    def _check_length(self, num_scored: int) -> None:
+        num_scored = len(self.text.scored)
         if num_scored < FEWEST_TOKENS:
             raise TextError(
-                f"{self.task.text_name or 'The text'} has {num_scored:,} tokens to score.",
+                f"{task.text_name or 'The text'} has {num_scored:,} tokens to score.",
                 f"Give at least {FEWEST_TOKENS}; a few thousand give stable results.",
             )
         if num_scored < FEW_TOKENS:
@@ -201,24 +197,18 @@ class _Evaluation:
     def _measure_candidate(self, side: Side, stored: tuple[Head, StateFile] | None) -> _Found:
         with self._engine(side) as engine:
             if self.text is not None:
-                self._score(side, engine, self.text, stored)
+                head = Head(engine.runner.model)
+                scores = self.scores = Scores(self.text, self.task.num_worst)
+                for rows in read_states(
+                    engine, head, self.text, self._counter(side, TEXT), self.cancelled
+                ):
+                    reference = None
+                    if stored is not None:
+                        end = scores.count + len(rows)
+                        reference = stored[0], stored[1].read(scores.count, end)
+                    scores.add(head, rows, reference, self.cancelled)
+                head.close()
             return self._rest(side, engine)
-
-    def _score(
-        self,
-        side: Side,
-        engine: LLMEngine,
-        text: EncodedText,
-        stored: tuple[Head, StateFile] | None,
-    ) -> None:
-        head = Head(engine.runner.model)
-        scores = self.scores = Scores(text, self.task.num_worst)
-        for rows in read_states(engine, head, text, self._counter(side, TEXT), self.cancelled):
-            reference = None
-            if stored is not None:
-                reference = (stored[0], stored[1].read(scores.count, scores.count + len(rows)))
-            scores.add(head, rows, reference, self.cancelled)
-        head.close()
 
     def _rest(self, side: Side, engine: LLMEngine) -> _Found:
         """Answers and speed: what leaves prefixes in the cache comes after the text."""
@@ -229,21 +219,19 @@ class _Evaluation:
                 engine, task.prompts, task.prompts_name or "The prompts",
                 self._counter(side, ANSWERS), self.cancelled,
             )  # fmt: skip
-        speed: Speed | None = None
+        speed = None
         if task.measure_speed:
             speed = measure_speed(engine, self.context, self._counter(side, SPEED), self.cancelled)
         return _Found(facts_of(engine, speed), answers)
 
-    @contextmanager
-    def _engine(self, side: Side) -> Iterator[LLMEngine]:
+    def _engine(self, side: Side) -> AbstractContextManager[LLMEngine]:
         prompts = self.task.prompts
         need = Need(
             window=self.context,
             longest=self.context + max((line.max_tokens for line in prompts), default=0),
             num_sequences=min(PARALLEL_ANSWERS, max(1, len(prompts))),
         )
-        with opened(side, need, self.progress, self.cancelled) as engine:
-            yield engine
+        return opened(side, need, self.progress, self.cancelled)
 
     def _counter(self, side: Side, what: str) -> Callable[[int, int], None]:
         stage = stage_of(side.name, what)
@@ -254,35 +242,33 @@ class _Evaluation:
     def _report(
         self, found: _Found, before: _Found | None, tokenizer: Tokenizer, seconds: float
     ) -> EvaluationReport:
-        report = EvaluationReport(
+        task, text, scores = self.task, None, self.scores
+        answers = loss = reference_loss = divergence = None
+        worst: tuple[WorstToken, ...] = ()
+        if before is not None and task.prompts:
+            answers = compare(
+                task.prompts, before.answers, found.answers, tokenizer, task.prompts_name
+            )
+        if self.text is not None and scores is not None:
+            text = self._text_facts(self.text, tokenizer)
+            loss = scores.loss("candidate", text.num_bytes)
+            if before is not None:
+                reference_loss = scores.loss("reference", text.num_bytes)
+                divergence, worst = scores.divergence(), scores.worst(tokenizer)
+        return EvaluationReport(
             created=datetime.now(UTC).isoformat(timespec="milliseconds"),
             duration_s=seconds,
             candidate=found.facts,
             reference=before.facts if before else None,
-            answers=self._answers(found, before, tokenizer),
+            text=text,
+            candidate_loss=loss,
+            reference_loss=reference_loss,
+            divergence=divergence,
+            worst=worst,
+            answers=answers,
             notices=tuple(self._notices),
             machine=asdict(machine_info()),
         )
-        if self.text is None or self.scores is None:
-            return report
-        scores, text = self.scores, self._text_facts(self.text, tokenizer)
-        report = replace(report, text=text, candidate_loss=scores.loss("candidate", text.num_bytes))
-        if before is None:
-            return report
-        return replace(
-            report,
-            reference_loss=scores.loss("reference", text.num_bytes),
-            divergence=scores.divergence(),
-            worst=scores.worst(tokenizer),
-        )
-
-    def _answers(
-        self, found: _Found, before: _Found | None, tokenizer: Tokenizer
-    ) -> Answers | None:
-        task = self.task
-        if before is None or not task.prompts:
-            return None
-        return compare(task.prompts, before.answers, found.answers, tokenizer, task.prompts_name)
 
 
 def _check_comparable(reference: Side, candidate: Side, text: str) -> None:

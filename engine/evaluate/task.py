@@ -140,32 +140,30 @@ def _prompt_line(file: Path, number: int, line: str) -> PromptLine:
     if ("prompt" in entry) == ("messages" in entry):
         both = "both" if "prompt" in entry else "neither"
         raise wrong(f'it has {both} of "prompt" and "messages"')
-    prompt = _text_of(entry) if "prompt" in entry else _messages_of(entry)
-    if prompt is None:
-        key = "prompt" if "prompt" in entry else "messages"
-        wanted = "a text" if key == "prompt" else 'a list of objects with texts "role", "content"'
-        raise wrong(f'"{key}" is not {wanted}, or is empty')
+    prompt: Any
+    if "prompt" in entry:
+        prompt, wanted = entry["prompt"], '"prompt" is not a text'
+        prompt = prompt if isinstance(prompt, str) else None
+    else:
+        wanted = '"messages" is not a list of objects with texts "role", "content"'
+        prompt = _messages_of(entry["messages"])
+    if not prompt:
+        raise wrong(f"{wanted}, or is empty")
     max_tokens = entry.get("max_tokens", DEFAULT_MAX_TOKENS)
     if type(max_tokens) is not int or not 1 <= max_tokens <= LARGEST_MAX_TOKENS:
         raise wrong(f'"max_tokens" is {max_tokens!r}', "Give a whole number of at least 1.")
     return PromptLine(number, prompt, max_tokens)
 
 
-def _text_of(entry: Mapping[str, Any]) -> str | None:
-    text = entry["prompt"]
-    return text if isinstance(text, str) and text else None
-
-
-def _messages_of(entry: Mapping[str, Any]) -> tuple[Mapping[str, str], ...] | None:
-    messages = entry["messages"]
-    if not isinstance(messages, list) or not messages:
+def _messages_of(messages: Any) -> tuple[Mapping[str, str], ...] | None:
+    keys = ("role", "content")
+    are_texts = isinstance(messages, list) and all(
+        isinstance(message, dict) and all(isinstance(message.get(key), str) for key in keys)
+        for message in messages
+    )
+    if not are_texts or not messages:
         return None
-    for message in messages:
-        if not isinstance(message, dict):
-            return None
-        if not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            return None
-    return tuple({"role": m["role"], "content": m["content"]} for m in messages)
+    return tuple({key: message[key] for key in keys} for message in messages)
 
 
 DEFAULT_WORST = 20
