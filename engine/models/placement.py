@@ -24,10 +24,8 @@ def place(
     comes before them, on the CPU; from each of `starts` on, on its device, the last of which has
     what comes after the layers too; and all else on `device`. Raises UnsupportedModelError for a
     class of which that is not found out."""
-    config: Any = reference.config
-    parent, name, layers = list_of_layers(reference, config.num_hidden_layers)
+    path, layers = list_of_layers(reference)
     paths = {id(module): path for path, module in reference.named_modules()}
-    path = f"{paths[id(parent)]}.{name}".removeprefix(".")
     before: list[str] = []
     for module in _before(reference, layers):
         if layers not in module.modules():

@@ -187,10 +187,7 @@ def _vocabulary(model: nn.Module) -> set[str]:
 
 def _sums(model: nn.Module, names: set[str]) -> tuple[str, ...]:
     """Modules right inside a layer that have cut weights: attention and MLP."""
-    config: Any = model.config
-    parent, name, layers = list_of_layers(model, config.num_hidden_layers)
-    paths = {id(module): path for path, module in model.named_modules()}
-    path = f"{paths[id(parent)]}.{name}".removeprefix(".")
+    path, layers = list_of_layers(model)
     children = [
         f"{path}.{index}.{child}"
         for index, layer in enumerate(layers)

@@ -12,7 +12,8 @@ matrices belong to, or of the matrix itself where it is alone. No scaling at all
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -38,8 +39,7 @@ class Scales(NamedTuple):
     ratio: float | None
 
 
-@dataclass
-class _Call:
+class _Call(NamedTuple):
     """A block's inputs and output for one sequence."""
 
     args: tuple[Any, ...]
@@ -89,7 +89,7 @@ def _observe(
         if fold is not None and group.block is not None:
             calls[group.block] = []
     rest = [s for s in range(work.num_sequences) if s not in work.search_sequences]
-    with _Recorder(work.layer, calls):
+    with _recorded(work.layer, calls):
         collect(work.layer, inputs, work.runs(work.search_sequences))
     collect_briefly(work.layer, inputs, work.runs(rest))
     return inputs, calls
@@ -271,31 +271,21 @@ def _round(
     work.finish(piece, work.grid.round(weight, ranges), own, store, **details)
 
 
-class _Recorder:
-    """Notes how the blocks of `calls` are called while it is open."""
+@contextmanager
+def _recorded(layer: nn.Module, calls: dict[str, list[_Call]]) -> Iterator[None]:
+    """Notes how the blocks of `calls` are called inside of it."""
 
-    def __init__(self, layer: nn.Module, calls: dict[str, list[_Call]]) -> None:
-        self._layer = layer
-        self._calls = calls
-        self._handles: list[Any] = []
+    def note(found: list[_Call], module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        found.append(_Call(args, kwargs, _first(output)))
 
-    def __enter__(self) -> None:
-        for path, found in self._calls.items():
-
-            def note(
-                module: nn.Module,
-                args: tuple[Any, ...],
-                kwargs: dict[str, Any],
-                output: Any,
-                found: list[_Call] = found,
-            ) -> None:
-                found.append(_Call(args, kwargs, _first(output)))
-
-            block = self._layer.get_submodule(path)
-            self._handles.append(block.register_forward_hook(note, with_kwargs=True))
-
-    def __exit__(self, *error: object) -> None:
-        for handle in self._handles:
+    handles = [
+        layer.get_submodule(path).register_forward_hook(partial(note, found), with_kwargs=True)
+        for path, found in calls.items()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
             handle.remove()
 
 

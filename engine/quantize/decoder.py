@@ -16,13 +16,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from engine.errors import LoadCancelled, UnsupportedModelError
+from engine.errors import UnsupportedModelError
 from engine.formats.tensor_reader import TensorReader
 from engine.hardware.device_map import DeviceMap
 from engine.models.checkpoint import Checkpoint
+from engine.models.layers.replacement import list_of_layers
 from engine.models.materialise import compute_buffers, freeze_rotary, set_tensor, tensor_of
 from engine.models.weight_map import Conversion, Placement, WeightMap, is_turned
-from engine.quantize.targets import layer_list
 
 Arguments = dict[str, Any]
 
@@ -41,14 +41,14 @@ class Decoder:
         self.states: list[Tensor] = []
         self._weights = weights
         self._reader = reader
-        self._path, self.layers = layer_list(model)
+        self._path, self.layers = list_of_layers(model)
         self._arguments: list[list[Arguments]] = []  # of each layer, for each sequence
         config: Any = model.config
         config._attn_implementation = "eager"  # the only one that every family computes right
         if hasattr(config, "_experts_implementation"):
             config._experts_implementation = "eager"
 
-    def start(self, sequences: Sequence[Sequence[int]], cancelled: Callable[[], bool]) -> None:
+    def start(self, sequences: Sequence[Sequence[int]], check: Callable[[], None]) -> None:
         """Embed the sequences and note what each layer is called with.
 
         Afterwards no weight but the layers' small buffers is in memory.
@@ -56,16 +56,14 @@ class Decoder:
         self._load_outside(max(len(s) for s in sequences))
         body: Any = self.model.base_model
         self.load_layer(0)
-        catchers = [_Catcher(layer) for layer in self.layers]
         kept = list(self.layers)
-        wraps = self._returns_tuple(body, sequences[0][:2])
+        returns_tuple: list[bool] = []
+        catchers = [_Catcher(layer, returns_tuple) for layer in self.layers]
         for index, catcher in enumerate(catchers):
-            catcher.wraps = wraps
             self.layers[index] = catcher
         try:
             for ids in sequences:
-                if cancelled():
-                    raise LoadCancelled("Quantizing was cancelled.")
+                check()
                 body(input_ids=torch.tensor([list(ids)]), use_cache=False)
                 self._keep(catchers)
         finally:
@@ -93,10 +91,7 @@ class Decoder:
 
     def run(self, index: int, sequence: int) -> Tensor:
         """The output [1, T, H] of a layer that is in memory for one sequence's state."""
-        return self.call(index, sequence, self.states[sequence])
-
-    def call(self, index: int, sequence: int, hidden: Tensor) -> Tensor:
-        output = self.layers[index](hidden, **self._arguments[index][sequence])
+        output = self.layers[index](self.states[sequence], **self._arguments[index][sequence])
         first = output[0] if isinstance(output, tuple) else output
         return cast(Tensor, first)
 
@@ -105,23 +100,6 @@ class Decoder:
         for sequence in range(len(self.states)):
             check()
             self.states[sequence] = self.run(index, sequence)
-
-    def _returns_tuple(self, body: Any, ids: Sequence[int]) -> bool:
-        """Whether a layer gives its hidden state in a tuple: the body takes it as it comes."""
-        outputs: list[Any] = []
-        handle = self.layers[0].register_forward_hook(lambda m, i, o: outputs.append(o))
-        kept = list(self.layers)
-        for index in range(1, len(kept)):
-            self.layers[index] = _Blind(kept[index])
-        try:
-            body(input_ids=torch.tensor([list(ids)]), use_cache=False)
-        except _Enough:
-            pass
-        finally:
-            handle.remove()
-            for index, layer in enumerate(kept):
-                self.layers[index] = layer
-        return isinstance(outputs[0], tuple)
 
     def _keep(self, catchers: list[_Catcher]) -> None:
         first = not self._arguments
@@ -198,12 +176,13 @@ class Decoder:
 
 
 class _Catcher(nn.Module):
-    """Stands for a layer: notes its arguments and hands its input on."""
+    """Stands for a layer: notes its arguments and hands its input on. returns_tuple: of all layers,
+    whether they give their hidden state in a tuple, once the first layer was called."""
 
-    def __init__(self, original: nn.Module) -> None:
+    def __init__(self, original: nn.Module, returns_tuple: list[bool]) -> None:
         super().__init__()
         self.original = original
-        self.wraps = False
+        self._returns_tuple = returns_tuple
         self.hidden: Tensor | None = None
         self.arguments: Arguments | None = None
 
@@ -216,19 +195,11 @@ class _Catcher(nn.Module):
     def forward(self, hidden_states: Tensor, *others: Any, **arguments: Any) -> Any:
         if others:
             arguments |= _named(self.original, others)
+        if not self._returns_tuple:
+            output = self.original(hidden_states.clone(), **arguments)
+            self._returns_tuple.append(isinstance(output, tuple))
         self.hidden, self.arguments = hidden_states, arguments
-        return (hidden_states,) if self.wraps else hidden_states
-
-
-class _Enough(Exception):  # noqa: N818 - ends a pass that has shown what was asked
-    pass
-
-
-class _Blind(_Catcher):
-    """A layer that ends the pass."""
-
-    def forward(self, hidden_states: Tensor, *others: Any, **arguments: Any) -> Any:
-        raise _Enough
+        return (hidden_states,) if self._returns_tuple[0] else hidden_states
 
 
 def _named(layer: nn.Module, values: tuple[Any, ...]) -> Arguments:

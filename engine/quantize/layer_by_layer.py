@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.errors import LoadCancelled
 from engine.formats import Writer, writer
 from engine.formats.tensor_reader import TensorReader
 from engine.formats.writing import Made
@@ -111,7 +110,7 @@ class LayerByLayer:
     def calibrated(self, sequences: Sequence[Sequence[int]]) -> list[LayerResult]:
         self.progress("Embedding the calibration text", 0, len(self.targets.layers))
         decoder = Decoder(self.checkpoint, self.model, self.weights, self.reader)
-        decoder.start(sequences, lambda: is_cancelled(self.check))
+        decoder.start(sequences, self.check)
         results = []
         for layer in self.targets.layers:
             results.append(self._calibrated_layer(decoder, layer))
@@ -221,11 +220,3 @@ def _to_name(targets: Targets, format_name: str) -> list[str]:
         return targets.kept
     quantized = [piece.module for piece in targets.pieces]
     return [name for name in targets.kept if not any(name in other for other in quantized)]
-
-
-def is_cancelled(check: Callable[[], None]) -> bool:
-    try:
-        check()
-    except LoadCancelled:
-        return True
-    return False

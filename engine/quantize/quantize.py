@@ -21,7 +21,7 @@ from engine.models.architecture import build_on_meta, resolve_class
 from engine.models.checkpoint import Checkpoint
 from engine.models.weight_map import map_weights
 from engine.quantize.calibration import Text, make_sequences
-from engine.quantize.layer_by_layer import LayerByLayer, OnLayer, Progress, is_cancelled
+from engine.quantize.layer_by_layer import LayerByLayer, OnLayer, Progress
 from engine.quantize.output_folder import output_folder
 from engine.quantize.recipe import RESULT_FILE, QuantizeResult, Recipe
 from engine.quantize.targets import Targets, find_targets
@@ -52,62 +52,49 @@ def quantize(
 
     def check() -> None:
         if cancelled():
-            raise LoadCancelled("Quantizing was cancelled.")
+            raise LoadCancelled("Quantizing was cancelled. Nothing was written.")
 
-    try:
-        with torch.inference_mode():
-            return _quantize(
-                checkpoint_path, recipe, output, texts, progress, check, on_layer, began
-            )
-    except LoadCancelled:
-        raise LoadCancelled("Quantizing was cancelled. Nothing was written.") from None
-
-
-def _quantize(
-    checkpoint_path: str | Path,
-    recipe: Recipe,
-    output: str | Path,
-    texts: Sequence[Text],
-    progress: Progress,
-    check: Callable[[], None],
-    on_layer: OnLayer,
-    began: float,
-) -> QuantizeResult:
-    progress("Reading the model config", 0, 0)
-    checkpoint = _open(checkpoint_path)
-    model = build_on_meta(checkpoint.config)
-    weights = map_weights(checkpoint, model)
-    targets = find_targets(checkpoint, model, weights, recipe)
-    check()
-    sequences = _sequences(checkpoint, recipe, texts)
-    expected = _expected_bytes(checkpoint, targets, recipe)
-    with (
-        output_folder(output, checkpoint, expected, check) as folder,
-        TensorReader(1, lambda *_: None, lambda: is_cancelled(check)) as reader,
-    ):
-        run = LayerByLayer(
-            checkpoint, model, weights, targets, recipe, folder, reader, progress, check, on_layer
-        )
-        layers = run.calibrated(sequences) if recipe.facts.is_calibrated else run.rounded()
-        progress("Writing", len(targets.layers), len(targets.layers))
-        run.copy_rest()
-        result = QuantizeResult(
-            output=folder.output,
-            source=checkpoint.name,
-            recipe=recipe,
-            bytes_before=checkpoint.disk_bytes,
-            bytes_after=folder.tensors.total_bytes,
-            seconds=time.perf_counter() - began,
-            num_sequences=len(sequences),
-            num_tokens=sum(len(s) for s in sequences),
-            layers=tuple(layers),
-            kept=dict(sorted(targets.reasons.items())),
-            notes=(*weights.notices, *_notes(recipe, sequences, targets)),
-        )
-        folder.write_json("config.json", run.config())
-        folder.copy_companions(checkpoint.path)
-        folder.write_json(RESULT_FILE, result.as_json())
+    def never_true() -> bool:
         check()
+        return False
+
+    with torch.inference_mode():
+        progress("Reading the model config", 0, 0)
+        checkpoint = _open(checkpoint_path)
+        model = build_on_meta(checkpoint.config)
+        weights = map_weights(checkpoint, model)
+        targets = find_targets(checkpoint, model, weights, recipe)
+        check()
+        sequences = _sequences(checkpoint, recipe, texts)
+        expected = _expected_bytes(checkpoint, targets, recipe)
+        with (
+            output_folder(output, checkpoint, expected, check) as folder,
+            TensorReader(1, lambda *_: None, never_true) as reader,
+        ):
+            run = LayerByLayer(
+                checkpoint, model, weights, targets, recipe, folder, reader, progress, check,
+                on_layer,
+            )  # fmt: skip
+            layers = run.calibrated(sequences) if recipe.facts.is_calibrated else run.rounded()
+            progress("Writing", len(targets.layers), len(targets.layers))
+            run.copy_rest()
+            result = QuantizeResult(
+                output=folder.output,
+                source=checkpoint.name,
+                recipe=recipe,
+                bytes_before=checkpoint.disk_bytes,
+                bytes_after=folder.tensors.total_bytes,
+                seconds=time.perf_counter() - began,
+                num_sequences=len(sequences),
+                num_tokens=sum(len(s) for s in sequences),
+                layers=tuple(layers),
+                kept=dict(sorted(targets.reasons.items())),
+                notes=(*weights.notices, *_notes(recipe, sequences, targets)),
+            )
+            folder.write_json("config.json", run.config())
+            folder.copy_companions(checkpoint.path)
+            folder.write_json(RESULT_FILE, result.as_json())
+            check()
     return result
 
 

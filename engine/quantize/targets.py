@@ -16,9 +16,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from engine.errors import ConfigError, UnsupportedModelError
+from engine.errors import ConfigError
 from engine.formats.safetensors_file import TensorInfo
 from engine.models.checkpoint import Checkpoint, few
+from engine.models.layers.replacement import list_of_layers
 from engine.models.weight_map import Index, Placement, WeightMap, is_turned
 from engine.numerics.experts import ExpertPart, is_experts, parts_of
 from engine.quantize.recipe import Recipe, matches
@@ -93,10 +94,6 @@ class LayerTargets:
     pieces: tuple[Piece, ...]
     placements: tuple[Placement, ...]
 
-    @property
-    def dense_bytes(self) -> int:
-        return sum(p.info.nbytes for p in self.placements)
-
 
 @dataclass
 class Targets:
@@ -112,18 +109,6 @@ class Targets:
         return [piece for layer in self.layers for piece in layer.pieces]
 
 
-def layer_list(model: nn.Module) -> tuple[str, nn.ModuleList]:
-    """Name and list of the decoder layers. Raises UnsupportedModelError where there is none."""
-    count = getattr(model.config, "num_hidden_layers", None)
-    for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return name, module
-    raise UnsupportedModelError(
-        f"{type(model).__name__} has no recognised list of {count} decoder layers.",
-        "Choose a model with standard decoder layers (Llama, Qwen3, Mistral, Gemma...).",
-    )
-
-
 def find_targets(
     checkpoint: Checkpoint, model: nn.Module, weights: WeightMap, recipe: Recipe
 ) -> Targets:
@@ -133,7 +118,7 @@ def find_targets(
     the inputs of a matrix, and where nothing is left to quantize.
     """
     disk_names = {(i.file, i.offset, i.nbytes): name for name, i in checkpoint.tensors.items()}
-    path, layers = layer_list(model)
+    path, layers = list_of_layers(model)
     by_layer: dict[int, list[Placement]] = defaultdict(list)
     targets = Targets()
     candidates: list[Piece] = []
@@ -148,7 +133,8 @@ def find_targets(
             continue
         reason = _reason_to_keep(model, placement, disk_name, index)
         if reason is None:
-            is_transposed = _is_conv1d(model, placement.name)
+            owner = model.get_submodule(placement.name.rpartition(".")[0])
+            is_transposed = type(owner).__name__ == "Conv1D"
             candidates.append(Piece(disk_name, *placement, is_transposed))
         elif _is_matrix(model, placement, disk_name):
             targets.kept.append(disk_name.removesuffix(".weight"))
@@ -156,7 +142,10 @@ def find_targets(
                 targets.reasons[disk_name.removesuffix(".weight")] = reason
         elif reason:
             targets.reasons[disk_name] = reason
-    targets.kept += [name for name in _heads(model) if name not in targets.kept]
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    # also where it is tied to the embedding and not on disk
+    heads = [name for name, module in model.named_modules() if module is head]
+    targets.kept += [name for name in heads if name not in targets.kept]
     for name in weights.left_out:  # the other parts of a multimodal checkpoint
         if name.endswith(".weight") and len(checkpoint.tensors[name].shape) == 2:
             targets.kept.append(name.removesuffix(".weight"))
@@ -240,12 +229,6 @@ def _is_matrix(model: nn.Module, placement: Placement, disk_name: str) -> bool:
     return is_weight and not isinstance(owner, nn.Embedding)
 
 
-def _heads(model: nn.Module) -> list[str]:
-    """The output head's name; also where it is tied to the embedding and not on disk."""
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    return [name for name, module in model.named_modules() if module is head]
-
-
 def _layer_of(name: str, path: str) -> int | None:
     if not name.startswith(path + "."):
         return None
@@ -261,26 +244,19 @@ def _reason_to_keep(
     owner = model.get_submodule(owner_path)
     if layer is None or info.dtype not in _FLOATS or not len(info.shape) >= 2:
         return ""
-    if "Experts" in type(owner).__name__ and isinstance(owner, nn.Module) and placement.part:
+    if "Experts" in type(owner).__name__ and placement.part:
         if is_turned(model, placement.name):
             return "its class keeps it transposed, and the file does not"
         return None
     if len(info.shape) == 3:
         return "all experts are one tensor on disk, which the format has no names for"
-    if attribute != "weight" or not _is_linear(owner) or not disk_name.endswith(".weight"):
+    is_linear = type(owner) is nn.Linear or type(owner).__name__ == "Conv1D"
+    if attribute != "weight" or not is_linear or not disk_name.endswith(".weight"):
         return ""
     rows = info.shape[0]
     if owner_path.rpartition(".")[2] in _ROUTER_WORDS and rows in _expert_counts(model.config):
         return ""  # a router
     return None if rows % 8 == 0 else f"{rows} outputs are not a multiple of 8"
-
-
-def _is_linear(module: nn.Module) -> bool:
-    return type(module) is nn.Linear or type(module).__name__ == "Conv1D"
-
-
-def _is_conv1d(model: nn.Module, name: str) -> bool:
-    return type(model.get_submodule(name.rpartition(".")[0])).__name__ == "Conv1D"
 
 
 def _expert_counts(config: Any) -> set[int]:

@@ -138,7 +138,8 @@ def _short_body(model: nn.Module) -> Iterator[nn.Module]:
     """The model without its head, cut to one layer of each structure, with plain attention."""
     body: nn.Module = model.base_model  # type: ignore[assignment]
     config: Any = model.config
-    parent, name, layers = list_of_layers(body, config.num_hidden_layers)
+    path, layers = list_of_layers(body)
+    parent, name = body.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
     before = config._attn_implementation
     with _lock:
         parent._modules[name] = nn.ModuleList(_distinct(layers))
@@ -150,23 +151,21 @@ def _short_body(model: nn.Module) -> Iterator[nn.Module]:
             parent._modules[name] = layers
 
 
-def list_of_layers(body: nn.Module, count: int) -> tuple[nn.Module, str, nn.ModuleList]:
-    """The list of decoder layers, and where it stands."""
-    for parent in body.modules():
-        for name, child in parent._modules.items():
-            if isinstance(child, nn.ModuleList) and len(child) == count:
-                return parent, name, child
+def list_of_layers(model: nn.Module) -> tuple[str, nn.ModuleList]:
+    """Path and list of the decoder layers. Raises UnsupportedModelError where there is none."""
+    config: Any = model.config
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers:
+            return path, module
     raise UnsupportedModelError(
-        f"{type(body).__name__} has no list of {count} layers.",
+        f"{type(model).__name__} has no list of {config.num_hidden_layers} layers.",
         "Choose a decoder-only model with ordinary attention (Llama, Qwen3, Mistral, Gemma...).",
     )
 
 
 def unchecked_layers(model: nn.Module) -> list[nn.Module]:
     """The layers that the check does not run, because others have their structure."""
-    body: nn.Module = model.base_model  # type: ignore[assignment]
-    config: Any = model.config
-    _, _, layers = list_of_layers(body, config.num_hidden_layers)
+    _, layers = list_of_layers(model)
     checked = {id(layer) for layer in _distinct(layers)}
     return [layer for layer in layers if id(layer) not in checked]
 

@@ -55,8 +55,14 @@ def opened(folder: Path) -> Iterator[Decoder]:
     weights = map_weights(checkpoint, model)
     with torch.inference_mode(), TensorReader(1, lambda *_: None, lambda: False) as reader:
         decoder = Decoder(checkpoint, model, weights, reader)
-        decoder.start(PROMPTS, lambda: False)
+        decoder.start(PROMPTS, lambda: None)
         yield decoder
+
+
+def outputs(decoder: Decoder, index: int, states: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Of a layer, for these states in place of the decoder's."""
+    decoder.states = states
+    return [decoder.run(index, sequence) for sequence in range(len(states))]
 
 
 def find_folds(decoder: Decoder, index: int) -> list[Fold | None]:
@@ -79,13 +85,13 @@ def test_folding_leaves_the_model_as_it_was(family: str, tmp_path: Path) -> None
         plain, scaled, found = list(states), list(states), []
         for index in range(len(decoder.layers)):
             layer = decoder.load_layer(index)
-            plain = [decoder.call(index, i, s) for i, s in enumerate(plain)]
+            plain = outputs(decoder, index, plain)
             folds = find_folds(decoder, index)
             found.append([fold.weight if fold else "" for fold in folds])
             for fold in folds:
                 if fold is not None:
                     fold.apply(layer, torch.exp2(torch.rand(fold.shape) * 2 - 1))
-            scaled = [decoder.call(index, i, s) for i, s in enumerate(scaled)]
+            scaled = outputs(decoder, index, scaled)
             decoder.drop_layer(index)
         for names in found:
             assert len(names) == len(FOUND[family])
