@@ -272,9 +272,7 @@ class _Builder:
             )
 
         devices = rank_devices(config.device, size)
-        return load_ranks(
-            checkpoint.config, devices, config.num_threads, load_share, self.progress
-        )
+        return load_ranks(checkpoint.config, devices, config.num_threads, load_share, self.progress)
 
     def _with_cache(
         self, loaded: LoadedModel, source: Checkpoint | None, plan: MemoryPlan

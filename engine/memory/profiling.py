@@ -73,18 +73,13 @@ def run_largest(
     runner: ModelRunner, config: EngineConfig, spans: list[Span], sampler: Sampler
 ) -> None:
     logits = runner.execute(pack(spans, config.block_size))
-    rows = [_row(i, span, row) for i, span in enumerate(spans) for row in range(span.num_rows)]
+    rows = []
+    for index, span in enumerate(spans):
+        first = span.end - span.num_rows + 1
+        for row in range(span.num_rows):  # what follows the first sampled token, and those behind
+            prompt, drafts = span.token_ids[:first], span.token_ids[first : first + row]
+            name = f"profile-{index}"
+            rows.append(SamplingRow(name, _COSTLY, index, first + row, prompt, drafts))
     sampler.sample(logits, rows)
-    for index in range(len(spans)):
-        sampler.forget(_name(index))
-
-
-def _row(index: int, span: Span, row: int) -> SamplingRow:
-    """What follows the first of the tokens that are sampled, or one of those behind it."""
-    first = span.end - span.num_rows + 1
-    prompt, drafts = span.token_ids[:first], span.token_ids[first : first + row]
-    return SamplingRow(_name(index), _COSTLY, index, first + row, prompt, drafts)
-
-
-def _name(index: int) -> str:
-    return f"profile-{index}"
+    for row_name in {row.request_id for row in rows}:
+        sampler.forget(row_name)

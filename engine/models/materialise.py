@@ -163,25 +163,19 @@ def freeze_rotary(model: nn.Module, max_model_len: int) -> list[str]:
     """
     notices: set[str] = set()
     for module in model.modules():
-        kind = getattr(module, "rope_type", None)
-        if isinstance(kind, str) and _follows_length(kind):
-            _freeze(module, kind, max_model_len, None)
-            module.rope_type = "frozen"  # type: ignore[assignment]
-            notices.add(kind)
-        elif isinstance(kind, dict):
-            for layer_type, layer_kind in list(kind.items()):
-                if _follows_length(layer_kind):
-                    _freeze(module, layer_kind, max_model_len, layer_type)
-                    kind[layer_type] = "frozen"
-                    notices.add(layer_kind)
+        of_module: Any = getattr(module, "rope_type", None)
+        kinds = of_module if isinstance(of_module, dict) else {None: of_module}
+        for layer_type, kind in list(kinds.items()):
+            if isinstance(kind, str) and ("dynamic" in kind or kind == "longrope"):
+                _freeze(module, kind, max_model_len, layer_type)
+                kinds[layer_type] = "frozen"
+                notices.add(kind)
+        if None in kinds and of_module is not None:
+            module.rope_type = kinds[None]
     return [
         f"RoPE scaling ({kind}) is fixed for a context of {max_model_len:,} tokens."
         for kind in sorted(notices)
     ]
-
-
-def _follows_length(kind: str) -> bool:
-    return "dynamic" in kind or kind == "longrope"
 
 
 def _freeze(module: nn.Module, kind: str, max_model_len: int, layer_type: str | None) -> None:

@@ -188,7 +188,7 @@ def _packed(model: nn.Module, sequences: Sequence[list[int]]) -> torch.Tensor:
         taking_part = [
             (index, start, end)
             for index, ids in enumerate(sequences)
-            for start, end in [_half(len(ids), half)]
+            for start, end in [((0, len(ids) // 2), (len(ids) // 2, len(ids)))[half]]
             if end > start
         ]
         batch = pack(
@@ -203,8 +203,3 @@ def _packed(model: nn.Module, sequences: Sequence[list[int]]) -> torch.Tensor:
             part = logits[batch.query_start_loc[place] : batch.query_start_loc[place + 1]]
             rows[index].append(part)
     return torch.cat([part for parts in rows for part in parts])
-
-
-def _half(length: int, half: int) -> tuple[int, int]:
-    middle = length // 2
-    return (0, middle) if half == 0 else (middle, length)

@@ -24,7 +24,7 @@ from engine.numerics.rounding import in_groups
 from engine.quantize.folding import Fold, find_fold
 from engine.quantize.grid import Grid, best_ranges, may_clip
 from engine.quantize.groups import Group, Product
-from engine.quantize.statistics import Inputs, collect, collect_briefly
+from engine.quantize.statistics import Inputs, collect
 from engine.quantize.targets import Piece
 from engine.quantize.work import NO_TOKENS, STORED, LayerWork, Store
 
@@ -91,7 +91,7 @@ def _observe(
     rest = [s for s in range(work.num_sequences) if s not in work.search_sequences]
     with _recorded(work.layer, calls):
         collect(work.layer, inputs, work.runs(work.search_sequences))
-    collect_briefly(work.layer, inputs, work.runs(rest))
+    collect(work.layer, inputs, work.runs(rest), is_brief=True)
     return inputs, calls
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.numerics.codes import IntCodes
 from engine.quantize.grid import Grid
 from engine.quantize.groups import Group, Product
-from engine.quantize.statistics import Inputs, collect_briefly
+from engine.quantize.statistics import Inputs, collect
 from engine.quantize.targets import Piece
 from engine.quantize.work import NO_TOKENS, LayerWork, Store
 
@@ -165,7 +165,7 @@ def gptq_layer(work: LayerWork, store: Store) -> None:
                 work.input_of(group, piece): Inputs(group.width, block=group.width)
                 for piece in part
             }
-            collect_briefly(work.layer, wanted, work.runs())
+            collect(work.layer, wanted, work.runs(), is_brief=True)
             work.stage("Rounding")
             for piece in part:
                 _round(work, piece, wanted[work.input_of(group, piece)], store)

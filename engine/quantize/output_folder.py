@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -31,14 +31,6 @@ _NAMES = {
 }  # fmt: skip
 
 
-class _Entry(NamedTuple):
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-
-
 class ShardWriter:
     """`check` is called between chunks, and may raise. Use `close` at the end, or `abandon`."""
 
@@ -51,7 +43,7 @@ class ShardWriter:
         self._folder = folder
         self._check = check
         self._limit = shard_bytes
-        self._entries: list[_Entry] = []
+        self._entries: dict[str, TensorInfo] = {}
         self._data: BinaryIO | None = None
         self._size = 0
         self._shards: list[list[str]] = []
@@ -67,7 +59,9 @@ class ShardWriter:
 
     def copy(self, name: str, info: TensorInfo) -> None:
         """The bytes of a tensor of another file."""
-        self._write(name, info.dtype, info.shape, info.nbytes, _chunks_of(info))
+        with info.file.open("rb") as file:
+            chunks = _chunks(file, info.offset, info.nbytes)
+            self._write(name, info.dtype, info.shape, info.nbytes, chunks)
 
     def close(self) -> None:
         """Finish the last file, give the files their names, and write the index of several."""
@@ -94,9 +88,10 @@ class ShardWriter:
     ) -> None:
         if self._size and self._size + nbytes > self._limit:
             self._finish_shard()
+        partial = self._folder / "tensors.partial"
         if self._data is None:
-            self._data = (self._folder / "tensors.partial").open("w+b")
-        self._entries.append(_Entry(name, dtype, shape, self._size, nbytes))
+            self._data = partial.open("w+b")
+        self._entries[name] = TensorInfo(partial, dtype, shape, nbytes, self._size)
         for chunk in chunks:
             self._check()
             self._data.write(chunk)
@@ -106,51 +101,42 @@ class ShardWriter:
     def _finish_shard(self) -> None:
         if self._data is None:
             return
-        entries = sorted(self._entries, key=lambda e: -ITEM_SIZES[e.dtype])
+        entries = sorted(self._entries.items(), key=lambda item: -ITEM_SIZES[item[1].dtype])
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         position = 0
-        for entry in entries:
-            header[entry.name] = {
-                "dtype": entry.dtype,
-                "shape": list(entry.shape),
-                "data_offsets": [position, position + entry.nbytes],
+        for name, info in entries:
+            header[name] = {
+                "dtype": info.dtype,
+                "shape": list(info.shape),
+                "data_offsets": [position, position + info.nbytes],
             }
-            position += entry.nbytes
+            position += info.nbytes
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        self._shards.append([entry.name for entry in self._entries])
+        self._shards.append(list(self._entries))
         with self._shard_file(len(self._shards)).open("wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
-            for entry in entries:
-                self._data.seek(entry.offset)
-                _copy(self._data, file, entry.nbytes, self._check)
+            for _, info in entries:
+                for chunk in _chunks(self._data, info.offset, info.nbytes):
+                    self._check()
+                    file.write(chunk)
         self._data.close()
         self._data = None
         (self._folder / "tensors.partial").unlink()
-        self._entries, self._size = [], 0
+        self._entries, self._size = {}, 0
 
     def _shard_file(self, number: int) -> Path:
         return self._folder / f"shard-{number}.partial"
 
 
-def _chunks_of(info: TensorInfo) -> Iterator[bytes]:
-    with info.file.open("rb") as file:
-        file.seek(info.offset)
-        left = info.nbytes
-        while left:
-            chunk = file.read(min(left, _CHUNK))
-            if not chunk:
-                raise OSError(f"{info.file} became shorter while it was read")
-            left -= len(chunk)
-            yield chunk
-
-
-def _copy(source: BinaryIO, target: BinaryIO, count: int, check: Callable[[], None]) -> None:
-    while count:
-        check()
-        chunk = source.read(min(count, _CHUNK))
-        target.write(chunk)
-        count -= len(chunk)
+def _chunks(file: BinaryIO, offset: int, left: int) -> Iterator[bytes]:
+    file.seek(offset)
+    while left:
+        chunk = file.read(min(left, _CHUNK))
+        if not chunk:
+            raise OSError(f"{file.name} became shorter while it was read")
+        left -= len(chunk)
+        yield chunk
 
 
 def free_bytes(folder: Path) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,9 +95,8 @@ class Recipe:
         return any(matches(module, pattern) for pattern in self.exclude)
 
     def as_json(self) -> dict[str, Any]:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
-            **values,
+            **asdict(self),
             "exclude": list(self.exclude),
             "bits": self.chosen_bits,
             "symmetric": self.is_symmetric,
@@ -119,8 +118,7 @@ class Recipe:
             raise ConfigError(
                 f"The group size is {self.group_size}.", f"Choose {_or(GROUP_SIZES)}."
             )
-        fixed = not facts.can_choose_symmetry and self.symmetric not in (None, facts.symmetric)
-        if fixed:
+        if not facts.can_choose_symmetry and self.symmetric not in (None, facts.symmetric):
             kind = "symmetric" if facts.symmetric else "asymmetric"
             raise ConfigError(
                 f"{self.method} is always {kind} in Inferdeck.",
@@ -211,11 +209,7 @@ class QuantizeResult:
             "calibration": {"num_sequences": self.num_sequences, "num_tokens": self.num_tokens},
             "kept": self.kept,
             "notes": list(self.notes),
-            "layers": [_plain(layer) for layer in self.layers],
+            "layers": [
+                {**asdict(layer), "seconds": round(layer.seconds, 3)} for layer in self.layers
+            ],
         }
-
-
-def _plain(layer: LayerResult) -> dict[str, Any]:
-    values = asdict(layer)
-    values["seconds"] = round(layer.seconds, 3)
-    return values

@@ -77,36 +77,22 @@ class Inputs:
 
 
 def collect(
-    layer: nn.Module, wanted: dict[Product, Inputs], runs: Iterable[Callable[[], object]]
+    layer: nn.Module,
+    wanted: dict[Product, Inputs],
+    runs: Iterable[Callable[[], object]],
+    *,
+    is_brief: bool = False,
 ) -> None:
-    """Fill `wanted` from `runs`, each of which runs the layer on one sequence."""
-
-    def on_product(product: Product, x: Tensor, is_transposed: bool) -> None:
-        inputs = wanted.get(product)
-        if inputs is not None:
-            inputs.add(x)
-
-    with Watch(layer, on_product):
-        for run in runs:
-            run()
-
-
-def collect_briefly(
-    layer: nn.Module, wanted: dict[Product, Inputs], runs: Iterable[Callable[[], object]]
-) -> None:
-    """As `collect`, but a run is left as soon as all that is wanted of it was seen (of experts
-    that is never known)."""
-    if any(product.expert is not None for product in wanted):
-        collect(layer, wanted, runs)
-        return
+    """Fill `wanted` from `runs`, each of which runs the layer on one sequence. is_brief: a run is
+    left as soon as all that is wanted of it was seen (of experts that is never known)."""
+    is_brief = is_brief and all(product.expert is None for product in wanted)
     seen: set[Product] = set()
 
     def on_product(product: Product, x: Tensor, is_transposed: bool) -> None:
-        inputs = wanted.get(product)
-        if inputs is not None:
-            inputs.add(x)
+        if product in wanted:
+            wanted[product].add(x)
             seen.add(product)
-        if len(seen) == len(wanted):
+        if is_brief and len(seen) == len(wanted):
             raise _Seen
 
     with Watch(layer, on_product):
