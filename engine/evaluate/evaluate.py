@@ -54,7 +54,6 @@ from engine.evaluate.task import (
     Progress,
     TextError,
     check,
-    stage_of,
 )
 from engine.evaluate.windows import choose_cut
 from engine.hardware.machine import machine_info
@@ -131,8 +130,6 @@ class _Evaluation:
             found = self._measure_candidate(candidate, stored)
         return self._report(found, before, candidate.tokenizer, time.perf_counter() - began)
 
-    # The text ---------------------------------------------------------------------------------
-
     def _plan_text(self, candidate: Side, reference: Side | None) -> None:
         task = self.task
         sides = [side for side in (candidate, reference) if side is not None]
@@ -176,8 +173,6 @@ class _Evaluation:
             stride=text.cut.stride,
             is_cut=self.is_cut,
         )
-
-    # The models -------------------------------------------------------------------------------
 
     def _measure_reference(self, side: Side, states: StateFile) -> tuple[_Found, Head | None]:
         with self._engine(side) as engine:
@@ -234,10 +229,8 @@ class _Evaluation:
         return opened(side, need, self.progress, self.cancelled)
 
     def _counter(self, side: Side, what: str) -> Callable[[int, int], None]:
-        stage = stage_of(side.name, what)
+        stage = f"{side.name}: {what}"
         return lambda done, total: self.progress(stage, done, total)
-
-    # The report -------------------------------------------------------------------------------
 
     def _report(
         self, found: _Found, before: _Found | None, tokenizer: Tokenizer, seconds: float

@@ -156,8 +156,6 @@ class Scores:
             else:
                 heapq.heapreplace(self._worst, entry)
 
-    # What came of it --------------------------------------------------------------------------
-
     def loss(self, side: str, num_bytes: int) -> Loss:
         """Of the "candidate" or the "reference"; `num_bytes` of text stand for the tokens."""
         nll = -self._column(side)

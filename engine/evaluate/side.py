@@ -15,7 +15,6 @@ from engine.evaluate.task import (
     Progress,
     check,
     measurable,
-    stage_of,
 )
 from engine.host.resolve import resolve
 from engine.llm_engine import LLMEngine
@@ -69,7 +68,7 @@ def opened(side: Side, need: Need, progress: Progress, cancelled: Cancelled) -> 
     config = with_cache(side, need)
 
     def loading(stage: str, done: int, total: int) -> None:
-        progress(stage_of(side.name, stage[:1].lower() + stage[1:]), done, total)
+        progress(f"{side.name}: {stage[:1].lower()}{stage[1:]}", done, total)
 
     try:
         engine = LLMEngine(config, loading, cancelled)

@@ -29,10 +29,6 @@ class EvaluationCancelled(InferdeckError):  # noqa: N818 - not an error to the u
     """The user stopped the evaluation; nothing of it is kept."""
 
 
-def stage_of(side: str, what: str) -> str:
-    return f"{side}: {what}"
-
-
 def unit_of(stage: str) -> str:
     """What a stage counts: "tokens", "answers" or "runs"; loading counts "bytes"."""
     return _UNITS.get(stage.partition(": ")[2], "bytes")

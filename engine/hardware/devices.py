@@ -125,19 +125,21 @@ def gpus() -> tuple[Gpu, ...]:
     """The GPUs that CUDA shows to this process. Imports torch; the first call takes a moment."""
     import torch
 
-    if not _is_available():
-        return ()
+    with warnings.catch_warnings():  # a driver that does not match is told of by `why_none`
+        warnings.simplefilter("ignore")
+        if not torch.cuda.is_available():
+            return ()
     found = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         capability = (properties.major, properties.minor)
-        uuid = getattr(properties, "uuid", "")
-        found.append(
-            Gpu(
-                index, properties.name, int(properties.total_memory), capability,
-                f"GPU-{uuid}" if uuid else "", _too_old(capability) or None,
-            )
-        )  # fmt: skip
+        problem = None
+        if capability < LEAST_CAPABILITY:
+            number, least = (".".join(map(str, pair)) for pair in (capability, LEAST_CAPABILITY))
+            problem = f"compute capability {number} is below the required {least}."
+        name, total = properties.name, int(properties.total_memory)
+        uuid = f"GPU-{properties.uuid}" if getattr(properties, "uuid", "") else ""
+        found.append(Gpu(index, name, total, capability, uuid, problem))
     return tuple(found)
 
 
@@ -163,21 +165,6 @@ def why_none() -> str:
 
 def has_fast_bf16(device: str) -> bool:
     return gpu_of(device).capability >= _FAST_BF16
-
-
-def _is_available() -> bool:
-    import torch
-
-    with warnings.catch_warnings():  # a driver that does not match is told of by `why_none`
-        warnings.simplefilter("ignore")
-        return torch.cuda.is_available()
-
-
-def _too_old(capability: tuple[int, int]) -> str:
-    if capability >= LEAST_CAPABILITY:
-        return ""
-    number, least = (".".join(map(str, pair)) for pair in (capability, LEAST_CAPABILITY))
-    return f"compute capability {number} is below the required {least}."
 
 
 def why_not(gpu: Gpu) -> str:

@@ -113,11 +113,6 @@ class Assembly:
         return self.loaded.bytes_on[CPU] if self.host_layers else 0
 
     @property
-    def cpu_weights_bytes(self) -> int | None:
-        """That the CPU computes with; None where a GPU computes all."""
-        return self.loaded.bytes_on.get(CPU)
-
-    @property
     def host_cache_bytes(self) -> int:
         backend = self.runner.backend
         return backend.host_nbytes if isinstance(backend, DividedAttention) else 0

@@ -46,14 +46,10 @@ def model_info(
     if loaded.device_map.host_layers:
         notices.append(_division(config, plan, len(layers)))
     without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
-    if is_cuda(config.device) and config.tensor_parallel_size > 1:
-        notices.append(
-            f"Tensor parallel on {config.tensor_parallel_size} GPUs, without CUDA graphs."
-        )
-    if config.pipeline_parallel_size > 1:
-        notices.append(
-            f"Pipeline parallel on {config.pipeline_parallel_size} GPUs, without CUDA graphs."
-        )
+    sizes = {"Tensor": config.tensor_parallel_size, "Pipeline": config.pipeline_parallel_size}
+    for kind, size in sizes.items():
+        if size > 1 and is_cuda(config.device):
+            notices.append(f"{kind} parallel on {size} GPUs, without CUDA graphs.")
     if without_triton:
         notices.append(f"{without_triton}: PyTorch computes attention and quantized products.")
     if tokenizer.notice:
@@ -86,7 +82,7 @@ def model_info(
         has_chat_template=tokenizer.has_chat_template,
         kernels=dict(loaded.kernels),
         notices=tuple(notices),
-        quantization=_quantization(config, checkpoint),
+        quantization=(checkpoint.quantization or scheme_of(config, None, checkpoint.name)).title,
         output_bytes=output,
         lookup_bytes=lookup,
         expert_bytes=expert_bytes if num_experts else 0,
@@ -146,13 +142,6 @@ def _experts(text: PretrainedConfig) -> tuple[int, int]:
     names = ("num_experts", "num_local_experts", "n_routed_experts")
     count = next((n for name in names if (n := getattr(text, name, None))), 0)
     return (int(count), int(getattr(text, "num_experts_per_tok", 0) or count)) if count else (0, 0)
-
-
-def _quantization(config: EngineConfig, checkpoint: Checkpoint) -> str:
-    """How the weights of linear layers are held, for people; "" for plain numbers."""
-    if checkpoint.quantization is not None:
-        return checkpoint.quantization.title
-    return scheme_of(config, None, checkpoint.name).title
 
 
 def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) -> ModelInfo:

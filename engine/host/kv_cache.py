@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -16,6 +15,7 @@ from engine.errors import OutOfMemoryError, let_go
 from engine.hardware.device_map import DeviceMap, stage_starts
 from engine.hardware.malloc import give_back
 from engine.memory.plan import blocks_of, ranks_beside, shrunk
+from engine.models.loader import Progress
 from engine.numerics.kv_dtype import KVWidths
 from engine.parallel.pipeline import StagedAttention
 from engine.parallel.ranks import Ranks
@@ -25,8 +25,6 @@ from engine.runner.model_runner import ModelRunner
 from engine.snapshot import MemoryPlan
 from engine.speculation.draft_loading import Draft, make_proposer
 from engine.speculation.proposer import Proposer
-
-Progress = Callable[[str, int, int], None]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

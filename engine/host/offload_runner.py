@@ -56,8 +56,6 @@ class OffloadRunner(ModelRunner):
         with active(self.backend):
             return forward(self.model, batch.input_ids, batch.positions, rows)
 
-    # -- captured steps ---------------------------------------------------------------------
-
     @torch.inference_mode()
     def capture(
         self,

@@ -61,7 +61,11 @@ def plan_memory(
     configuration says, or as few as make it fit.
     Raises UnsupportedModelError, or OutOfMemoryError with the numbers.
     """
-    free, total = _with_what_is_given_back(config, in_use, memory)
+    free, total = min(
+        (min(free + in_use.get(name, 0), total), total)
+        for name in config.devices
+        for free, total in [memory or free_memory(name)]
+    )
     sizes = sizes_of(checkpoint, config).share(ranks_beside(config))
     draft = None
     if config.speculative_method == "draft_model":
@@ -187,18 +191,6 @@ def ranks_beside(config: EngineConfig) -> int:
     """Among how many memories the model is divided, which are planned alike: those of GPUs, one of
     each rank. Ranks on the CPU share its memory."""
     return config.tensor_parallel_size if is_cuda(config.device) else 1
-
-
-def _with_what_is_given_back(
-    config: EngineConfig, in_use: Mapping[str, int], memory: tuple[int, int] | None
-) -> tuple[int, int]:
-    """(free, total) of the device, or of that of several that has least, after the engine gave back
-    what it holds there."""
-    found = []
-    for name in config.devices:
-        free, total = memory or free_memory(name)
-        found.append((min(free + in_use.get(name, 0), total), total))
-    return min(found)
 
 
 def _block_bytes(sizes: ModelSizes, config: EngineConfig) -> int:

@@ -134,6 +134,16 @@ def build_on_meta(config: Any) -> nn.Module:
     return model.eval().requires_grad_(False)
 
 
+VOCAB_SIZE = 128
+
+
+def shrink_vocabulary(config: Any) -> None:
+    """Give `config` a vocabulary of few tokens, without special ones."""
+    config.vocab_size = VOCAB_SIZE
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        without_token(config, name)
+
+
 def without_token(config: Any, name: str) -> None:
     """Take the number of a special token out of `config`: of a vocabulary that lacks it. Token 0
     where the class insists on one."""
@@ -186,7 +196,8 @@ def kv_layout(model: nn.Module) -> tuple[LayerKV, ...]:
     found: dict[int, LayerKV] = {}
     for module in model.modules():
         index = getattr(module, "layer_idx", None)
-        if isinstance(index, int) and _is_attention(module):
+        is_attention = "Attention" in type(module).__name__
+        if isinstance(index, int) and is_attention and not isinstance(module, nn.ModuleList):
             found.setdefault(index, _layer_kv(module, config))
     if sorted(found) != list(range(len(found))) or not found:
         raise _unsupported(
@@ -194,10 +205,6 @@ def kv_layout(model: nn.Module) -> tuple[LayerKV, ...]:
             f"{getattr(config, 'num_hidden_layers', '?')} attention layers recognised."
         )
     return tuple(found[i] for i in range(len(found)))
-
-
-def _is_attention(module: nn.Module) -> bool:
-    return "Attention" in type(module).__name__ and not isinstance(module, nn.ModuleList)
 
 
 def of_all_layers(config: Any, name: str, differing: Any = None) -> Any:

@@ -104,8 +104,6 @@ class DiskWeights:
 
         return sorted(targets, key=place)
 
-    # -- plain weights, into their slots ----------------------------------------------------
-
     def fill(self, slots: Slots) -> None:
         """Write every weight that has a slot, but for tied names."""
         share = self._share
@@ -191,8 +189,6 @@ class DiskWeights:
                     f"{name} in {info.file} is not zero, and this layer of the model has no bias.",
                     "Check that config.json belongs to these weights.",
                 )
-
-    # -- weights of targets ------------------------------------------------------------------
 
     def values(self, name: str, expert: int | None) -> Iterator[Codes | Tensor]:
         """The parts of a weight (of one expert), row after row: codes as the checkpoint has them,

@@ -13,7 +13,7 @@ from torch import nn
 from engine.hardware.device_map import DeviceMap
 from engine.kernels.linear import Linear
 from engine.kernels.ops import fuses_residual
-from engine.models.architecture import build_on_meta, without_token
+from engine.models.architecture import build_on_meta, shrink_vocabulary
 from engine.models.dummy import DummyFiller
 from engine.models.layers.attention import KIND as ATTENTION
 from engine.models.layers.attention import attention_swaps
@@ -124,7 +124,6 @@ def _use_own_linears(model: nn.Module, slots: Slots) -> None:
                 slots[f"{path}.bias"] = Slot(own, "bias")
 
 
-_VOCAB_SIZE = 128
 _POOL_NUMBERS = 1 << 18  # a MiB: few against the weights of a layer
 
 
@@ -134,10 +133,15 @@ def kinds_that_agree(
     """(kinds of replacements that agree with what they replace, kind -> outcome in words), as
     `device` computes one layer of each structure with random weights."""
     with torch.random.fork_rng(devices=[]):
-        small = build_on_meta(_with_small_vocabulary(config))
-        prepared = prepare(small, lambda kind: with_experts or kind != EXPERTS, DeviceMap(device))
+        small = copy.deepcopy(config)
+        shrink_vocabulary(small)
+        prepared = prepare(
+            build_on_meta(small), lambda kind: with_experts or kind != EXPERTS, DeviceMap(device)
+        )
         model = prepared.model
-        slots = _of_checked_layers(prepared)
+        unchecked = {id(layer) for layer in unchecked_layers(model)}
+        paths = tuple(f"{path}." for path, m in model.named_modules() if id(m) in unchecked)
+        slots = {n: slot for n, slot in prepared.slots.items() if not n.startswith(paths)}
         tied = getattr(model, "all_tied_weights_keys", {})
         own_tied = {n: s for n, s in tied.items() if n in slots}
         allocate(slots, own_tied, dtype, DeviceMap(device), DtypePlan.of(model))
@@ -157,17 +161,3 @@ def kinds_that_agree(
     if not tables and has_rotary(model):
         outcomes[TABLE] = "original (computed in each step)"
     return frozenset(swap.kind for swap in stay), outcomes
-
-
-def _of_checked_layers(prepared: Prepared) -> Slots:
-    unchecked = {id(layer) for layer in unchecked_layers(prepared.model)}
-    paths = tuple(f"{p}." for p, m in prepared.model.named_modules() if id(m) in unchecked)
-    return {name: slot for name, slot in prepared.slots.items() if not name.startswith(paths)}
-
-
-def _with_small_vocabulary(config: Any) -> Any:
-    small = copy.deepcopy(config)
-    small.vocab_size = _VOCAB_SIZE
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        without_token(small, name)
-    return small

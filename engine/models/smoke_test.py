@@ -22,7 +22,7 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.interface import NAME, active, register
 from engine.batch.batch import Span, pack
 from engine.errors import UnsupportedModelError
-from engine.models.architecture import without_token
+from engine.models.architecture import VOCAB_SIZE, shrink_vocabulary
 from engine.runner.model_runner import forward, probe_kv
 
 TESTED = frozenset(
@@ -52,7 +52,6 @@ _EXPERTS = ("moe_num_experts", "n_routed_experts", "num_experts", "num_local_exp
 _DENSE_LAYERS = ("first_k_dense_replace", "num_dense_layers")
 """How many layers come before those with experts."""
 
-VOCAB_SIZE = 128
 BLOCK_SIZE = 4
 LENGTHS = (5, 1, 11)
 
@@ -134,9 +133,7 @@ def shrunk_config(config: Any) -> Any:
     for name in _EXPERTS:
         if isinstance(number := vars(config).get(name), int) and number > _FEW_EXPERTS:
             setattr(shrunk, name, _fewer(config, number))
-    shrunk.vocab_size = VOCAB_SIZE
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        without_token(shrunk, name)
+    shrink_vocabulary(shrunk)
     return shrunk
 
 

@@ -34,7 +34,9 @@ def read_texts(path: str | Path) -> list[Text]:
     file = Path(path).expanduser()
     content = _content(file)
     if file.suffix.lower() == ".json":
-        return _from_list(file, content)
+        values = _parsed(content, str(file))
+        values = values if isinstance(values, list) else [values]
+        return [_of_object(v, f"Entry {i} of {file}") for i, v in enumerate(values, start=1)]
     if file.suffix.lower() not in (".jsonl", ".ndjson"):
         return [content]
     texts: list[Text] = []
@@ -121,13 +123,6 @@ def _content(file: Path) -> str:
         raise ConfigError(
             f"{file} is not UTF-8: byte {error.start:,} is 0x{raw[error.start]:02x}.", _REMEDY
         ) from error
-
-
-def _from_list(file: Path, content: str) -> list[Text]:
-    values = _parsed(content, str(file))
-    if not isinstance(values, list):
-        values = [values]
-    return [_of_object(v, f"Entry {i} of {file}") for i, v in enumerate(values, start=1)]
 
 
 def _parsed(text: str, where: str) -> Any:

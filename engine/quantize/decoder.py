@@ -128,12 +128,10 @@ class Decoder:
         """Embeddings, norms and buffers: all but the layers' parameters, and but the head."""
         head = getattr(self.model, "base_model_prefix", "") + "."
         buffers = {name for name, _ in self.model.named_buffers()}
-
-        def is_wanted(name: str) -> bool:
-            inside = name.startswith(head) and not name.startswith(self._path + ".")
-            return inside or name in buffers
-
-        self._fill(is_wanted)
+        layers = self._path + "."
+        self._fill(
+            lambda name: name in buffers or (name.startswith(head) and not name.startswith(layers))
+        )
         compute_buffers(self.model, DeviceMap("cpu"))
         freeze_rotary(self.model, length)
 

@@ -47,12 +47,9 @@ class Fold:
         return (self.num_experts, self.width) if self.num_experts else (self.width,)
 
     @property
-    def divided(self) -> tuple[str, ...]:
-        return (self.weight,) if self.bias is None else (self.weight, self.bias)
-
-    @property
     def touched(self) -> tuple[str, ...]:
-        return (*self.divided, *(reader.parameter for reader in self.readers))
+        divided = (self.weight,) if self.bias is None else (self.weight, self.bias)
+        return (*divided, *(reader.parameter for reader in self.readers))
 
     def apply(self, layer: nn.Module, scales: Tensor) -> None:
         """Divide what stands before by `scales` and multiply the readers' columns."""

@@ -74,10 +74,9 @@ class Grid:
             groups,
         )
 
-    def rounded(self, weight: Tensor, ranges: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """weight [N, K] as it is after rounding: `round(weight).dequantize()`, without the codes
-        in between."""
-        scales, zeros = self.parameters(*(ranges or self.ranges(weight)))
+    def rounded(self, weight: Tensor) -> Tensor:
+        """`round(weight).dequantize()`, without the codes in between."""
+        scales, zeros = self.parameters(*self.ranges(weight))
         result = torch.empty_like(weight)
         for part in row_tiles(weight):
             s, z = scales[part].unsqueeze(-1), zeros[part].unsqueeze(-1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -137,9 +138,11 @@ class _Trace(Watch):
         self._seen: dict[str, tuple[bool, list[Tensor]]] = {}  # transposed, roots of the inputs
         self._handles = []
         for path, module in layer.named_modules():
-            self._handles.append(module.register_forward_pre_hook(self._on_call(path)))
-            if _is_norm(module):
-                self._handles.append(module.register_forward_hook(self._on_norm(path)))
+            called = partial(self._on_call, path)
+            self._handles.append(module.register_forward_pre_hook(called))
+            weight = getattr(module, "weight", None)
+            if isinstance(weight, nn.Parameter) and weight.ndim == 1:  # a norm
+                self._handles.append(module.register_forward_hook(partial(self._on_norm, path)))
 
     def close(self) -> None:
         """Let go of all tensors: the trace refers to itself, and so lives on for a while."""
@@ -159,7 +162,7 @@ class _Trace(Watch):
             and result.ndim
             and result.shape[-1] == source.shape[-1]
         ):
-            self._keep(source, result)
+            self._alive += (source, result)
             self._roots[id(result)] = self._root(source)
 
     def groups(self) -> list[Group]:
@@ -209,31 +212,17 @@ class _Trace(Watch):
         return ".".join(common)
 
     def _product(self, product: Product, x: Tensor, is_transposed: bool) -> None:
-        self._keep(x)
+        self._alive.append(x)
         root = self._root(x)
         self._seen.setdefault(product.parameter, (is_transposed, []))[1].append(root)
 
     def _root(self, tensor: Tensor) -> Tensor:
         return self._roots.get(id(tensor), tensor)
 
-    def _keep(self, *tensors: Tensor) -> None:
-        self._alive += tensors
+    def _on_call(self, path: str, module: nn.Module, args: Any) -> None:
+        self._called.add(path)
 
-    def _on_call(self, path: str) -> Callable[..., None]:
-        def note(module: nn.Module, args: Any) -> None:
-            self._called.add(path)
-
-        return note
-
-    def _on_norm(self, path: str) -> Callable[..., None]:
-        def note(module: nn.Module, args: Any, output: Any) -> None:
-            if isinstance(output, Tensor):
-                self._keep(output)
-                self._norms[id(self._root(output))] = path
-
-        return note
-
-
-def _is_norm(module: nn.Module) -> bool:
-    weight = getattr(module, "weight", None)
-    return isinstance(weight, torch.nn.Parameter) and weight.ndim == 1
+    def _on_norm(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            self._alive.append(output)
+            self._norms[id(self._root(output))] = path

@@ -28,17 +28,16 @@ from engine.quantize.recipe import LayerResult, LinearResult, Recipe
 from engine.quantize.targets import Bias, LayerTargets, Piece, Targets
 from engine.quantize.work import STORED, LayerWork
 
+_ROUND: dict[str, Callable[[Tensor], Codes]] = {
+    "int8": round_int8, "fp8": round_fp8, "nf4": round_nf4
+}  # fmt: skip
 _CHECKED_SEQUENCES = 4  # of the text, from which a layer's error is told
 
 
 def outputs_of(work: LayerWork) -> list[Tensor]:
     """What the layer adds to its input, for a few sequences."""
     count = min(work.num_sequences, _CHECKED_SEQUENCES)
-    found = []
-    for sequence in range(count):
-        work.check()
-        found.append(work.run(sequence))
-    return found
+    return [run() for run in work.runs(range(count))]
 
 
 def error_of(work: LayerWork, wanted: list[Tensor]) -> float:
@@ -82,12 +81,14 @@ class LayerByLayer:
     on_layer: OnLayer
 
     def __post_init__(self) -> None:
-        layout = "float-quantized" if self.recipe.method == "fp8" else ""
-        self.writer: Writer = writer(self.recipe.facts.format, layout)
-        self.grid = Grid(
-            self.recipe.chosen_bits, self.recipe.group_size, self.recipe.is_symmetric,
-            _scale_dtype(self.recipe, self.checkpoint),
-        )  # fmt: skip
+        recipe = self.recipe
+        layout = "float-quantized" if recipe.method == "fp8" else ""
+        self.writer: Writer = writer(recipe.facts.format, layout)
+        # readers of compressed-tensors keep scales in the model's number format
+        is_bfloat16 = self.checkpoint.dtype == "bfloat16"
+        own = recipe.facts.format == "compressed-tensors" and is_bfloat16
+        scale_dtype = torch.bfloat16 if own else torch.float16
+        self.grid = Grid(recipe.chosen_bits, recipe.group_size, recipe.is_symmetric, scale_dtype)
         self._written: set[str] = set()
 
     def rounded(self) -> list[LayerResult]:
@@ -190,27 +191,12 @@ class LayerByLayer:
 
     def _round(self, piece: Piece, weight: Tensor) -> LinearResult:
         weight = weight.float()
-        method = self.recipe.method
-        codes: Codes
-        if method == "int8":
-            codes = round_int8(weight)
-        elif method == "fp8":
-            codes = round_fp8(weight)
-        elif method == "nf4":
-            codes = round_nf4(weight)
-        else:
-            codes = self.grid.round(weight)
+        round_: Callable[[Tensor], Codes] = _ROUND.get(self.recipe.method, self.grid.round)
+        codes = round_(weight)
         size = float(weight.norm())
         error = float((codes.dequantize() - weight).norm()) / size if size else 0.0
         self.store(piece, codes)
         return LinearResult(piece.module, piece.shape, error)
-
-
-def _scale_dtype(recipe: Recipe, checkpoint: Checkpoint) -> torch.dtype:
-    """Readers of compressed-tensors keep scales in the model's number format."""
-    is_bfloat16 = checkpoint.dtype == "bfloat16"
-    own = recipe.facts.format == "compressed-tensors" and is_bfloat16
-    return torch.bfloat16 if own else torch.float16
 
 
 def _to_name(targets: Targets, format_name: str) -> list[str]:

@@ -68,9 +68,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self._check_method()
-        _at_least("num_sequences", self.num_sequences, 1)
-        _at_least("num_search_sequences", self.num_search_sequences, 1)
-        _at_least("sequence_length", self.sequence_length, MIN_LENGTH)
+        least = {"num_sequences": 1, "num_search_sequences": 1, "sequence_length": MIN_LENGTH}
+        for name, bound in least.items():
+            if (value := getattr(self, name)) < bound:
+                raise ConfigError(f"{name} is {value}.", f"Give at least {bound}.")
         if not 0 < self.damping <= 1:
             raise ConfigError(f"damping is {self.damping}.", "Give a share above 0, such as 0.01.")
 
@@ -131,11 +132,6 @@ class Recipe:
 def matches(module: str, pattern: str) -> bool:
     """Whether a pattern of `Recipe.exclude` means `module`."""
     return fnmatchcase(module, pattern) or f".{pattern}." in f".{module}."
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigError(f"{name} is {value}.", f"Give at least {least}.")
 
 
 def _or(values: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from engine.config import EngineConfig
 from engine.errors import is_out_of_memory
-from engine.hardware.devices import make_current
+from engine.hardware.devices import CPU, make_current
 from engine.hardware.step_threads import StepThreads
 from engine.host.assembly import release_memory
 from engine.host.model_host import ModelHost
@@ -253,7 +253,8 @@ class StepLoop:
         self.threads.rest()
 
     def _new_threads(self) -> StepThreads:
-        return StepThreads(self._host.config, self._host.assembly.cpu_weights_bytes, self._clock)
+        weights_bytes = self._host.assembly.loaded.bytes_on.get(CPU)
+        return StepThreads(self._host.config, weights_bytes, self._clock)
 
 
 def _shortage_of(error: Exception) -> str:

@@ -111,9 +111,6 @@ class QuantizedExperts(nn.Module):
             return original.act_fn(x)
         return original._apply_gate(x)
 
-    def extra_repr(self) -> str:
-        return f"{self.num_experts} experts, {self.title}"
-
 
 class ExpertsSwap(ModuleSwap):
     """Puts QuantizedExperts in place of the originals. For the check they have plain weights."""

@@ -24,18 +24,14 @@ class FusedRMSNorm(nn.Module):
 
     weight: nn.Parameter
 
-    def __init__(self, width: int, eps: float, offset: float, like: torch.Tensor) -> None:
+    def __init__(self, eps: float, offset: float, like: torch.Tensor) -> None:
         super().__init__()
         self.eps = eps
         self.offset = offset
         self.weight = nn.Parameter(torch.empty_like(like), requires_grad=False)
-        self._width = width
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return rms_norm(x, self.weight, self.eps, self.offset)
-
-    def extra_repr(self) -> str:
-        return f"{self._width}, eps={self.eps}, offset={self.offset:g}"
 
 
 def norm_swaps(model: nn.Module) -> Iterator[ModuleSwap]:
@@ -50,8 +46,7 @@ def norm_swaps(model: nn.Module) -> Iterator[ModuleSwap]:
                 known[kind] = _offset_of(module)
             offset = known[kind]
             if offset is not None:
-                weight = module.get_parameter("weight")
-                fused = FusedRMSNorm(weight.shape[0], _eps(module), offset, weight)
+                fused = FusedRMSNorm(_eps(module), offset, module.get_parameter("weight"))
                 slots = {"weight": Slot(fused, "weight")}
                 yield ModuleSwap(NORM_KIND, parent, name, module, fused, slots)
 

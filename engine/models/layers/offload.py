@@ -57,8 +57,6 @@ class Crossing:
             layer.register_forward_pre_hook(self._carry, with_kwargs=True)
         layers[-1].register_forward_hook(self._forget)
 
-    # -- halves -----------------------------------------------------------------------------
-
     def open(self, num_tokens: int, run: Callable[[], object]) -> None:
         """Make room for steps of up to so many tokens, which `run` passes through the model. Raises
         UnsupportedModelError where a half cannot be computed by itself."""
@@ -118,8 +116,6 @@ class Crossing:
         if self._num_results is None:
             return hidden
         return (hidden, *[None] * (self._num_results - 1))
-
-    # -- hooks ------------------------------------------------------------------------------
 
     def _forget(self, *_: Any) -> None:
         """What was copied belongs to the pass before."""

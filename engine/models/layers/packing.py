@@ -82,14 +82,9 @@ class Part(nn.Module):
         super().__init__()
         self._packed = (packed,)  # in a tuple: not a submodule, or its weight would have two names
         self._part = part
-        self.in_features = packed.in_features
-        self.out_features = packed.bounds[part + 1] - packed.bounds[part]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._packed[0].take(self._part, x)
-
-    def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, part {self._part}"
 
 
 class GatedMLP(nn.Module):

@@ -79,7 +79,7 @@ class Eagle3Head(nn.Module):
             return Linear(wide, out, bias=bias, device="cpu", dtype=dtype)
 
         def norm(width: int) -> FusedRMSNorm:
-            return FusedRMSNorm(width, shape.norm_eps, 0.0, torch.ones(width, dtype=dtype))
+            return FusedRMSNorm(shape.norm_eps, 0.0, torch.ones(width, dtype=dtype))
 
         self.input_norm = norm(tapped) if shape.norm_before_fc else nn.Identity()
         self.fc = linear(tapped, hidden)

@@ -51,9 +51,8 @@ def test_rounding_is_off_by_half_a_step_at_most(
 def test_a_range_that_is_given_clips() -> None:
     weight = torch.linspace(-1, 1, 32).view(1, 32)
     ranges = torch.full((1, 1), -0.5), torch.full((1, 1), 0.5)
-    rounded = Grid(4, 32, False).rounded(weight, ranges)
+    rounded = Grid(4, 32, False).round(weight, ranges).dequantize()
     assert float(rounded.abs().max()) == pytest.approx(0.5, abs=0.04)
-    assert torch.equal(rounded, Grid(4, 32, False).round(weight, ranges).dequantize())
 
 
 def test_zeros_stay_zeros() -> None:
