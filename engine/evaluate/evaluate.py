@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 
 import torch
 
-from engine.errors import ConfigError
+from engine.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from engine.evaluate.answers import Answer, answer, compare, equal_tokens, measure_speed
 from engine.evaluate.head import Head
 from engine.evaluate.reading import (
@@ -40,7 +40,6 @@ from engine.evaluate.side import (
     Side,
     facts_of,
     opened,
-    out_of_memory,
     prepare,
 )
 from engine.evaluate.task import (
@@ -80,10 +79,12 @@ def run(
     try:
         return _Evaluation(task, progress, cancelled).run()
     except (MemoryError, RuntimeError) as error:
-        readable = out_of_memory(error)
-        if readable is None:
+        if not is_out_of_memory(error):
             raise
-        raise readable from error
+        raise OutOfMemoryError(
+            f"Out of memory while measuring{': ' if str(error) else ''}{error}.",
+            "Choose a smaller context length or max_num_batched_tokens, or close other programs.",
+        ) from error
     finally:
         torch.set_num_threads(threads)
 

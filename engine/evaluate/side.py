@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from engine.config import EngineConfig
-from engine.errors import ConfigError, LoadCancelled, OutOfMemoryError
+from engine.errors import ConfigError, LoadCancelled
 from engine.evaluate.report import ModelFacts, Speed
 from engine.evaluate.task import (
     Cancelled,
@@ -130,16 +130,4 @@ def facts_of(engine: LLMEngine, speed: Speed | None) -> ModelFacts:
         notices=info.notices,
         speed=speed,
         quantization=info.quantization,
-    )
-
-
-def out_of_memory(error: MemoryError | RuntimeError) -> OutOfMemoryError | None:
-    """The error that a user reads where torch or Python could not get memory; None for others."""
-    text = str(error)
-    is_torch = "allocate memory" in text or "out of memory" in text
-    if not isinstance(error, MemoryError) and not is_torch:
-        return None
-    return OutOfMemoryError(
-        f"Out of memory while measuring{': ' + text if text else ''}.",
-        "Choose a smaller context length or max_num_batched_tokens, or close other programs.",
     )
