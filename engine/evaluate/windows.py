@@ -25,10 +25,6 @@ class Window(NamedTuple):
     end: int
     first_scored: int
 
-    @property
-    def num_scored(self) -> int:
-        return self.end - self.first_scored
-
 
 class Cut(NamedTuple):
     """How a text is cut. `prefix`: number of tokens that the tokenizer puts before every text

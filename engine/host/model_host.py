@@ -230,7 +230,8 @@ class ModelHost:
         assembly = self.assembly
         source = draft_source(config, assembly.checkpoint, self.tokenizer, assembly.host_layers)
         assembly.drop_drafting()
-        if source is None or _draft_of(config) != _draft_of(self.config):
+        changed = {"speculative_method", "speculative_model"} & set(config.differences(self.config))
+        if source is None or changed:
             assembly.draft = None
         draft = assembly.draft
         self.runner.drop_cache()  # the old one goes first: both may not fit
@@ -250,7 +251,3 @@ class ModelHost:
         assembly = self.assembly
         capture_steps(self.runner, assembly.proposer, assembly.config, assembly.plan, progress)
         assembly.info = with_steps(assembly.info, self.runner, assembly.proposer)
-
-
-def _draft_of(config: EngineConfig) -> tuple[str, str | None]:
-    return config.speculative_method, config.speculative_model

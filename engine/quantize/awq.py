@@ -29,7 +29,6 @@ from engine.quantize.targets import Piece
 from engine.quantize.work import NO_TOKENS, STORED, LayerWork, Store
 
 RATIOS = 20
-NO_OPERATION = "not scaled: no preceding layer to fold the scales into"
 
 
 class Scales(NamedTuple):
@@ -259,7 +258,7 @@ def _round(
     weight = work.matrix(piece)
     details: dict[str, object] = {}
     if scales is None:
-        details["note"] = NO_OPERATION
+        details["note"] = "not scaled: no preceding layer to fold the scales into"
     else:
         ratio = scales[piece.expert or 0 if len(scales) > 1 else 0].ratio
         details |= {"scaled": ratio is not None, "ratio": ratio}
