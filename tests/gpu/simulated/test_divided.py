@@ -184,7 +184,7 @@ def test_what_a_change_gives_back_in_ram_counts_as_free(
     monkeypatch.setattr("engine.host.model_host.plan_memory", noted)
     engine._host.plan_for(engine.config.replace(device="cuda:0"))
     given = [
-        (one["in_use"].get(device, 0), one["host_in_use"])
+        (one["in_use"].get(device, 0), one["in_use"]["cpu"])
         for one, device in zip(found, ("cuda:0", "cpu", "cuda:0"), strict=True)
     ]
     assert given == [(own, host), (host, host), (0, in_ram)]
