@@ -218,7 +218,7 @@ def test_a_damaged_file_of_profiles_is_kept_aside_and_said(
     qapp: QApplication, application: Application
 ) -> None:
     application.shutdown()
-    path = application.settings.profiles.path
+    path = application.settings.path.with_name("profiles.json")
     path.write_text("{ not json", encoding="utf-8")
     with next_run(qapp) as again:
         notice = again.notices.notice("profile")
