@@ -32,7 +32,8 @@ class SamplingPopover(Popover):
         super().__init__(parent, "Sampling")
         self.presets = dressed(ElidedCombo(), "Preset")
         self.presets.textActivated.connect(self._preset_activated)
-        self._delete = IconButton("delete", "Delete preset", self._delete_preset)
+        delete = lambda: self.preset_deleted.emit(self.presets.currentText())
+        self._delete = IconButton("delete", "Delete preset", delete)
         self._form = QFormLayout(horizontalSpacing=2 * SPACE_2, verticalSpacing=SPACE_1)
         self._form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         self.boxes: dict[str, QSpinBox | QDoubleSpinBox] = {}
@@ -112,6 +113,3 @@ class SamplingPopover(Popover):
         if name:
             self.name.clear()
             self.preset_saved.emit(name)
-
-    def _delete_preset(self) -> None:
-        self.preset_deleted.emit(self.presets.currentText())

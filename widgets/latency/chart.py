@@ -232,7 +232,6 @@ class LatencyChart(PaintedPlot):
             painter.resetTransform()
 
     def _paint_strip(self, painter: QPainter, latency: ReplyLatency) -> None:
-        """The stretches to the first token, over the whole width."""
         if not latency.stretches or latency.ttft_s <= 0:
             return
         scale = self._room / latency.ttft_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -34,9 +34,10 @@ class Attachment(NamedTuple):
         return len(self.text.encode())
 
 
-def may_be_text(path: Path) -> bool:
-    """Folders and weights are models to open, not texts to attach."""
-    return path.is_file() and path.suffix.lower() not in _MODEL_FILES
+def droppable(paths: Sequence[str]) -> bool:
+    """Whether dragged files are to be attached: folders and weights are models to open."""
+    files = [Path(path) for path in paths]
+    return bool(files) and all(f.is_file() and f.suffix.lower() not in _MODEL_FILES for f in files)
 
 
 def read_attachment(path: Path) -> Attachment:

@@ -17,7 +17,6 @@ from app.features.chat.attachments import (
     context_text,
     context_warning,
     file_content,
-    may_be_text,
     read_attachment,
 )
 from app.features.chat.controller import ChatController
@@ -231,8 +230,3 @@ def _read_all(paths: Sequence[Path]) -> tuple[list[Attachment], list[str]]:
         except InferdeckError as error:
             problems.append(f"{error.cause} {error.remedy}".strip())
     return found, problems
-
-
-def droppable(paths: Sequence[str]) -> bool:
-    """Whether dragged files are to be attached, not a model to open."""
-    return bool(paths) and all(may_be_text(Path(path)) for path in paths)

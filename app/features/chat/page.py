@@ -8,10 +8,11 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QStackedLayout, QWidget
 
+from app.features.chat.attachments import droppable
 from app.features.chat.commands import chat_commands
 from app.features.chat.controller import ChatController
 from app.features.chat.conversation import Role, branch_records
-from app.features.chat.draft import Draft, droppable
+from app.features.chat.draft import Draft
 from app.features.chat.file_actions import ChatTransfer, FileRecovery
 from app.features.chat.panes import CONVERSATION_WIDTH, ChatPanes
 from app.features.chat.popovers import ReplyLatencyPopover, ReplyTokensPopover, Steps, open_link
