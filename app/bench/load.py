@@ -47,8 +47,8 @@ class Pace(NamedTuple):
 
     def __str__(self) -> str:
         if self.request_rate is not None:
-            return f"{self.request_rate:g} requests a second (Poisson)"
-        return f"{self.concurrency} at a time" if self.concurrency else "all at once"
+            return f"{self.request_rate:g} requests/s (Poisson)"
+        return f"{self.concurrency} concurrent" if self.concurrency else "all at once"
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Run:
 
     def fail(self, error: ErrorInfo | None) -> None:
         self.num_failed += 1
-        self.error = self.error or error or ErrorInfo("A request ended without tokens.")
+        self.error = self.error or error or ErrorInfo("A request returned no tokens.")
 
     def end(self, began: float) -> None:
         last = max((request.finished or began for request in self.requests), default=began)

@@ -128,13 +128,13 @@ class RemoteBench:
             return wanted
         if not models:
             raise ConfigError(
-                f"{self._address.host} serves no model now.",
-                "Load one there first, or name one with --served-model where it loads on demand.",
+                f"No model is loaded on {self._address.host}.",
+                "Load a model there, or set --served-model if it loads models on demand.",
             )
         if wanted:
             raise ConfigError(
                 f"{self._address.host} does not serve {wanted!r}.",
-                f"It serves: {', '.join(models[:10])}.",
+                f"Served models: {', '.join(models[:10])}.",
             )
         return models[0]
 
@@ -143,9 +143,9 @@ class RemoteBench:
         longest = workload.input.high + workload.output.high
         if context is not None and longest > context:
             raise ConfigError(
-                f"{workload.name} needs {longest:,} tokens of context; {self.model} has "
-                f"{context:,} there.",
-                "Choose shorter lengths (--input-len, --output-len), or another workload.",
+                f"{workload.name} needs a context length of {longest:,} tokens; {self.model} is "
+                f"served with {context:,}.",
+                "Reduce --input-len or --output-len, or choose another workload.",
             )
 
     async def _learn_ids(self, streamer: Streamer) -> None:

@@ -134,8 +134,8 @@ ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("Compute threads, mean", "mean_step_threads", _number),
     (METRICS["weights"].title, "weights_bytes", format_bytes),
     (METRICS["kv_cache"].title, "kv_cache_bytes", format_bytes),
-    ("Decode reads", "decode_bytes_per_s", lambda value: _number(value / 1e9, " GB/s")),
-    ("Memory bandwidth used", "memory_bandwidth_utilization", _share),
+    ("Decode bandwidth", "decode_bytes_per_s", lambda value: _number(value / 1e9, " GB/s")),
+    ("Bandwidth utilization", "memory_bandwidth_utilization", _share),
 )
 """Title, key of the figure, and its text."""
 

@@ -154,7 +154,7 @@ class BenchRunner:
         # The cache was planned to leave a reserve; without it there is nothing to measure with.
         if self._engine.snapshot().memory.free < 2 * SUM_BYTES:
             return None
-        self._progress("memory bandwidth", 0, 1)
+        self._progress("measuring memory bandwidth", 0, 1)
         return read_bandwidth(self._engine.config.num_threads or 1)
 
     def _check_fits(self) -> None:
@@ -163,14 +163,14 @@ class BenchRunner:
         context = self._engine.model_info.max_model_len
         if longest > context:
             raise ConfigError(
-                f"{name} needs {longest:,} tokens of context; {self._engine.model_info.name} has "
-                f"{context:,}.",
-                "Choose shorter lengths (--input-len, --output-len), or a model with more context.",
+                f"{name} needs a context length of {longest:,} tokens; "
+                f"{self._engine.model_info.name} has {context:,}.",
+                "Reduce --input-len or --output-len, or choose a model with a longer context.",
             )
         plan = self._engine.plan
         capacity = plan.num_blocks * self._engine.config.block_size
         if longest > capacity + 1:
             raise ConfigError(
-                f"One request of {name} needs {longest:,} tokens; the KV cache holds {capacity:,}.",
-                "Raise --kv-cache-memory-bytes, or choose shorter lengths.",
+                f"One {name} request needs {longest:,} tokens; the KV cache fits {capacity:,}.",
+                "Increase --kv-cache-memory-bytes, or reduce --input-len or --output-len.",
             )

@@ -81,17 +81,17 @@ def add_reported(
 def explained(figures: Mapping[str, Any], server: Mapping[str, Any], round_trip_s: float) -> str:
     """Why client and server differ, in one to three sentences."""
     if not server["client_less_server_ms"]:
-        return "The server reports no latencies; all of them are the client's."
+        return "The server reports no latencies; all values are measured client-side."
     parts = [_explained_ttft(figures, server, round_trip_s)]
     told, own = server["itl_ms"], figures["itl_ms"]
     if server["itl_is_mean_per_request"]:
-        parts.append("The server's ITL is one mean per request; the client's is every gap.")
+        parts.append("The server reports one mean ITL per request; the client counts every gap.")
     elif told is not None and told["num_samples"] != own["num_samples"]:
         parts.append(
-            f"The server counts {told['num_samples']:,} gaps, the client {own['num_samples']:,}: "
-            "tokens arrived together, or other clients were active."
+            f"ITL samples: {told['num_samples']:,} (server), {own['num_samples']:,} (client). "
+            "Some tokens arrived together, or other clients were active."
         )
-    parts.append("The server's p50 and p99 come from histogram buckets.")
+    parts.append("Server p50 and p99 are estimated from histogram buckets.")
     return " ".join(parts)
 
 
@@ -101,13 +101,13 @@ def _explained_ttft(
     parts = server.get("ttft_parts_ms")
     if parts is None:
         return (
-            "The server measures TTFT from queueing to the token. The client adds the round trip "
-            f"(empty request: {round_trip_s * 1e3:.2f} ms) and a new connection's setup."
+            "Server-side TTFT runs from queueing to the first token. Client-side TTFT adds the "
+            f"round trip (empty request: {round_trip_s * 1e3:.2f} ms) and connection setup."
         )
     return (
-        f"Mean TTFT of the client: {figures['ttft_ms']['mean']:.2f} ms. "
+        f"Mean client-side TTFT: {figures['ttft_ms']['mean']:.2f} ms. "
         f"Engine (parsing, queue, prefill): {parts['engine']:.2f} ms; "
-        f"server until the socket: {parts['way_out']:.2f} ms; "
+        f"server overhead: {parts['way_out']:.2f} ms; "
         f"network and client: {parts['line']:.2f} ms."
     )
 

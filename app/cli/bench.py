@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from engine.snapshot import ModelInfo
 
 NAME = "bench"
-HELP = "Measure a model under load."
+HELP = "Benchmark a model under load."
 DESCRIPTION = "Run a workload and report throughput, latency and memory."
 EPILOG = """\
 examples:
@@ -44,8 +44,8 @@ examples:
   inferdeck bench --workload mixed-lengths --compare kv_allocation=paged,contiguous
   inferdeck bench --base-url http://host:8000 --workload query-rewrite
 
-Prompts are random tokens, and replies run to their full length. The speed is real, the text is
-noise. TTFT: arrival to first token. ITL: gap between output events, pooled over all requests.
+Prompts are random tokens, and replies run to their full length. Speed is representative; the text
+is meaningless. TTFT: arrival to first token. ITL: gap between output events, over all requests.
 TPOT: (end to end - TTFT) / (tokens - 1), per request."""
 
 DEFAULT_COMPARE_ROUNDS = 2
@@ -54,8 +54,8 @@ DEFAULT_COMPARE_ROUNDS = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument_group("workload"),
-        ("--workload NAME", str, f"A preset: {', '.join(preset_names())}."),
-        ("--variant NAME", str, "One variant of the preset. Default: all."),
+        ("--workload NAME", str, f"Preset workload: {', '.join(preset_names())}."),
+        ("--variant NAME", str, "Variant of the preset. Default: all."),
         ("--input-len N", parse_positive, "Tokens per prompt."),
         ("--output-len N", parse_positive, "Tokens per reply."),
         ("--num-requests N", parse_positive, "Number of requests."),
@@ -68,17 +68,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_options(
         parser,
-        ("--num-warmups N", 1, "Requests before the measurement. Default: 1.", parse_count),
-        ("--rounds N", parse_positive, "Repeat the run and pool the samples. Default: 1; "
+        ("--num-warmups N", 1, "Warm-up requests. Default: 1.", parse_count),
+        ("--rounds N", parse_positive, "Number of runs; their samples are pooled. Default: 1; "
          f"{DEFAULT_COMPARE_ROUNDS} with --compare."),
-        ("--compare SETTING=V1,V2", str, "Run each value of an engine setting, alternating. "
-         "Separate values that contain commas by semicolons."),
+        ("--compare SETTING=V1,V2", str, "Compare values of an engine setting in alternating "
+         "runs. Separate values that contain commas with semicolons."),
     )  # fmt: skip
     add_options(
-        parser.add_argument_group("a running server"),
-        ("--base-url URL", str, "Measure this server as a client."),
-        ("--api-key K", str, "Key of that server. Default: INFERDECK_API_KEY."),
-        ("--served-model NAME", str, "Model on that server. Default: the first."),
+        parser.add_argument_group("running server"),
+        ("--base-url URL", str, "Benchmark the server at this URL."),
+        ("--api-key K", str, "API key for the server. Default: INFERDECK_API_KEY."),
+        ("--served-model NAME", str, "Model name on the server. Default: the first listed."),
     )
     add_report_options(parser)
     add_engine_options(parser)
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         _refuse_engine_options(args)
     elif args.api_key is not None or args.served_model is not None:
         raise ConfigError(
-            "--api-key and --served-model need a server.", "Give --base-url as well."
+            "--api-key and --served-model require --base-url.", "Add --base-url URL."
         )
     workload = _workload(args)
     comparison = _comparison(args.compare)
@@ -187,15 +187,15 @@ def _refuse_engine_options(args: argparse.Namespace) -> None:
     """The server's own start sets them."""
     if hasattr(args, "model"):
         raise ConfigError(
-            "--model is for this machine's engine.", "Give --served-model with --base-url."
+            "--model applies to the local engine only.", "Use --served-model with --base-url."
         )
     given = [SETTINGS[name].flag for name in SETTINGS if name != "seed" and hasattr(args, name)]
     if args.compare:
         given.append("--compare")
     if given:
         raise ConfigError(
-            f"{', '.join(given)} cannot change a running server.",
-            "Leave them out with --base-url.",
+            f"{', '.join(given)} cannot be changed on a running server.",
+            "Omit these options with --base-url.",
         )
 
 
@@ -214,17 +214,17 @@ def _workload(args: argparse.Namespace) -> Workload:
     lengths = (args.input_len, args.output_len)
     if args.workload is None:
         if args.variant:
-            raise ConfigError("--variant needs a preset.", "Give --workload as well.")
+            raise ConfigError("--variant requires --workload.", "Add --workload NAME.")
         if None in (*lengths, args.num_requests):
             raise ConfigError(
-                "No workload.",
-                "Give --workload NAME, or all of --input-len, --output-len and --num-requests.",
+                "No workload specified.",
+                "Set --workload, or --input-len, --output-len and --num-requests.",
             )
         return fixed(*lengths, args.num_requests)
     if lengths != (None, None):
         raise ConfigError(
-            f"{args.workload} sets the lengths itself.",
-            "Give either --workload or --input-len and --output-len.",
+            f"{args.workload} defines its own lengths.",
+            "Use either --workload, or --input-len and --output-len.",
         )
     workload = preset(args.workload)
     if args.num_requests:
@@ -249,13 +249,13 @@ def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
     setting = SETTINGS.get(name)
     if setting is None or name == "model":
         known = ", ".join(n for n in SETTINGS if n != "model")
-        raise ConfigError(f"--compare {text}: unknown setting {name!r}.", f"Known: {known}.")
+        raise ConfigError(f"--compare {text}: unknown setting {name!r}.", f"Settings: {known}.")
     words = values.split(";" if ";" in values else ",")
     parsed = [setting_value(setting, word.strip()) for word in words if word.strip()]
     if len(set(parsed)) < 2:
         raise ConfigError(
-            f"--compare {text}: fewer than two values.",
-            "Give two or more, as in batching=continuous,static.",
+            f"--compare {text}: at least two values are required.",
+            "Separate values with commas, as in batching=continuous,static.",
         )
     return name, list(dict.fromkeys(parsed))
 
@@ -274,8 +274,8 @@ def _machine() -> dict[str, Any]:
 def _work_line(plan: Plan) -> str:
     work = plan.workload
     return (
-        f"{work.title}: {work.num_requests} requests, {work.input} tokens in, "
-        f"{work.output} out, {plan.pace}"
+        f"{work.title}: {work.num_requests} requests, {work.input} input tokens, "
+        f"{work.output} output tokens, {plan.pace}"
     )
 
 
@@ -285,5 +285,5 @@ def _rate(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rate above 0 in requests per second")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive request rate")
     return value

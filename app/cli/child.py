@@ -80,7 +80,7 @@ def main() -> None:
     prepare_libraries()
     key = os.environ.pop(KEY_VARIABLE, "")
     if not key:
-        raise SystemExit("The window starts this process. To run a server: inferdeck serve")
+        raise SystemExit("The window starts this process. To run a server, use `inferdeck serve`.")
     sender = LogSender()  # to the window
     for name in LOGGERS:
         logger = logging.getLogger(name)
@@ -109,7 +109,7 @@ def serve(key: str, ending: Ending) -> int:
     print(ready_line(Ready(int(server.url.rsplit(":", 1)[1]), os.getpid())), flush=True)
     while not ending.wait(_LOOK_S):
         if not server.is_running or not thread.is_alive():
-            what = "engine's thread" if server.is_running else "server"
+            what = "engine thread" if server.is_running else "server"
             log.error("The %s ended unexpectedly.", what)
             return 1
     thread.stop(STOP_S)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NAME = "doctor"
 HELP = "Show devices, kernels, versions and paths."
-DESCRIPTION = "Show devices, the chosen kernels with reasons, versions and paths."
+DESCRIPTION = "Show devices, selected kernels with reasons, versions and paths."
 EPILOG = """\
 examples:
   inferdeck doctor
@@ -98,7 +98,7 @@ def as_text(report: dict[str, Any]) -> str:
             "CPU": machine["cpu"],
             "cores": f"{machine['physical_cores']} physical, {machine['logical_cores']} logical",
             "NUMA nodes": str(report["devices"][0]["numa_nodes"]),
-            "memory": f"{format_bytes(memory['total'])}, limit of this process "
+            "memory": f"{format_bytes(memory['total'])}, process limit "
             f"{format_bytes(memory['limit'])}, {format_bytes(memory['free'])} free",
             "GPUs": ", ".join(machine["gpus"]) or "none found",
             **({"driver": report["nvidia_driver"]} if report["nvidia_driver"] else {}),
@@ -153,7 +153,7 @@ def _device_text(gpu: dict[str, Any]) -> str:
     text = f"{gpu['name']}, {size}, compute capability {gpu['capability']}"
     if gpu["problem"]:
         return f"{text}: not used, {gpu['problem']}"
-    return f"{text}; {format_bytes(gpu['free'])} free, {gpu['default_dtype']} by default"
+    return f"{text}; {format_bytes(gpu['free'])} free, default {gpu['default_dtype']}"
 
 
 def _versions() -> dict[str, str]:

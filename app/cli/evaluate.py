@@ -1,4 +1,4 @@
-"""`inferdeck evaluate`: measure the quality loss of a precision."""
+"""`inferdeck evaluate`: measure quality loss from lower precision."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from engine.evaluate.task import DEFAULT_WORST, WITHOUT_MEANING
 from engine.evaluate.windows import DEFAULT_CONTEXT
 
 NAME = "evaluate"
-HELP = "Measure the quality loss of a precision."
+HELP = "Measure quality loss from lower precision."
 DESCRIPTION = """\
-Measure a model's perplexity on a text. Against a reference: KL divergence, top-1 agreement and
-similarity of final hidden states. With --prompts, compare the answers of both."""
+Measure a model's perplexity on a text. With a reference, also KL divergence, top-1 agreement and
+final hidden state similarity. With --prompts, compare the replies of both models."""
 EPILOG = """\
 examples:
   inferdeck evaluate --text starter
@@ -40,9 +40,9 @@ examples:
   inferdeck evaluate --model DIR-awq --reference DIR --text-file novel.txt --output-json awq.json
   inferdeck evaluate --model DIR-awq --reference DIR --prompts questions.jsonl --speed
 
-Default reference: the same model and dtype, unquantized, with an unquantized KV cache. If that is
-the model itself, only its perplexity is measured. The two models load one after the other.
---prompts: JSON lines with "prompt" (raw text) or "messages" (chat template), and optionally
+Default reference: the same model and dtype, unquantized, with an unquantized KV cache. If this
+equals the model itself, only perplexity is measured. The models are loaded one after the other.
+--prompts: JSON Lines with "prompt" (raw text) or "messages" (chat template), and optionally
 "max_tokens". KL: KL(reference || model) per token, in nats."""
 
 REFERENCE_OPTIONS = ("dtype", "quantization", "kv_cache_dtype")
@@ -59,37 +59,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     built_in = ", ".join(f"{text.key} ({text.title})" for text in BUILTIN_TEXTS)
     add_options(
         work.add_mutually_exclusive_group(),
-        ("--text-file FILE", Path, "A UTF-8 text."),
-        ("--text NAME", str, f"A built-in text: {built_in}."),
+        ("--text-file FILE", Path, "UTF-8 text file."),
+        ("--text NAME", str, f"Built-in text: {built_in}."),
     )
     add_options(
         work,
-        ("--prompts FILE", Path, "Prompts in JSON lines, for both models."),
-        ("--speed", False, "Also measure tokens per second of one request, for each model."),
+        ("--prompts FILE", Path, "JSON Lines file with prompts for both models."),
+        ("--speed", False, "Also measure single-request tokens per second for each model."),
     )
     add_options(
         parser.add_argument_group("text windows"),
         ("--context-length N", parse_positive,
-         f"Tokens per window. Default: {DEFAULT_CONTEXT}, or the model's limit."),
+         f"Tokens per window. Default: {DEFAULT_CONTEXT}, or the model's context length."),
         ("--stride N", parse_positive,
-         "Stride between windows in tokens. Default: the window length minus 1."),
+         "Window stride in tokens. Default: the window length minus 1."),
         ("--max-tokens N", parse_positive,
-         "Maximum length of the text in tokens. Default: all."),
+         "Maximum text length in tokens. Default: the whole text."),
         ("--worst N", DEFAULT_WORST,
-         f"Report the N tokens with the largest divergence. Default: {DEFAULT_WORST}.",
+         f"Report the N tokens with the highest KL divergence. Default: {DEFAULT_WORST}.",
          parse_count),
     )  # fmt: skip
     add_options(
         parser.add_argument_group("reference"),
-        ("--reference DIR", str, "Folder of the reference model."),
+        ("--reference DIR", str, "Reference model folder."),
         *(
-            (f"--reference-{SETTINGS[name].flag[2:]} X", str, f"Its {SETTINGS[name].flag}.")
+            (f"--reference-{SETTINGS[name].flag[2:]} X", str, f"Reference {SETTINGS[name].flag}.")
             for name in REFERENCE_OPTIONS
         ),
     )
     parser.add_argument(
         "--keep", metavar="NAME", nargs="?", const="",
-        help="Add the report to those in the window, as NAME if given.",
+        help="Save the report for viewing in the window, optionally as NAME.",
     )  # fmt: skip
     add_report_options(parser)
     add_engine_options(parser, exclude=EXCLUDED)
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output_json:
         check_writable(args.output_json)
     if args.reference is None and task.reference is None:
-        _note("no reference: only perplexity. Give --reference or --reference-dtype to compare.")
+        _note("no reference: perplexity only. To compare, set --reference or --reference-dtype.")
     report = _measure(task)
     for notice in report.notices:
         _note(notice)

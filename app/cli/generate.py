@@ -38,18 +38,18 @@ examples:
 """
 
 
-UNEXPLAINED = ErrorInfo("The request failed.", "See the log for the cause.")
+UNEXPLAINED = ErrorInfo("The request failed.", "Check the log for the cause.")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompt").add_mutually_exclusive_group(required=True)
     add_options(
         group,
-        ("--prompt TEXT", str, "Text to continue; - reads stdin."),
-        ("--prompt-token-ids IDS", parse_ids, "Token ids, such as 1,2,3."),
-        ("--chat TEXT", str, "A user message, through the chat template; - reads stdin."),
+        ("--prompt TEXT", str, "Prompt text; - reads stdin."),
+        ("--prompt-token-ids IDS", parse_ids, "Prompt token ids, such as 1,2,3."),
+        ("--chat TEXT", str, "User message, formatted with the chat template; - reads stdin."),
     )
-    add_options(parser, ("--system TEXT", str, "System prompt, with --chat."))
+    add_options(parser, ("--system TEXT", str, "System prompt for --chat."))
     add_json_option(parser)
     add_sampling_options(parser)
     # --seed is a sampling option that seeds both
@@ -120,7 +120,7 @@ def _metrics(times: RequestTimes | None) -> dict[str, Any]:
 
 def _prompt(args: argparse.Namespace) -> Prompt:
     if args.system is not None and args.chat is None:
-        raise InvalidRequestError("--system needs --chat.", "Give the message with --chat.")
+        raise InvalidRequestError("--system requires --chat.", "Pass the message with --chat.")
     if args.prompt_token_ids is not None:
         return tuple(args.prompt_token_ids)
     given = args.prompt if args.chat is None else args.chat
@@ -135,10 +135,10 @@ def _prompt(args: argparse.Namespace) -> Prompt:
 
 def _summary(output: RequestOutput) -> str:
     times = output.metrics
-    parts = [f"{output.num_prompt_tokens} tokens in"]
+    parts = [f"{output.num_prompt_tokens} prompt tokens"]
     if output.num_cached_tokens:
         parts[0] += f" ({output.num_cached_tokens} cached)"
-    parts.append(f"{len(output.token_ids)} out ({output.finish_reason})")
+    parts.append(f"{len(output.token_ids)} generated ({output.finish_reason})")
     if times is not None and times.ttft_s is not None:
         parts.append(f"TTFT {times.ttft_s * 1000:.1f} ms")
         if output.drafts:

@@ -40,7 +40,7 @@ USER_ERRORS = (
 
 DESCRIPTION = """\
 Inferdeck: a desktop workstation for LLM inference with its own engine.
-Without a command, open the window with the last model."""
+Without a command, it opens the window with the last model."""
 
 EPILOG = """\
 examples:
@@ -49,17 +49,17 @@ examples:
   inferdeck --model ~/models/Qwen3-0.6B --max-num-seqs 4
       open the window with this model (every engine option works)
   inferdeck --attach http://host:8000
-      open the window on the engine of an `inferdeck serve`
+      attach the window to a running `inferdeck serve`
   inferdeck generate --chat "What is TTFT?"
       stream a reply
   inferdeck bench --workload voice-bot --model ~/models/Qwen3-0.6B
-      measure a model under load
+      benchmark a model under load
   inferdeck serve --model ~/models/Qwen3-0.6B
       run an OpenAI-compatible server
   inferdeck quantize --model ~/models/Qwen3-0.6B --method awq --output ~/models/Qwen3-0.6B-awq
-      make a 4-bit checkpoint
+      create a 4-bit checkpoint
   inferdeck evaluate --model DIR-awq --reference DIR --text english
-      measure the quality loss of a precision
+      measure quality loss from lower precision
   inferdeck doctor
       show devices, kernels, versions and paths
   inferdeck docs gpu
@@ -109,9 +109,9 @@ def build_parser() -> argparse.ArgumentParser:
     add_engine_options(parser, shown=("model", "load_format"))
     add_options(
         parser.add_argument_group("remote engine"),
-        ("--attach URL", str, "Use the engine of an `inferdeck serve`."),
+        ("--attach URL", str, "Attach to a running `inferdeck serve`."),
         ("--api-key K", str,
-         f"Key of that server. Prefer {serve.KEY_VARIABLE}: others can read command lines."),
+         f"API key for the server. {serve.KEY_VARIABLE} keeps it out of process lists."),
     )  # fmt: skip
     parser.set_defaults(run=_run_window)
     commands = parser.add_subparsers(
@@ -126,9 +126,9 @@ def build_parser() -> argparse.ArgumentParser:
     screenshot = commands.add_parser(
         "screenshot",
         help="Save a PNG of every page.",
-        description="Save every page of the window as a PNG, with the demo model.",
+        description="Save a PNG of every page in the window, with the demo model.",
     )
-    screenshot.add_argument("--output", metavar="DIR", required=True, help="Folder of the PNGs.")
+    screenshot.add_argument("--output", metavar="DIR", required=True, help="Output folder.")
     screenshot.add_argument(
         "--size", type=_size, metavar="WxH", default=(1600, 1000),
         help="Window size in pixels. Default: 1600x1000.",
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE if isinstance(error, USER_ERRORS) else EXIT_FAILURE
     except OSError as error:
         what = f"{error.filename}: {error.strerror}." if error.filename else f"{error}."
-        _print_error(ErrorInfo(what, "Check the path, its permissions and the free space."))
+        _print_error(ErrorInfo(what, "Check the path, its permissions and free disk space."))
         return EXIT_FAILURE
     except MemoryError as error:
         _print_error(describe(error))
@@ -196,10 +196,10 @@ def _leave_busy_threads(code: int) -> None:
 def _size(text: str) -> tuple[int, int]:
     """A window size such as `1280x800`."""
     if not re.fullmatch(r"[0-9]{1,5}x[0-9]{1,5}", text):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a size such as 1280x800")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a valid size; example: 1280x800")
     width, height = (int(length) for length in text.split("x"))
     if not (880 <= width <= 8192 and 620 <= height <= 8192):
-        raise argparse.ArgumentTypeError(f"{text} is not within 880x620 to 8192x8192")
+        raise argparse.ArgumentTypeError(f"{text} is out of range (880x620 to 8192x8192)")
     return width, height
 
 
@@ -216,6 +216,6 @@ def _import_qt(module: str) -> ModuleType:
         raise InferdeckError(
             f"Qt failed to load: {error}.",
             "Install PySide6-Essentials and its system libraries (Debian, Ubuntu: apt install "
-            "libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1), or use a command without "
-            "a window: see `inferdeck --help`.",
+            "libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1), or use a command that "
+            "needs no window: see `inferdeck --help`.",
         ) from error

@@ -73,7 +73,7 @@ def _parse(setting: Setting, text: str) -> Any:
         return None
     if setting.type is bool:
         if text.lower() not in ("true", "false", "on", "off", "1", "0"):
-            raise ConfigError(f"{setting.name} is {text!r}.", "Give true or false.")
+            raise ConfigError(f"{setting.name} is {text!r}.", "Use true or false.")
         return text.lower() in ("true", "on", "1")
     read: Callable[[str], Any] = setting.type
     wanted = TYPE_NAMES[setting.type]
@@ -82,7 +82,7 @@ def _parse(setting: Setting, text: str) -> Any:
     try:
         return read(text)
     except ValueError:
-        raise ConfigError(f"{setting.name} is {text!r}.", f"Give {wanted}.") from None
+        raise ConfigError(f"{setting.name} is {text!r}.", f"Use {wanted}.") from None
 
 
 def _metavar(setting: Setting) -> str:
@@ -112,7 +112,7 @@ def parse_ids(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.replace(",", " ").split())
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of token ids, such as 1,2,3"
+            f"{text!r} is not a list of token ids; example: 1,2,3"
         ) from None
 
 
@@ -121,7 +121,7 @@ def _parse_bias(text: str) -> tuple[int, float]:
     try:
         return int(token), float(bias)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not ID=BIAS, such as 42=-100") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not ID=BIAS; example: 42=-100") from None
 
 
 _READERS: Mapping[Any, dict[str, Any]] = {
@@ -162,7 +162,7 @@ def _parameter_help(parameter: Parameter) -> str:
     elif parameter.type in (int, float) and parameter.default is not None:
         text += f" Default: {parameter.default:g}."
     elif _READERS[parameter.type].get("action") == "append":
-        text += " Repeat for more."
+        text += " Repeatable."
     return text.replace("%", "%%")
 
 
@@ -178,7 +178,7 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
 def parse_count(text: str) -> int:
     """An integer of at least 0."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a non-negative integer")
     return int(text)
 
 
@@ -186,7 +186,7 @@ def parse_positive(text: str) -> int:
     """An integer of at least 1."""
     value = parse_count(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too small; give at least 1")
+        raise argparse.ArgumentTypeError(f"{text} is too small; the minimum is 1")
     return value
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from engine.quantize.recipe import QuantizeResult
 
 NAME = "quantize"
-HELP = "Make a 4-bit or 8-bit checkpoint."
+HELP = "Create a 4-bit or 8-bit checkpoint."
 DESCRIPTION = """\
-Quantize a 16-bit or 32-bit model layer by layer and save it as a checkpoint that other engines read
-too. awq and gptq calibrate on a text; rtn, int8, fp8 and nf4 need none."""
+Quantize a 16-bit or 32-bit model layer by layer and save a checkpoint that other engines can load.
+awq and gptq need calibration text; rtn, int8, fp8 and nf4 do not."""
 EPILOG = """\
 examples:
   inferdeck quantize --method awq --output starter-awq
@@ -31,8 +31,8 @@ examples:
   inferdeck quantize --model DIR --method int8 --output DIR-int8 --json
 
 --exclude: a module name, a part of one ("down_proj", "layers.0") or a pattern ("*.experts.*").
---calibration: a text file, or JSON lines with "text", "prompt" or "messages".
-After an interruption or on a full disk the output is deleted."""
+--calibration: a text file, or JSON Lines with "text", "prompt" or "messages".
+If quantization is interrupted or the disk is full, the output is deleted."""
 
 _WORST = 3  # layers named at the end
 
@@ -43,34 +43,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = ", ".join(map(str, GROUP_SIZES))
     add_options(
         parser,
-        ("--model DIR", str(starter_model()), "Folder of the model. Default: the demo model."),
+        ("--model DIR", str(starter_model()), "Model folder. Default: the demo model."),
     )
     parser.add_argument("--method", choices=tuple(METHODS), required=True, help=f"{methods}.")
-    parser.add_argument("--output", metavar="DIR", required=True, help="A new folder.")
+    parser.add_argument("--output", metavar="DIR", required=True, help="New output folder.")
     add_options(
         parser,
-        ("--bits N", int, "4 or 8. Default: the method's."),
+        ("--bits N", int, "Bits per weight: 4 or 8. Default: depends on the method."),
         ("--group-size N", default.group_size,
-         f"Inputs per scale: {sizes}. Default: {default.group_size}."),
+         f"Input channels per scale: {sizes}. Default: {default.group_size}."),
     )  # fmt: skip
     parser.add_argument(
         "--symmetric", action=argparse.BooleanOptionalAction, default=None,
-        help="For gptq and rtn: without or with zero points. Default: gptq without, rtn with.",
+        help="gptq and rtn: omit or store zero points. Default: omit for gptq, store for rtn.",
     )  # fmt: skip
     parser.add_argument(
         "--exclude", metavar="MODULE", nargs="+", action="extend", default=[],
-        help="Modules that stay unquantized, beside embeddings and output head.",
+        help="Modules to leave unquantized, besides embeddings and output head.",
     )  # fmt: skip
     add_options(
         parser.add_argument_group("calibration (awq, gptq)"),
-        ("--calibration FILE", str, "Calibration text. Default: a built-in text."),
+        ("--calibration FILE", str, "Calibration text file. Default: a built-in text."),
         ("--num-sequences N", default.num_sequences,
-         f"Maximum calibration sequences. Default: {default.num_sequences}."),
+         f"Maximum number of calibration sequences. Default: {default.num_sequences}."),
         ("--sequence-length N", default.sequence_length,
          f"Tokens per sequence. Default: {default.sequence_length}."),
         ("--desc-act", False,
-         "For gptq: act-order; slightly better quality, slower inference."),
-        ("--seed N", default.seed, "Selects the passages of a long text. Default: 0."),
+         "gptq only: act-order. Slightly better quality, slower inference."),
+        ("--seed N", default.seed, "Seed for choosing passages from a long text. Default: 0."),
     )  # fmt: skip
     add_json_option(parser)
 
@@ -139,7 +139,7 @@ def summary(result: QuantizeResult) -> str:
     lines = [
         f"{result.output}",
         f"{format_bytes(result.bytes_before)} -> {format_bytes(result.bytes_after)} "
-        f"({share:.0%}), {count} linear layers in {result.recipe.chosen_bits} bits, "
+        f"({share:.0%}), {count} linear layers at {result.recipe.chosen_bits} bits, "
         f"{_duration(result.seconds)}",
     ]
     if result.num_tokens:
@@ -148,13 +148,13 @@ def summary(result: QuantizeResult) -> str:
     known = [layer for layer in result.layers if layer.output_error is not None]
     lines += [
         f"layer {layer.index}: output error {layer.output_error:.2%} "
-        f"(rounding alone {layer.rounding_error:.2%})"
+        f"(round-to-nearest {layer.rounding_error:.2%})"
         for layer in sorted(known, key=lambda layer: -(layer.output_error or 0.0))[:_WORST]
     ]
     kept = list(result.kept.items())
     lines += [f"unquantized: {name} ({reason})" for name, reason in kept[:_WORST]]
     if len(kept) > _WORST:
-        lines.append(f"unquantized: {len(kept) - _WORST} more")
+        lines.append(f"{len(kept) - _WORST} more unquantized")
     return "\n".join([*lines, *result.notes])
 
 

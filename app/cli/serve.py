@@ -36,15 +36,15 @@ examples:
       serve the demo model on http://127.0.0.1:8000/v1
   inferdeck serve --model ~/models/Qwen3-0.6B --port 9000 --max-num-seqs 32
   INFERDECK_API_KEY=... inferdeck serve --host 0.0.0.0 --model DIR
-      serve other machines too; clients send the key
+      accept connections from other machines; clients send the key
   curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
       -d '{"messages": [{"role": "user", "content": "What is TTFT?"}], "stream": true}'
 
-Windows attach with `inferdeck --attach http://host:8000`. They show the engine and may open the
-served model and those in --model-dir.
+Attach a window with `inferdeck --attach http://host:8000`. Attached windows show the engine and may
+load the served model and models in --model-dir.
 
 Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health,
-/version, /metrics (Prometheus, vLLM's names) and /openapi.json."""
+/version, /metrics (Prometheus, vLLM metric names) and /openapi.json."""
 
 STARTER_NAME = "starter"  # in place of its folder's name
 SNAPSHOT_INTERVAL_S = 0.25
@@ -60,31 +60,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("server"),
         ("--host H", "127.0.0.1",
          "Address to listen on. Default: 127.0.0.1, this machine only."),
-        ("--port N", 8000, "0: any free port. Default: 8000."),
-        ("--api-key K", str, "Key that clients must send. "
-         f"Prefer {KEY_VARIABLE}: others can read command lines."),
+        ("--port N", 8000, "Port to listen on. 0: any free port. Default: 8000."),
+        ("--api-key K", str, "API key that clients must send. "
+         f"{KEY_VARIABLE} keeps it out of process lists."),
         ("--allow-unauthenticated", False,
-         "Listen beyond this machine without an API key."),
+         "Accept other machines without an API key."),
         ("--served-model-name NAME", "",
-         "Model name for clients. Default: the folder's name."),
+         "Model name in the API. Default: the folder name."),
         ("--cors-origin ORIGIN", [],
-         "Allowed origin (CORS), such as http://localhost:3000. Repeat for more."),
+         "Allowed CORS origin, such as http://localhost:3000. Repeatable."),
         ("--model-dir DIR", [],
-         "Folder of models that attached windows may open. Repeat for more."),
+         "Folder of models that attached windows may load. Repeatable."),
         ("--no-control", False, "Attached windows may view and chat only."),
         ("--shutdown-timeout S", 10.0,
-         "Seconds that running replies get to finish after Ctrl-C. Default: 10."),
-        ("--json", False, "Print one JSON object when listening, and nothing else."),
+         "Seconds to let running requests finish after Ctrl-C. Default: 10."),
+        ("--json", False, "Print one JSON object when ready, and nothing else."),
     )  # fmt: skip
     limits = Limits()
     add_options(
         parser.add_argument_group("limits"),
         ("--max-queued-requests N", limits.max_queued,
-         f"Maximum waiting requests; more get 429. Default: {limits.max_queued}."),
+         f"Maximum waiting requests; others get HTTP 429. Default: {limits.max_queued}."),
         ("--max-connections N", limits.max_connections,
-         f"Maximum open connections; more get 503. Default: {limits.max_connections}."),
+         f"Maximum open connections; others get HTTP 503. Default: {limits.max_connections}."),
         ("--max-body-bytes SIZE", limits.max_body_bytes,
-         f"Maximum request body. Default: {limits.max_body_bytes // MIB}MiB.", _size),
+         f"Maximum request body size. Default: {limits.max_body_bytes // MIB}MiB.", _size),
         ("--max-output-tokens N", int,
          "Maximum tokens per reply. Default: the context length."),
     )  # fmt: skip
@@ -127,12 +127,12 @@ def offered_models(folders: Iterable[str]) -> tuple[str, ...]:
     for name in folders:
         folder = Path(name).expanduser().resolve()
         if not folder.is_dir():
-            raise ConfigError(f"{folder} is not a folder.", "Give a folder of model folders.")
+            raise ConfigError(f"{folder} is not a folder.", "Choose a folder of model folders.")
         inside = [p for p in (folder, *sorted(folder.iterdir())) if (p / "config.json").is_file()]
         if not inside:
             raise ConfigError(
                 f"{folder} contains no model.",
-                "A model is a folder with a config.json, as downloaded from a hub.",
+                "A model folder contains config.json, as downloaded from Hugging Face.",
             )
         found += map(str, inside)
     return tuple(dict.fromkeys(found))
@@ -234,13 +234,13 @@ class _Serving:
             ready = {"url": self._server.url, "model": name, "pid": os.getpid()}
             print(json.dumps(ready), flush=True)
         else:
-            print(f"Serving {name} on {self._server.url}/v1 (stop with Ctrl-C)", flush=True)
+            print(f"Serving {name} on {self._server.url}/v1 (press Ctrl-C to stop)", flush=True)
 
     def _stop(self) -> int:
         """0 if all replies ended in time. A second Ctrl-C does not wait for replies."""
         if not self._server.is_running:
             return 130  # it was not serving yet
-        print("inferdeck: stopping; press Ctrl-C again to abort running replies", file=sys.stderr)
+        print("inferdeck: stopping; press Ctrl-C again to abort running requests", file=sys.stderr)
         try:
             return 0 if self._server.stop() else 1
         except KeyboardInterrupt:

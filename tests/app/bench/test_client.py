@@ -29,6 +29,7 @@ from engine.sampling_params import SamplingParams
 from engine.snapshot import RequestTimes, TokenEvent
 from engine.telemetry.metrics import HistogramSnapshot
 from tests.app.clients.conftest import PAGES, Exchange, ScriptedServer
+from tests.figures import numbers
 
 GAP_S = 0.02
 COMPLETIONS = "/v1/completions"
@@ -194,8 +195,9 @@ def test_text_of_the_right_length_where_ids_are_not_taken(
 
 def test_what_does_not_fit_is_refused_before(server: ScriptedServer) -> None:
     server.models("vllm", "m", max_model_len=10)
-    with pytest.raises(ConfigError, match="needs 11 tokens of context; m has 10"):
+    with pytest.raises(ConfigError) as failed:
         RemoteBench(server.target, Plan(fixed(8, 3, 1), Pace()))
+    assert numbers(failed.value.cause) == [11, 10]
     with pytest.raises(ConfigError, match="does not serve 'other'"):
         RemoteBench(server.target, Plan(fixed(1, 1, 1), Pace()), "other")
     server.answers["/v1/models"] = "<html>"

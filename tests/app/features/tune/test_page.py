@@ -162,7 +162,7 @@ def test_a_pace_that_is_stepped_through_is_sent_when_the_hand_rests(
     for number in range(4, 9):
         page.load_bar.concurrency.setValue(number)
     qtbot.waitUntil(lambda: page.load.counts.in_flight == 8, timeout=5000)
-    assert [m.text for m in page.charts.marks.marks] == ["load 3 at a time", "load 8 at a time"]
+    assert [numbers(m.text) for m in page.charts.marks.marks] == [[3], [8]]
     page.load.stop()
 
 
@@ -173,7 +173,7 @@ def test_every_chart_bears_the_same_marks(
     set_number(qtbot, application, "max_num_seqs", 4)
     page.load.stop()
     marks, label = page.charts.marks.marks, SETTINGS["max_num_seqs"].label
-    assert [m.text for m in marks] == ["load 3 at a time", f"{label} 16 → 4", "load ended"]
+    assert [numbers(m.text) for m in marks] == [[3], [16, 4], []]
     assert [m.kind for m in marks] == [MarkKind.LOAD, MarkKind.SETTING, MarkKind.LOAD]
     assert marks[1].details == (f"{label}: 16 → 4",)
     for chart in (*page.charts.charts, *application.charts.charts):
