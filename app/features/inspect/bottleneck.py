@@ -29,12 +29,12 @@ from widgets.plot.parts_bar import PartsBar
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4
 
-EMPTY_TEXT = "The step time breakdown appears with the first reply. Send a message."
+EMPTY_TEXT = "Send a message to see the step time breakdown."
 NO_MODEL = "Open a model and send a message to see the step time breakdown."
-NO_PEAKS = "Peak bandwidth and compute are measured when the engine is idle (0.5 s)."
+NO_PEAKS = "Peak memory bandwidth and compute are measured while the engine is idle (0.5 s)."
 NOT_RECORDED = "This recording has no peak measurements."
-RECORDED = "Settings of a recording cannot be changed."
-NOT_THERE = "No recent step of this kind."
+RECORDED = "Settings in a recording are read-only."
+NOT_THERE = "No recent steps match this filter."
 _INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
 _SIDE_BY_SIDE = 720  # pixels: wider panels show parts and table side by side
 _PARTS_WIDTH = 420
@@ -86,14 +86,14 @@ class BottleneckPanel(QFrame):
         self.note = ElidedLine("text_muted")
         self.counted, self.peaks_line = _wrapped(), _wrapped()
         self.chosen = dressed(
-            QComboBox(), "Step filter", "Decode-only steps determine ITL, steps with prefill TTFT"
+            QComboBox(), "Step filter", "Decode-only steps set ITL; steps with prefill set TTFT"
         )
         self.chosen.addItems([kind.value.capitalize() for kind in Chosen])
         self.chosen.currentIndexChanged.connect(lambda index: self._show_account())
         self.bar = PartsBar("Step time breakdown")
         self.measure = button(
             "Measure again", self._measure,
-            "Measure peak memory bandwidth and compute (0.5 s, while the engine is idle)",
+            "Measure peak memory bandwidth and compute (0.5 s, requires an idle engine)",
         )  # fmt: skip
         left = QWidget()
         vbox(
@@ -116,7 +116,7 @@ class BottleneckPanel(QFrame):
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take the new steps; text changes once a second."""
         self._not_reported = not_reported_text(
-            snapshot, "Steps", Part.STEPS, instead="Step times need an engine that reports them."
+            snapshot, "Steps", Part.STEPS, instead="Use an engine that reports step times."
         )
         if self._not_reported:
             self._show_account()

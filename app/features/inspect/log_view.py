@@ -29,7 +29,7 @@ from widgets.controls.lines import ElidedLine
 from widgets.controls.tables import FittedColumns, Index, RowTable, SmallFigures, dress_table
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, mono_font, theme
 
-EMPTY_TEXT = "The log is empty. It records models, settings and errors."
+EMPTY_TEXT = "The log is empty. Model loads, setting changes and errors appear here."
 NO_MATCH = "No matching lines. Change the level or the filter."
 LEVELS = (("All levels", logging.NOTSET), ("Warnings and errors", logging.WARNING),
           ("Errors", logging.ERROR))  # fmt: skip
@@ -115,7 +115,7 @@ class LogPanel(QFrame):
         self.level.addItems([text for text, _ in LEVELS])
         self.level.currentIndexChanged.connect(lambda index: self._choose())
         self.text = dressed(
-            QLineEdit(), "Filter by text", "Show lines that contain all of these words"
+            QLineEdit(), "Filter by text", "Show only lines containing all of these words"
         )
         self.text.setPlaceholderText("Filter by text")
         self.text.setClearButtonEnabled(True)
@@ -124,7 +124,7 @@ class LogPanel(QFrame):
         self.copy = button(
             "Copy", self.copy_lines, "Copy the selected lines, or all visible lines (Ctrl+C)"
         )
-        self.follow = dressed(QPushButton("Follow"), tip="Scroll to new lines")
+        self.follow = dressed(QPushButton("Follow"), tip="Scroll to new lines automatically")
         self.follow.setCheckable(True)
         self.follow.setChecked(True)
         self.follow.toggled.connect(lambda on: self._scroll() if on else None)

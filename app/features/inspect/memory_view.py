@@ -20,23 +20,23 @@ from widgets.controls.text import not_reported_text
 from widgets.plot.parts_bar import Part, PartsBar
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_6
 
-EMPTY_TEXT = "Open a model to see its predicted and measured memory."
+EMPTY_TEXT = "Open a model to see its predicted and measured memory use."
 _INTERVAL_S = 0.5
 _SIDE_BY_SIDE = 680  # pixels
 _PROGRAM = "Program and libraries"
 _TIPS = {
-    "Weights": "measured: tensors of the loaded model",
-    "KV cache": "measured: tensors of the cache, used or not",
-    "Activations": "predicted: one step with max batched tokens; measured: largest growth of the "
-    "process during steps, without the cache",
-    _PROGRAM: "this process without the model: Python, libraries, text",
+    "Weights": "measured: weight tensors of the loaded model",
+    "KV cache": "measured: all KV cache tensors, used and free blocks",
+    "Activations": "predicted: one step at max batched tokens; measured: peak process memory "
+    "growth during steps, excluding the KV cache",
+    _PROGRAM: "this process excluding the model: Python, libraries, application data",
 }
 
 
 _RAM_TIPS = {
-    "Weights": "measured: tensors of the offloaded layers and the embeddings",
-    "KV cache": "measured: cache tensors of the offloaded layers",
-    "Activations": "predicted: RAM of one step; not measured separately",
+    "Weights": "measured: weights of offloaded layers and embeddings",
+    "KV cache": "measured: KV cache of offloaded layers",
+    "Activations": "predicted: RAM used by one step; not measured separately",
 }
 
 
@@ -132,8 +132,8 @@ class MemoryPanel(QFrame):
         self._machine_title.setText(place)
         self.machine.show_parts(_machine_parts(figures))
         self.machine_line.set_text(
-            f"Engine limit {format_bytes(memory.plan.limit)} of {format_bytes(memory.total)}; "
-            f"{format_bytes(memory.plan.free)} free at load"
+            f"Engine limit: {format_bytes(memory.plan.limit)} of {format_bytes(memory.total)}; "
+            f"{format_bytes(memory.plan.free)} free at load time"
         )
 
     def _show_ram(self, figures: MemoryFigures) -> None:
@@ -143,10 +143,10 @@ class MemoryPanel(QFrame):
             widget.setVisible(plan.host_layers > 0)
         title = "Model"
         if model.num_gpus > 1:
-            title = f"Model on {model.device}, one of {model.num_gpus} GPUs"
+            title = f"Model on {model.device} (1 of {model.num_gpus} GPUs)"
         if plan.host_layers:
             own = model.num_layers - plan.host_layers
-            title = f"Model on {model.device}, {own} of {model.num_layers} layers"
+            title = f"Model on {model.device} ({own} of {model.num_layers} layers)"
             layers = "1 layer" if plan.host_layers == 1 else f"{plan.host_layers} layers"
             self._ram_title.setText(f"CPU offload, {layers}")
             self.ram.show_parts(_ram_parts(figures))
@@ -156,8 +156,8 @@ class MemoryPanel(QFrame):
             )
             self.ram_cache_line.set_text(f"KV cache in RAM: {used} used · {cached} cached")
             self.ram_line.set_text(
-                f"Engine limit {format_bytes(plan.host_limit)} of RAM; "
-                f"{format_bytes(plan.host_free)} free at load"
+                f"Engine RAM limit: {format_bytes(plan.host_limit)}; "
+                f"{format_bytes(plan.host_free)} free at load time"
             )
         self._plan_title.setText(title)
 
@@ -240,7 +240,7 @@ def _gpu_parts(gpus: Sequence[GpuFigures]) -> list[Part]:
     rows = []
     for gpu in gpus:
         own = "not reported" if gpu.own is None else format_bytes(gpu.own)
-        others = "" if gpu.own is None else f"other programs {format_bytes(gpu.others)}"
+        others = "" if gpu.own is None else f"other programs: {format_bytes(gpu.others)}"
         used = f"{format_bytes(gpu.used)} of {format_bytes(gpu.total)}"
         rows.append(Part(gpu.name, "preempted", gpu.used / total, (used, own, others)))
     return rows
@@ -250,7 +250,7 @@ def _process_words(gpus: Sequence[GpuFigures]) -> str:
     """GPU memory of other programs."""
     held = [process for gpu in gpus for process in gpu.processes]
     if any(gpu.own is None for gpu in gpus):
-        return "GPU memory by program: not reported by the driver."
+        return "Memory per process: not reported by the GPU driver."
     return "Other programs: " + (
         " · ".join(f"{p.name} {format_bytes(p.used)}" for p in held) or "none"
     )
@@ -262,7 +262,7 @@ def _error_words(figures: MemoryFigures) -> str:
         return "Activations are measured during the first reply."
     side = "more" if whole.error > 0 else "less"
     difference = format_bytes(abs((whole.measured or 0) - whole.predicted))
-    return f"{difference} {side} than predicted, {abs(whole.error):.1%}".replace("%", " %")
+    return f"{difference} {side} than predicted ({abs(whole.error):.1%})".replace("%", " %")
 
 
 def _cache_words(figures: MemoryFigures) -> str:
@@ -271,10 +271,10 @@ def _cache_words(figures: MemoryFigures) -> str:
     stored = kv_words(plan.key_dtype, plan.value_dtype)
     name = f" ({stored})" if stored else ""
     words = [
-        f"KV cache{name} now: {format_bytes(memory.kv_used)} used",
+        f"KV cache{name}: {format_bytes(memory.kv_used)} used",
         f"{format_bytes(memory.kv_cached)} cached", f"{format_bytes(free)} free",
-        f"{format_bytes(memory.wasted)} unused in partly filled blocks",
-        f"{format_bytes(figures.untouched)} not yet touched",
+        f"{format_bytes(memory.wasted)} unused in partially filled blocks",
+        f"{format_bytes(figures.untouched)} not yet written to",
     ]  # fmt: skip
     return " · ".join(words)
 

@@ -159,21 +159,21 @@ def _mean_work(costed: list[CostedStep]) -> Work:
 
 
 PARTS = (
-    ("Reading weights", "weights", "weights", "weight bytes per step at peak bandwidth"),
-    ("Reading KV", "kv_used", "kv", "KV bytes of all requests at peak bandwidth"),
-    ("Arithmetic", "arithmetic", "arithmetic", "compute time not hidden behind memory reads"),
+    ("Reading weights", "weights", "weights", "time to read the weights at peak bandwidth"),
+    ("Reading KV", "kv_used", "kv", "time to read all KV blocks in use at peak bandwidth"),
+    ("Arithmetic", "arithmetic", "arithmetic", "compute time not overlapped with memory reads"),
     ("Launch and other", "launch", "launch",
-     "remaining model time: kernel launches, small operations, and time below the peaks"),
-    ("Python", "python", "python", "scheduling, sampling and commit, measured"),
-    ("Drafting", "draft", "draft", "draft model or lookup, measured"),
-    ("Between steps", "queued", "queue", "idle time before the next step, measured"),
+     "remaining forward time: kernel launches, small ops, and kernels below peak rates"),
+    ("Python", "python", "python", "measured time for scheduling, sampling and output processing"),
+    ("Drafting", "draft", "draft", "measured time for the draft model or n-gram lookup"),
+    ("Between steps", "queued", "queue", "measured idle time before the next step"),
 )  # fmt: skip
 _SHORT = (("weights", "weights"), ("KV", "kv"), ("arithmetic", "arithmetic"),
           ("launch and other", "launch"), ("Python", "python"))  # fmt: skip
 _TRUSTED = 0.9
 FASTER = (
-    ". Steps run faster than these peaks: weights stay in the CPU cache, or the machine was busy "
-    "during the measurement"
+    ". Steps exceed these peaks: the weights fit in the CPU cache, or the machine was busy during "
+    "the measurement"
 )
 
 
@@ -199,7 +199,7 @@ def counted_words(account: Account) -> str:
     )
     if account.exchange <= 0:
         return words
-    return f"{words}, {short_ms(account.exchange)} communication between ranks"
+    return f"{words}, {short_ms(account.exchange)} inter-rank communication"
 
 
 def _scaled(count: float, unit: str) -> str:

@@ -25,7 +25,7 @@ from widgets.theme.theme import theme, theme_notifier
 
 ENABLED, NO_GAIN, UNSUPPORTED = "Enabled", "No gain", "Not supported"
 _COSTS = {
-    Change.LIVE: "Takes effect with the next step",
+    Change.LIVE: "Takes effect at the next step",
     Change.CACHE_REBUILD: "Rebuilds the KV cache; requests pause and resume",
     Change.RELOAD: "Reloads the model; requests pause and resume",
 }
@@ -51,7 +51,7 @@ class WhatIf(NamedTuple):
 def what_if(one: SpeedupBound, config: Any, refuse: Callable[[str, Any], str]) -> WhatIf:
     """`refuse(setting, value)`: why it cannot be set now; "" where it can."""
     if not hasattr(config, one.setting):
-        return WhatIf({}, UNSUPPORTED, "This engine does not support it.")
+        return WhatIf({}, UNSUPPORTED, "This engine does not support this setting.")
     found = _CHANGES[one.setting](one, config)
     if found.refusal:
         return found
@@ -67,14 +67,14 @@ def _precision(one: SpeedupBound, config: Any) -> WhatIf:
     is_kv = one.setting == "kv_cache_dtype"
     wanted = "int8" if is_kv else one.value
     if getattr(config, one.setting) == wanted:
-        what = "The KV cache is" if is_kv else "Weights are"
-        return WhatIf({}, ENABLED, f"{what} already {wanted}.")
+        reason = f"The KV cache is already {wanted}." if is_kv else f"Weights are already {wanted}."
+        return WhatIf({}, ENABLED, reason)
     return WhatIf({one.setting: wanted})
 
 
 def _batch_slots(one: SpeedupBound, config: Any) -> WhatIf:
     if not one.value.isdigit():
-        return WhatIf({}, NO_GAIN, "No request waits for a batch slot.")
+        return WhatIf({}, NO_GAIN, "No requests are waiting for a batch slot.")
     wanted = min(int(one.value), int(SETTINGS["max_num_seqs"].maximum or 1024))
     if wanted <= config.max_num_seqs:
         reason = "Batch slots are free; requests are waiting for KV blocks."
@@ -84,7 +84,7 @@ def _batch_slots(one: SpeedupBound, config: Any) -> WhatIf:
 
 def _prefixes(one: SpeedupBound, config: Any) -> WhatIf:
     if config.enable_prefix_caching:
-        reason = "Enabled: the hit rate grows only with more shared prefixes."
+        reason = "Already enabled. More shared prefixes would raise the hit rate."
         return WhatIf({}, ENABLED, reason)
     return WhatIf({"enable_prefix_caching": True})
 
@@ -93,14 +93,14 @@ def _budget(one: SpeedupBound, config: Any) -> WhatIf:
     most = int(SETTINGS["max_num_batched_tokens"].maximum or 2**17)
     wanted = min(2 * config.max_num_batched_tokens, most)
     if wanted <= config.max_num_batched_tokens:
-        return WhatIf({}, "Maximum", f"{most:,} tokens per step is the maximum.")
+        return WhatIf({}, "Maximum", f"Already at the maximum: {most:,} tokens per step.")
     return WhatIf({"max_num_batched_tokens": wanted})
 
 
 def _drafts(one: SpeedupBound, config: Any) -> WhatIf:
     """n-gram lookup needs no draft model."""
     if config.speculative_method != SETTINGS["speculative_method"].default:
-        return WhatIf({}, ENABLED, f"Speculation already uses {config.speculative_method}.")
+        return WhatIf({}, ENABLED, f"Speculation is already set to {config.speculative_method}.")
     return WhatIf({"speculative_method": "ngram", "num_speculative_tokens": DRAFT_LENGTH})
 
 
@@ -114,7 +114,7 @@ _CHANGES: Mapping[str, Callable[[SpeedupBound, Any], WhatIf]] = {
 }
 
 
-CHOOSE = "Select a setting to see how its potential gain was derived."
+CHOOSE = "Select a setting to see how its potential gain is estimated."
 NO_WINDOW = "Settings cannot be changed here."
 _APPLY, _WHY = 3, 4
 _COLUMNS = ("Setting", "Value", "Potential gain", "Apply", "Why")
@@ -150,7 +150,7 @@ class WhatIfTable(QTableWidget):
         for row, one in enumerate(ceilings):
             why = one.why
             if one.loose is not None:
-                why += f" {_factor(one.loose)} if launch and other time shrinks too."
+                why += f" Up to {_factor(one.loose)} if launch overhead also shrinks."
             found = self._what_ifs[row]
             if found.refusal:
                 why += f" {found.refusal}"
@@ -213,7 +213,7 @@ def hint_of(ceiling: SpeedupBound) -> str:
 def _gain(ceiling: SpeedupBound) -> str:
     if max(ceiling.factor, ceiling.loose or 0.0) < 1.005:
         return "No gain expected"
-    widest = f" to {_factor(ceiling.loose)}" if ceiling.loose is not None else ""
+    widest = f"–{_factor(ceiling.loose)}" if ceiling.loose is not None else ""
     return f"{_factor(ceiling.factor)}{widest} {ceiling.gains}"
 
 

@@ -32,7 +32,7 @@ SIZE, LEAST = (880, 640), (640, 420)
 WIDEST = 620
 """Maximum width of a row at the default text size."""
 RESETTABLE = [name for name, known in PREFERENCES.items() if known.default != ()]
-NOTHING_FOUND = "No matching setting."
+NOTHING_FOUND = "No matching settings."
 
 
 class SettingsDialog(QDialog):
@@ -70,9 +70,9 @@ class SettingsDialog(QDialog):
         self.keyboard.changed.connect(self.keys_changed)
         self._nothing = dressed(QLabel(NOTHING_FOUND, wordWrap=True), role="muted")
         self._message = dressed(QLabel(wordWrap=True), role="small")
-        tip = "Apply changes that rebuild the KV cache or reload the model"
+        tip = "Apply pending changes; rebuilds the KV cache or reloads the model"
         self.apply = button("Apply", panel.commands.apply, tip, "primary")
-        tip = "Reset every program setting; model folders stay"
+        tip = "Reset all program settings except the model folders"
         self.reset_all = button("Reset program settings", self._reset_all, tip)
         tip = "Close (Esc). Changes are already saved."
         self.close_button = button("Close", self.close, tip)
@@ -187,6 +187,6 @@ class SettingsDialog(QDialog):
         self.apply.setText(self._panel.apply_text)
         is_open = self._panel.model.applied is not None
         self._message.setText(
-            self._panel.message or ("Settings of the open model." if is_open else "")
+            self._panel.message or ("Settings for the open model." if is_open else "")
             if group == ENGINE else ""
         )  # fmt: skip

@@ -23,7 +23,7 @@ COMMAND, MENU, KEYS, DEFAULT = range(4)
 class CommandTable(RowTable[Command]):
     """A row for each command found; changed keys are bold."""
 
-    HEADINGS = ("Command", "Menu", "Keys", "Default")
+    HEADINGS = ("Command", "Menu", "Shortcut", "Default")
 
     def __init__(self, registry: CommandRegistry, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -59,7 +59,7 @@ class CommandTable(RowTable[Command]):
         if role == Qt.ItemDataRole.FontRole and index.column() == KEYS and is_changed:
             return ui_font("body", QFont.Weight.DemiBold)
         if role == Qt.ItemDataRole.ToolTipRole:
-            return f"{command.id}, changed" if is_changed else command.id
+            return f"{command.id} (customized)" if is_changed else command.id
         return None
 
     def _cell(self, command: Command, column: int) -> str:
@@ -72,8 +72,8 @@ class CommandTable(RowTable[Command]):
         )[column]
 
 
-NOTHING_FOUND = "No matching command."
-CHOOSE = "Select a command to change its keys."
+NOTHING_FOUND = "No matching commands."
+CHOOSE = "Select a command to change its shortcut."
 NO_KEYS = ("Backspace", "Del")
 """These alone take the keys of a command away."""
 
@@ -92,12 +92,12 @@ class KeyboardPage(QWidget):
         self.view.installEventFilter(self)
         self.edit = _make_edit()
         self.edit.editingFinished.connect(self._on_pressed)
-        self.reset = button("Reset", self._reset, "Reset this command to its default keys")
-        tip = "Reset every command to its default keys"
+        self.reset = button("Reset", self._reset, "Reset this command to its default shortcut")
+        tip = "Reset all commands to their default shortcuts"
         self.reset_all = button("Reset all", lambda: self._change(KeyMap.reset_all), tip)
-        tip = "Give the keys to this command; the other has none"
+        tip = "Assign the shortcut to this command instead"
         self.take_over = button("Reassign", lambda: self._bind(self._wanted), tip)
-        self.leave = button("Cancel", self._show, "Keep the keys as they are")
+        self.leave = button("Cancel", self._show, "Keep the current assignment")
         self._chosen = ElidedLine("text")
         self._message = QLabel(textFormat=Qt.TextFormat.PlainText, wordWrap=True)
         self.view.doubleClicked.connect(lambda index: self.edit.setFocus())
@@ -221,13 +221,13 @@ class KeyboardPage(QWidget):
         elif command is None:
             self._say(CHOOSE)
         else:
-            changed = f"{count} of {sum(1 for _ in keymap)} commands have changed keys."
-            self._say(changed if count else "All commands have their default keys.")
+            changed = f"{count} of {sum(1 for _ in keymap)} commands have custom shortcuts."
+            self._say(changed if count else "All commands use their default shortcuts.")
 
 
 def _make_edit() -> QKeySequenceEdit:
     """Takes one combination; Esc, Tab and Shift+Tab leave it."""
-    edit = dressed(QKeySequenceEdit(), "New keys")
+    edit = dressed(QKeySequenceEdit(), "New shortcut")
     edit.setMaximumSequenceLength(1)
     leave = (Qt.Key.Key_Escape, Qt.Key.Key_Tab, Qt.Key.Key_Backtab)
     combinations = [QKeyCombination(key) for key in leave]
@@ -235,15 +235,15 @@ def _make_edit() -> QKeySequenceEdit:
     edit.setFinishingKeyCombinations(combinations)
     line = edit.findChild(QLineEdit)  # it has the focus
     if line is not None:
-        line.setAccessibleName("New keys")
-        line.setAccessibleDescription("Press the new keys. Backspace: none. Esc: cancel.")
+        line.setAccessibleName("New shortcut")
+        line.setAccessibleDescription("Press the new shortcut. Backspace: remove. Esc: cancel.")
     return edit
 
 
 def _make_view(table: CommandTable) -> QTableView:
     view = QTableView()
     view.setModel(table)
-    dress_table(view, "Commands and their keys")
+    dress_table(view, "Commands and shortcuts")
     header = view.horizontalHeader()
     header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
     header.setSectionResizeMode(COMMAND, QHeaderView.ResizeMode.Stretch)

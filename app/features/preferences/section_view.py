@@ -125,7 +125,7 @@ class SectionList(QListWidget):
                 self._add(section.title)
         self._add_heading("Commands")
         self._add(KEYBOARD)
-        self._items[-1].setToolTip("Keyboard shortcuts of all commands")
+        self._items[-1].setToolTip("Keyboard shortcuts for all commands")
         self._take_look()
         theme_notifier().changed.connect(self._take_look)
 

@@ -66,7 +66,7 @@ class RecordingController(QObject):
             Notice(
                 _NOTICE,
                 f"Recording saved ({int(minutes)} min {rest:.0f} s, {format_bytes(size)}).",
-                f"{path}: steps, settings and machine, no chat text.",
+                f"{path} contains steps, settings and machine info, but no chat text.",
                 actions=(("Open", lambda: self.open(path)),),
             )
         )

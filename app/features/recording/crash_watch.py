@@ -146,7 +146,7 @@ class CrashWatch(QObject):
         )
 
     def _report_written(self, path: Path) -> None:
-        log.info("crash report in %s", path)
+        log.info("crash report written to %s", path)
         self.report_written.emit(path)
 
     def _last_known(self) -> dict[str, Any]:
@@ -166,19 +166,19 @@ class CrashWatch(QObject):
         session = session_of(remains)
         model = f" while {model_title(session.path)} was open" if session is not None else ""
         text = report_text(
-            "the program ended unexpectedly", remains.data, remains.fault,
+            "Inferdeck exited unexpectedly", remains.data, remains.fault,
             log_tail(log_file()),
         )  # fmt: skip
         remains.remove()
         what = f"Inferdeck crashed{when}{model}. Your chats are saved."
 
         def done(path: Path) -> None:
-            remedy = f"{path.name}: versions, machine, settings and last steps, no chat text."
+            remedy = f"{path.name} has versions, machine, settings and last steps. No chat text."
             look = ("Open report", lambda: open_file(path))
             self.notice.emit(Notice(CRASHED, what, remedy, "warning", text, (*actions, look)))
 
         def failed(error: ErrorInfo) -> None:
-            remedy = f"Report not written: {error.cause} Use Copy details."
+            remedy = f"Crash report not written: {error.cause} Use Copy details instead."
             self.notice.emit(Notice(CRASHED, what, remedy, "warning", text, actions))
 
         run_task(self, lambda: write_report(text, time.time()), done, failed)

@@ -72,7 +72,7 @@ def read(path: Path) -> Recording:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise RecordingError(f"{path.name} was not read: {error.strerror}.") from error
+        raise RecordingError(f"Cannot read {path.name}: {error.strerror}.") from error
     about, rest = _head(path, data)
     frames: list[Frame] = []
     notice = ""
@@ -82,7 +82,7 @@ def read(path: Path) -> Recording:
     except (ValueError, zlib.error) as error:
         notice = f"The recording is damaged or truncated ({error}). Showing the readable part."
     if not frames:
-        raise RecordingError(f"{path.name} has no readable frames.", "Save the recording again.")
+        raise RecordingError(f"{path.name} contains no readable data.", "Save the recording again.")
     return Recording(path, about, tuple(frames), notice)
 
 
@@ -95,7 +95,7 @@ def _head(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
     version = int(first[len(_MAGIC) :])
     if version > VERSION:
         raise RecordingError(
-            f"{path.name} has format {version}; this program reads up to format {VERSION}.",
+            f"{path.name} has format {version}; this version supports up to format {VERSION}.",
             "Open it with the Inferdeck version that saved it, or a newer one.",
         )
     line, end, _ = rest.partition(b"\n")
@@ -105,7 +105,7 @@ def _head(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
             raise ValueError
     except ValueError as error:
         raise RecordingError(
-            f"The header of {path.name} is damaged.", "Save the recording again."
+            f"{path.name} has a damaged header.", "Save the recording again."
         ) from error
     return about, memoryview(data)[len(first) + len(line) + 2 :]
 

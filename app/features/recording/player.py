@@ -236,8 +236,8 @@ class PlayBar(QFrame):
         for button, keys in zip((self.back, self.play, self.on), _KEYS, strict=True):
             button.setShortcut(keys)
         self.slider = dressed(
-            QSlider(Qt.Orientation.Horizontal), "Position",
-            f"Position. Idle times are shortened to {LONGEST_PAUSE_S:g} s.",
+            QSlider(Qt.Orientation.Horizontal), "Playback position",
+            f"Playback position. Idle gaps are shortened to {LONGEST_PAUSE_S:g} s.",
         )  # fmt: skip
         self.slider.setRange(0, max(1, round(player.duration * _TICKS_PER_S)))
         self.slider.setPageStep(10 * _TICKS_PER_S)

@@ -104,7 +104,7 @@ def examples(url: str, model: str, *, has_key: bool) -> list[Example]:
         + "for chunk in stream:\n"
         + '    print(chunk.choices[0].delta.content or "", end="", flush=True)'
     )
-    set_key = f"export {KEY_VARIABLE}=...   # the server's key\n" if has_key else ""
+    set_key = f"export {KEY_VARIABLE}=...   # the server's API key\n" if has_key else ""
     window = f"{set_key}inferdeck --attach {url}"
     environment = (
         f"export OPENAI_BASE_URL={url}/v1\n"
@@ -114,9 +114,9 @@ def examples(url: str, model: str, *, has_key: bool) -> list[Example]:
     )  # fmt: skip
     bench = f"inferdeck bench --base-url {url} --workload mixed-lengths --concurrency 8"
     return [
-        Example("curl", curl, "A request from the terminal"),
-        Example("Python", python, "The official OpenAI client"),
-        Example("Inferdeck", window, "A remote window with all views"),
-        Example("Environment", environment, "For programs that read OPENAI_* variables"),
-        Example("Benchmark", f"{set_key}{bench}", "A load test from another machine"),
+        Example("curl", curl, "Request from the terminal"),
+        Example("Python", python, "Official OpenAI Python client"),
+        Example("Inferdeck", window, "Remote Inferdeck window with all views"),
+        Example("Environment", environment, "Variables for programs that read OPENAI_*"),
+        Example("Benchmark", f"{set_key}{bench}", "Load test from another machine"),
     ]

@@ -35,8 +35,8 @@ COLUMNS = (
     Column("Tokens", lambda r: NOTHING if r.num_tokens is None else f"{r.num_tokens:,}", 62, True,
            "Output tokens"),
     Column("TTFT, ms", lambda r: _ms(r.ttft_s), 78, True,
-           "From the request to its first token"),
-    Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "Duration of the call"),
+           "From request arrival to first token"),
+    Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "Call duration"),
     Column("Client", lambda r: r.client, 136, tip="Client address and port"),
 )  # fmt: skip
 """Columns; the status stays visible in narrow windows."""

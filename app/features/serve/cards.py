@@ -20,10 +20,10 @@ from widgets.theme.theme import SPACE_2, SPACE_4
 
 EMPTY = (
     "Remote engines appear here: Inferdeck, vLLM, SGLang, TensorRT-LLM, TGI, llama.cpp or any "
-    "OpenAI-compatible server. Add one at the left to chat with it and see its metrics."
+    "OpenAI-compatible server. Add one on the left to chat with it and see its metrics."
 )
-IN_USE = "This window uses this engine"
-USE = "Use this engine in chats and views; chats are kept"
+IN_USE = "In use by this window"
+USE = "Use this engine for chats and views; existing chats are kept"
 
 
 class EngineCards(QWidget):
@@ -117,7 +117,7 @@ class EngineCards(QWidget):
         """Show which engine is in use."""
         self.local.renew()
         used, is_here = self._in_use(), not self._bridge.is_remote
-        self.local.set_in_use(is_here, IN_USE if is_here else "Reload its model; chats are kept")
+        self.local.set_in_use(is_here, IN_USE if is_here else "Reload the local model")
         for connection_id, card in self.cards.items():
             is_used = connection_id == used
             card.set_in_use(is_used, IN_USE if is_used else USE)

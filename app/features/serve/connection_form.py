@@ -16,7 +16,7 @@ from widgets.controls.lines import SecretLine
 from widgets.live.figures import StateKind
 from widgets.theme.theme import SPACE_3
 
-FIRST_MODEL = "server's first model"
+FIRST_MODEL = "first model on the server"
 
 
 class ConnectionForm(QWidget):
@@ -29,11 +29,11 @@ class ConnectionForm(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.name = dressed(QLineEdit(), "Name")
-        self.name.setPlaceholderText("e.g. lab, H200")
+        self.name.setPlaceholderText("e.g. H200 lab server")
         self.url = dressed(QLineEdit(), "Address")
         self.url.setPlaceholderText("http://host:8000")
         self.key = SecretLine("API key")
-        self.model = dressed(QComboBox(), "Model", "Model to request; Test lists the names")
+        self.model = dressed(QComboBox(), "Model", "Model to request; Test lists all models")
         self.model.setEditable(True)
         self.model.setSizeAdjustPolicy(
             QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
@@ -48,7 +48,7 @@ class ConnectionForm(QWidget):
             "Test", self.test_wanted.emit, "Check server type, version, models and latency"
         )
         self.save = button(
-            "Save", self.save_wanted.emit, "Save the connection; the key is stored in the keyring"
+            "Save", self.save_wanted.emit, "Save the connection, with its API key in the keyring"
         )
         self.fields: dict[str, tuple[Field, QLineEdit]] = {
             "name": (Field("Name", self.name), self.name),
@@ -108,12 +108,12 @@ class ConnectionForm(QWidget):
         who = f"{probe.dialect.value} {probe.version}".rstrip()
         count = len(probe.models)
         models = ", ".join(probe.models[:3]) + (f" and {count - 3} more" if count > 3 else "")
-        parts = [f"Models: {models or 'none now'}."]
+        parts = [f"Models: {models or 'none loaded'}."]
         if probe.max_model_len:
-            parts.append(f"Context: {probe.max_model_len:,} tokens.")
+            parts.append(f"Context length: {probe.max_model_len:,} tokens.")
         parts.append(
-            "Its metrics can be read." if probe.has_metrics
-            else "It shows no metrics: latencies are measured as the client."
+            "Server metrics available." if probe.has_metrics
+            else "No server metrics: latencies are measured client-side."
         )  # fmt: skip
         self.say(f"{who}, {1e3 * probe.round_trip_s:,.1f} ms round trip", "busy", " ".join(parts))
         self.show_models(probe.models)

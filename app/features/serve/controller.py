@@ -38,10 +38,10 @@ KEY = "server"
 
 WATCH_MS = 500
 REMOTE = ErrorInfo(
-    "The window uses a remote engine.",
+    "This window uses a remote engine.",
     "Switch to the local engine to serve it.",
 )
-ENDED = ErrorInfo("The server stopped unexpectedly.", "See the log, then start it again.")
+ENDED = ErrorInfo("The server stopped unexpectedly.", "Check the log, then restart the server.")
 
 
 class ServingState(StrEnum):
@@ -171,9 +171,9 @@ class ServerController(QObject):
             case EngineState.READY:
                 return f"Serving {self.model_name or 'the model'}."
             case EngineState.LOADING:
-                return "Loading a model. Until then calls and /health return 503 with Retry-After."
+                return "Loading a model. Calls and /health return 503 with Retry-After meanwhile."
             case EngineState.CRASHED:
-                return "The engine stopped. Calls return 503 until it is restarted."
+                return "The engine crashed. Calls return 503 until it restarts."
             case _:
                 return "No model is loaded. Calls return 503 with Retry-After."
 
@@ -196,7 +196,7 @@ class ServerController(QObject):
             self._server = server  # whoever ends the program now, stops it
             server.start()
         except PortInUseError as error:
-            remedy = "Stop the program that uses it, or choose another port."
+            remedy = "Stop the program using this port, or choose another port."
             info = describe(error)._replace(remedy=remedy)
             return info, next_free_port(choice.host, choice.port)
         except InferdeckError as error:
@@ -221,7 +221,7 @@ class ServerController(QObject):
             self._server = None
             self._set(ServingState.OFF)
         else:
-            self._on_not_stopped(ErrorInfo("The server did not stop.", "Stop it again."))
+            self._on_not_stopped(ErrorInfo("The server did not stop.", "Try stopping it again."))
 
     def _on_not_stopped(self, error: ErrorInfo) -> None:
         self.problem = error

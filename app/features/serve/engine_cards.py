@@ -22,16 +22,16 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme, theme
 FIGURES = (
     Figure("running", "Running", "not reported", "Running requests"),
     Figure("waiting", "Waiting", "not reported", "Requests waiting for a batch slot or KV blocks"),
-    Figure("kv", "KV usage", "not reported", "KV blocks in use, share of the cache"),
+    Figure("kv", "KV usage", "not reported", "KV blocks in use, % of the KV cache"),
     Figure("tokens", "Output, tok/s", "00,000.0", "Generated tokens per second, all clients, since "
            "the last poll"),
-    Figure("ttft", "TTFT p50, ms", "00,000.0", "Arrival to first token, all clients, since the "
-           "last poll"),
-    Figure("itl", "ITL p50, ms", "0,000.0", "Gap between tokens, all clients, since the last "
+    Figure("ttft", "TTFT p50, ms", "00,000.0", "From arrival to first token, all clients, since "
+           "the last poll"),
+    Figure("itl", "ITL p50, ms", "0,000.0", "Time between tokens, all clients, since the last "
            "poll"),
 )  # fmt: skip
 LOCAL_FIGURES = tuple(
-    figure._replace(tip=figure.tip.replace("since the last poll", "of the last 2 minutes"))
+    figure._replace(tip=figure.tip.replace("since the last poll", "over the last 2 minutes"))
     for figure in FIGURES
 )
 KINDS: dict[LinkState, StateKind] = {
@@ -118,13 +118,13 @@ class ConnectionCard(EngineCard):
         )  # fmt: skip
         self.watcher = watcher
         self.watch = dressed(
-            QCheckBox("Always watch"),
-            tip="Poll its metrics every 2 s, also while this page is hidden",
+            QCheckBox("Poll in background"),
+            tip="Poll metrics every 2 s, even while this page is hidden",
         )  # fmt: skip
         self.watch.setChecked(connection.is_watched)
         self.watch.toggled.connect(self.watch_toggled)
         self.foot.add(self.watch)
-        tip = f"Change {connection.name}"
+        tip = f"Edit {connection.name}"
         self.foot.add(button("Edit", self.edit_wanted.emit, tip, "flat"))
         watcher.changed.connect(self.renew)
         self.renew()

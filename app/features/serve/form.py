@@ -45,11 +45,11 @@ class CopyButton(QPushButton):
 
 _NUMBERS = (
     ("max_queued", "Max waiting requests", "", "",
-     "Requests waiting beyond the running ones; more get 429"),
-    ("max_connections", "Max connections", "", "", "More get 503"),
+     "Queue limit, not counting running requests; excess requests get 429"),
+    ("max_connections", "Max connections", "", "", "Excess connections get 503"),
     ("max_output_tokens", "Max output tokens", "", "context",
-     "Per reply; larger requests get 400. “context”: up to the context length"),
-    ("max_body_mib", "Max request size", " MiB", "", "A larger body gets 413"),
+     "Limit per reply; larger values get 400. “context”: up to the context length"),
+    ("max_body_mib", "Max request size", " MiB", "", "Larger request bodies get 413"),
 )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ class ServingForm(QWidget):
     def _make_fields(self) -> None:
         self.address = dressed(
             QComboBox(), "Reachable from",
-            "127.0.0.1, or all addresses of this machine (requires an API key)",
+            "127.0.0.1, or all network interfaces (requires an API key)",
         )  # fmt: skip
         self.address.addItem("This machine only", False)
         self.address.addItem("Network", True)
@@ -81,9 +81,9 @@ class ServingForm(QWidget):
             "New", self.make_key, "Generate a random key; the previous key becomes invalid"
         )
         self.model_name = dressed(QLineEdit(), "Served name")
-        self.model_name.setPlaceholderText("folder name")
+        self.model_name.setPlaceholderText("model folder name")
         self.origins = dressed(QLineEdit(), "Allowed origins (CORS)")
-        self.origins.setPlaceholderText("none; such as http://localhost:3000")
+        self.origins.setPlaceholderText("none; e.g. http://localhost:3000")
         self.numbers = {
             name: _number(name, title, unit, special) for name, title, unit, special, _ in _NUMBERS
         }
@@ -110,11 +110,11 @@ class ServingForm(QWidget):
             grid.setColumnStretch(0, 1)
         self.key_field = Field("API key", self.key, self.key.reveal, self.copy_key, self.generate)
         name_field = Field(
-            "Served name", self.model_name, tip="Model name in the API, for every loaded model"
+            "Served name", self.model_name, tip="Model name in the API, whichever model is loaded"
         )
         origins_field = Field(
             "Allowed origins (CORS)", self.origins,
-            tip="Origins of web pages, separated by commas; others are rejected",
+            tip="Comma-separated web origins; requests from other origins are rejected",
         )  # fmt: skip
         self.fields = {
             "key": (self.key_field, self.key), "origins": (origins_field, self.origins),

@@ -35,8 +35,8 @@ BUTTONS = {
 }
 TIPS = {
     ServingState.OFF: "Serve this engine to other programs",
-    ServingState.STARTING: "Loading the server's libraries",
-    ServingState.ON: "Reject new calls; running replies get 5 s to finish",
+    ServingState.STARTING: "Loading server libraries",
+    ServingState.ON: "Reject new calls; give running replies 5 s to finish",
     ServingState.STOPPING: "Abort running replies",
 }
 

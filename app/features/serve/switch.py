@@ -24,7 +24,7 @@ from engine.errors import ErrorInfo, InferdeckError, describe
 log = logging.getLogger(__name__)
 
 NOTICE = "elsewhere"
-OWN = ErrorInfo("This address is this window's own server.", "Choose another engine.")
+OWN = ErrorInfo("This address belongs to this window's own server.", "Choose another engine.")
 
 
 class EngineSwitch(QObject):
@@ -120,13 +120,13 @@ class EngineSwitch(QObject):
         except InferdeckError as error:
             self._complain(connection, describe(error))
             return
-        log.info("the window uses %s at %s", connection.name, connection.base_url)
+        log.info("using engine %s at %s", connection.name, connection.base_url)
         self.current = connection
         self.changed.emit()
         self.notice.emit(
             Notice(
                 NOTICE, f"Using {connection.name} at {connection.base_url}.",
-                "Chats and views use that engine. The local model was unloaded.",
+                "Chats and views now use this engine. The local model was unloaded.",
                 actions=(("Use local engine", self.back),),
             )
         )  # fmt: skip

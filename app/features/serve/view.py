@@ -43,22 +43,22 @@ FIGURES = (
     Figure("windows", "Windows", "000", "Attached remote windows"),
     Figure("running", "Running", "0,000", "Running client requests"),
     Figure("waiting", "Waiting", "0,000", "Client requests waiting for a batch slot or KV blocks"),
-    Figure("aborted", "Aborted", "00,000", "Unfinished client requests: the client disconnected "
-           "or the model was unloaded"),
-    Figure("total", "Calls", "000,000", "Calls since program start"),
+    Figure("aborted", "Aborted", "00,000", "Client requests aborted by a client disconnect or "
+           "model unload"),
+    Figure("total", "Calls", "000,000", "Calls since Inferdeck started"),
 )  # fmt: skip
 OFF = (
-    "Other programs can use this window's engine and share its model and KV cache. Their "
-    "requests appear in every view."
+    "Start the server to let other programs use this window's model and KV cache. Their "
+    "requests appear in all views."
 )
-NO_CALLS = "Completed calls appear here with client, status, tokens and times."
+NO_CALLS = "Completed calls appear here with client, status, token count and latency."
 STATES: dict[ServingState, tuple[str, StateKind]] = {
     ServingState.OFF: ("Not serving", "idle"),
     ServingState.STARTING: ("Starting", "loading"),
     ServingState.ON: ("Serving", "busy"),
-    ServingState.STOPPING: ("Stopping; finishing running replies", "loading"),
+    ServingState.STOPPING: ("Stopping: finishing running replies", "loading"),
 }
-REQUESTS = ("Requests in the engine", "Requests")  # and where that has no room
+REQUESTS = ("All engine requests", "Requests")  # and where that has no room
 UNKNOWN_MODEL = "MODEL"
 EXAMPLE_LINES = 8
 
@@ -90,7 +90,7 @@ class ServingView(QWidget):
         self.copy_url = CopyButton("Copy address", self.url.text)
         self.health = wrapped("muted")
         self.error = wrapped("error")
-        self.take_port = button("", self._on_take_port, "Start on this port")
+        self.take_port = button("", self._on_take_port, "Start the server on this port")
         self.figures = FigureRow("Server load", FIGURES, width=88)
         self._where = hbox((self.url, 1), self.copy_url)
         self._head = hbox((self.state, 1), self._where)
@@ -113,11 +113,11 @@ class ServingView(QWidget):
         return _card(head, self.example_about, self.example)
 
     def _make_calls(self) -> QFrame:
-        tip = "Show all requests, of chats and clients"
+        tip = "Show requests from chats and clients"
         self.show_requests = button(REQUESTS[0], self.requests_wanted.emit, tip, "link")
         self.show_requests.setAccessibleName(REQUESTS[0])
         self.hide_polls = dressed(
-            QCheckBox("Hide polls"), tip=f"Hide successful polls: {', '.join(POLLS)}"
+            QCheckBox("Hide polls"), tip=f"Hide successful polling calls: {', '.join(POLLS)}"
         )
         self.hide_polls.setChecked(True)
         self.hide_polls.toggled.connect(self._on_hide_polls)

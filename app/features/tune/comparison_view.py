@@ -114,14 +114,14 @@ def _why_no_p99(figures: Figures) -> str:
     if figures.p99 is not None or figures.largest is None:
         return ""
     return (
-        f"p99 needs {FEWEST_FOR_P99} samples, here {figures.num_samples}; maximum "
+        f"p99 needs {FEWEST_FOR_P99} samples ({figures.num_samples} so far); maximum "
         f"{value_text(figures.largest)}"
     )
 
 
 SHOW_MS = 1000
 LATEST, PICKED = "latest", "picked"
-HINT = "Change a setting, or drag two ranges on a chart."
+HINT = "Change a setting, or drag two ranges on a chart to compare them."
 HINT_SECOND = "Range A is set. Drag range B on a chart."
 
 
@@ -138,7 +138,7 @@ class CompareView(QFrame):
     ) -> None:
         super().__init__(parent)
         self.setProperty("panel", True)
-        self.setAccessibleName("Comparison of two ranges")
+        self.setAccessibleName("Range comparison")
         self._history, self._marks, self._spans, self._now = history, marks, spans, now
         self._picked: list[TimeRange] = []
         self.rows: list[Row] = []
@@ -154,7 +154,7 @@ class CompareView(QFrame):
         self.source = dressed(
             ElidedCombo(), "Compared ranges",
             "Before and after a change, or two ranges dragged on the charts\n"
-            "(keyboard: Enter on a chart starts and ends a range, arrows move)",
+            "(keyboard: Enter starts or ends a range, arrow keys move the cursor)",
         )  # fmt: skip
         self.source.setMinimumContentsLength(18)
         self.source.setSizeAdjustPolicy(
@@ -264,7 +264,7 @@ class CompareView(QFrame):
         if self._mark is not None and self.source.currentData() == LATEST:
             words = f"{self._mark.text} · {words}"
         if a.start < self._history.complete_since:
-            words += " · range A is partly expired"
+            words += " · range A has partly expired"
         return words
 
     def _show_spans(self) -> None:

@@ -42,10 +42,10 @@ class Candidate:
     @property
     def words(self) -> str:
         smaller = f"{1 / self.share:.0f}× smaller" if self.share < 0.67 else "similar size"
-        fits = "Made for this model" if self.is_head else "Same vocabulary"
+        fits = "Trained for this model" if self.is_head else "Same vocabulary"
         return (
             f"{fits} · {format_count(self.num_parameters)} parameters, {smaller} · "
-            f"{format_bytes(self.weights)}, {format_bytes(self.kv_bytes_per_token)} per token"
+            f"{format_bytes(self.weights)}, {format_bytes(self.kv_bytes_per_token)} KV per token"
         )
 
 
@@ -189,8 +189,8 @@ class DraftModels(QObject):
         own = self._known[self._method]
         self._control.set_known([(c.path, c.title) for c in own.values()])
         is_head = self._method == "eagle3"
-        what = "EAGLE-3 head for this model" if is_head else "smaller model with this vocabulary"
-        nothing = f"No {what} found. Choose a folder."
+        what = "EAGLE-3 head for this model" if is_head else "model with the same vocabulary"
+        nothing = f"No {what} found. Choose a model folder."
         self.checked.emit("" if own else nothing, "small")
         self.found.emit()
 

@@ -107,13 +107,13 @@ class EngineSettingsPanel(QWidget):
         self._message = dressed(QLabel(wordWrap=True), role="small")
         self._progress = dressed(QProgressBar(textVisible=False), "Applying settings")
         self._apply = button("Apply", self.commands.apply, kind="primary")
-        self._undo = IconButton("undo", "Undo setting", self.commands.undo)
-        self._redo = IconButton("redo", "Redo setting", self.commands.redo)
-        menu = dressed(QPushButton("Profiles"), tip="Saved settings: apply, save, delete, defaults")
+        self._undo = IconButton("undo", "Undo setting change", self.commands.undo)
+        self._redo = IconButton("redo", "Redo setting change", self.commands.redo)
+        menu = dressed(QPushButton("Profiles"), tip="Apply, save or delete profiles, or reset all")
         menu.setMenu(self.profiles)
         self._copy = button("Copy as…", self.show_command)
         set_key_tip(
-            self._copy, "These settings as the command line of vLLM, SGLang or TensorRT-LLM",
+            self._copy, "Copy these settings as a vLLM, SGLang or TensorRT-LLM command line",
             "tune.server_command",
         )  # fmt: skip
         shown_at_times = self._message, self._progress, self._apply

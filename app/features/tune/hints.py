@@ -57,7 +57,7 @@ def resolved(applied: EngineConfig, changes: Mapping[str, Any]) -> EngineConfig:
 
 WINDOW_S = 60
 NO_DRAFT = "No drafts verified yet"
-NO_STEP = "No step in the last minute"
+NO_STEP = "No steps in the last minute"
 
 
 def _count(number: int, unit: str) -> str:
@@ -197,7 +197,7 @@ class Hints:
             words.append(several)
         for gpu in s.gpus[:1] if len(s.gpus) == 1 else ():
             if gpu.utilization is not None:
-                words.append(f"{gpu.utilization:.0%} load".replace("%", " %"))
+                words.append(f"{gpu.utilization:.0%} utilization".replace("%", " %"))
             if gpu.temperature_c is not None:
                 words.append(f"{gpu.temperature_c:.0f} °C")
         return " · ".join(words)
@@ -211,13 +211,13 @@ class Hints:
         if not self._seconds:
             return NO_STEP
         tokens, duration = max(second.largest for second in self._seconds)
-        return f"Largest step {duration * 1e3:,.1f} ms, {_count(tokens, 'token')}"
+        return f"Largest step: {duration * 1e3:,.1f} ms, {_count(tokens, 'token')}"
 
     def _batching(self, s: EngineSnapshot) -> str:
         if not self._seconds:
             return NO_STEP
         mean = sum(x.entries for x in self._seconds) / sum(x.steps for x in self._seconds)
-        return f"{mean:.1f} requests per step (last minute)"
+        return f"{mean:.1f} requests per step on average (last minute)"
 
     def _prefill(self, s: EngineSnapshot) -> str:
         prefills = sum(second.prefills for second in self._seconds)
@@ -230,16 +230,16 @@ class Hints:
     def _prefix(s: EngineSnapshot) -> str:
         queries = s.counters.prefix_queries
         if not queries:
-            return "No prompts looked up yet"
+            return "No prefix cache lookups yet"
         rate = 100 * s.counters.prefix_hit_rate
-        return f"Hit rate {rate:.0f} % of {_count(queries, 'prompt token')}"
+        return f"Hit rate {rate:.0f} % over {_count(queries, 'prompt token')}"
 
     @staticmethod
     def _waste(s: EngineSnapshot) -> str:
         slots = s.blocks.num_used * s.blocks.block_size
         if not slots:
             return f"Up to {_count(s.blocks.block_size - 1, 'unused slot')} per request"
-        return f"{s.blocks.num_wasted_tokens / slots * 100:.1f} % of used slots are empty"
+        return f"{s.blocks.num_wasted_tokens / slots * 100:.1f} % of allocated slots are unused"
 
     @staticmethod
     def _capacity(s: EngineSnapshot) -> str:
@@ -262,7 +262,7 @@ class Hints:
     @staticmethod
     def _plan(s: EngineSnapshot) -> str:
         plan = s.memory.plan
-        words = f"Planned {format_bytes(plan.predicted)} of {format_bytes(plan.limit)}"
+        words = f"Planned: {format_bytes(plan.predicted)} of {format_bytes(plan.limit)}"
         if where := of_gpus(s.model):
             return f"{words} {where}"
         if not plan.host_layers:
@@ -275,7 +275,7 @@ class Hints:
         if figures is None or figures.acceptance_length is None:
             return NO_DRAFT
         drafted = figures.drafted / figures.rounds
-        return f"{drafted:.1f} drafted, {figures.acceptance_length:.1f} tokens per round"
+        return f"{drafted:.1f} drafted per round, acceptance length {figures.acceptance_length:.1f}"
 
     @staticmethod
     def _weights(s: EngineSnapshot) -> str:
@@ -296,18 +296,18 @@ class Hints:
         lengths = [r.num_prompt_tokens + r.num_output_tokens for r in s.requests]
         longest = "No requests"
         if lengths:
-            longest = f"Longest request {_count(max(lengths), 'token')}"
+            longest = f"Longest request: {_count(max(lengths), 'token')}"
         words = f"{longest} · model maximum {s.model.max_model_len:,}"
         if not (shorter := s.memory.plan.undivided_model_len):
             return words
-        return f"{words} · at {shorter:,} all layers fit on {s.model.device}"
+        return f"{words} · all layers fit on {s.model.device} at {shorter:,}"
 
     def _threads(self, s: EngineSnapshot) -> str:
         if not self._seconds:
             return NO_STEP
         steps = sum(second.steps for second in self._seconds)
         mean = sum(second.seconds_computed for second in self._seconds) / steps
-        words = f"Step {mean * 1e3:,.1f} ms on average (last minute)"
+        words = f"Mean step time {mean * 1e3:,.1f} ms (last minute)"
         if s.threads is None:
             return words
         return f"{s.threads.used} of {s.threads.most} threads in the last step · {words}"
@@ -319,10 +319,10 @@ class Hints:
         if threads is None:
             return ""
         if threads.most == 1:
-            return "1 thread for every step"
+            return "1 thread for all steps"
         parts = []
         if threads.others is not None:
-            parts.append(f"Other work uses {threads.others:.1f} cores")
+            parts.append(f"Other programs use {threads.others:.1f} cores")
         for first, last, best in threads.found:
             tokens = _count(first, "token") if first == last else f"{first} to {last} tokens"
             parts.append(f"{tokens}: {_count(best, 'thread')}")

@@ -277,7 +277,7 @@ class BackgroundLoad(QObject):
                 EngineState.EMPTY: "The model was unloaded.",
                 EngineState.CRASHED: "The engine stopped.",
             }[state]
-            remedy = "Restart it when a model is loaded."
+            remedy = "Restart it once a model is loaded."
             self._end(ErrorInfo(f"Load stopped. {reason}", remedy))
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:

@@ -58,8 +58,8 @@ class Choice(NamedTuple):
     def tip(self) -> str:
         work = self.workload
         return (
-            f"{work.description}\n\nPrompt {work.input} tokens, reply {work.output} tokens; "
-            f"{work.variants[self.variant]:,} tokens shared by all prompts."
+            f"{work.description}\n\nPrompts: {work.input} tokens. Replies: {work.output} tokens. "
+            f"Shared prefix: {work.variants[self.variant]:,} tokens."
         )
 
 
@@ -114,8 +114,8 @@ class LoadBar(QFrame):
         )
         self.pacing = dressed(
             ElidedCombo(), "Arrival mode",
-            "in flight: a constant number of concurrent requests (closed loop).\nreq/s: "
-            "random arrivals with this mean rate (Poisson, open loop).",
+            "in flight: constant number of concurrent requests (closed loop).\nreq/s: "
+            "random arrivals at this mean rate (Poisson, open loop).",
         )  # fmt: skip
         self.pacing.addItem("in flight", CLOSED)
         self.pacing.addItem("req/s", OPEN)
@@ -125,7 +125,7 @@ class LoadBar(QFrame):
         for field, name in (
             (self.concurrency, "Requests in flight"), (self.rate, "Requests per second"),
         ):  # fmt: skip
-            dressed(field, name, f"{name}; you can change this while the load runs")
+            dressed(field, name, f"{name}; adjustable while the load is running")
             field.setKeyboardTracking(False)
             field.setFont(figure_font())
         self.button = button(START, self.toggle, kind="primary")
@@ -249,7 +249,7 @@ class LoadBar(QFrame):
         self.button.setText(STOP if is_on else START)
         tip = (
             "Stop the load and abort its requests" if is_on
-            else "Send requests of this workload until you stop"
+            else "Send requests from this workload until stopped"
         )  # fmt: skip
         set_key_tip(self.button, tip, "tune.load")
         set_icon(self.button, *(("stop", "text") if is_on else ("play", "accent_text")))
@@ -270,9 +270,9 @@ class LoadBar(QFrame):
             return
         if load.plan is None or (not load.is_on and not load.seconds):
             self.status.set_text(
-                "Start a load, change a setting and watch the charts."
+                "Start a background load, change a setting and watch the charts."
                 if self._bridge.is_ready
-                else "Open a model to start a load."
+                else "Open a model to start a background load."
             )
             return
         parts = [
@@ -285,4 +285,4 @@ class LoadBar(QFrame):
         if counts.dropped:
             parts.append(f"{counts.dropped:,} dropped (limit: {MOST_IN_FLIGHT} in flight)")
         minutes, seconds = divmod(int(load.seconds), 60)
-        self.status.set_text(" · ".join([*parts, f"{minutes}:{seconds:02d} min"]))
+        self.status.set_text(" · ".join([*parts, f"{minutes}:{seconds:02d} elapsed"]))

@@ -146,7 +146,7 @@ class PrecisionGuide(QObject):
         self.changed.emit()
 
     def _not_found(self, error: ErrorInfo) -> None:
-        self._problem, self._task = f"Sizes unavailable: {error.cause}", None
+        self._problem, self._task = f"Weight sizes unavailable: {error.cause}", None
         self.changed.emit()
 
     def _forget(self) -> None:

@@ -64,7 +64,7 @@ class ProfileMenu(QMenu):
     def ask_name(self) -> None:
         dialog = QInputDialog(self.parentWidget())
         dialog.setWindowTitle("Save profile")
-        dialog.setLabelText("Name (replaces a profile of the same name):")
+        dialog.setLabelText("Profile name (an existing profile is overwritten):")
         dialog.setOkButtonText("Save")
         dialog.textValueSelected.connect(self.save)
         dialog.finished.connect(dialog.deleteLater)

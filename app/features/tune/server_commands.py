@@ -30,7 +30,7 @@ NO_FACTS = Facts()
 UNTRANSLATED = ("model", "device", "num_threads", "adaptive_threads")
 """Not translated: the model is an argument, device and threads belong to the machine."""
 
-VERIFY = "Tuned with Inferdeck: measure again on the target server and machine."
+VERIFY = "Tuned with Inferdeck: benchmark again on the target server and machine."
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,23 +180,23 @@ class Translation:
         """Differences of precision, or the alternative."""
         config, method = self.config, self.config.quantization
         if config.dtype == "auto" and self.facts.dtype:
-            self.notes.append(f"The server chooses the dtype; here auto is {self.facts.dtype}.")
+            self.notes.append(f"The server resolves dtype auto; here it is {self.facts.dtype}.")
         self.known.append("quantization_group_size")
         if method in STORED:
             self.known.append("quantization")
         elif not self.weight_options:  # only the method is listed as missing
-            self.notes.append(f"Quantizing to {method} on load is not supported there. {_MAKE}")
+            self.notes.append(f"{self.server} cannot quantize to {method} on load. {_MAKE}")
         else:
             self.known.append("quantization")
             self.notes.append(
-                f"{method}: the server quantizes differently. Measure the quality there."
+                f"{method}: the server quantizes differently. Evaluate quality on the server."
             )
             if self.weights is WEIGHTS_VLLM and method == "fp8":
                 self.notes.append(
-                    "fp8 there also quantizes activations and needs a GPU with FP8 support."
+                    "fp8 in vLLM also quantizes activations and requires FP8 hardware support."
                 )
             if self.weights is WEIGHTS_SGLANG and method == "int4":
-                self.notes.append("int4wo uses the same groups and needs a GPU.")
+                self.notes.append("int4wo uses the same group size and requires a GPU.")
 
     def _note_placement(self) -> None:
         """Differences of speculation, CPU offload, parallelism and KV precision."""
@@ -207,15 +207,14 @@ class Translation:
         if layers := self.facts.host_layers:
             count_words = "1 layer" if layers == 1 else f"{layers} layers"
             notes.append(
-                f"CPU offload ({count_words}) is not carried over; {self.server} runs all layers "
-                "on GPUs."
+                f"CPU offload ({count_words}) is omitted; {self.server} runs all layers on GPUs."
             )
         if (ranks := config.tensor_parallel_size) > 1 and config.device == CPU:
             notes.append(
-                f"Tensor parallel {ranks} uses CPU threads here; {self.server} uses {ranks} GPUs."
+                f"Tensor parallel {ranks} uses CPU threads here; {self.server} needs {ranks} GPUs."
             )
         if self.kv_name is not None and self.kv is not KV_VLLM:
             notes.append(
-                "KV dtype: one scale per layer there (1.0 unless in the checkpoint), one per token "
-                "and head here. Measure the quality there."
+                "KV scales: per layer on the server (default 1.0), per token and head in "
+                "Inferdeck. Evaluate quality on the server."
             )

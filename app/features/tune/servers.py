@@ -63,7 +63,7 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
         drafted = config.num_speculative_tokens
         words += ["--speculative-algorithm", made.draft_name]
         if config.speculative_method == "ngram":
-            notes.append("NGRAM searches differently: n-gram lengths are not carried over.")
+            notes.append("NGRAM uses a different lookup: n-gram lengths are omitted.")
         else:
             words += ["--speculative-draft-model-path", config.speculative_model]
             words += ["--speculative-num-steps", drafted, "--speculative-eagle-topk", 1]
@@ -72,7 +72,7 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
         made.known.append("kv_cache_memory_bytes")
         words += ["--max-total-tokens", facts.capacity]
-        notes.append("The cache limit is in tokens: --max-total-tokens is the capacity here.")
+        notes.append("--max-total-tokens sets the KV cache capacity in tokens, not bytes.")
     if is_changed(config, "gpu_memory_utilization"):
         words += ["--mem-fraction-static", config.gpu_memory_utilization]
         notes.append("--mem-fraction-static covers weights and KV cache, not activations.")
@@ -125,11 +125,11 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
     if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
         made.known.append("kv_cache_memory_bytes")
         options.append(f"  max_tokens: {facts.capacity}")
-        made.notes.append("The cache limit is in tokens: max_tokens is the capacity here.")
+        made.notes.append("max_tokens sets the KV cache capacity in tokens, not bytes.")
     if is_changed(config, "gpu_memory_utilization"):
         made.notes.append(
-            "Memory utilization is not carried over: --kv_cache_free_gpu_memory_fraction counts "
-            "from the memory free after loading."
+            "Memory utilization is omitted: --kv_cache_free_gpu_memory_fraction applies to memory "
+            "free after loading."
         )
     return made.command("\n".join((f"cat > {FILE} <<'EOF'", *options, "EOF", "")))
 
@@ -165,7 +165,7 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
         words += [SETTINGS[KV_SETTING].flag, made.kv_name]
         is_fp8 = made.kv_name == KV_VLLM["fp8"]
         older = " (older versions: fp8_e4m3, one scale per layer)" if is_fp8 else ""
-        notes.append(f"--kv-cache-dtype {made.kv_name} needs a recent vLLM{older}.")
+        notes.append(f"--kv-cache-dtype {made.kv_name} requires a recent vLLM{older}.")
     words += made.weight_options
     if made.draft_name is not None:
         names = ["num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"]
@@ -180,10 +180,10 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
             "--cpu-offload-gb differs: the GPU reads offloaded weights from RAM in every step."
         )
     if is_changed(config, "pipeline_parallel_size") and is_drafting(config):
-        notes.append("Speculation with --pipeline-parallel-size needs a recent vLLM.")
+        notes.append("Speculation with --pipeline-parallel-size requires a recent vLLM.")
     if config.block_size % 16:
         notes.append(
-            f"Block size {config.block_size}: most vLLM attention backends need multiples of 16."
+            f"Block size {config.block_size}: most vLLM attention backends need a multiple of 16."
         )
     return made.command()
 

@@ -69,14 +69,14 @@ class SettingsCommands(QObject):
         model = self._bridge.model
         if model is None or model.is_described:
             return ""
-        return f"Settings not reported by {server_name(model.device)}. Set them at server start."
+        return f"Settings not reported by {server_name(model.device)}. Set them at server startup."
 
     @property
     def why_not(self) -> str:
         if reason := self.unreported:
             return reason
         if self._bridge.state is EngineState.LOADING:
-            return "Settings are available when the model has loaded."
+            return "Settings are available once the model is loaded."
         return "Open a model to change its settings."
 
     def refusal_of(self, name: str, value: Any) -> str:
@@ -186,7 +186,7 @@ class SettingsCommands(QObject):
         if event.notices:
             self.said.emit(" ".join(event.notices))
         elif sent is not None and sent.change is not Change.LIVE:
-            text = f"{sent.change.value.capitalize()} done in {event.seconds:.2f} s."
+            text = f"{sent.change.value.capitalize()} completed in {event.seconds:.2f} s."
             if weights and self._weights not in (0, weights):
                 text += f" Weights {format_bytes(weights)} → {format_bytes(self._weights)}."
             self.said.emit(text)
@@ -195,7 +195,7 @@ class SettingsCommands(QObject):
     def _on_failed(self, event: messages.ReconfigureFailed) -> None:
         sent = self._model.reject(event.config)
         if event.error.kind == LoadCancelled.__name__:
-            self.said.emit("Cancelled. The previous settings are in effect.")
+            self.said.emit("Cancelled. The previous settings remain in effect.")
         else:
             names = sent.changes if sent is not None else ()
             named = [name for name in names if name in event.error.cause] or names

@@ -73,7 +73,7 @@ def test_peaks_are_asked_for_when_the_panel_is_seen_and_the_engine_rests(
     panel.update_snapshot(seen(3.0, num_running=0))
     assert asked == [1, 1]
     panel.show_peaks(PeaksMeasured(PEAKS))
-    assert panel.verdict.text() == "Memory-bound: weights 89 %"
+    assert numbers(panel.verdict.text()) == [89]
     assert "40.0 GB/s" in panel.peaks_line.text() and FASTER not in panel.peaks_line.text()
     panel.measure.click()
     assert asked == [1, 1, 1] and not panel.measure.isEnabled()
@@ -111,7 +111,7 @@ def test_the_exchange_between_ranks_is_told_and_another_number_of_them_begins_an
     steps = [dataclasses.replace(step(i), exchange_s=0.001 * i) for i in (2, 3)]
     panel.update_snapshot(dataclasses.replace(seen(2.5), model=ranks))  # the news of it
     panel.update_snapshot(dataclasses.replace(seen(9.0, *steps), model=ranks))
-    assert panel.note.text().startswith("2 steps, ")
+    assert numbers(panel.note.text())[0] == 2
     assert "2.50 ms" in panel.counted.text()
 
 
@@ -121,11 +121,11 @@ def test_another_number_of_stages_begins_anew(panel: BottleneckPanel) -> None:
     panel.show()
     alone = seen(1.0, step(1), step(2), step(3))
     panel.update_snapshot(alone)
-    assert panel.note.text().startswith("3 steps, ")
+    assert numbers(panel.note.text())[0] == 3
     stages = dataclasses.replace(alone.model, num_stages=2)
     panel.update_snapshot(dataclasses.replace(seen(2.5), model=stages))  # the news of it
     panel.update_snapshot(dataclasses.replace(seen(9.0, step(4), step(5)), model=stages))
-    assert panel.note.text().startswith("2 steps, ")
+    assert numbers(panel.note.text())[0] == 2
 
 
 def test_other_devices_have_other_peaks(panel: BottleneckPanel) -> None:
@@ -181,13 +181,13 @@ def test_the_parts_add_up_and_each_bound_has_a_reason(qtbot: QtBot, panel: Bottl
     assert [part.label for part in panel.bar.parts] == [part[0] for part in PARTS]
     rows = {panel.table.item(r, 1).text(): r for r in range(panel.table.rowCount())}
     gain, why = (panel.table.item(rows["int4"], column).text() for column in (2, 4))
-    assert gain.endswith("faster") and float(gain.split("×")[0]) > 1.5
+    assert float(gain.split("×")[0]) > 1.5
     assert why
     assert panel.table.item(rows["a larger budget"], 2).text() == NO_GAIN_TEXT
     panel.chosen.setCurrentIndex(list(Chosen).index(Chosen.PREFILL))
-    assert panel.note.text().startswith("1 step, mean 40.0 ms")
+    assert numbers(panel.note.text())[:2] == [1, 40.0]
     panel.chosen.setCurrentIndex(list(Chosen).index(Chosen.DECODE))
-    assert panel.note.text().startswith("20 steps, mean 39.8 ms")
+    assert numbers(panel.note.text())[:2] == [20, 39.8]
 
 
 def test_a_setting_with_a_gain_is_applied_and_another_says_why_not(
@@ -289,7 +289,7 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
         qtbot.waitUntil(lambda: hint().endswith(NO_GAIN_TEXT))
         assert "\n" in rows["enable_prefix_caching"].hint  # its hit rate, its bound
         views.timeline.view.point_at(0)
-        assert "launch and other" in views.timeline.line.text()
+        assert "%" in views.timeline.line.text()
         table, settings = views.bottleneck.table, application.engine_settings
         row = next(r for r in range(table.rowCount()) if table.cellWidget(r, 3) is not None)
         with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
@@ -385,11 +385,10 @@ def test_the_part_in_ram_is_told_beside_that_of_the_gpu(qtbot: QtBot) -> None:
     assert "cuda:0" in panel._plan_title.text()
     assert numbers(panel._plan_title.text()) == [0, 20, 28]
     assert numbers(panel._ram_title.text()) == [8]
-    words = panel.ram.accessibleDescription()
-    assert "Weights predicted 348.16 MiB measured 348.16 MiB error 0.0 %" in words
-    assert "KV cache predicted 439.45 MiB measured 439.45 MiB error 0.0 %" in words
-    assert "Activations predicted 102.40 MiB measured – error –" in words
-    assert "Weights predicted 0.85 GiB measured 0.85 GiB" in panel.plan.accessibleDescription()
+    assert [numbers(" ".join(part.figures)) for part in panel.ram.parts] == [
+        [348.16, 348.16, 0], [439.45, 439.45, 0], [102.4]
+    ]  # fmt: skip
+    assert numbers(" ".join(panel.plan.parts[0].figures))[:2] == [0.85, 0.85]
     assert numbers(panel.ram_cache_line.text()) == [114, 38.1]
     assert numbers(panel.ram_line.text()) == [11, 12]
     panel.update_snapshot(seen(2.0))
@@ -406,28 +405,27 @@ def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:
     assert not numbers(panel.error_line.text())
     panel.update_snapshot(seen(1.0, step(1)))
     assert numbers(panel.error_line.text())
-    words = panel.plan.accessibleDescription()
-    assert "Weights predicted 1.19 GiB measured 1.19 GiB error 0.0 %" in words
+    assert numbers(" ".join(panel.plan.parts[0].figures)) == [1.19, 1.19, 0]
     assert panel.gpus.isHidden()
     panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, 2**30),))
     assert not panel.gpus.isHidden()
-    assert "other programs 2.00 GiB" in panel.gpus.text()
+    assert "2.00 GiB" in panel.gpus.text()
     assert not numbers(panel.gpu_line.text())
     others = (GpuProcess("Xorg", 17, 2**29), GpuProcess("blender", 18, 2**28))
     panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, 2**30, others),))
     assert panel.gpu_line.text().endswith("Xorg 512 MiB · blender 256 MiB")
     panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, None),))
-    assert "not reported" in panel.gpu_line.text()
+    assert not numbers(panel.gpu_line.text())
     whole = GpuFigures("A card", 80 * 2**30, 3 * 2**30, 2**30, uuid="GPU-0")
     part = GpuFigures("A part", 10 * 2**30, 2**30, 2**30, others, "MIG-0", part_of="GPU-0")
     panel.update_gpus((whole, part))
     assert "10.0 GiB" in panel.gpus.text() and "80.0 GiB" not in panel.gpus.text()
     assert panel.gpu_line.text().endswith("Xorg 512 MiB · blender 256 MiB")
-    assert panel.cache_line.text().startswith("KV cache now: ")  # of an older recording
+    assert "int8" not in panel.cache_line.text()  # of an older recording
     last = seen(2.0)
     plan = dataclasses.replace(last.memory.plan, key_dtype="int8", value_dtype="int8")
     memory = dataclasses.replace(last.memory, plan=plan)
     panel.update_snapshot(dataclasses.replace(last, memory=memory))
-    assert panel.cache_line.text().startswith("KV cache (int8) now: ")
+    assert "(int8)" in panel.cache_line.text()
     panel.clear()
     assert panel._stack.currentWidget() is panel._empty

@@ -20,6 +20,7 @@ from app.main.application import Application
 from engine.messages import AddRequest
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, open_model, script, send, wait_idle
+from tests.figures import numbers
 
 __all__ = ["application", "script"]
 WAIT_MS = 60_000
@@ -115,11 +116,11 @@ def test_calls_are_listed_newest_first_with_their_errors(
     page.view.hide_polls.click()
     qtbot.waitUntil(lambda: model.rowCount() == 2, timeout=WAIT_MS)
     refused, served = model.row_at(0), model.row_at(1)
-    assert (refused.status, refused.error) == (401, "The API key is wrong.")
+    assert refused.status == 401 and refused.error
     assert served.status == 200 and served.client.startswith("127.0.0.1:")
     assert served.duration_s > 0 and not served.has_failed
     texts = [model.index(0, column).data() for column in range(model.columnCount())]
-    assert "GET /v1/models" in texts and "401  The API key is wrong." in texts
+    assert "GET /v1/models" in texts and f"401  {refused.error}" in texts
     assert key not in str([model.row_at(row) for row in range(2)])
     assert "INFERDECK_API_KEY" in page.view.example.toPlainText()
     assert key not in page.view.example.toPlainText()
@@ -133,7 +134,7 @@ def test_a_port_in_use_offers_the_next_free_one(qtbot: QtBot, page: ServerPage) 
         page.panel.form.port.setValue(port)
         page.panel.toggle()
         qtbot.waitUntil(lambda: page.serving.problem is not None, timeout=WAIT_MS)
-        assert f"Port {port} on 127.0.0.1 is in use." in page.view.error.text()
+        assert port in numbers(page.view.error.text())
         assert "--port" not in page.view.error.text()
         free = page.serving.free_port
         assert free is not None and page.view.take_port.text().endswith(f" {free}")
