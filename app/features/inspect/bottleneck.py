@@ -31,7 +31,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4
 
 EMPTY_TEXT = "Send a message to see the step time breakdown."
 NO_MODEL = "Open a model and send a message to see the step time breakdown."
-NO_PEAKS = "Peak memory bandwidth and compute are measured while the engine is idle (0.5 s)."
+NO_PEAKS = "Peak memory bandwidth and compute are measured while the engine is idle."
 NOT_RECORDED = "This recording has no peak measurements."
 RECORDED = "Settings in a recording are read-only."
 NOT_THERE = "No recent steps match this filter."
@@ -86,14 +86,14 @@ class BottleneckPanel(QFrame):
         self.note = ElidedLine("text_muted")
         self.counted, self.peaks_line = _wrapped(), _wrapped()
         self.chosen = dressed(
-            QComboBox(), "Step filter", "Decode-only steps set ITL; steps with prefill set TTFT"
+            QComboBox(), "Step filter", "ITL: decode-only steps. TTFT: steps with prefill."
         )
         self.chosen.addItems([kind.value.capitalize() for kind in Chosen])
         self.chosen.currentIndexChanged.connect(lambda index: self._show_account())
         self.bar = PartsBar("Step time breakdown")
         self.measure = button(
             "Measure again", self._measure,
-            "Measure peak memory bandwidth and compute (0.5 s, requires an idle engine)",
+            "Measure peak memory bandwidth and compute (takes 0.5 s, requires an idle engine)",
         )  # fmt: skip
         left = QWidget()
         vbox(
@@ -142,7 +142,7 @@ class BottleneckPanel(QFrame):
         self.measure.setEnabled(self._is_live)
         if event.peaks is None:
             self._asked = False  # asked again when the engine rests
-            self._why_not = f"Peaks not measured. {event.why_not}"
+            self._why_not = f"Peaks not measured: {event.why_not}"
             self.peaks_line.setText(self._why_not)
         else:
             self._why_not = ""
@@ -182,7 +182,7 @@ class BottleneckPanel(QFrame):
         if self._is_live:
             self._asked = self._is_measuring = True
             self.measure.setEnabled(False)
-            self.peaks_line.setText("Measuring peak bandwidth and compute…")
+            self.peaks_line.setText("Measuring peak memory bandwidth and compute…")
             self.measure_wanted.emit()
 
     # Showing -----------------------------------------------------------------------------------

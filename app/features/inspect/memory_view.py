@@ -25,11 +25,11 @@ _INTERVAL_S = 0.5
 _SIDE_BY_SIDE = 680  # pixels
 _PROGRAM = "Program and libraries"
 _TIPS = {
-    "Weights": "measured: weight tensors of the loaded model",
-    "KV cache": "measured: all KV cache tensors, used and free blocks",
+    "Weights": "measured: size of the loaded weight tensors",
+    "KV cache": "measured: KV cache tensors, including free blocks",
     "Activations": "predicted: one step at max batched tokens; measured: peak process memory "
     "growth during steps, excluding the KV cache",
-    _PROGRAM: "this process excluding the model: Python, libraries, application data",
+    _PROGRAM: "this process excluding the model: Python, libraries, app data",
 }
 
 
@@ -51,7 +51,7 @@ class MemoryPanel(QFrame):
         self._shown_at = float("-inf")
         self._empty = QLabel(EMPTY_TEXT, wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
         self.plan = PartsBar("Model memory", ("predicted", "measured", "error"))
-        self.machine = PartsBar("Machine memory", ("now",))
+        self.machine = PartsBar("System memory", ("now",))
         self.cache_line, self.error_line = ElidedLine("text_muted"), ElidedLine()
         self.machine_line = ElidedLine("text_muted")
         self.gpu_title, self.gpu_line = _title("GPU", SPACE_2), ElidedLine("text_muted")
@@ -274,7 +274,7 @@ def _cache_words(figures: MemoryFigures) -> str:
         f"KV cache{name}: {format_bytes(memory.kv_used)} used",
         f"{format_bytes(memory.kv_cached)} cached", f"{format_bytes(free)} free",
         f"{format_bytes(memory.wasted)} unused in partially filled blocks",
-        f"{format_bytes(figures.untouched)} not yet written to",
+        f"{format_bytes(figures.untouched)} never written",
     ]  # fmt: skip
     return " · ".join(words)
 

@@ -163,7 +163,7 @@ PARTS = (
     ("Reading KV", "kv_used", "kv", "time to read all KV blocks in use at peak bandwidth"),
     ("Arithmetic", "arithmetic", "arithmetic", "compute time not overlapped with memory reads"),
     ("Launch and other", "launch", "launch",
-     "remaining forward time: kernel launches, small ops, and kernels below peak rates"),
+     "remaining forward time: kernel launches, small ops, kernels below peak"),
     ("Python", "python", "python", "measured time for scheduling, sampling and output processing"),
     ("Drafting", "draft", "draft", "measured time for the draft model or n-gram lookup"),
     ("Between steps", "queued", "queue", "measured idle time before the next step"),
@@ -216,7 +216,7 @@ def ms(seconds: float) -> str:
 
 def peaks_words(peaks: Peaks, speed: float) -> str:
     day = datetime.fromtimestamp(peaks.measured_at)
-    when = f"today {day:%H:%M}" if day.date() == date.today() else f"{day:%Y-%m-%d}"
+    when = f"today at {day:%H:%M}" if day.date() == date.today() else f"{day:%Y-%m-%d}"
     faster = "" if speed > _TRUSTED else FASTER
     return (
         f"Peaks: {peaks.read_bytes_per_s / 1e9:.1f} GB/s, {peaks.flops_per_s / 1e9:,.0f} GFLOP/s "

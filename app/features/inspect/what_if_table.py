@@ -84,7 +84,7 @@ def _batch_slots(one: SpeedupBound, config: Any) -> WhatIf:
 
 def _prefixes(one: SpeedupBound, config: Any) -> WhatIf:
     if config.enable_prefix_caching:
-        reason = "Already enabled. More shared prefixes would raise the hit rate."
+        reason = "Already enabled. More shared prefixes would increase the hit rate."
         return WhatIf({}, ENABLED, reason)
     return WhatIf({"enable_prefix_caching": True})
 

@@ -236,7 +236,7 @@ def _make_edit() -> QKeySequenceEdit:
     line = edit.findChild(QLineEdit)  # it has the focus
     if line is not None:
         line.setAccessibleName("New shortcut")
-        line.setAccessibleDescription("Press the new shortcut. Backspace: remove. Esc: cancel.")
+        line.setAccessibleDescription("Press the new shortcut. Backspace removes it, Esc cancels.")
     return edit
 
 

@@ -173,7 +173,7 @@ class CrashWatch(QObject):
         what = f"Inferdeck crashed{when}{model}. Your chats are saved."
 
         def done(path: Path) -> None:
-            remedy = f"{path.name} has versions, machine, settings and last steps. No chat text."
+            remedy = f"{path.name} contains versions, settings and recent steps, but no chat text."
             look = ("Open report", lambda: open_file(path))
             self.notice.emit(Notice(CRASHED, what, remedy, "warning", text, (*actions, look)))
 

@@ -36,7 +36,7 @@ COLUMNS = (
            "Output tokens"),
     Column("TTFT, ms", lambda r: _ms(r.ttft_s), 78, True,
            "From request arrival to first token"),
-    Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "Call duration"),
+    Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "End-to-end latency"),
     Column("Client", lambda r: r.client, 136, tip="Client address and port"),
 )  # fmt: skip
 """Columns; the status stays visible in narrow windows."""

@@ -33,7 +33,7 @@ class ConnectionForm(QWidget):
         self.url = dressed(QLineEdit(), "Address")
         self.url.setPlaceholderText("http://host:8000")
         self.key = SecretLine("API key")
-        self.model = dressed(QComboBox(), "Model", "Model to request; Test lists all models")
+        self.model = dressed(QComboBox(), "Model", "Model name; Test lists available models")
         self.model.setEditable(True)
         self.model.setSizeAdjustPolicy(
             QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
@@ -48,7 +48,7 @@ class ConnectionForm(QWidget):
             "Test", self.test_wanted.emit, "Check server type, version, models and latency"
         )
         self.save = button(
-            "Save", self.save_wanted.emit, "Save the connection, with its API key in the keyring"
+            "Save", self.save_wanted.emit, "Save the connection and store its key in the keyring"
         )
         self.fields: dict[str, tuple[Field, QLineEdit]] = {
             "name": (Field("Name", self.name), self.name),

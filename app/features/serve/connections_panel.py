@@ -29,7 +29,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, restyle
 
 ROWS = 5
 EMPTY = "No connections"
-MOVED = "API key moved here from the address."
+MOVED = "API key moved here from the URL."
 
 
 class ConnectionsPanel(QWidget):
@@ -47,7 +47,7 @@ class ConnectionsPanel(QWidget):
         self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + SPACE_2)
         self.add = button("New", self.begin, "Add a connection")
         self.delete_button = button(
-            "Delete", self.delete, "Delete this connection; you can undo this (Delete)"
+            "Delete", self.delete, "Delete this connection (Delete). You can undo this."
         )
         self.form = ConnectionForm()
         self.title = label(role="title")

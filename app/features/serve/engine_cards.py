@@ -25,7 +25,7 @@ FIGURES = (
     Figure("kv", "KV usage", "not reported", "KV blocks in use, % of the KV cache"),
     Figure("tokens", "Output, tok/s", "00,000.0", "Generated tokens per second, all clients, since "
            "the last poll"),
-    Figure("ttft", "TTFT p50, ms", "00,000.0", "From arrival to first token, all clients, since "
+    Figure("ttft", "TTFT p50, ms", "00,000.0", "Time to first token, all clients, since "
            "the last poll"),
     Figure("itl", "ITL p50, ms", "0,000.0", "Time between tokens, all clients, since the last "
            "poll"),

@@ -45,11 +45,11 @@ class CopyButton(QPushButton):
 
 _NUMBERS = (
     ("max_queued", "Max waiting requests", "", "",
-     "Queue limit, not counting running requests; excess requests get 429"),
-    ("max_connections", "Max connections", "", "", "Excess connections get 503"),
+     "Queue limit, excluding running requests; further requests get 429"),
+    ("max_connections", "Max connections", "", "", "Further connections get 503"),
     ("max_output_tokens", "Max output tokens", "", "context",
-     "Limit per reply; larger values get 400. “context”: up to the context length"),
-    ("max_body_mib", "Max request size", " MiB", "", "Larger request bodies get 413"),
+     "Limit per reply; requests for more get 400. “context”: the context length"),
+    ("max_body_mib", "Max request body", " MiB", "", "Larger requests get 413"),
 )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ class ServingForm(QWidget):
         self.generate = button(
             "New", self.make_key, "Generate a random key; the previous key becomes invalid"
         )
-        self.model_name = dressed(QLineEdit(), "Served name")
+        self.model_name = dressed(QLineEdit(), "Served model name")
         self.model_name.setPlaceholderText("model folder name")
         self.origins = dressed(QLineEdit(), "Allowed origins (CORS)")
         self.origins.setPlaceholderText("none; e.g. http://localhost:3000")
@@ -110,7 +110,7 @@ class ServingForm(QWidget):
             grid.setColumnStretch(0, 1)
         self.key_field = Field("API key", self.key, self.key.reveal, self.copy_key, self.generate)
         name_field = Field(
-            "Served name", self.model_name, tip="Model name in the API, whichever model is loaded"
+            "Served model name", self.model_name, tip="Model name in the API for any loaded model"
         )
         origins_field = Field(
             "Allowed origins (CORS)", self.origins,

@@ -36,7 +36,7 @@ BUTTONS = {
 TIPS = {
     ServingState.OFF: "Serve this engine to other programs",
     ServingState.STARTING: "Loading server libraries",
-    ServingState.ON: "Reject new calls; give running replies 5 s to finish",
+    ServingState.ON: "Reject new calls; running replies have 5 s to finish",
     ServingState.STOPPING: "Abort running replies",
 }
 

@@ -43,7 +43,7 @@ FIGURES = (
     Figure("windows", "Windows", "000", "Attached remote windows"),
     Figure("running", "Running", "0,000", "Running client requests"),
     Figure("waiting", "Waiting", "0,000", "Client requests waiting for a batch slot or KV blocks"),
-    Figure("aborted", "Aborted", "00,000", "Client requests aborted by a client disconnect or "
+    Figure("aborted", "Aborted", "00,000", "Client requests aborted by a disconnect or "
            "model unload"),
     Figure("total", "Calls", "000,000", "Calls since Inferdeck started"),
 )  # fmt: skip
@@ -56,7 +56,7 @@ STATES: dict[ServingState, tuple[str, StateKind]] = {
     ServingState.OFF: ("Not serving", "idle"),
     ServingState.STARTING: ("Starting", "loading"),
     ServingState.ON: ("Serving", "busy"),
-    ServingState.STOPPING: ("Stopping: finishing running replies", "loading"),
+    ServingState.STOPPING: ("Stopping: waiting for running replies", "loading"),
 }
 REQUESTS = ("All engine requests", "Requests")  # and where that has no room
 UNKNOWN_MODEL = "MODEL"

@@ -109,7 +109,7 @@ class EngineSettingsPanel(QWidget):
         self._apply = button("Apply", self.commands.apply, kind="primary")
         self._undo = IconButton("undo", "Undo setting change", self.commands.undo)
         self._redo = IconButton("redo", "Redo setting change", self.commands.redo)
-        menu = dressed(QPushButton("Profiles"), tip="Apply, save or delete profiles, or reset all")
+        menu = dressed(QPushButton("Profiles"), tip="Apply, save or delete settings profiles")
         menu.setMenu(self.profiles)
         self._copy = button("Copy as…", self.show_command)
         set_key_tip(

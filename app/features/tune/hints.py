@@ -217,14 +217,14 @@ class Hints:
         if not self._seconds:
             return NO_STEP
         mean = sum(x.entries for x in self._seconds) / sum(x.steps for x in self._seconds)
-        return f"{mean:.1f} requests per step on average (last minute)"
+        return f"{mean:.1f} requests per step (last-minute mean)"
 
     def _prefill(self, s: EngineSnapshot) -> str:
         prefills = sum(second.prefills for second in self._seconds)
         if not prefills:
             return "No prefill in the last minute"
         mixed = sum(second.mixed for second in self._seconds)
-        return f"{_count(prefills, 'prefill step')} per minute, {mixed:,} mixed with decode"
+        return f"{_count(prefills, 'prefill step')} in the last minute, {mixed:,} mixed with decode"
 
     @staticmethod
     def _prefix(s: EngineSnapshot) -> str:
@@ -307,7 +307,7 @@ class Hints:
             return NO_STEP
         steps = sum(second.steps for second in self._seconds)
         mean = sum(second.seconds_computed for second in self._seconds) / steps
-        words = f"Mean step time {mean * 1e3:,.1f} ms (last minute)"
+        words = f"Step time {mean * 1e3:,.1f} ms (last-minute mean)"
         if s.threads is None:
             return words
         return f"{s.threads.used} of {s.threads.most} threads in the last step · {words}"

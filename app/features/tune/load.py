@@ -277,8 +277,8 @@ class BackgroundLoad(QObject):
                 EngineState.EMPTY: "The model was unloaded.",
                 EngineState.CRASHED: "The engine stopped.",
             }[state]
-            remedy = "Restart it once a model is loaded."
-            self._end(ErrorInfo(f"Load stopped. {reason}", remedy))
+            remedy = "Restart the load once a model is loaded."
+            self._end(ErrorInfo(f"Background load stopped. {reason}", remedy))
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self._capacity = snapshot.blocks.num_blocks * snapshot.blocks.block_size or None

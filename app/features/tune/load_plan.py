@@ -32,9 +32,9 @@ class LoadPlan:
 
     @property
     def in_short(self) -> str:
-        """For a mark: "load 8 concurrent", "load 2.5 per second"."""
+        """For a mark: "load 8 concurrent", "load 2.5 req/s"."""
         rate = self.pace.request_rate
-        return f"load {self.pace}" if rate is None else f"load {rate:g} per second"
+        return f"load {self.pace}" if rate is None else f"load {rate:g} req/s"
 
 
 @dataclass(slots=True)

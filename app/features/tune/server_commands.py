@@ -180,20 +180,20 @@ class Translation:
         """Differences of precision, or the alternative."""
         config, method = self.config, self.config.quantization
         if config.dtype == "auto" and self.facts.dtype:
-            self.notes.append(f"The server resolves dtype auto; here it is {self.facts.dtype}.")
+            self.notes.append(f"The server resolves dtype auto; Inferdeck: {self.facts.dtype}.")
         self.known.append("quantization_group_size")
         if method in STORED:
             self.known.append("quantization")
         elif not self.weight_options:  # only the method is listed as missing
-            self.notes.append(f"{self.server} cannot quantize to {method} on load. {_MAKE}")
+            self.notes.append(f"{self.server} cannot quantize to {method} at load time. {_MAKE}")
         else:
             self.known.append("quantization")
             self.notes.append(
-                f"{method}: the server quantizes differently. Evaluate quality on the server."
+                f"{method}: the server quantizes differently. Evaluate quality there."
             )
             if self.weights is WEIGHTS_VLLM and method == "fp8":
                 self.notes.append(
-                    "fp8 in vLLM also quantizes activations and requires FP8 hardware support."
+                    "fp8 in vLLM also quantizes activations and requires a GPU with FP8."
                 )
             if self.weights is WEIGHTS_SGLANG and method == "int4":
                 self.notes.append("int4wo uses the same group size and requires a GPU.")
@@ -211,7 +211,7 @@ class Translation:
             )
         if (ranks := config.tensor_parallel_size) > 1 and config.device == CPU:
             notes.append(
-                f"Tensor parallel {ranks} uses CPU threads here; {self.server} needs {ranks} GPUs."
+                f"Tensor parallel {ranks}: CPU threads here, {ranks} GPUs with {self.server}."
             )
         if self.kv_name is not None and self.kv is not KV_VLLM:
             notes.append(

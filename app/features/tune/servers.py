@@ -63,7 +63,7 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
         drafted = config.num_speculative_tokens
         words += ["--speculative-algorithm", made.draft_name]
         if config.speculative_method == "ngram":
-            notes.append("NGRAM uses a different lookup: n-gram lengths are omitted.")
+            notes.append("SGLang's NGRAM lookup differs; n-gram lengths have no equivalent.")
         else:
             words += ["--speculative-draft-model-path", config.speculative_model]
             words += ["--speculative-num-steps", drafted, "--speculative-eagle-topk", 1]
@@ -72,7 +72,7 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
         made.known.append("kv_cache_memory_bytes")
         words += ["--max-total-tokens", facts.capacity]
-        notes.append("--max-total-tokens sets the KV cache capacity in tokens, not bytes.")
+        notes.append("--max-total-tokens sets KV cache capacity in tokens, not bytes.")
     if is_changed(config, "gpu_memory_utilization"):
         words += ["--mem-fraction-static", config.gpu_memory_utilization]
         notes.append("--mem-fraction-static covers weights and KV cache, not activations.")
@@ -125,11 +125,11 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
     if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
         made.known.append("kv_cache_memory_bytes")
         options.append(f"  max_tokens: {facts.capacity}")
-        made.notes.append("max_tokens sets the KV cache capacity in tokens, not bytes.")
+        made.notes.append("max_tokens sets KV cache capacity in tokens, not bytes.")
     if is_changed(config, "gpu_memory_utilization"):
         made.notes.append(
-            "Memory utilization is omitted: --kv_cache_free_gpu_memory_fraction applies to memory "
-            "free after loading."
+            "Memory utilization is omitted: --kv_cache_free_gpu_memory_fraction is relative to "
+            "memory free after loading."
         )
     return made.command("\n".join((f"cat > {FILE} <<'EOF'", *options, "EOF", "")))
 
