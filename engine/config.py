@@ -70,7 +70,7 @@ class Setting:
             return
         accepted: tuple[type, ...] = (int, float) if self.type is float else (self.type,)
         if not isinstance(value, accepted) or (isinstance(value, bool) and self.type is not bool):
-            raise ConfigError(f"{self.name} is {value!r}.", f"Give {TYPE_NAMES[self.type]}.")
+            raise ConfigError(f"{self.name} is {value!r}.", f"Use {TYPE_NAMES[self.type]}.")
         if isinstance(value, (int, float)):
             # `not (a <= b)` also refuses NaN
             if self.minimum is not None and not value >= self.minimum:
@@ -79,7 +79,7 @@ class Setting:
                 self._refuse(value, f"at most {self.maximum:g}")
 
     def _refuse(self, value: Any, allowed: str) -> None:
-        raise ConfigError(f"{self.name} is {value}.", f"Give {allowed} {self.unit}".rstrip() + ".")
+        raise ConfigError(f"{self.name} is {value}.", f"Use {allowed} {self.unit}".rstrip() + ".")
 
 
 def _setting(type_: type, default: Any, change: Change, label: str, help_: str, **kw: Any) -> Any:
@@ -94,48 +94,48 @@ class EngineConfig:
     """All settings of the engine. Immutable: see `replace` and `change_class`."""
 
     model: str = _setting(
-        str, "", Change.RELOAD, "Model", "Folder of a Hugging Face checkpoint."
+        str, "", Change.RELOAD, "Model", "Model folder (Hugging Face checkpoint)."
     )
     device: str = _setting(
         str, "auto", Change.RELOAD, "Device",
-        "Device that runs the model. auto: the first usable NVIDIA GPU, else the CPU.",
+        "Device to run the model on. auto: the first usable NVIDIA GPU, else the CPU.",
         choices=DEVICES, check_other=check_device, other="cuda:N",
     )
     gpu_layers: str = _setting(
         str, AUTO, Change.RELOAD, "GPU layers",
-        "Layers on the GPU; the others and their KV cache are on the CPU (CPU offload). auto: as "
-        "many layers as fit in GPU memory.",
+        "Number of layers on the GPU; the rest and their KV cache stay on the CPU (CPU offload). "
+        "auto: as many layers as fit in GPU memory.",
         choices=GPU_LAYERS, check_other=check_gpu_layers, other="N",
     )
     tensor_parallel_size: int = _setting(
         int, 1, Change.RELOAD, "Tensor parallel size",
-        "Number of GPUs that share each layer, starting at the chosen device. On the CPU: thread "
-        "groups, one per NUMA node where possible.",
+        "Number of GPUs to shard each layer across, starting at the selected device. On CPU: "
+        "thread groups, one per NUMA node if possible.",
         minimum=1, maximum=8, unit="ranks",
     )
     pipeline_parallel_size: int = _setting(
         int, 1, Change.RELOAD, "Pipeline parallel size",
-        "Number of GPUs that share the layers, from the chosen device on. Each has as many "
-        "consecutive layers.",
+        "Number of GPUs to split the layers across, starting at the selected device. Each GPU gets "
+        "an equal number of consecutive layers.",
         minimum=1, maximum=8, unit="stages",
     )
     dtype: str = _setting(
         str, "auto", Change.RELOAD, "Compute dtype",
-        "Number format of weights, activations and, by default, KV cache. auto: bfloat16 if this "
-        "machine computes it fast and the model exceeds its cache, else float32.",
+        "Data type of weights, activations and, by default, KV cache. auto: bfloat16 if it is fast "
+        "on this machine and the model exceeds the processor cache, else float32.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     load_format: str = _setting(
         str, "auto", Change.RELOAD, "Load format",
-        "auto: the checkpoint's safetensors. dummy: seeded random weights of the model's shape, "
-        "for speed tests without a download.",
+        "auto: load the checkpoint's safetensors. dummy: seeded random weights with the model's "
+        "shapes, for speed tests without a download.",
         choices=("auto", "dummy"),
     )
     quantization: str = _setting(
         str, "auto", Change.RELOAD, "Quantization",
-        "Weights of linear layers. auto: as in the checkpoint; none: unquantized; int8, int4, nf4, "
-        "fp8: quantized at load, without calibration. The others name the format of a quantized "
-        "checkpoint.",
+        "Weight format of linear layers. auto: as in the checkpoint; none: unquantized; int8, "
+        "int4, nf4, fp8: quantized at load, without calibration. Other values name the format of a "
+        "quantized checkpoint.",
         choices=(
             "auto", "none", "int8", "int4", "nf4", "fp8", "awq", "gptq", "compressed-tensors",
             "bitsandbytes",
@@ -148,32 +148,32 @@ class EngineConfig:
     )
     quantization_head: str = _setting(
         str, "none", Change.RELOAD, "Output head",
-        "Output head and embeddings. none: unquantized; int8: quantized at load, which saves most "
-        "in small models.",
+        "Format of output head and embeddings. none: unquantized; int8: quantized at load. Saves "
+        "most memory in small models.",
         choices=("none", "int8"),
     )
     max_model_len: int | None = _setting(
         int, None, Change.RELOAD, "Context length",
-        "Maximum tokens per request, prompt and reply. None: the model's limit.",
+        "Maximum tokens per request, prompt plus reply. None: the model's limit.",
         minimum=1, unit="tokens", optional=True,
     )
     num_threads: int | None = _setting(
         int, None, Change.RELOAD, "CPU threads",
-        "Maximum threads of matrix products. None: the number of physical cores.",
+        "Maximum threads for matrix multiplication. None: the number of physical cores.",
         minimum=1, maximum=1024, optional=True,
     )
     adaptive_threads: bool = _setting(
         bool, True, Change.LIVE, "Adaptive threads",
         "Choose the thread count per step: fewer for small steps, never more than the idle cores. "
-        "Off: always the CPU threads above.",
+        "Off: always use the full CPU threads setting.",
     )
     enforce_eager: bool = _setting(
         bool, False, Change.CACHE_REBUILD, "Eager mode",
         "Launch every kernel separately. Off: on NVIDIA GPUs, decode-only steps are replayed as "
-        "CUDA graphs, which take some memory.",
+        "CUDA graphs, which use extra memory.",
     )
     seed: int = _setting(
-        int, 0, Change.RELOAD, "Seed", "Seed of dummy weights and of requests without one.",
+        int, 0, Change.RELOAD, "Seed", "Seed for dummy weights and for requests without a seed.",
         minimum=0, maximum=2**63 - 1,
     )
     max_num_seqs: int = _setting(
@@ -192,48 +192,48 @@ class EngineConfig:
     )
     enable_prefix_caching: bool = _setting(
         bool, True, Change.LIVE, "Prefix caching",
-        "Reuse the KV blocks of a prompt prefix that was computed before.",
+        "Reuse KV blocks of previously computed prompt prefixes.",
     )
     enable_chunked_prefill: bool = _setting(
         bool, True, Change.LIVE, "Chunked prefill",
-        "Split long prompts across steps. Off: each prompt is prefilled in one step, of up to the "
-        "context length.",
+        "Split long prompts across steps. Off: each prompt is prefilled in a single step, up to "
+        "the context length.",
     )
     watermark: float = _setting(
         float, 0.05, Change.LIVE, "Watermark",
-        "Fraction of KV blocks kept free at admission, to avoid preemptions.",
+        "Fraction of KV blocks kept free when admitting requests, to avoid preemptions.",
         minimum=0.0, maximum=0.5,
     )
     num_speculative_tokens: int = _setting(
         int, 4, Change.LIVE, "Draft tokens",
-        "Maximum tokens drafted per request and step. 0: no drafting.",
+        "Maximum draft tokens per request and step. 0: no drafting.",
         minimum=0, maximum=16, unit="tokens",
     )
     speculative_adaptive: bool = _setting(
         bool, True, Change.LIVE, "Adaptive drafting",
-        "Choose the draft length from measured acceptance and step cost; pause without a speed-up. "
-        "Off: always the maximum above.",
+        "Choose the draft length from measured acceptance and step cost; pause if there is no "
+        "speed-up. Off: always draft the maximum.",
     )
     prompt_lookup_min: int = _setting(
         int, 2, Change.LIVE, "Min n-gram",
-        "Minimum length of the n-grams that the method ngram looks up.",
+        "Minimum n-gram length for prompt lookup (ngram method).",
         minimum=1, maximum=16, unit="tokens",
     )
     prompt_lookup_max: int = _setting(
         int, 5, Change.LIVE, "Max n-gram",
-        "Maximum length of the n-grams that the method ngram looks up.",
+        "Maximum n-gram length for prompt lookup (ngram method).",
         minimum=1, maximum=16, unit="tokens",
     )
     speculative_method: str = _setting(
         str, "off", Change.CACHE_REBUILD, "Speculative decoding",
-        "Draft several tokens, verify them in one step of the model. The text is the same. "
-        "draft_model: a small model of the same vocabulary; ngram: repetitions of the text; "
-        "eagle3: an EAGLE-3 head trained for the model.",
+        "Draft several tokens and verify them in one step of the model; output is unchanged. "
+        "draft_model: a small model with the same vocabulary; ngram: repeated n-grams in the "
+        "text; eagle3: an EAGLE-3 head trained for the model.",
         choices=("off", "draft_model", "ngram", "eagle3"),
     )
     speculative_model: str | None = _setting(
         str, None, Change.CACHE_REBUILD, "Draft model",
-        "Folder of the draft model, or of the EAGLE-3 head for eagle3. None: no draft model.",
+        "Draft model folder, or EAGLE-3 head folder for eagle3. None: no draft model.",
         optional=True,
     )
     block_size: int = _setting(
@@ -243,25 +243,25 @@ class EngineConfig:
     )
     kv_cache_dtype: str = _setting(
         str, "auto", Change.CACHE_REBUILD, "KV cache dtype",
-        "Number format of keys and values. auto: the compute dtype. fp8 (e4m3), int8: 8 bits and a "
-        "scale per token and head, for about twice the tokens. Separately: k=int8,v=fp8.",
+        "Data type of keys and values. auto: the compute dtype. fp8 (e4m3), int8: 8 bits plus a "
+        "scale per token and head; fits about 2× the tokens. Set separately: k=int8,v=fp8.",
         choices=KV_DTYPES, check_other=check_kv_dtype, other="k=K,v=V",
     )
     kv_cache_memory_bytes: int | None = _setting(
         int, None, Change.CACHE_REBUILD, "KV cache size",
-        "Memory of the KV cache. None: planned from the free memory.",
+        "Memory for the KV cache. None: sized from free memory.",
         minimum=1, unit="bytes", optional=True,
     )
     gpu_memory_utilization: float = _setting(
         float, 0.9, Change.CACHE_REBUILD, "Memory utilization",
-        "Maximum fraction of the device's memory (RAM on the CPU) for the engine. Capped by free "
-        "memory less a reserve for the desktop.",
+        "Maximum fraction of device memory (RAM on CPU) for the engine. Capped at free memory "
+        "minus a reserve for the desktop.",
         minimum=0.05, maximum=1.0,
     )
     kv_allocation: str = _setting(
         str, "paged", Change.CACHE_REBUILD, "KV allocation",
-        "paged: allocate blocks as tokens come. contiguous: reserve the maximum length at "
-        "admission, as engines did before paging (for comparison).",
+        "paged: allocate KV blocks on demand. contiguous: reserve the maximum length at admission, "
+        "as before PagedAttention (for comparison).",
         choices=("paged", "contiguous"),
     )
 
@@ -311,7 +311,7 @@ class EngineConfig:
         unknown = sorted(set(changes) - set(SETTINGS))
         if unknown:
             raise ConfigError(
-                f"Unknown setting: {', '.join(unknown)}.", f"Known: {', '.join(SETTINGS)}."
+                f"Unknown setting: {', '.join(unknown)}.", f"Settings: {', '.join(SETTINGS)}."
             )
         return dataclasses.replace(self, **changes)
 

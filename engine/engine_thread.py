@@ -194,7 +194,7 @@ class EngineThread(threading.Thread):
             try:
                 self._engine = self._factory(before, self._progress, self._stopping.is_set)
             except (InferdeckError, MemoryError, OSError) as again:
-                lost = f"Reloading the previous model {before.model} failed too:"
+                lost = f"Reloading the previous model {before.model} also failed:"
                 remedy = f"{info.remedy} {lost} {describe(again).cause}".strip()
                 info = info._replace(remedy=remedy)
         serving = None if self._engine is None else self._engine.config.model

@@ -110,14 +110,14 @@ def describe(error: BaseException) -> ErrorInfo:
     if is_gpu_fault(error):
         words = str(error).strip().partition("\n")[0].rstrip(".")
         return ErrorInfo(
-            f"The GPU failed: {words}.",
-            "Restart Inferdeck: this process can no longer use the GPU. If it fails again, check "
+            f"GPU error: {words}.",
+            "Restart Inferdeck: the GPU is unusable in this process. If it fails again, check "
             "nvidia-smi, or set device to cpu.",
             type(error).__name__,
         )
-    text = str(error).strip() or "no further details"
+    text = str(error).strip() or "no details"
     return ErrorInfo(
         f"{type(error).__name__}: {text}",
-        "This is a bug: restart the engine, and report it with the log.",
+        "This is a bug. Restart the engine, and report the bug with the log.",
         type(error).__name__,
     )

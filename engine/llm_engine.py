@@ -113,7 +113,7 @@ class LLMEngine:
         """Raise IntegrityError unless every invariant of scheduler and block pool holds."""
         self._loop.scheduler.check_integrity()
         if set(self._loop.requests) != {r.request_id for r in self._loop.scheduler.requests}:
-            raise InferdeckError("The requests of engine and scheduler differ.")
+            raise InferdeckError("Engine and scheduler track different requests.")
 
     # -- requests ---------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class LLMEngine:
         request_id = f"request-{index}" if request_id is None else request_id
         if request_id in self._loop.requests:
             raise InvalidRequestError(
-                f"The request id {request_id!r} is in use.", "Give each request its own id."
+                f"Request id {request_id!r} is already in use.", "Use a unique id per request."
             )
         encoded = encode_prompt(prompt, self.tokenizer, params)
         vocab_size = self.model_info.vocab_size
@@ -177,8 +177,8 @@ class LLMEngine:
             sampling_params = [sampling_params or SamplingParams()] * len(prompts)
         if len(sampling_params) != len(prompts):
             raise InvalidRequestError(
-                f"{len(prompts)} prompts and {len(sampling_params)} sampling parameters.",
-                "Give one SamplingParams, or one per prompt.",
+                f"Got {len(prompts)} prompts but {len(sampling_params)} sampling parameters.",
+                "Pass one SamplingParams, or one per prompt.",
             )
         outputs: dict[str, RequestOutput] = {}
         try:
@@ -220,7 +220,7 @@ class LLMEngine:
         """
         if changes.get("model", self.config.model) != self.config.model:
             raise ConfigError(
-                "reconfigure cannot load another model.", "Make a new engine for another model.",
+                "reconfigure cannot load another model.", "Create a new engine for another model.",
             )
         wanted = self.config.replace(**changes)
         change = wanted.change_class(self.config)

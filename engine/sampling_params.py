@@ -66,7 +66,7 @@ class Parameter:
             allowed = f"more than {self.minimum} and at most {self.maximum}"
         elif self.maximum is None:
             allowed = f"at least {self.minimum}"
-        self.refuse(value, f"Give {allowed}.")
+        self.refuse(value, f"Use {allowed}.")
 
     def refuse(self, value: Any, remedy: str) -> None:
         raise InvalidRequestError(f"{self.name} is {value}.", remedy)
@@ -90,11 +90,11 @@ class SamplingParams:
     """
 
     temperature: float = _parameter(
-        float, 1.0, "Temperature", "Randomness of sampling. 0: greedy, the most probable token.",
+        float, 1.0, "Temperature", "Sampling randomness. 0: greedy, the most probable token.",
         minimum=0, maximum=100, in_openai=True, control=Control(0.0, 2.0, 0.05, 2),
     )
     top_p: float = _parameter(
-        float, 1.0, "Top-p", "Sample from the fewest tokens whose probabilities reach this sum.",
+        float, 1.0, "Top-p", "Sample from the smallest set with this cumulative probability.",
         minimum=0, maximum=1, excludes_minimum=True, in_openai=True,
         control=Control(0.01, 1.0, 0.01, 2),
     )
@@ -108,43 +108,43 @@ class SamplingParams:
     )
     repetition_penalty: float = _parameter(
         float, 1.0, "Repetition penalty",
-        "Above 1: tokens of the prompt and the reply become less probable.",
+        "Above 1: tokens already in the prompt or reply become less probable.",
         minimum=0, maximum=100, excludes_minimum=True, control=Control(0.5, 2.0, 0.05, 2),
     )
     presence_penalty: float = _parameter(
         float, 0.0, "Presence penalty",
-        "Subtracted once from the logit of each token that is in the reply.",
+        "Subtracted once from the logits of tokens already in the reply.",
         minimum=-2, maximum=2, in_openai=True, control=Control(-2.0, 2.0, 0.1, 1),
     )
     frequency_penalty: float = _parameter(
         float, 0.0, "Frequency penalty",
-        "Subtracted from a token's logit once per occurrence in the reply.",
+        "Subtracted from a token's logit for each occurrence in the reply.",
         minimum=-2, maximum=2, in_openai=True, control=Control(-2.0, 2.0, 0.1, 1),
     )
     max_tokens: int | None = _parameter(
-        int, None, "Max tokens", "Maximum length of the reply in tokens.",
+        int, None, "Max tokens", "Maximum reply length in tokens.",
         minimum=1, in_openai=True,
         control=Control(0, 1_000_000, 64, unset=0, unset_text="no limit"),
     )
     seed: int | None = _parameter(
-        int, None, "Seed", "The same seed and prompt give the same reply.",
+        int, None, "Seed", "The same seed and prompt produce the same reply.",
         minimum=-(2**63), maximum=2**63 - 1, in_openai=True,
         control=Control(-1, 2**31 - 1, 1, unset=-1, unset_text="random"),
     )
     logprobs: int | None = _parameter(
-        int, None, "Top logprobs", "Number of alternatives reported with each token.",
+        int, None, "Top logprobs", "Number of alternatives to report per token.",
         minimum=0, maximum=MAX_LOGPROBS, in_openai=True,
         control=Control(-1, MAX_LOGPROBS, 1, unset=-1, unset_text="off"),
     )
     stop: tuple[str, ...] = _parameter(
-        tuple[str, ...], (), "Stop sequences", "The reply ends before any of these texts.",
+        tuple[str, ...], (), "Stop sequences", "The reply stops before any of these strings.",
         in_openai=True,
     )
     stop_token_ids: tuple[int, ...] = _parameter(
-        tuple[int, ...], (), "Stop token ids", "The reply ends at any of these tokens."
+        tuple[int, ...], (), "Stop token ids", "The reply stops at any of these tokens."
     )
     min_tokens: int = _parameter(
-        int, 0, "Min tokens", "Minimum length of the reply in tokens.", minimum=0
+        int, 0, "Min tokens", "Minimum reply length in tokens.", minimum=0
     )
     ignore_eos: bool = _parameter(
         bool, False, "Ignore EOS", "Continue after the end-of-sequence token."
@@ -153,7 +153,7 @@ class SamplingParams:
         bool, False, "Include stop sequence", "Keep the stop sequence in the reply."
     )
     logit_bias: Mapping[int, float] = _parameter(
-        Mapping[int, float], {}, "Logit bias", "Added to the logits of these tokens.",
+        Mapping[int, float], {}, "Logit bias", "Values to add to the logits of given tokens.",
         in_openai=True,
     )
 
@@ -166,14 +166,14 @@ class SamplingParams:
             parameter.check(getattr(self, parameter.name))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             PARAMETERS["min_tokens"].refuse(
-                self.min_tokens, f"Give at most max_tokens ({self.max_tokens})."
+                self.min_tokens, f"Use at most max_tokens ({self.max_tokens})."
             )
         if not all(self.stop):
-            PARAMETERS["stop"].refuse(self.stop, "Give texts that are not empty.")
+            PARAMETERS["stop"].refuse(self.stop, "Use non-empty strings.")
         for token_id, bias in self.logit_bias.items():
             if token_id < 0 or not math.isfinite(bias):
                 PARAMETERS["logit_bias"].refuse(
-                    {token_id: bias}, "Give token ids of at least 0 and finite numbers."
+                    {token_id: bias}, "Use non-negative token ids and finite values."
                 )
 
     @property

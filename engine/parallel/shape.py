@@ -79,7 +79,7 @@ def shape_of(config: Any, size: int) -> Shape:
     whole, part = build_on_meta(config), build_on_meta(own)
     names, parts = whole.state_dict(), part.state_dict()
     if set(names) != set(parts):
-        raise _cannot(whole, "its shards have different weights from the model's")
+        raise _cannot(whole, "its shards and the model have different weights")
     _check_buffers(whole, part)
     cuts = {
         name: _cut(whole, name, tuple(names[name].shape), tuple(parts[name].shape), size)
@@ -89,10 +89,10 @@ def shape_of(config: Any, size: int) -> Shape:
     vocabulary = _vocabulary(whole)
     sums = _sums(whole, {name for name in cuts if name not in vocabulary})
     if not sums:
-        raise _cannot(whole, "its layers have no heads or widths to shard")
+        raise _cannot(whole, "its layers have no heads or MLP dimensions to shard")
     cut_words = vocabulary & set(cuts)
     if cut_words and cut_words != vocabulary:
-        raise _cannot(whole, "its embeddings and its head have different vocabularies")
+        raise _cannot(whole, "its embeddings and output head differ in vocabulary size")
     return Shape(
         size=size,
         config=own,
@@ -122,7 +122,7 @@ def rank_config(config: Any, size: int) -> Any:
         value = of_all_layers(config, name, ...)
         if value is ...:
             raise UnsupportedModelError(
-                f"Its layers differ in {name}; tensor parallelism needs equal layers.",
+                f"Layers differ in {name}; tensor parallelism needs identical layers.",
                 "Set tensor_parallel_size to 1, or choose another model.",
             )
         if not isinstance(value, int) or not value:
@@ -146,14 +146,14 @@ def _cut(
 ) -> Cut:
     differ = [d for d, (a, b) in enumerate(zip(whole, part, strict=False)) if a != b]
     if len(whole) != len(part) or len(differ) != 1:
-        raise _cannot(model, f"{name} is {list(whole)}, and {list(part)} in a shard")
+        raise _cannot(model, f"{name} has shape {list(whole)}, but {list(part)} in a shard")
     (dim,) = differ
     if len(whole) == 1 and name.endswith(".weight"):
         why = f"{name} is a norm over all {whole[0]:,} elements and cannot be sharded"
         raise _cannot(model, why)
     segments = _segments(model, name, whole[dim])
     if sum(-(-segment // size) for segment in segments) != part[dim]:
-        raise _cannot(model, f"{name} is {list(whole)}, and {list(part)} in a shard")
+        raise _cannot(model, f"{name} has shape {list(whole)}, but {list(part)} in a shard")
     return Cut(dim, whole[dim], part[dim], segments)
 
 
@@ -196,7 +196,7 @@ def _sums(model: nn.Module, names: set[str]) -> tuple[str, ...]:
     found = tuple(c for c in children if any(n.startswith(f"{c}.") for n in names))
     others = sorted(n for n in names if not any(n.startswith(f"{c}.") for c in found))
     if others:
-        raise _cannot(model, f"{others[0]} is not in the attention or the MLP of a layer")
+        raise _cannot(model, f"{others[0]} is in neither the attention nor the MLP of a layer")
     return found
 
 
@@ -205,7 +205,7 @@ def _check_buffers(whole: nn.Module, part: nn.Module) -> None:
     others = dict(part.named_buffers())
     for name, buffer in whole.named_buffers():
         if name not in others or others[name].shape != buffer.shape:
-            raise _cannot(whole, f"{name} differs in its shards")
+            raise _cannot(whole, f"{name} differs between shards")
 
 
 def _cannot(model: nn.Module, why: str) -> UnsupportedModelError:

@@ -57,8 +57,8 @@ def _ints(matrix: IntCodes, dim: int, start: int, end: int) -> IntCodes:
         return replace(matrix, codes=codes, scales=matrix.scales[start:end].clone(), zeros=zeros)
     if matrix.groups is not None:
         raise UnsupportedModelError(
-            "Its quantization groups follow the activation order (desc_act): shards of the columns "
-            "cut the groups unequally.",
+            "The checkpoint uses desc_act (act-order): column shards would split its quantization "
+            "groups unevenly.",
             "Set tensor_parallel_size to 1, or choose a checkpoint without desc_act.",
         )
     size = _common(matrix.group_size, matrix.shape[1], start, end)
@@ -81,7 +81,7 @@ def _table(matrix: TableCodes, dim: int, start: int, end: int) -> TableCodes:
     count, width = matrix.shape
     if width % matrix.block_size:
         raise UnsupportedModelError(
-            f"Quantization blocks of {matrix.block_size} cross the ends of rows of {width}.",
+            f"Row length {width} is not a multiple of quantization block size {matrix.block_size}.",
             "Set tensor_parallel_size to 1, or choose another checkpoint.",
         )
     codes = matrix.codes.narrow(dim, start, end - start).clone()

@@ -60,8 +60,8 @@ def _run(config_json: str, size: int) -> str | None:
     if found <= TOLERANCE:
         return None
     return (
-        "in a smoke test of a few layers the sharded logits differ from the model's by "
-        f"{found:.2g} (allowed {TOLERANCE:g})."
+        "sharded and unsharded logits differ in a smoke test of a few layers: "
+        f"{found:.2g} (tolerance {TOLERANCE:g})."
     )
 
 

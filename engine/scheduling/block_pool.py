@@ -85,7 +85,7 @@ class BlockPool:
         """Take `count` blocks, evicting the least recently used prefixes. The caller has checked
         `num_free_blocks`."""
         if count > len(self._free):
-            raise IntegrityError(f"{count} blocks asked for, {len(self._free)} are free.")
+            raise IntegrityError(f"{count} blocks requested, {len(self._free)} free.")
         blocks = []
         for _ in range(count):
             block, _ = self._free.popitem(last=False)
@@ -109,7 +109,7 @@ class BlockPool:
         for block in reversed(block_table):
             self.ref_count[block] -= 1
             if self.ref_count[block] < 0:
-                raise IntegrityError(f"Block {block} was freed more often than referenced.")
+                raise IntegrityError(f"Double free of block {block}.")
             if self.ref_count[block] == 0:
                 self._free[block] = None
                 if self.block_hash[block] is None:
@@ -129,7 +129,7 @@ class BlockPool:
         """Make a full, computed, referenced block available as a prefix. Of two blocks with the
         same content the first keeps the name. `prefix` is kept to be looked at."""
         if self.ref_count[block] == 0:
-            raise IntegrityError(f"Block {block} is published without an owner.")
+            raise IntegrityError(f"Block {block} is published without a reference.")
         if self.block_hash[block] is None and block_hash not in self._by_hash:
             self.block_hash[block] = block_hash
             self.is_published[block] = True
@@ -167,20 +167,20 @@ class BlockPool:
         counts = array("i", [0]) * self.num_blocks
         for table in block_tables:
             if len(set(table)) != len(table):
-                raise IntegrityError(f"A block table names a block twice: {list(table)}.")
+                raise IntegrityError(f"Duplicate block in a block table: {list(table)}.")
             for block in table:
                 counts[block] += 1
         if counts != self.ref_count:
             wrong = [b for b in range(self.num_blocks) if counts[b] != self.ref_count[b]]
-            raise IntegrityError(f"Reference counts of blocks {wrong[:8]} are wrong.")
+            raise IntegrityError(f"Wrong reference counts for blocks {wrong[:8]}.")
         for block in range(self.num_blocks):
             if (self.ref_count[block] == 0) != (block in self._free):
-                raise IntegrityError(f"Block {block} is neither free nor referenced, or both.")
+                raise IntegrityError(f"Block {block}: free list and reference count disagree.")
         for block_hash, block in self._by_hash.items():
             if self.block_hash[block] != block_hash:
-                raise IntegrityError(f"The prefix table and block {block} disagree.")
+                raise IntegrityError(f"Prefix cache entry and block {block} do not match.")
         published = bytearray(block_hash is not None for block_hash in self.block_hash)
         if published != self.is_published or len(self._by_hash) != sum(published):
-            raise IntegrityError("A published block is missing from the prefix table.")
+            raise IntegrityError("A published block is missing from the prefix cache.")
         if any(self.block_hash[block] is None for block in self._prefixes):
-            raise IntegrityError("What an unpublished block holds was not forgotten.")
+            raise IntegrityError("Stale prefix data for an unpublished block.")

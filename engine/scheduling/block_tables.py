@@ -154,9 +154,9 @@ def check_invariants(
     has_blocks = any(r.block_table or r.num_computed_tokens for r in waiting)
     order = [r.arrival_index for r in waiting]
     broken = {
-        "A waiting request has blocks.": has_blocks,
+        "A waiting request has KV blocks.": has_blocks,
         "Waiting requests are out of order.": order != sorted(order),
-        "A request id occurs twice.": len({r.request_id for r in everyone}) < len(everyone),
+        "Duplicate request id.": len({r.request_id for r in everyone}) < len(everyone),
     }
     for request in running:
         name, table, computed = request.request_id, request.block_table, request.num_computed_tokens
@@ -167,14 +167,14 @@ def check_invariants(
         pairs = zip(hashes, request.block_hashes, strict=False)
         is_other = any(published not in (None, own) for published, own in pairs)
         broken |= {
-            f"{name} has more computed tokens than block slots.": pool.blocks_for(computed) > count,
+            f"{name} has more computed tokens than KV slots.": pool.blocks_for(computed) > count,
             f"{name} has more blocks than it needs.": is_larger and tables.is_paged,
-            f"{name} has a step in flight beyond its blocks.": pool.blocks_for(ahead) > count,
-            f"{name} has more draft KV than KV.": drafted > computed,
-            f"{name} has draft KV that begins inside a block.": start % pool.block_size > 0,
-            f"{name} has draft KV that begins after its end.": start > drafted,
-            f"{name} has a published block that is not full.": any(hashes[full:]),
-            f"{name} has a block published under another prefix.": is_other,
+            f"{name} has an in-flight step beyond its blocks.": pool.blocks_for(ahead) > count,
+            f"{name} has more draft KV than computed KV.": drafted > computed,
+            f"{name} has draft KV that starts mid-block.": start % pool.block_size > 0,
+            f"{name} has draft KV that starts past its end.": start > drafted,
+            f"{name} has a partially filled published block.": any(hashes[full:]),
+            f"{name} has a block published under the wrong prefix.": is_other,
             f"{name} would write into a shared block.": any(
                 pool.ref_count[block] != 1 for block in table[full:]
             ),

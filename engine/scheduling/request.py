@@ -182,7 +182,7 @@ class Outcome(NamedTuple):
 def check_token_ids(prompt: Sequence[int], params: SamplingParams, vocab_size: int) -> None:
     """Raise InvalidRequestError where a request names a token that the model does not have."""
     if not prompt:
-        raise InvalidRequestError("The prompt is empty.", "Give at least one token.")
+        raise InvalidRequestError("The prompt is empty.", "Send at least one token.")
     for name, token_ids in (
         ("The prompt", prompt),
         ("logit_bias", params.logit_bias),
@@ -191,9 +191,9 @@ def check_token_ids(prompt: Sequence[int], params: SamplingParams, vocab_size: i
         low, high = min(token_ids, default=0), max(token_ids, default=0)
         if low < 0 or high >= vocab_size:
             raise InvalidRequestError(
-                f"{name} has token ids from {low} to {high}; the vocabulary is 0 to "
+                f"{name} has token ids from {low} to {high}; valid ids are 0 to "
                 f"{vocab_size - 1}.",
-                "Use token ids of this model's tokenizer.",
+                "Use token ids from this model's tokenizer.",
             )
 
 
@@ -207,17 +207,17 @@ def longest_length(
     length = num_prompt_tokens
     if length >= context:
         raise ContextLengthError(
-            f"The prompt has {length:,} tokens; the context holds {context:,}, reply included.",
-            "Shorten the prompt, or raise max_model_len if the model allows it.",
+            f"The prompt has {length:,} tokens; the context length, with reply, is {context:,}.",
+            "Shorten the prompt, or increase max_model_len if the model allows it.",
         )
     capacity = pool.num_blocks * pool.block_size + 1  # the last token is never stored
     wanted = min(context, length + (params.max_tokens or context))
     if length >= capacity or (params.max_tokens and wanted > capacity):
-        asked = f" and asks for {params.max_tokens:,}" if params.max_tokens else ""
+        asked = f" and max_tokens {params.max_tokens:,}" if params.max_tokens else ""
         raise ContextLengthError(
-            f"The request has {length:,} prompt tokens{asked}; the KV cache holds "
+            f"The request has {length:,} prompt tokens{asked}; the KV cache fits "
             f"{capacity - 1:,} ({pool.num_blocks:,} blocks of {pool.block_size}).",
-            "Raise kv_cache_memory_bytes, lower max_tokens, or shorten the prompt.",
+            "Increase kv_cache_memory_bytes, reduce max_tokens, or shorten the prompt.",
         )
     return min(wanted, capacity)
 

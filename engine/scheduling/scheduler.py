@@ -96,7 +96,7 @@ class Scheduler:
     def replace_pool(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
         """Continue on a new pool after a cache rebuild; nobody may hold blocks."""
         if any(request.block_table for request in self.requests):
-            raise IntegrityError("The block pool was replaced while requests hold blocks.")
+            raise IntegrityError("The block pool was replaced while requests used its blocks.")
         self.tables = BlockTables(config, pool, root)
         for request in self.requests:
             request.block_hashes.clear()

@@ -76,7 +76,7 @@ def check_draft(config: EngineConfig, target: Checkpoint, tokenizer: Tokenizer) 
     count, most = count_parameters(draft.config), count_parameters(target.config)
     if count > most:
         raise DraftModelError(
-            f"The draft model {draft.name} has {count:,} parameters, more than the "
+            f"Draft model {draft.name} has {count:,} parameters, more than the "
             f"{most:,} of {target.name}.",
             "Choose a smaller draft model, or swap the two.",
         )
@@ -90,7 +90,7 @@ def check_draft(config: EngineConfig, target: Checkpoint, tokenizer: Tokenizer) 
 
 def unusable(error: InferdeckError, what: str = "draft model") -> DraftModelError:
     """The error of the draft model's own checkpoint."""
-    return DraftModelError(f"The {what} is unusable. {error.cause}", error.remedy)
+    return DraftModelError(f"Cannot use the {what}. {error.cause}", error.remedy)
 
 
 def _check_vocabulary(
@@ -106,12 +106,12 @@ def _check_vocabulary(
     example = ""
     if different:
         i = different[0]
-        example = f" Token {i} is {mine[i]!r} in the draft model and {theirs[i]!r} in the model."
+        example = f" Token {i} is {mine[i]!r} in the draft model and {theirs[i]!r} in the target."
     raise DraftModelError(
-        f"The vocabularies of draft model {draft.name} and {target.name} differ: "
-        f"{len(mine):,} and {len(theirs):,} tokens, {len(different):,} ids with "
-        f"different texts.{example}",
-        "Choose a draft model of the same family, with the same tokenizer.",
+        f"Draft model {draft.name} and {target.name} have different vocabularies: "
+        f"{len(mine):,} and {len(theirs):,} tokens, {len(different):,} mismatched "
+        f"ids.{example}",
+        "Choose a draft model from the same family, with the same tokenizer.",
     )
 
 
@@ -125,22 +125,22 @@ def draft_source(
     if config.speculative_method == "eagle3":
         if config.tensor_parallel_size > 1:
             raise DraftModelError(
-                "EAGLE-3 needs the whole embeddings on one device; tensor parallelism shards them "
-                f"over {config.tensor_parallel_size} devices.",
-                "Use the method draft_model or ngram, or set tensor_parallel_size to 1.",
+                "EAGLE-3 needs all embeddings on one device; tensor parallelism shards them "
+                f"across {config.tensor_parallel_size} devices.",
+                "Set speculative_method to draft_model or ngram, or tensor_parallel_size to 1.",
             )
         if config.pipeline_parallel_size > 1:
             raise DraftModelError(
-                "EAGLE-3 needs all hidden states on one device; pipeline parallelism puts "
-                f"the layers on {config.pipeline_parallel_size} GPUs.",
-                "Use the method draft_model or ngram, or set pipeline_parallel_size to 1.",
+                "EAGLE-3 needs all hidden states on one device; pipeline parallelism "
+                f"splits the layers across {config.pipeline_parallel_size} GPUs.",
+                "Set speculative_method to draft_model or ngram, or pipeline_parallel_size to 1.",
             )
         if host_layers:
             raise DraftModelError(
                 "EAGLE-3 needs all hidden states and embeddings on one device; CPU offload keeps "
                 f"{host_layers} layers of {checkpoint.name} on the CPU.",
-                "Use the method draft_model or ngram, or fit all layers on the GPU: quantize the "
-                "weights, or shorten the context.",
+                "Set speculative_method to draft_model or ngram, or fit all layers on the GPU: "
+                "quantize the weights, or reduce max_model_len.",
             )
         return check_head(config, checkpoint)
     return None

@@ -134,8 +134,8 @@ def _weights(situation: Situation, name: str, bits: float) -> SpeedupBound | Non
 
     share = situation.whole.shares().weights
     why = (
-        f"Reading weights takes {_percent(share)} of the time. {name} reads {factor:.2f} of the "
-        "bytes; the output layer and the arithmetic stay the same."
+        f"Reading weights takes {_percent(share)} of step time. {name} reads {factor:.2f}× the "
+        "bytes; output layer and arithmetic are unchanged."
     )
     speedup, loose = _speedup(situation, smaller)
     return SpeedupBound("quantization", "Weights", name, speedup, "faster", why, loose)
@@ -152,8 +152,8 @@ def _kv_dtype(situation: Situation) -> SpeedupBound | None:
     factor = narrow / now
     share = situation.whole.shares().kv
     why = (
-        f"Reading the KV cache takes {_percent(share)} of the time. An 8-bit cache "
-        f"needs {factor:.2f} of the bytes and holds more tokens."
+        f"Reading the KV cache takes {_percent(share)} of step time. An 8-bit cache "
+        f"needs {factor:.2f}× the bytes and fits more tokens."
     )
 
     def smaller(work: Work) -> Work:
@@ -187,7 +187,7 @@ def _batch_size(situation: Situation) -> SpeedupBound:
     running = fmean([len(s.step.entries) for s in situation.steps])
     waiting = fmean([s.step.num_waiting for s in situation.steps])
     if waiting < 0.5 or not steps:
-        why = f"No request waits: {running:.1f} of {places} batch slots are in use on average."
+        why = f"No requests are waiting: {running:.1f} of {places} batch slots in use on average."
         return SpeedupBound(setting, label, "more slots", 1.0, "throughput", why)
     growth = (running + waiting) / running
 
@@ -199,8 +199,8 @@ def _batch_size(situation: Situation) -> SpeedupBound:
 
     slower = 1 / _speedup(situation.decoding, more)[0]
     why = (
-        f"{waiting:.1f} requests wait on average. Running them too makes a step "
-        f"{slower:.2f}× as long for {growth:.2f}× the tokens: weights are read once."
+        f"{waiting:.1f} requests are waiting on average. Running them makes steps {slower:.2f}× as "
+        f"long for {growth:.2f}× the tokens: weights are read once per step."
     )
     value = f"{round(running + waiting)}"
     return SpeedupBound(setting, label, value, max(1.0, growth / slower), "throughput", why)
@@ -228,8 +228,8 @@ def _prefix_caching(situation: Situation) -> SpeedupBound:
     state = "Enabled" if config.enable_prefix_caching else "Disabled"
     share = 1 - after / before if before else 0.0
     why = (
-        f"{state}{found}. Computing prompt tokens takes {_percent(share)} of the time: the gain if "
-        "every prefix were cached."
+        f"{state}{found}. Prefill takes {_percent(share)} of step time: the maximum gain, with "
+        "every prefix cached."
     )
     factor, wider = _factors(before, after, loose)
     setting, value = "enable_prefix_caching", "every prefix cached"
@@ -256,12 +256,12 @@ def _chunk_budget(situation: Situation) -> SpeedupBound:
         saved += split.weights - hidden + split.launch + split.python + split.queue
         count += 1
     if not count:
-        why = f"No step computed a partial prefill alone: {config.max_num_batched_tokens:,} "
+        why = f"No step ran only a prefill chunk: {config.max_num_batched_tokens:,} "
         why += "tokens per step are enough."
         return SpeedupBound(setting, label, "a larger budget", 1.0, "faster", why)
     why = (
-        f"{count} of {len(situation.steps)} steps computed a partial prefill alone. Merged with "
-        "the next step, each saves one read of the weights. ITL of other requests grows."
+        f"{count} of {len(situation.steps)} steps ran only a prefill chunk. Merging each with the "
+        "next step saves one weight read but increases the ITL of other requests."
     )
     factor = _ratio(before, before - saved)
     return SpeedupBound(setting, label, "a larger budget", factor, "faster", why)
@@ -279,9 +279,9 @@ def _speculation(situation: Situation) -> SpeedupBound | None:
     ratio = 1 / _speedup(situation.decoding, verify)[0]
     tokens = expected_tokens(DRAFT_ACCEPTANCE, DRAFT_LENGTH)
     why = (
-        f"Zero-cost drafts with {_percent(DRAFT_ACCEPTANCE)} acceptance give {tokens:.2f} tokens "
-        f"per step for {DRAFT_LENGTH} drafted. Verification makes a decode step {ratio:.2f}× as "
-        "long."
+        f"Zero-cost drafts with {_percent(DRAFT_ACCEPTANCE)} acceptance yield {tokens:.2f} tokens "
+        f"per step for {DRAFT_LENGTH} draft tokens. Verification makes decode steps {ratio:.2f}× "
+        "as long."
     )
     value = f"{DRAFT_LENGTH} draft tokens"
     return SpeedupBound(setting, label, value, max(1.0, tokens / ratio), "decode speed", why)

@@ -27,7 +27,7 @@ _TOKENIZER_FILES = (
 )
 
 _REMEDY = (
-    "Copy tokenizer.json and tokenizer_config.json of the original model into the folder, "
+    "Copy tokenizer.json and tokenizer_config.json from the original model to this folder, "
     "or download the model again."
 )
 
@@ -178,7 +178,7 @@ class CheckpointTokenizer(Tokenizer):
         except Exception as error:  # whatever a template written by strangers may raise
             raise InvalidRequestError(
                 f"The chat template rejected this conversation: {error}",
-                "Alternate user and assistant messages, beginning with the user.",
+                "Alternate user and assistant messages, starting with a user message.",
             ) from error
 
     def _encode(self, text: str, **options: Any) -> list[int]:
@@ -239,7 +239,7 @@ def _load(path: Path) -> Any:
     if not any((path / name).is_file() for name in _TOKENIZER_FILES):
         # Without this check transformers may build an empty tokenizer from config.json alone.
         raise CheckpointError(
-            f"{path} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}).", _REMEDY
+            f"{path} has no tokenizer (found none of {', '.join(_TOKENIZER_FILES)}).", _REMEDY
         )
     from engine.lazy_transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -253,7 +253,7 @@ def _load(path: Path) -> Any:
         works = _works(tokenizer)
     except Exception as error:  # tokenizers raises plain Exception for a damaged file
         raise CheckpointError(
-            f"Reading the tokenizer in {path} failed: {type(error).__name__}: {error}", _REMEDY
+            f"Cannot read the tokenizer in {path}: {type(error).__name__}: {error}", _REMEDY
         ) from error
     if not works:
         raise CheckpointError(f"The tokenizer in {path} has an empty vocabulary.", _REMEDY)
@@ -270,8 +270,8 @@ def _checked(messages: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str
     for i, message in enumerate(messages):
         if not all(isinstance(message.get(key), str) for key in ("role", "content")):
             raise InvalidRequestError(
-                f"Message {i + 1} of the conversation lacks a text role or content.",
-                'Give every message a "role" and a "content", both texts.',
+                f"Message {i + 1} has no valid role or content.",
+                'Each message needs a "role" string and a "content" string.',
             )
     return messages
 
@@ -332,8 +332,8 @@ def encode_prompt(
         return EncodedPrompt(items, params)
     if not all(isinstance(item, Mapping) and {"role", "content"} <= set(item) for item in items):
         raise InvalidRequestError(
-            "The prompt is not text, token ids or chat messages.",
-            'Give chat messages as objects with "role" and "content".',
+            "The prompt must be text, token ids or chat messages.",
+            'Send chat messages as objects with "role" and "content".',
         )
     if not tokenizer.has_chat_template:
         # A plain transcript has no token that ends a turn: the next speaker's name does.

@@ -24,7 +24,7 @@ FEWEST_LAYERS = 8
 """Of a model whose head names no layers: below it the three would not be three."""
 
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-_TRAINED_FOR = "Choose the head that was trained for this model: its model card names the model."
+_TRAINED_FOR = "Choose a head trained for this model; check the head's model card."
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,26 +109,26 @@ def _check_kind(head: Checkpoint) -> None:
         raise DraftModelError(
             f"{head.name} is not an EAGLE-3 head: its architecture is {head.architecture}"
             + (", and it has no tensor fc.weight." if head.tensors else "."),
-            "Choose the folder of an EAGLE-3 head; for an ordinary model the method is "
-            "draft_model.",
+            "Choose an EAGLE-3 head folder, or set speculative_method to draft_model for a "
+            "regular model.",
         )
-    remedy = "Choose a head in 16 or 32 bits."
+    remedy = "Choose a 16-bit or 32-bit head."
     try:
         stored = head.quantization
         resolve_class(head)  # layers that are no attention
     except (UnsupportedModelError, CheckpointError) as error:
         raise DraftModelError(
-            f"The EAGLE-3 head cannot be used. {error.cause}", remedy
+            f"Cannot use the EAGLE-3 head. {error.cause}", remedy
         ) from error
     if stored is not None:
         raise DraftModelError(
-            f"The EAGLE-3 head {head.name} is quantized ({stored.title}).", remedy
+            f"EAGLE-3 head {head.name} is quantized ({stored.title}).", remedy
         )
     count = int(head.config.num_hidden_layers)
     if count != 1:
         raise DraftModelError(
-            f"The EAGLE-3 head {head.name} has {count} layers; Inferdeck supports one.",
-            "Choose a head with num_hidden_layers 1.",
+            f"EAGLE-3 head {head.name} has {count} layers; Inferdeck supports one.",
+            "Choose a head with num_hidden_layers = 1.",
         )
 
 
@@ -144,9 +144,9 @@ def _layer_ids(head: Checkpoint, target: Checkpoint) -> tuple[int, ...]:
         ids = tuple(i + 1 for i in _numbers(head, nested[_LAYER_IDS]))
     elif num_layers < FEWEST_LAYERS:
         raise DraftModelError(
-            f"{target.name} has {num_layers} layers; an EAGLE-3 head that names no layers needs "
-            f"a model of at least {FEWEST_LAYERS}.",
-            "Use the method draft_model or ngram with this model.",
+            f"{target.name} has {num_layers} layers; an EAGLE-3 head without layer ids needs "
+            f"a model with at least {FEWEST_LAYERS}.",
+            "Set speculative_method to draft_model or ngram.",
         )
     else:
         ids = (2, num_layers // 2, num_layers - 3)
@@ -154,8 +154,8 @@ def _layer_ids(head: Checkpoint, target: Checkpoint) -> tuple[int, ...]:
     if outside:
         listed = ", ".join(map(str, ids))
         raise DraftModelError(
-            f"The EAGLE-3 head {head.name} reads the inputs of layers {listed}, and "
-            f"{target.name} has the layers 0 to {num_layers - 1}.",
+            f"EAGLE-3 head {head.name} reads the inputs of layers {listed}, but "
+            f"{target.name} has layers 0 to {num_layers - 1}.",
             _TRAINED_FOR,
         )
     return ids
@@ -164,8 +164,8 @@ def _layer_ids(head: Checkpoint, target: Checkpoint) -> tuple[int, ...]:
 def _numbers(head: Checkpoint, value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(i) is int for i in value):
         raise DraftModelError(
-            f"The config of the EAGLE-3 head {head.name} has no list of layers in {_LAYER_IDS}, "
-            f"but {value!r}.",
+            f"{_LAYER_IDS} in the config of EAGLE-3 head {head.name} is not a list of layer ids: "
+            f"{value!r}.",
             "Download or copy config.json again.",
         )
     return tuple(value)
@@ -173,23 +173,23 @@ def _numbers(head: Checkpoint, value: Any) -> tuple[int, ...]:
 
 def _check_fit(head: str, shape: HeadShape, target: str, hidden_size: int, vocab_size: int) -> None:
     for what, own, models in (
-        ("hidden states of width", shape.target_hidden_size, hidden_size),
-        ("a vocabulary of", shape.vocab_size, vocab_size),
+        ("hidden size", shape.target_hidden_size, hidden_size),
+        ("vocabulary size", shape.vocab_size, vocab_size),
     ):
         if own != models:
             raise DraftModelError(
-                f"The EAGLE-3 head {head} was made for {what} {own:,}; {target} has {models:,}.",
+                f"EAGLE-3 head {head} was trained for {what} {own:,}; {target} has {models:,}.",
                 _TRAINED_FOR,
             )
     if shape.draft_vocab_size > shape.vocab_size:
         raise DraftModelError(
-            f"The EAGLE-3 head {head} drafts {shape.draft_vocab_size:,} tokens of a vocabulary "
-            f"of {shape.vocab_size:,}.",
+            f"EAGLE-3 head {head}: draft vocabulary size {shape.draft_vocab_size:,} exceeds "
+            f"vocabulary size {shape.vocab_size:,}.",
             "Download or copy config.json again.",
         )
     if shape.hidden_size != hidden_size and not shape.owns_embeddings:
         raise DraftModelError(
-            f"The EAGLE-3 head {head} has hidden size {shape.hidden_size:,} and no embeddings; "
+            f"EAGLE-3 head {head} has hidden size {shape.hidden_size:,} and no embeddings; "
             f"{target} has hidden size {hidden_size:,}.",
             _TRAINED_FOR,
         )

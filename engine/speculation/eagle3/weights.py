@@ -34,7 +34,7 @@ _LAYER = "layers.0."
 _LEFT_OUT = re.compile(r"^(t2d|verifier_.*|.*rotary_emb\.inv_freq)$")
 """What follows from the rest, and copies of the model's own tensors."""
 
-_WRONG_FILES = "Download the head again, or check that config.json belongs to these weights."
+_WRONG_FILES = "Download the head again, or check that config.json matches these weights."
 
 Progress = Callable[[str, int, int], None]
 
@@ -131,8 +131,8 @@ def _read(
             head.target_ids.copy_(own)
         elif head.shape.draft_vocab_size != head.shape.vocab_size:
             raise DraftModelError(
-                f"The EAGLE-3 head {checkpoint.name} drafts {head.shape.draft_vocab_size:,} of "
-                f"{head.shape.vocab_size:,} tokens and has no tensor d2t that says which.",
+                f"EAGLE-3 head {checkpoint.name} drafts {head.shape.draft_vocab_size:,} of "
+                f"{head.shape.vocab_size:,} tokens but has no d2t token mapping.",
                 _WRONG_FILES,
             )
 
@@ -142,9 +142,9 @@ def _check(
 ) -> None:
     wrong = {
         "are missing": sorted(set(wanted) - set(tensors)),
-        "have no place in it": sorted(set(tensors) - set(wanted)),
-        "do not have the shape that config.json asks for": [
-            f"{name} is {list(info.shape)} and should be {list(wanted[name].shape)}"
+        "are unexpected": sorted(set(tensors) - set(wanted)),
+        "do not match the shapes in config.json": [
+            f"{name} is {list(info.shape)}, expected {list(wanted[name].shape)}"
             for name, info in tensors.items()
             if name in wanted and info.shape != tuple(wanted[name].shape)
         ],
@@ -152,7 +152,7 @@ def _check(
     for what, names in wrong.items():
         if names:
             raise DraftModelError(
-                f"{len(names)} tensors of the EAGLE-3 head {checkpoint.path} {what}: {few(names)}.",
+                f"{len(names)} tensors in EAGLE-3 head {checkpoint.path} {what}: {few(names)}.",
                 _WRONG_FILES,
             )
 
@@ -164,7 +164,7 @@ def _target_ids(
     count = shape.draft_vocab_size
     if offsets.shape != (count,):
         raise DraftModelError(
-            f"d2t of the EAGLE-3 head {checkpoint.path} is {list(offsets.shape)} and should be "
+            f"d2t in EAGLE-3 head {checkpoint.path} has shape {list(offsets.shape)}; expected "
             f"[{count}].",
             _WRONG_FILES,
         )
@@ -172,7 +172,7 @@ def _target_ids(
     lowest, highest = int(ids.min()), int(ids.max())
     if lowest < 0 or highest >= shape.vocab_size:
         raise DraftModelError(
-            f"d2t of the EAGLE-3 head {checkpoint.path} maps to the tokens {lowest:,} to "
+            f"d2t in EAGLE-3 head {checkpoint.path} maps to token ids {lowest:,} to "
             f"{highest:,}; the model has 0 to {shape.vocab_size - 1:,}.",
             _WRONG_FILES,
         )

@@ -97,5 +97,5 @@ def test_groups_by_activation_order_are_refused() -> None:
     matrix = ints(4, 8, 4, True)
     ordered = IntCodes(4, matrix.codes, matrix.scales, None, 4, torch.tensor([0, 1] * 4).int())
     assert narrowed(ordered, 0, 1, 3).shape == (2, 8)
-    with pytest.raises(UnsupportedModelError, match="activation order"):
+    with pytest.raises(UnsupportedModelError, match="desc_act"):
         narrowed(ordered, 1, 0, 4)

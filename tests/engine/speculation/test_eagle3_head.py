@@ -181,11 +181,11 @@ AWQ = {
 BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ...]]] = {
     "another width": (
         lambda h: config_of(h, target_hidden_size=96),
-        ("hidden states of width 96", "has 64"),
+        ("96;", "has 64"),
     ),
     "another vocabulary": (
         lambda h: config_of(h, vocab_size=5000),
-        ("a vocabulary of 5,000", "has 199"),
+        ("5,000;", "has 199"),
     ),
     "too few layers": (
         lambda h: config_of(h, eagle_config=None),
@@ -199,7 +199,7 @@ BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ..
     ),
     "layers that are none": (
         lambda h: config_of(h, eagle_aux_hidden_state_layer_ids="all"),
-        ("no list of layers", "'all'"),
+        ("eagle_aux_hidden_state_layer_ids", "'all'"),
     ),
     "several layers of its own": (
         lambda h: config_of(h, num_hidden_layers=2),
@@ -211,11 +211,11 @@ BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ..
     ),
     "quantized in an unknown way": (
         lambda h: config_of(h, quantization_config={"quant_method": "awq"}),
-        ("cannot be used", "does not say bits"),
+        ("does not say bits",),
     ),
     "more drafts than tokens": (
         lambda h: config_of(h, draft_vocab_size=300),
-        ("300 tokens", "of 199"),
+        ("300", "199"),
     ),
     "narrow and without embeddings": (
         lambda h: config_of(h, hidden_size=48),
@@ -227,7 +227,7 @@ BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ..
     ),
     "an unknown tensor": (
         lambda h: tensors_of(h, **{"midlayer.self_attn.q_proj.bias": torch.ones(64)}),
-        ("have no place", "q_proj.bias"),
+        ("1 tensors", "q_proj.bias"),
     ),
     "a wrong shape": (
         lambda h: tensors_of(h, **{"fc.weight": torch.ones(64, 64)}),
@@ -235,7 +235,7 @@ BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ..
     ),
     "no vocabulary of its own": (
         lambda h: tensors_of(h, d2t=None),
-        ("120 of 199", "no tensor d2t"),
+        ("120 of 199", "d2t"),
     ),
     "a short d2t": (
         lambda h: tensors_of(h, d2t=torch.zeros(7, dtype=torch.int64)),
@@ -272,7 +272,7 @@ def test_a_head_that_does_not_fit_is_refused_and_the_model_stays(
 def test_a_model_without_a_list_of_layers_cannot_be_listened_to() -> None:
     model = tiny_models.make_model("llama")
     model.config.num_hidden_layers = 5
-    with pytest.raises(DraftModelError, match="no list of its 5 layers"):
+    with pytest.raises(DraftModelError, match="its 5 layers"):
         Taps(model, (1,))
 
 
