@@ -153,8 +153,8 @@ class CompareView(QFrame):
     def _build(self) -> None:
         self.source = dressed(
             ElidedCombo(), "Compared ranges",
-            "Before and after a change, or two ranges dragged on the charts\n"
-            "(keyboard: Enter starts or ends a range, arrow keys move the cursor)",
+            "Before and after a change, or two ranges dragged on the charts.\n"
+            "Keyboard: Enter starts or ends a range, arrow keys move the cursor.",
         )  # fmt: skip
         self.source.setMinimumContentsLength(18)
         self.source.setSizeAdjustPolicy(
