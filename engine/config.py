@@ -148,8 +148,8 @@ class EngineConfig:
     )
     quantization_head: str = _setting(
         str, "none", Change.RELOAD, "Output head",
-        "Format of output head and embeddings. none: unquantized; int8: quantized at load. Saves "
-        "most memory in small models.",
+        "Weight format of output head and embeddings. none: unquantized; int8: quantized at load. "
+        "Saves most memory in small models.",
         choices=("none", "int8"),
     )
     max_model_len: int | None = _setting(
@@ -165,7 +165,7 @@ class EngineConfig:
     adaptive_threads: bool = _setting(
         bool, True, Change.LIVE, "Adaptive threads",
         "Choose the thread count per step: fewer for small steps, never more than the idle cores. "
-        "Off: always use the full CPU threads setting.",
+        "Off: always use the number set in CPU threads.",
     )
     enforce_eager: bool = _setting(
         bool, False, Change.CACHE_REBUILD, "Eager mode",

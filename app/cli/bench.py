@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_mutually_exclusive_group(),
         ("--concurrency N", parse_positive,
-         "Concurrent requests. Default: the preset's, else all."),
+         "Concurrent requests. Default: set by the preset, else all."),
         ("--request-rate R", _rate, "Average requests per second (Poisson)."),
     )  # fmt: skip
     add_options(

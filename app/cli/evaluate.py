@@ -31,8 +31,8 @@ from engine.evaluate.windows import DEFAULT_CONTEXT
 NAME = "evaluate"
 HELP = "Measure quality loss from lower precision."
 DESCRIPTION = """\
-Measure a model's perplexity on a text. With a reference, also KL divergence, top-1 agreement and
-final hidden state similarity. With --prompts, compare the replies of both models."""
+Measure a model's perplexity on a text. With a reference, also measure KL divergence, top-1
+agreement and final hidden state similarity. With --prompts, compare the replies of both models."""
 EPILOG = """\
 examples:
   inferdeck evaluate --text starter
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument_group("text windows"),
         ("--context-length N", parse_positive,
-         f"Tokens per window. Default: {DEFAULT_CONTEXT}, or the model's context length."),
+         f"Tokens per window. Default: {DEFAULT_CONTEXT}, capped at the context length."),
         ("--stride N", parse_positive,
          "Window stride in tokens. Default: the window length minus 1."),
         ("--max-tokens N", parse_positive,

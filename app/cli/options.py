@@ -112,7 +112,7 @@ def parse_ids(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.replace(",", " ").split())
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of token ids; example: 1,2,3"
+            f"{text!r} is not a comma-separated list of token ids"
         ) from None
 
 
@@ -121,7 +121,7 @@ def _parse_bias(text: str) -> tuple[int, float]:
     try:
         return int(token), float(bias)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not ID=BIAS; example: 42=-100") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not in the form ID=BIAS") from None
 
 
 _READERS: Mapping[Any, dict[str, Any]] = {

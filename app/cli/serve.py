@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NAME = "serve"
 HELP = "Run an OpenAI-compatible server."
-DESCRIPTION = "Serve a model over an OpenAI-compatible HTTP API until Ctrl-C."
+DESCRIPTION = "Serve a model over an OpenAI-compatible HTTP API. Press Ctrl-C to stop."
 EPILOG = """\
 examples:
   inferdeck serve

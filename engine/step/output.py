@@ -17,7 +17,7 @@ from engine.text.tokenizer import Tokenizer
 
 NUMERICAL_FAILURE = NumericalError(
     "The model produced NaN or infinite logits.",
-    "Set dtype to float32. If it happens again, the checkpoint is corrupted.",
+    "Set dtype to float32. If it happens again, the checkpoint is likely corrupted.",
 )
 
 

@@ -228,8 +228,8 @@ def _prefix_caching(situation: Situation) -> SpeedupBound:
     state = "Enabled" if config.enable_prefix_caching else "Disabled"
     share = 1 - after / before if before else 0.0
     why = (
-        f"{state}{found}. Prefill takes {_percent(share)} of step time: the maximum gain, with "
-        "every prefix cached."
+        f"{state}{found}. Prefill takes {_percent(share)} of step time; caching every prefix "
+        "would save at most this share."
     )
     factor, wider = _factors(before, after, loose)
     setting, value = "enable_prefix_caching", "every prefix cached"

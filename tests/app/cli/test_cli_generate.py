@@ -71,7 +71,7 @@ def test_a_draft_that_does_not_fit_the_model_is_refused(
     larger = ["--speculative-method", "draft_model", "--speculative-model", str(starter_model())]
     code, out, err = generate(capsys, "--model", str(starter_draft()), "--prompt", "x", *larger)
     assert (code, out) == (2, "")
-    assert "more than the" in err and "Choose a smaller draft model" in err
+    assert "parameters" in err
 
 
 def test_logprobs_stand_beside_the_tokens(capsys: pytest.CaptureFixture[str]) -> None:

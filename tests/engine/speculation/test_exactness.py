@@ -20,6 +20,7 @@ from engine.snapshot import FinishReason, SpeculationSnapshot
 from engine.speculation.proposer import Proposal, Proposer
 from tests.engine import tiny_models
 from tests.engine.speculation.runs import GREEDY, LENGTH, PARAMS, PROMPTS, results, use_proposer
+from tests.figures import numbers
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -353,14 +354,14 @@ def test_a_draft_of_another_vocabulary_is_refused(make_engine: MakeEngine, tmp_p
     tiny_models.save_tokenizer(tmp_path, 150)
     error = refused(make_engine(), **draft_settings(tmp_path))
     assert isinstance(error, DraftModelError)
-    assert "150 and 199" in error.cause
+    assert {150, 199} <= set(numbers(error.cause))
 
 
 def test_padding_of_the_vocabulary_may_differ(
     make_engine: MakeEngine, tmp_path: Path, plain: list[Any]
 ) -> None:
     padded = tiny_models.save(tiny_models.make_model("llama", vocab_size=256), tmp_path)
-    with pytest.raises(DraftModelError, match="more than"):  # padding made it the larger one
+    with pytest.raises(DraftModelError, match="parameters"):  # padding made it the larger one
         make_engine(**draft_settings(padded))
     smaller = tiny_models.make_model("llama", vocab_size=256, num_hidden_layers=1)
     engine = make_engine(**draft_settings(tiny_models.save(smaller, tmp_path)))
@@ -370,11 +371,11 @@ def test_padding_of_the_vocabulary_may_differ(
 def test_a_draft_larger_than_its_model_is_refused(make_engine: MakeEngine, tmp_path: Path) -> None:
     large = tiny_models.save(tiny_models.make_model("llama", num_hidden_layers=3), tmp_path)
     error = refused(make_engine(), **draft_settings(large))
-    assert "more than the" in error.cause and "smaller" in error.remedy
+    assert "parameters" in error.cause and error.remedy
 
 
 def test_a_missing_draft_is_refused(make_engine: MakeEngine, tmp_path: Path) -> None:
-    with pytest.raises(DraftModelError, match="needs a draft model"):
+    with pytest.raises(DraftModelError, match="draft model"):
         make_engine(speculative_method="draft_model")
     engine = make_engine()
     with pytest.raises(Exception, match=str(tmp_path / "nothing")):
