@@ -36,14 +36,14 @@ _SHOWN_TEXT = 160
 
 
 def summary(blocks: BlockSnapshot, precision: str = "") -> str:
-    """ "1,152 blocks of 16 · KV int8 · used 62 % · cached 24 % · free 14 %"."""
+    """ "1,152 blocks × 16 tokens · KV int8 · used 62 % · cached 24 % · free 14 %"."""
     count = blocks.num_blocks
     shares = (
         ("used", blocks.num_used), ("cached", blocks.num_cached), ("free", blocks.num_free),
     )  # fmt: skip
     parts = [f"{word} {100 * number / count:.0f} %" for word, number in shares]
     named = [precision] if precision else []
-    return " · ".join([f"{count:,} blocks of {blocks.block_size}", *named, *parts])
+    return " · ".join([f"{count:,} blocks × {blocks.block_size} tokens", *named, *parts])
 
 
 def losses(blocks: BlockSnapshot, counters: Counters) -> str:
@@ -60,7 +60,7 @@ def describe(blocks: BlockSnapshot, block: int, owners: Sequence[str], name: Nam
     if owner == BLOCK_FREE:
         return f"Block {block:,} · free"
     if owner == BLOCK_CACHED:
-        return f"Block {block:,} · cached prefix, evicted when needed"
+        return f"Block {block:,} · cached prefix, evictable"
     tokens = f"{int(blocks.fill[block])} of {size} tokens"
     holders = int(blocks.ref_count[block])
     names = [f"“{name(o)}”" for o in owners[:2]] or [f"“{name(blocks.owners[owner])}”"]
@@ -79,10 +79,10 @@ def contents(details: BlockDetails, now: float) -> str:
     if not details.token_ids:
         parts = []
     if details.block_hash:
-        parent = f" after {details.parent_hash[:8]}" if details.parent_hash else ", first block"
+        parent = f", parent {details.parent_hash[:8]}" if details.parent_hash else ", first block"
         parts.append(f"{details.block_hash[:8]}{parent}")
     if details.published is not None:
-        parts.append(f"published {_ago(max(0.0, now - details.published))} ago")
+        parts.append(f"cached {_ago(max(0.0, now - details.published))} ago")
     return " · ".join(parts)
 
 
@@ -93,9 +93,9 @@ def _ago(seconds: float) -> str:
 
 
 EMPTY_TEXT = "Open a model to see its KV blocks."
-HINT = "Point at a block to see its tokens. Click it to highlight its request."
+HINT = "Hover over a block to see its tokens. Click it to highlight its request."
 LEGEND = (
-    Swatch("in use (one colour per request)", lambda table: table.series.owners[:3]),
+    Swatch("in use (one color per request)", lambda table: table.series.owners[:3]),
     Swatch("shared", lambda table: table.series.owners[:1], mark="text"),
     Swatch("cached", of("kv_cached")),
     Swatch("free", of("free")),
@@ -151,7 +151,7 @@ class BlocksPanel(QFrame):
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take a snapshot; text changes twice a second, the map by its clock."""
         words = not_reported_text(
-            snapshot, "KV blocks", Part.BLOCKS, instead="The KV cache chart shows its usage."
+            snapshot, "KV blocks", Part.BLOCKS, instead="See the KV cache chart for usage."
             if Part.KV_USAGE not in snapshot.missing else "",
         )  # fmt: skip
         if words:

@@ -96,7 +96,7 @@ class FilePopover(Popover):
         super().__init__(parent, "Attached file")
         no_wrap = QPlainTextEdit.LineWrapMode.NoWrap
         text = QPlainTextEdit(readOnly=True, lineWrapMode=no_wrap)
-        self.text = dressed(text, "Text of the file")
+        self.text = dressed(text, "File contents")
         self.text.setFont(mono_font())
         self.text.setFixedSize(*PREVIEW_SIZE)
         self.column.addWidget(self.text)

@@ -14,7 +14,7 @@ from widgets.controls.popover import Popover
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_8
 
 WIDTH, LEAST_ROWS, MOST_ROWS = 560, 3, 12
-HINT = "Click a branch, or press Enter, to show it. Editing and regenerating keep all versions."
+HINT = "Click a branch or press Enter to show it. Editing and regenerating keep all versions."
 EMPTY = "This chat has one branch. Edit a message or regenerate a reply to create another version."
 _RECORD = Qt.ItemDataRole.UserRole
 

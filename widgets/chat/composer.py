@@ -23,7 +23,7 @@ MIN_LINES = 2
 NARROW = 460
 """Width in pixels below which button labels are shortened, at the default text size."""
 _HINTS = (
-    "Message.  Enter sends, Shift+Enter new line, Esc stops", "Message.  Enter sends", "Message",
+    "Message  (Enter: send, Shift+Enter: new line, Esc: stop)", "Message  (Enter: send)", "Message",
 )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ class Composer(QWidget):
         self.files = AttachmentList()
         self.attach = IconButton("attach", "Attach text files", self.attach_requested.emit)
         set_key_tip(self.attach, "Attach text files", "chat.attach")
-        tip = "Compare side by side with this prompt"
+        tip = "Compare this prompt side by side"
         self.compare = IconButton(
             "compare", tip, lambda: self.compare_requested.emit(self.text.strip())
         )
@@ -91,7 +91,7 @@ class Composer(QWidget):
     def set_busy(self, is_busy: bool) -> None:
         """While a reply is open the button stops it."""
         is_other, self._is_busy = is_busy is not self._is_busy, is_busy
-        tip = "Stop the reply (Esc)" if is_busy else "Send (Enter)"
+        tip = "Stop reply (Esc)" if is_busy else "Send (Enter)"
         dressed(self._button, tip, tip)
         self._button.setEnabled(is_busy or not self.is_empty)
         if is_other:

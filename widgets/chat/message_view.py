@@ -278,7 +278,7 @@ class MessageEditor(QWidget):
         self.input.regenerate.connect(self._accept)
         self.input.stop.connect(self.cancelled)
         self.setFocusProxy(self.input)
-        hint = label("A new reply is generated; this version is kept.", "small")
+        hint = label("Generates a new reply. This version is kept.", "small")
         cancel = button("Cancel", self.cancelled.emit)
         send = button("Send", self._accept, kind="primary")
         vbox(self.input, hbox((hint, 1), cancel, send, spacing=-1), of=self)

@@ -82,7 +82,7 @@ class ReasoningBlock(QWidget):
         beside = Qt.ToolButtonStyle.ToolButtonTextBesideIcon
         self.header = QToolButton(toolButtonStyle=beside)
         self.header.setCursor(Qt.CursorShape.PointingHandCursor)
-        self.header.setToolTip("Show or hide the reasoning")
+        self.header.setToolTip("Show or hide reasoning")
         self.header.clicked.connect(lambda: self._choose(not self.is_unfolded))
         self.text = MessageText()
         self.text.setAccessibleName("Reasoning")

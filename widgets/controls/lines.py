@@ -113,7 +113,7 @@ class SecretLine(QLineEdit):
         self.setAccessibleName(name)
         self.reveal = QPushButton("Show")
         self.reveal.setCheckable(True)
-        self.reveal.setToolTip("Show the key")
+        self.reveal.setToolTip("Show key")
         self.reveal.toggled.connect(self._reveal)
 
     def _reveal(self, is_shown: bool) -> None:

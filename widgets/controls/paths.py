@@ -30,7 +30,7 @@ class FolderList(QWidget):
         self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + 2)
         self.list.itemSelectionChanged.connect(self._show_state)
         self.add = button("Add folder…", self._ask, "Search another folder for models")
-        tip = "Remove from the list; files are kept (Delete)"
+        tip = "Remove from the list (Delete). Files are kept"
         self.remove = button("Remove", self._remove, tip)
         for one in (self.add, self.remove):
             one.setAutoDefault(False)

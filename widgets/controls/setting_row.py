@@ -71,7 +71,7 @@ class SettingRow(QWidget):
             self._head.insertWidget(1, self.reset)
         self.reset.setVisible(bool(text))
         self.reset.setToolTip(f"Reset to default: {text}")
-        self.reset.setAccessibleName(f"{self.spec.label}: reset to default, {text}")
+        self.reset.setAccessibleName(f"{self.spec.label}: reset to default ({text})")
 
     def take_focus(self) -> None:
         inner = [self.control, *self.control.findChildren(QWidget)]

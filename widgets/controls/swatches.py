@@ -46,7 +46,7 @@ class Swatches(QWidget):
 
     def set_swatches(self, swatches: Sequence[Swatch]) -> None:
         self._swatches = swatches
-        self.setAccessibleName("Colours: " + ", ".join(swatch.text for swatch in swatches))
+        self.setAccessibleName("Colors: " + ", ".join(swatch.text for swatch in swatches))
         self.updateGeometry()
         self.update()
 

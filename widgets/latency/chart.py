@@ -29,13 +29,13 @@ def tokens(count: int) -> str:
 
 
 def first_token_text(latency: ReplyLatency) -> str:
-    """ "First token after 412 ms: 12.0 ms in the queue, 400 ms prefill of 600 tokens"."""
+    """ "First token after 412 ms: 12.0 ms queued, 400 ms prefill of 600 tokens"."""
     if not latency.stretches:
         return "No tokens."
     prefills = [s for s in latency.stretches if s.stage is Stage.PREFILL]
     parts = []
     if queue := latency.seconds_of(Stage.QUEUE):
-        parts.append(f"{duration(queue)} in the queue")
+        parts.append(f"{duration(queue)} queued")
     count, cached = sum(s.num_tokens for s in prefills), sum(s.num_cached for s in prefills)
     prefill = f"{duration(latency.seconds_of(Stage.PREFILL))} prefill"
     if count:
@@ -44,16 +44,16 @@ def first_token_text(latency: ReplyLatency) -> str:
         prefill += f" in {len(prefills):,} chunks"
     parts.append(prefill)
     if cached:
-        parts.append(f"{tokens(cached)} cached and skipped")
+        parts.append(f"{tokens(cached)} cached")
     if wait := latency.seconds_of(Stage.WAIT):
-        parts.append(f"{duration(wait)} between chunks")
+        parts.append(f"{duration(wait)} waiting between chunks")
     return f"First token after {duration(latency.ttft_s)}: {', '.join(parts)}."
 
 
 def gaps_text(latency: ReplyLatency) -> str:
-    """ "63 gaps: usually 18.2 ms, the longest 95.0 ms; 4 slow."."""
+    """ "63 gaps: median 18.2 ms, max 95.0 ms; 4 slow."."""
     if not latency.gaps:
-        return "One token: no gaps."
+        return "Only one token: no inter-token gaps."
     longest = max(gap.seconds for gap in latency.gaps)
     count, slow = len(latency.gaps), len(latency.slow_gaps)
     noun = "gap" if count == 1 else "gaps"
@@ -62,7 +62,7 @@ def gaps_text(latency: ReplyLatency) -> str:
     if not any(gap.steps for gap in latency.gaps) and not latency.is_complete:
         text += " Causes unavailable: step history expired."
     elif not latency.is_complete:
-        text += " The history of its first steps expired."
+        text += " History of the first steps expired."
     return text
 
 
@@ -95,28 +95,28 @@ def _reason(latency: ReplyLatency, gap: Gap, name: Name) -> str:
         case Cause.BETWEEN:
             return (
                 f"no step ran for {duration(gap.between_s)} "
-                "(a settings change, or the engine thread waited for the CPU)"
+                "(settings change, or engine thread waiting for CPU)"
             )
         case Cause.PREFILL:
             return f"batched with {_prefills(latency.others_prefill(gap), name)}"
         case Cause.BATCH:
             most = max(len(step.entries) for step in gap.steps)
-            return f"{most:,} requests in its step, median {latency.usual_batch:,.0f}"
-    return "a normal step, so the CPU was busy with other work (this window included)"
+            return f"batch of {most:,} requests, median {latency.usual_batch:,.0f}"
+    return "step time was normal; the CPU was probably busy with other work"
 
 
 def _prefills(entries: list[StepEntry], name: Name) -> str:
-    """ "512 prefill tokens of “Planning”"."""
+    """ "512 prefill tokens from “Planning”"."""
     total = sum(entry.num_tokens for entry in entries)
     names = list(dict.fromkeys(f"“{name(entry.request_id)}”" for entry in entries))
     text = " and ".join(names[:_MOST_NAMES])
     if len(names) > _MOST_NAMES:
         text = f"{names[0]} and {len(names) - 1:,} others"
-    return f"{total:,} prefill {'token' if total == 1 else 'tokens'} of {text}"
+    return f"{total:,} prefill {'token' if total == 1 else 'tokens'} from {text}"
 
 
 HEADERS = (
-    "part", "start (ms)", "length (ms)", "tokens", "cached tokens", "last step", "requests",
+    "phase", "start (ms)", "duration (ms)", "tokens", "cached tokens", "last step", "requests",
     "cause",
 )  # fmt: skip
 _DIGITS = (0, 2, 2, 0, 0, 0, 0, 0)
@@ -162,8 +162,8 @@ class LatencyChart(PaintedPlot):
     least = QSize(200, 120)
 
     def __init__(self) -> None:
-        name = "Latency of the reply: first token, then every gap"
-        super().__init__(name, title="Latency of the reply")
+        name = "Reply latency: TTFT, then each inter-token gap"
+        super().__init__(name, title="Reply latency")
         self._latency: ReplyLatency | None = None
         self._causes: list[Cause] = []
 
@@ -268,7 +268,7 @@ class LatencyChart(PaintedPlot):
         painter.drawLine(QPointF(0, usual), QPointF(self._room, usual))
         caption = QRectF(0, _STRIP_HEIGHT + SPACE_1, self._room, self._pen_height())
         painter.setPen(table.color("text_muted"))
-        text = f"Gaps between tokens, max {duration(longest)}; dashed: median"
+        text = f"Inter-token gaps, max {duration(longest)}; dashed line: median"
         self.pen.left(painter, caption, self.pen.elided(text, self._room))
 
     # Mouse and keyboard ------------------------------------------------------------------------

@@ -14,14 +14,14 @@ from widgets.theme.theme import SPACE_1
 
 WIDTH, CHART_HEIGHT = 560, 160
 LEGEND = (
-    Swatch("queue, or no step", of("queued")),
+    Swatch("waiting", of("queued")),
     Swatch("prefill", of("prefill")),
     Swatch("decode", of("decode")),
     Swatch("larger batch", of("running")),
     Swatch("preempted", of("preempted")),
     Swatch("unknown", of("p99")),
 )
-HINT = "Point at a gap, or use the arrow keys. T: table of values."
+HINT = "Hover over a gap or use the arrow keys. T: table of values."
 
 
 class LatencyPopover(Popover):
@@ -30,7 +30,7 @@ class LatencyPopover(Popover):
     step_wanted = Signal(int)
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent, "Latency of this reply")
+        super().__init__(parent, "Reply latency")
         self.name: Name = lambda request_id: request_id[:8]
         self._latency: ReplyLatency | None = None
         self.title.setTextFormat(Qt.TextFormat.PlainText)
@@ -39,7 +39,7 @@ class LatencyPopover(Popover):
         self.chart.setFixedSize(WIDTH, CHART_HEIGHT)
         self.chart.pointed.connect(lambda index: self._show_gap())
         self.show_step = button("Show step in timeline", self._ask_for_step)
-        tip = "All stretches and gaps as numbers (T in the chart)"
+        tip = "All phases and gaps as numbers (T in the chart)"
         self.show_table = button("Table of values…", self.chart.show_table, tip)
         for line in (self.first_token, self.gaps, self.line):
             line.setWordWrap(True)
@@ -51,7 +51,7 @@ class LatencyPopover(Popover):
 
     def show_latency(self, latency: ReplyLatency, of: str = "this reply") -> None:
         self._latency = latency
-        self.title.setText(f"Latency of {of}")
+        self.title.setText(f"Latency: {of}")
         self.first_token.setText(first_token_text(latency))
         self.gaps.setText(gaps_text(latency))
         self.chart.show_latency(latency)

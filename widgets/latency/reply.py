@@ -36,7 +36,7 @@ class Cause(StrEnum):
     """Cause of a slow gap, see `ReplyLatency.cause`; as the table of values names it."""
 
     NONE = ""
-    PREFILL = "other prefill"  # of other requests, in the same steps
+    PREFILL = "concurrent prefill"  # of other requests, in the same steps
     PREEMPTED = "preempted"  # the request itself
     BETWEEN = "no step ran"
     BATCH = "larger batch"  # more requests decoded with it than usual

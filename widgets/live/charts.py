@@ -34,9 +34,9 @@ class GpuCharts:
     def __init__(self, clock: RedrawClock, now: Callable[[], float]) -> None:
         self.load = _chart(
             "GPU load", "%", clock, now,
-            _series("busy", "busy", "decode", "Share of time with a kernel running"),
+            _series("busy", "busy", "decode", "Percentage of time with a kernel running"),
             _series("reading", "memory", "kv_cached",
-                    "Share of time with memory reads or writes"),
+                    "Percentage of time with memory reads or writes"),
             _series("clock", "clock", "other", "SM clock, % of maximum"),
         )  # fmt: skip
         self.power = _chart(
@@ -141,11 +141,11 @@ class LiveCharts(QWidget):
         self.memory = _memory_chart(self.clock, now)
         self.ttft = LatencyChart(
             "TTFT", span_s=_TTFT_SPAN_S, clock=self.clock, time_source=now,
-            empty_text="TTFT appears with the first reply. Send a message or start a load.",
+            empty_text="TTFT appears with the first token. Send a message or start a load test.",
         )  # fmt: skip
         self.itl = LatencyChart(
             "ITL", span_s=_ITL_SPAN_S, clock=self.clock, time_source=now,
-            empty_text="ITL appears with the second token. Send a message or start a load.",
+            empty_text="ITL appears with the second token. Send a message or start a load test.",
         )  # fmt: skip
         self.tokens = TokenRateChart(self.clock, now)
         self.requests = _requests_chart(self.clock, now)
@@ -267,9 +267,9 @@ class LiveCharts(QWidget):
         elif words := not_reported(snapshot, Part.PREFIX_CACHE):
             notes["cache"] = f"prefix hits: {words}"
         if words := not_reported(snapshot, Part.QUEUE):
-            notes["requests"] = f"requests of this window; others {words}"
+            notes["requests"] = f"requests from this window; others {words}"
         if words := not_reported(snapshot, Part.TOKENS):
-            notes["tokens"] = f"requests of this window; others {words}"
+            notes["tokens"] = f"requests from this window; others {words}"
         if notes != self._not_reported:
             self._not_reported = notes
             self._end_lines(snapshot)
@@ -367,7 +367,7 @@ class LiveCharts(QWidget):
         for chart in self.charts:
             chart.set_window(seconds)
         self.ttft.set_note(f"arrival to first token · {self._span}")
-        self.itl.set_note(f"gap between tokens · {self._span}")
+        self.itl.set_note(f"time between tokens · {self._span}")
         self._show_notes()
 
     def _show_notes(self) -> None:

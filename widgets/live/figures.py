@@ -125,15 +125,15 @@ class Figure:
 FIGURES = (
     Figure("output", METRICS["output"], "000", 3, "tokens_out", 1.0),
     Figure("ttft", METRICS["ttft"], "0,000", 2, "p50", 1.0, "p50",
-           ", median of the last 2 minutes"),
+           ", median over the last 2 minutes"),
     Figure("itl", METRICS["itl"], "00 / 00", 1, "p50", 1.0, "p50 / p99",
-           ", of the last 2 minutes\n"
+           ", over the last 2 minutes\n"
            f"({NOTHING}: fewer than {FEWEST_FOR_P99} gaps)"),
     Figure("kv", METRICS["kv_usage"], "100", 5, "kv_usage", 100.0),
     Figure("hits", METRICS["prefix_hit_rate"], "100", 6, "prefix_hits", 100.0,
            span=" since the engine started"),
     Figure("memory", METRICS["memory"], "0.0 / 0.0", 4, "other", 0.1,
-           span=" / memory budget of the engine"),
+           span=" / engine memory budget"),
 )  # fmt: skip
 
 

@@ -36,10 +36,10 @@ _SAMPLES_KEPT = 65536  # at 500 tokens per second: the last two minutes
 
 
 def _series(span_s: float) -> tuple[Series, ...]:
-    span = f"of the last {duration_text(span_s)}"
-    few = f"99th percentile {span} (of fewer than {FEWEST_FOR_P99} samples: their largest)"
+    span = f"over the last {duration_text(span_s)}"
+    few = f"99th percentile {span} (maximum if fewer than {FEWEST_FOR_P99} samples)"
     return (
-        Series("samples", "samples", "sample_dot", SeriesKind.DOTS, tip="Every sample"),
+        Series("samples", "samples", "sample_dot", SeriesKind.DOTS, tip="Individual samples"),
         Series("p50", "p50", "p50", width=2.0, tip=f"Median {span}"),
         Series("p99", "p99", "p99", width=1.0, tip=few),
     )
@@ -174,7 +174,7 @@ class TokenRateChart(TimeChart):
             "Tokens per second", "tok/s",
             (
                 Series("in", "in", "tokens_in", text=whole,
-                       tip="Prompt tokens computed, without cached tokens"),
+                       tip="Prompt tokens computed, excluding cached tokens"),
                 Series("out", "out", "tokens_out", text=whole, tip="Generated tokens"),
             ),
             clock=clock, heading="Tokens per second", value_template="00,000",

@@ -35,7 +35,7 @@ from widgets.plot.table import ValuesDialog, ValuesTable
 from widgets.plot.text import TextPen
 from widgets.theme.theme import SPACE_4, figure_font, theme, theme_notifier, ui_font
 
-_FILE_KINDS = {".csv": "Comma-separated values (*.csv)", ".png": "PNG picture (*.png)"}
+_FILE_KINDS = {".csv": "Comma-separated values (*.csv)", ".png": "PNG image (*.png)"}
 NONE = -1
 """Index of no item."""
 
@@ -109,9 +109,9 @@ class Plot(QFrame):
         menu = QMenu(self)
         for text, call in (
             ("Copy values", self.copy_values),
-            ("Copy picture", self.copy_picture),
+            ("Copy image", self.copy_picture),
             ("Save values as CSV…", partial(self._ask, "values", ".csv", self.save_csv)),
-            ("Save picture as PNG…", partial(self._ask, "picture", ".png", self.save_png)),
+            ("Save image as PNG…", partial(self._ask, "image", ".png", self.save_png)),
             ("Table of values…", self.show_table),
         ):
             menu.addAction(text).triggered.connect(call)
@@ -144,7 +144,7 @@ class Plot(QFrame):
         try:
             save(path)
         except OSError as error:
-            QMessageBox.warning(self, title, f"{path.name} was not saved: {error}")
+            QMessageBox.warning(self, title, f"Cannot save {path.name}: {error}")
 
     def show_table(self) -> None:
         """The values in a window of their own."""

@@ -123,7 +123,7 @@ class ValuesDialog(QDialog):
 
     def __init__(self, title: str, table: ValuesTable, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setWindowTitle(f"{title}: values")
+        self.setWindowTitle(f"{title} values")
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.view = QTableView(self)
         self.view.setProperty("padded", True)
@@ -134,7 +134,7 @@ class ValuesDialog(QDialog):
         if table.digits:  # columns of many kinds, and no clock that adds rows
             self.view.horizontalHeader().setResizeContentsPrecision(100)
             self.view.resizeColumnsToContents()
-        self.view.setAccessibleName(f"Values of {title}")
+        self.view.setAccessibleName(f"{title} values")
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close, self)
         buttons.rejected.connect(self.reject)
         margins = (SPACE_3, SPACE_3, SPACE_3, SPACE_3)

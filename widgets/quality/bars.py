@@ -33,7 +33,7 @@ class LayerBar(NamedTuple):
 class LayerChart(PaintedPlot):
     """Bars from the first layer to the last; layers still to come keep their place."""
 
-    empty_text = "No layer finished yet"
+    empty_text = "No layers finished yet"
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__("Error per layer", parent=parent)
@@ -60,13 +60,13 @@ class LayerChart(PaintedPlot):
         bar = self._bars[index]
         text = f"Layer {bar.label}: {100 * bar.error:.2f} %"
         if bar.rounding is not None:
-            text += f", round to nearest {100 * bar.rounding:.2f} %"
+            text += f", round-to-nearest {100 * bar.rounding:.2f} %"
         return f"{text}. {bar.tip}" if bar.tip else text
 
     def values_table(self) -> ValuesTable:
         """A row per layer; errors as fractions (0.05: 5 %)."""
         rows = tuple((bar.label, bar.error, bar.rounding, bar.tip) for bar in self._bars)
-        return ValuesTable(("layer", "error", "round to nearest", "details"), rows, (0, 5, 5, 0))
+        return ValuesTable(("layer", "error", "round-to-nearest", "details"), rows, (0, 5, 5, 0))
 
     # Geometry ----------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class ValueBars(PaintedPlot):
     def values_table(self) -> ValuesTable:
         """A row per bar; the value is in the unit of the text beside it."""
         rows = tuple((b.label, b.value, b.text, "best" if b.is_best else "") for b in self._bars)
-        return ValuesTable(("of", "value", "shown as", ""), rows, (0, 6, 0, 0))
+        return ValuesTable(("name", "value", "display", ""), rows, (0, 6, 0, 0))
 
     def set_fit(self, fits: bool) -> None:
         """Start the axis just below the least value: differences are seen, proportions are not."""

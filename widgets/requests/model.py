@@ -13,7 +13,7 @@ from widgets.controls.tables import Index, RowTable
 
 ENDS = {
     FinishReason.STOP: "finished",
-    FinishReason.LENGTH: "length limit",
+    FinishReason.LENGTH: "max tokens",
     FinishReason.ABORT: "aborted",
     FinishReason.ERROR: "failed",
 }

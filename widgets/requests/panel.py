@@ -17,11 +17,11 @@ from widgets.theme.fonts import scaled
 from widgets.theme.icons import icon
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
-EMPTY_TEXT = "Requests appear here. Send a message or start a load."
+EMPTY_TEXT = "Requests appear here. Send a message or start a load test."
 _WIDTHS = {NAME: 220, STATE: 96}
 _NUMBER_WIDTH = 84
-_LATENCY = "Latency breakdown of the selected request (Enter)"
-_FORGOTTEN = f"Token times expired: only the last {MOST_TIMES:,} are kept"
+_LATENCY = "Latency breakdown for the selected request (Enter)"
+_FORGOTTEN = f"Token timings expired: only the last {MOST_TIMES:,} tokens are kept"
 
 
 class RequestsPanel(QFrame):
@@ -60,9 +60,9 @@ class RequestsPanel(QFrame):
         abort = "Abort the selected request (Delete)"
         self.abort_button = button("Abort", self._abort_selected, abort)
         self.latency_button = button("Latency", self._inspect, _LATENCY)
-        blocks = "Highlight its KV blocks in the map"
+        blocks = "Highlight the request's KV blocks in the map"
         self.blocks_button = button("KV blocks", self._show_blocks, blocks)
-        self.clear_button = button("Clear ended", self._clear_ended)
+        self.clear_button = button("Clear finished", self._clear_ended)
         self._stack = stack(centered(EMPTY_TEXT), self.table)
         vbox(
             hbox((self.note, 1), self.abort_button, self.latency_button, self.blocks_button,
@@ -94,7 +94,7 @@ class RequestsPanel(QFrame):
     def _show_counts(self) -> None:
         records = self.model.records
         active = sum(record.is_active for record in records)
-        counts = f"{active:,} active · {len(records) - active:,} ended"
+        counts = f"{active:,} active · {len(records) - active:,} finished"
         self.note.set_text(counts if records else "")
         self._stack.setCurrentIndex(1 if records else 0)
         self._show_buttons()

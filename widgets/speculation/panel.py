@@ -34,7 +34,7 @@ class PositionBars(PaintedPlot):
     least = QSize(120, 64)
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__("Acceptance by position", parent=parent)
+        super().__init__("Acceptance per position", parent=parent)
         self._drafted: tuple[int, ...] = ()
         self._accepted: tuple[int, ...] = ()
 
@@ -123,30 +123,30 @@ def verdict(figures: SpeculationSnapshot) -> Verdict:
     found = figures.speed_up
     if not figures.method:
         return Verdict(
-            "Speculation runs on the server", "text",
+            "Server-side speculation", "text",
             "Totals since the server started. This server reports neither the speed-up nor "
-            "acceptance by position.",
+            "per-position acceptance.",
         )  # fmt: skip
     if figures.rest_steps >= REST_STEPS:
         last = f" Last measured: {found.factor:.2f}×." if found is not None else ""
         return Verdict(
             "Speculation paused: no speed-up", "warning",
-            f"No drafts for {figures.rest_steps:,} steps. Single drafts test whether to "
+            f"No drafts for {figures.rest_steps:,} steps. Occasional drafts test whether to "
             f"resume.{last}",
         )  # fmt: skip
     if not figures.rounds:
         return Verdict(
-            "No drafts verified yet", "text", "Drafts start with the next reply.",
+            "No drafts verified yet", "text", "Drafting starts with the next reply.",
         )  # fmt: skip
     if found is None or found.num_plain_steps < FEWEST_PLAIN_STEPS:
         seen = found.num_plain_steps if found is not None else 0
         return Verdict(
             "Measuring the speed-up", "text",
-            f"One step in 64 runs without drafts for comparison: {seen} of "
+            f"One step in 64 runs without drafts as a baseline: {seen} of "
             f"{FEWEST_PLAIN_STEPS} so far.",
         )  # fmt: skip
     basis = (
-        f"Measured on this load: {found.num_drafted_steps:,} steps with drafts, "
+        f"Measured on this workload: {found.num_drafted_steps:,} steps with drafts, "
         f"{found.num_plain_steps:,} without."
     )
     if found.factor > 1 + _CLEAR:
@@ -164,9 +164,9 @@ def source(figures: SpeculationSnapshot) -> str:
 
 
 def acceptance(figures: SpeculationSnapshot) -> str:
-    """ "3.42 tokens per round · 2,114 of 2,890 drafts accepted (73 %)"."""
+    """ "3.42 tokens per round · 2,114 of 2,890 draft tokens accepted (73 %)"."""
     length, rate = figures.acceptance_length, figures.acceptance_rate
-    accepted = f"{figures.accepted:,} of {figures.drafted:,} drafts accepted"
+    accepted = f"{figures.accepted:,} of {figures.drafted:,} draft tokens accepted"
     parts = [
         "" if length is None else f"{length:.2f} tokens per round",
         "" if rate is None else f"{accepted} ({100 * rate:.0f} %)",
@@ -185,7 +185,7 @@ def times(figures: SpeculationSnapshot) -> str:
 
 OFF_TEXT = (
     "Speculative decoding is off. A draft model, n-gram lookup or EAGLE-3 head proposes tokens. "
-    "The model verifies them in one step: the same text in fewer steps. This panel shows the "
+    "The target model verifies them in one step: same output, fewer steps. This panel shows the "
     "acceptance rate and the speed-up."
 )
 _WORDS_INTERVAL_S = 0.5
@@ -206,11 +206,11 @@ class SpeculationPanel(QFrame):
             "Tokens per round", "",
             (
                 Series("length", "acceptance length", "draft",
-                       tip="Accepted drafts plus the model's token, per round"),
-                Series("drafted", "drafted", "other", dashed=True, tip="Drafts per round"),
+                       tip="Accepted draft tokens plus one target-model token, per round"),
+                Series("drafted", "drafted", "other", dashed=True, tip="Draft tokens per round"),
             ),
             clock=clock, value_template="0.00", time_source=self._time.now,
-            empty_text="The acceptance length appears while replies use speculation.",
+            empty_text="Acceptance length appears when replies use speculation.",
         )  # fmt: skip
         self._build()
         self.clear()
@@ -224,7 +224,7 @@ class SpeculationPanel(QFrame):
             spacing=SPACE_1,
         )  # fmt: skip
         heading = ElidedLine("text_muted")
-        heading.set_text("Acceptance by position")
+        heading.set_text("Acceptance per position")
         self.positions = PositionBars()
         self._middle, self._figures, self._off = QWidget(), QWidget(), QWidget()
         vbox(heading, (self.positions, 1), of=self._middle, spacing=SPACE_1)
@@ -251,7 +251,7 @@ class SpeculationPanel(QFrame):
         self._time.synchronise(snapshot.time)
         figures = snapshot.speculation
         words = not_reported_text(
-            snapshot, "Speculation", Part.SPECULATION, instead="Set it at server start."
+            snapshot, "Speculation", Part.SPECULATION, instead="Configure it at server start."
         )
         self._off_text.setText(words or OFF_TEXT)
         self.choose.setVisible(not words)

@@ -19,8 +19,8 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 from widgets.timeline.table import Name, batch_words, step_words, time_words
 from widgets.timeline.view import TimelineView
 
-EMPTY_TEXT = "Steps appear here with the first reply. Send a message."
-HINT = "Point at a step to see its batch. Drag or scroll to go back in time. Ctrl+scroll to zoom."
+EMPTY_TEXT = "Steps appear here when a reply is generated. Send a message."
+HINT = "Hover over a step to see its batch. Drag or scroll to go back in time. Ctrl+scroll to zoom."
 LEGEND = (
     Swatch("queued", of("queued")),
     Swatch("cached", of("cached")),
@@ -61,10 +61,10 @@ class TimelinePanel(QFrame):
         self.note = ElidedLine("text_muted")
         self.follow_button = button("", self._toggle_following)
         self.follow_button.setCheckable(True)
-        values = "Table of the visible steps (T)"
+        values = "Table of visible steps (T)"
         table = IconButton("table", values, lambda: self.view.show_table())
-        zoom_out = IconButton("minus", "Fewer pixels per step (-)", lambda: self.view.zoom(-1))
-        zoom_in = IconButton("plus", "More pixels per step (+)", lambda: self.view.zoom(1))
+        zoom_out = IconButton("minus", "Zoom out (-)", lambda: self.view.zoom(-1))
+        zoom_in = IconButton("plus", "Zoom in (+)", lambda: self.view.zoom(1))
         self._empty = centered(EMPTY_TEXT)
         self._stack = stack(self._empty, self.view)
         self.legend = Swatches(LEGEND)
@@ -80,7 +80,7 @@ class TimelinePanel(QFrame):
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take the new steps; text changes twice a second, the view by its clock."""
         words = not_reported_text(
-            snapshot, "Steps", Part.STEPS, instead="See the charts and requests."
+            snapshot, "Steps", Part.STEPS, instead="See the charts and the request table."
         )
         self._empty.setText(words or EMPTY_TEXT)
         if words:
@@ -134,5 +134,5 @@ class TimelinePanel(QFrame):
         self.follow_button.setChecked(not follows)
         self.follow_button.setText("Pause" if follows else "Follow")
         self.follow_button.setToolTip(
-            "Pause the timeline" if follows else "Follow the newest step (End)"
+            "Pause the timeline" if follows else "Follow the latest step (End)"
         )

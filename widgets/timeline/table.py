@@ -25,7 +25,7 @@ def step_words(step: StepRecord) -> str:
     total = decode + drafts + prefill
     parts.append(" + ".join(counts) + (" token" if total == 1 else " tokens") if counts else "idle")
     if step.num_cached_tokens:
-        parts.append(f"{step.num_cached_tokens:,} cached tokens skipped")
+        parts.append(f"{step.num_cached_tokens:,} cached tokens")
     if step.num_waiting:
         parts.append(f"{step.num_waiting:,} waiting")
     if step.preempted:
@@ -56,7 +56,7 @@ def time_words(step: StepRecord) -> str:
 def batch_words(step: StepRecord, name: Name) -> str:
     """Each request's work in a step, and those held by static batching."""
     parts = [entry_words(entry, name) for entry in step.entries]
-    parts += [f"“{name(r)}” waits for the static batch" for r in step.held_back]
+    parts += [f"“{name(r)}” is waiting for the static batch" for r in step.held_back]
     return "; ".join(parts)
 
 
@@ -67,7 +67,7 @@ def entry_words(entry: StepEntry, name: Name) -> str:
         cached = f", {entry.num_cached_tokens:,} cached" if entry.num_cached_tokens else ""
         return f"{title} prefill of {count}{cached}"
     if entry.num_draft:
-        return f"{title} decode, {entry.num_accepted} of {entry.num_draft} drafts accepted"
+        return f"{title} decode, {entry.num_accepted} of {entry.num_draft} draft tokens accepted"
     return f"{title} decode"
 
 

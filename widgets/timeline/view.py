@@ -138,7 +138,7 @@ class TimelineView(PaintedPlot):
         painter.drawImage(left, bars_top, scene.bars)
         beside = max(bars_top, area.top())  # of a low panel: below what may stand above
         scale = QRectF(0, beside, self._label_width - SPACE_2, self.height() - beside)
-        self.pen.right(painter, scale, f"step, max {scene.longest * 1e3:,.1f} ms")
+        self.pen.right(painter, scale, f"max step {scene.longest * 1e3:,.1f} ms")
         if scene.num_above:
             above = QRectF(0, 0, self._label_width - SPACE_2, area.top())
             self.pen.right(painter, above, f"{scene.num_above:,} more above")

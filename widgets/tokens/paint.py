@@ -93,25 +93,25 @@ def draft_background(record: TokenRecord, table: Theme) -> QColor | None:
 PAINTS: tuple[PaintBy, ...] = (
     PaintBy(
         "Probability",
-        "Probability of each token, before temperature.",
-        _legend("below 90 %", "below 50 %", "below 20 %", "below 5 %"),
+        "Token probability before temperature.",
+        _legend("< 90 %", "< 50 %", "< 20 %", "< 5 %"),
         _by_level(probability_level),
     ),
     PaintBy(
         "Rank",
-        "Rank of each token by probability.",
-        _legend("rank 2", "3 to 5", "6 to 20", "above 20"),
+        "Token rank by probability.",
+        _legend("rank 2", "3–5", "6–20", "> 20"),
         _by_level(rank_level),
     ),
     PaintBy(
         "Entropy",
-        "Entropy of the distribution at each token.",
-        _legend("from 0.25 bits", "from 0.75", "from 1.5", "from 2.5"),
+        "Entropy of the next-token distribution.",
+        _legend("≥ 0.25 bits", "≥ 0.75", "≥ 1.5", "≥ 2.5"),
         _by_level(entropy_level),
     ),
     PaintBy(
         "Drafts",
-        "Accepted drafts, and the tokens sampled in place of rejected ones.",
+        "Accepted draft tokens, and tokens sampled in place of rejected ones.",
         (
             Swatch("accepted draft", lambda table: (_draft_color(table),)),
             Swatch("replaces rejected drafts", lambda table: (_replaced_color(table),)),

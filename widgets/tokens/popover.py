@@ -19,7 +19,7 @@ from widgets.tokens.record import TokenRecord, quoted, summary_text, token_text
 from widgets.tokens.strip import NONE, TokenStrip
 
 WIDTH, LARGEST_STRIP, LARGEST_CHOICES = 640, 200, 148
-HINT = "Point at a token, or use the arrow keys. Click to pin it. Ctrl+arrow: next unlikely token."
+HINT = "Hover over a token or use the arrow keys. Click to pin it. Ctrl+arrow: next unlikely token."
 NO_ALTERNATIVES = "No alternatives recorded. Set Top logprobs in the sampling settings."
 
 
@@ -31,7 +31,7 @@ class TokensPopover(Popover):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
-        self.setAccessibleName("Tokens of this reply")
+        self.setAccessibleName("Reply tokens")
         self._refusal = ""
         self.paint_by = dressed(QComboBox(), "Color by")
         for paint in PAINTS:
@@ -57,7 +57,7 @@ class TokensPopover(Popover):
             line.setFixedWidth(WIDTH)
             line.setWordWrap(True)  # at a large text size
         self.note.setWordWrap(True)
-        title = label("Tokens of this reply", "title")
+        title = label("Reply tokens", "title")
         self.column.addLayout(hbox((title, 1), self.paint_by, spacing=-1))
         for widget in (self.summary, self._area, self.legend, self.line, self._rows):
             self.column.addWidget(widget)
@@ -110,7 +110,7 @@ class TokensPopover(Popover):
         else:
             self.branch.setText(f"Branch with {quoted(choice.text)[:24]}")
         self.branch.setEnabled(choice is not None and not self._refusal)
-        tip = "Generate another version: the same tokens up to here, then this one"
+        tip = "Generate a new version: same tokens up to here, then this one"
         self.branch.setToolTip(self._refusal or tip)
 
     def _ask_for_branch(self) -> None:

@@ -77,7 +77,7 @@ class TokenRecord(NamedTuple):
 
 
 _SIGNS = str.maketrans({"\n": "↵", "\r": "␍", "\t": "⇥", "\0": "␀"})
-_ORIGINS = {Origin.KEPT: "kept from the previous version", Origin.CHOSEN: "chosen by you"}
+_ORIGINS = {Origin.KEPT: "reused from the previous version", Origin.CHOSEN: "chosen by you"}
 
 
 def shown(text: str) -> str:
@@ -128,5 +128,5 @@ def summary_text(records: Sequence[TokenRecord]) -> str:
     count = "1 token" if len(records) == 1 else f"{len(records):,} tokens"
     return (
         f"{count} · {percent(first / len(records))} at rank 1 · "
-        f"{unlikely:,} below {UNLIKELY * 100:.0f} % · mean log probability −{bits:.2f}"
+        f"{unlikely:,} below {UNLIKELY * 100:.0f} % · mean logprob −{bits:.2f}"
     )

@@ -80,7 +80,7 @@ class TokenStrip(QWidget):
         self._take_font()
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setAccessibleName("Tokens of the reply")
+        self.setAccessibleName("Reply tokens")
         policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)

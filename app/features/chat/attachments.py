@@ -44,17 +44,17 @@ def read_attachment(path: Path) -> Attachment:
     """Raises AttachmentError."""
     try:
         if not path.is_file():
-            raise AttachmentError(f"{path.name} is a folder.", "Attach the files in it.")
+            raise AttachmentError(f"{path.name} is a folder.", "Attach its files instead.")
         size = path.stat().st_size
         if size > LARGEST:
             raise AttachmentError(
-                f"{path.name} has {format_bytes(size)}, the limit is {format_bytes(LARGEST)}.",
-                "Attach a part of it.",
+                f"{path.name} is {format_bytes(size)}; the limit is {format_bytes(LARGEST)}.",
+                "Attach a smaller file.",
             )
         data = path.read_bytes()
     except OSError as error:
         raise AttachmentError(
-            f"Cannot read {path.name}: {error.strerror or error}.", "Check its permissions."
+            f"Cannot read {path.name}: {error.strerror or error}.", "Check the file permissions."
         ) from error
     return Attachment(path.name, _decoded(path.name, data))
 
@@ -65,13 +65,13 @@ def _decoded(name: str, data: bytes) -> str:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         raise AttachmentError(
-            f"{name} is not UTF-8 text: byte {error.start:,} of {len(data):,} is invalid.",
-            "Save it as UTF-8.",
+            f"{name} is not valid UTF-8: invalid byte at offset {error.start:,} of {len(data):,}.",
+            "Convert it to UTF-8.",
         ) from error
     if "\0" in text:
         raise AttachmentError(
-            f"{name} is a binary file: character {text.index(chr(0)):,} is NUL.",
-            "Attach text files.",
+            f"{name} is a binary file: NUL character at offset {text.index(chr(0)):,}.",
+            "Attach text files only.",
         )
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
@@ -99,7 +99,7 @@ NEARLY = 0.9
 """Share of the context that counts as nearly full."""
 SHORT_REPLY = 256
 """With fewer tokens left, a reply is likely to be cut off."""
-_REMEDY = "Shorten it, start a new chat, or raise the context length."
+_REMEDY = "Shorten the message, start a new chat, or increase the context length."
 
 
 class ContextUse(NamedTuple):
@@ -138,11 +138,11 @@ class ContextUse(NamedTuple):
 
 
 def context_text(use: ContextUse) -> str:
-    draft = f" + about {use.estimated:,}" if use.estimated else ""
+    draft = f" + ~{use.estimated:,}" if use.estimated else ""
     if use.limit is None:
         return "" if use.used is None else f"context {use.used:,}{draft} tokens"
     if use.used is None:
-        here = f"about {use.estimated:,} of " if use.estimated else "of "
+        here = f"~{use.estimated:,} of " if use.estimated else "of "
         return f"context {here}{use.limit:,} tokens"
     return f"context {use.used:,}{draft} of {use.limit:,} tokens"
 
@@ -158,21 +158,21 @@ def context_warning(use: ContextUse) -> str:
         return ""
     if use.is_stuck:
         return (
-            f"The message without a reply is too long: about {use.total:,} tokens, the context "
-            f"has {use.limit:,}. Edit it, start a new chat, or raise the context length."
+            f"The unanswered message is too long: about {use.total:,} tokens, context length "
+            f"{use.limit:,}. Edit it, start a new chat, or increase the context length."
         )
     if use.draft and use.room <= 0:
         return (
-            f"Too long: about {use.total:,} tokens. The context holds {use.limit:,}, reply "
-            f"included. {_REMEDY}"
+            f"Prompt too long: about {use.total:,} tokens. The context length is {use.limit:,}, "
+            f"including the reply. {_REMEDY}"
         )
     if use.room <= 0:
         return f"The context is full: {use.total:,} of {use.limit:,} tokens. {_REMEDY}"
     if use.max_tokens is not None and use.draft and use.room < use.max_tokens:
         return (
-            f"About {use.room:,} tokens are left for the reply, max tokens is {use.max_tokens:,}. "
-            f"It may be cut off. {_REMEDY}"
+            f"About {use.room:,} tokens left for the reply (max tokens: {use.max_tokens:,}). "
+            f"It may be truncated. {_REMEDY}"
         )
     if use.room < SHORT_REPLY and use.is_nearly_full:
-        return f"About {use.room:,} tokens are left: a reply may be cut off. {_REMEDY}"
+        return f"About {use.room:,} tokens left: the reply may be truncated. {_REMEDY}"
     return ""

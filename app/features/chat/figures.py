@@ -101,7 +101,7 @@ def figures_line(figures: Figures, precisions: str = "") -> str:
     if figures.tokens_per_s is not None:
         groups.append(f"{figures.tokens_per_s:,.0f} tok/s")
     unit = "token" if figures.num_tokens == 1 else "tokens"
-    given = f" after {figures.num_given_tokens:,} kept" if figures.num_given_tokens else ""
+    given = f" + {figures.num_given_tokens:,} reused" if figures.num_given_tokens else ""
     groups.append(f"{figures.num_tokens:,} {unit}{given}")
     if precisions:
         groups.append(precisions)
@@ -127,12 +127,12 @@ def figures_details(figures: Figures, precisions: str = "") -> str:
     if precisions:
         lines.append(f"Precision: {precisions}")
     if figures.ttft_ms is not None:
-        lines.append(f"TTFT, arrival to first token: {milliseconds(figures.ttft_ms)}")
+        lines.append(f"TTFT (arrival to first token): {milliseconds(figures.ttft_ms)}")
     if figures.itl_ms is not None and figures.itl_p50_ms is not None:
         p99 = figures.itl_p99_ms
         tail = "" if p99 is None else f", p99 {milliseconds(p99)}"
         lines.append(
-            f"ITL, gaps between tokens: mean {milliseconds(figures.itl_ms)}, "
+            f"ITL (time between tokens): mean {milliseconds(figures.itl_ms)}, "
             f"p50 {milliseconds(figures.itl_p50_ms)}{tail}, "
             f"max {milliseconds(figures.itl_max_ms or 0.0)}"
         )
@@ -142,14 +142,14 @@ def figures_details(figures: Figures, precisions: str = "") -> str:
     )
     lines.append(f"Reply: {figures.num_tokens:,} tokens")
     if figures.num_given_tokens:
-        lines.append(f"Kept from the previous version: {figures.num_given_tokens:,} tokens")
+        lines.append(f"Reused from the previous version: {figures.num_given_tokens:,} tokens")
     if figures.finish_reason in FINISHES:
-        lines.append(f"Finish: {FINISHES[figures.finish_reason]}")
+        lines.append(f"Finish reason: {FINISHES[figures.finish_reason]}")
     return "\n".join(lines)
 
 
 FINISHES = {
-    "stop": "end of text or stop sequence",
+    "stop": "EOS or stop sequence",
     "length": "max tokens reached",
     "abort": "stopped",
     "error": "error",

@@ -145,7 +145,7 @@ def _write(
     except OSError as error:
         raise InferdeckError(
             f"Cannot write {path} ({error.strerror or error}, {len(text) / 2**20:,.1f} MiB).",
-            "Choose another folder, or free disk space, then export again.",
+            "Free disk space or choose another folder, then export again.",
         ) from error
 
 
@@ -154,14 +154,14 @@ def _read(store: ChatStore, path: Path) -> list[Bundle]:
         size = path.stat().st_size
         if size > LARGEST_IMPORT:
             raise ChatFileError(
-                f"{path.name} has {size / 2**20:,.0f} MiB, the limit is "
+                f"{path.name} is {size / 2**20:,.0f} MiB; the limit is "
                 f"{LARGEST_IMPORT / 2**20:,.0f} MiB.",
                 "Nothing was imported. Export fewer chats per file.",
             )
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ChatFileError(
-            f"{path.name} is not a chats file: byte {error.start:,} is not UTF-8.",
+            f"{path.name} is not a chat export: invalid UTF-8 at byte {error.start:,}.",
             "Nothing was imported. Choose a file exported by Inferdeck.",
         ) from error
     except OSError as error:
@@ -176,15 +176,15 @@ def _read(store: ChatStore, path: Path) -> list[Bundle]:
 
 REPLACE, COPY = "Start a new file", "Save a copy…"
 QUESTION = (
-    "This window has unsaved chats, because the chats file is damaged. Inferdeck can move the "
-    "damaged file aside and save these chats in a new one."
+    "Chats in this window are unsaved because the chat file is damaged. Inferdeck can rename "
+    "the damaged file and save these chats to a new one."
 )
 
 
 def copy_question(problem: ErrorInfo | None, num_chats: int) -> str:
-    cause = problem.cause if problem is not None else "The chats file cannot be written."
+    cause = problem.cause if problem is not None else "Cannot write the chat file."
     chats = "1 unsaved chat" if num_chats == 1 else f"{num_chats:,} unsaved chats"
-    return f"This window has {chats}. {cause} Save a copy, and import it later (Chat > Import)."
+    return f"{chats} in this window. {cause} Save a copy and import it later (Chat > Import)."
 
 
 class UnsavedDialog(QDialog):
@@ -222,7 +222,7 @@ class FileRecovery(QObject):
         except StorageError as error:
             self._say(f"{error.cause} {error.remedy}")
             return False
-        self._say(f"Chats are saved again. The damaged file is now {aside.name}.")
+        self._say(f"Chats are being saved again. The damaged file was renamed to {aside.name}.")
         return True
 
     def may_close(self, window: QWidget) -> bool:

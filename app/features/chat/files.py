@@ -123,15 +123,15 @@ def parse(text: str) -> list[Bundle]:
     try:
         whole = json.loads(text)
     except ValueError as error:
-        raise ChatFileError(f"This is not a chats file: invalid JSON ({error}).", _REMEDY) from None
+        raise ChatFileError(f"Not a chat export: invalid JSON ({error}).", _REMEDY) from None
     except RecursionError:
-        raise ChatFileError("This is not a chats file: nested too deep.", _REMEDY) from None
+        raise ChatFileError("Not a chat export: JSON nested too deeply.", _REMEDY) from None
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-        raise ChatFileError(f'This is not a chats file: "format" is not "{FORMAT}".', _REMEDY)
+        raise ChatFileError(f'Not a chat export: "format" is not "{FORMAT}".', _REMEDY)
     if whole.get("version") not in READ:
         raise ChatFileError(
-            f"This file has format version {whole.get('version')!r}; this Inferdeck reads up to "
-            f"{VERSION}.",
+            f"The file has format version {whole.get('version')!r}; this version of Inferdeck "
+            f"supports up to {VERSION}.",
             "Nothing was imported. Update Inferdeck.",
         )
     chats = whole.get("chats")
@@ -188,7 +188,7 @@ def _bundle(chat: Any, where: str) -> Bundle:
             _check_types(message)
             Message.from_record(message)
             if message.id in known or message.parent_id not in known:
-                raise ValueError("its id is a duplicate, or its parent does not precede it")
+                raise ValueError("duplicate id, or its parent does not precede it")
             if columns is not None:
                 tokens[message.id] = ReplyTokens.from_columns(columns)
             if moments is not None:

@@ -98,9 +98,9 @@ class Generation(QObject):
 
     def _send(self, entry: OpenReply) -> None:
         if entry.reply.opening and entry.model != self._model_name:
-            wanted, found = entry.model or "a closed model", self._model_name
-            cause = f"This branch starts with tokens of {wanted}, but {found} is open."
-            remedy = "Open the model of the reply, then start the branch again."
+            wanted, found = entry.model or "another model", self._model_name
+            cause = f"This branch starts with tokens from {wanted}, but {found} is loaded."
+            remedy = "Open the original model, then start the branch again."
             self._finish(entry, State.ERROR, ErrorInfo(cause, remedy))
             return
         entry.is_sent, entry.model = True, self._model_name

@@ -30,7 +30,7 @@ from widgets.controls.text import milliseconds
 from widgets.live.figures import weights_text
 
 _QUEUED = {
-    "no model": "queued until a model is open",
+    "no model": "queued until a model is loaded",
     "loading": "queued until the model is loaded",
     "crashed": "queued until the engine restarts",
     "ready": "sending",
@@ -165,7 +165,7 @@ def model_text(model: ModelInfo, limit: int | None) -> str:
     if limit is not None:
         parts.append(f"context {limit:,} tokens")
     if model.is_dummy:
-        parts.append("random weights: replies are noise")
+        parts.append("random weights: output is meaningless")
     return " · ".join(parts)
 
 

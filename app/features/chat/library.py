@@ -76,7 +76,7 @@ class ChatLibrary(QObject):
                 self._conversations[record.id] = made = Conversation.from_record(record)
                 made.draft = drafts.get(record.id, "")
             self.presets += [
-                Preset(name, "Your preset.", sampling_from_dict(values), is_own=True)
+                Preset(name, "Custom preset.", sampling_from_dict(values), is_own=True)
                 for name, values in store.presets().items()
             ]
         except InferdeckError as error:

@@ -38,7 +38,7 @@ def as_markdown(bundle: Bundle) -> str:
     note = datetime.fromtimestamp(conversation.updated).strftime(_USED)
     if others:
         count = "1 message" if others == 1 else f"{others:,} messages"
-        note += f" Not in this file: {count} of other branches."
+        note += f" Not in this file: {count} from other branches."
     parts = [f"# {conversation.title}", note]
     if conversation.system_prompt.strip():
         parts.append(_part("system", f"## System prompt\n\n{conversation.system_prompt.strip()}"))
@@ -98,7 +98,7 @@ def from_markdown(text: str) -> Bundle:
             messages[-1] = _with(messages[-1], kind, body)
     if not messages:
         raise ChatFileError(
-            "This markdown has no messages of a chat.",
+            "This Markdown file contains no chat messages.",
             "Nothing was imported. Choose a file exported by Inferdeck.",
         )
     return Bundle(chat, tuple(messages))

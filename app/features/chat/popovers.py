@@ -91,7 +91,7 @@ class ReplyLatencyPopover(ReplyPopover):
 
     def _open(self, message_id: str, view: AssistantMessageView, data: RequestTimes) -> None:
         if not data.tokens:
-            self._say("This reply has no tokens to time. Regenerate it.")
+            self._say("No token timings are available for this reply. Regenerate it.")
             return
         # a reply of an earlier session arrives at 0, and has no steps
         steps = self._steps(data.arrival, data.tokens[-1].time) if data.arrival else ()
@@ -125,7 +125,7 @@ def open_link(address: str, parent: QWidget, refuse: Say, asks: bool) -> None:
     other kinds of address."""
     url = QUrl(address, QUrl.ParsingMode.StrictMode)
     if url.scheme() not in ("http", "https") or not url.host():
-        refuse(f"Only web addresses can be opened: {address[:80]}")
+        refuse(f"Only http and https links can be opened: {address[:80]}")
         return
     if not asks:
         QDesktopServices.openUrl(url)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _EMPTY = {
     "no model": ("No model is open", "You can type now: messages are sent once a model is open."),
     "loading": ("The model is loading", "You can type now: messages are sent once it is loaded."),
-    "crashed": ("The engine has stopped", "Restart it; messages are sent then."),
+    "crashed": ("The engine has stopped", "Restart it to send queued messages."),
 }
 
 
@@ -185,7 +185,7 @@ class Presenter(QObject):
         )
 
     def _show_problem(self, problem: ErrorInfo | None) -> None:
-        text = f"Chats are not saved. {problem.cause} {problem.remedy}" if problem else ""
+        text = f"Chats are not being saved. {problem.cause} {problem.remedy}" if problem else ""
         action = REPLACE if problem and self._controller.can_replace_file else ""
         self._page.problem_notice.say(text, action, self._page.recovery.begin)
 

@@ -23,8 +23,8 @@ HEIGHT, LEAST_WIDTH = 168, 260
 MOST = 64
 FIGURES_MS = 250
 EMPTY = (
-    "Send one prompt as many concurrent requests through the same engine. Replies appear here, and "
-    "in the timeline, the requests and the KV blocks."
+    "Send one prompt as many concurrent requests to the same engine. The requests also appear in "
+    "the step timeline, the request table and the KV block map."
 )
 _SEEDS, _LINES = "seeds", "lines"
 
@@ -35,15 +35,15 @@ class ReplyCell(ReplyView):
     reply: Reply
 
     def __init__(self, reply: Reply, name: str, keep: Callable[[Reply], None]) -> None:
-        super().__init__(f"Text of reply {reply.number}")
+        super().__init__(f"Reply {reply.number} text")
         self.setFixedHeight(HEIGHT)
         self.setMinimumWidth(LEAST_WIDTH)
         self.setAccessibleName(f"Reply {reply.number}")
         self.figures = ElidedLine("text_muted")
         self.title.set_text(name)
-        tip = "Create a chat from this prompt and reply, and open it"
-        self.keep = button("Keep as chat", lambda: keep(self.reply), tip, "link")
-        self.keep.setAccessibleName(f"Keep reply {reply.number} as a chat")
+        tip = "Create and open a chat with this prompt and reply"
+        self.keep = button("Save as chat", lambda: keep(self.reply), tip, "link")
+        self.keep.setAccessibleName(f"Save reply {reply.number} as chat")
         self.head.addWidget(self.keep)
         self.column.insertWidget(1, self.figures)
         self.show_reply(reply)
@@ -79,10 +79,10 @@ class BroadcastWindow(PromptWindow):
     # Building ----------------------------------------------------------------------------------
 
     def _make_parts(self) -> None:
-        self.prompt.setAccessibleName("Prompt of the broadcast")
+        self.prompt.setAccessibleName("Broadcast prompt")
         self.prompt.setFixedHeight(96)
         self.prompt.textChanged.connect(self._show_buttons)
-        tip = "Send one prompt with many seeds, or a different prompt per line"
+        tip = "Send one prompt with many seeds, or one prompt per line"
         self.kind = dressed(QComboBox(), "Prompts", tip)
         self.kind.addItem("One prompt, many seeds", _SEEDS)
         self.kind.addItem("One prompt per line", _LINES)
@@ -90,7 +90,7 @@ class BroadcastWindow(PromptWindow):
         self.count = spin("Replies", "Number of concurrent requests", 1, MOST, 8)
         self.count.setSuffix(" replies")
         self.count.valueChanged.connect(self._show_buttons)
-        self.seed.setToolTip("Seed of the first reply; each reply uses the next one")
+        self.seed.setToolTip("Seed for the first reply; incremented by 1 for each further reply")
         self.preset = dressed(QComboBox(), "Sampling preset", "Sampling preset")
         for preset in built_in_presets():
             self.preset.addItem(preset.name, preset.params)
@@ -187,14 +187,14 @@ class BroadcastWindow(PromptWindow):
         is_by_line = self.kind.currentData() == _LINES
         self.count.setEnabled(not is_by_line)
         self.prompt.setPlaceholderText(
-            f"One prompt per line, at most {MOST}" if is_by_line else "Prompt for all replies"
+            f"One prompt per line, up to {MOST}" if is_by_line else "Prompt for all replies"
         )
         asked, is_running = len(self._asked()), self.broadcast.is_running
         self.start.setEnabled(bool(asked) and not is_running and self._bridge.is_ready)
         self.start.setText(f"Send {asked:,}" if asked else "Send")
         self.start.setToolTip(
             "Open a model first" if not self._bridge.is_ready
-            else "Wait for the running replies, or stop them" if is_running
+            else "Wait for the running replies to finish, or stop them" if is_running
             else "Send all requests at once (Ctrl+Return)"
         )  # fmt: skip
         self.stop.setEnabled(is_running)

@@ -29,7 +29,7 @@ class SideColumn(ReplyView):
     """One side: its precision, its figures, and its reply to the chosen prompt."""
 
     def __init__(self, side: int) -> None:
-        super().__init__(f"Reply of the {SIDE_NAMES[side]} side")
+        super().__init__(f"{SIDE_NAMES[side].capitalize()} reply")
         self._side = side
         self._pair: PromptReplies | None = None
         self.values: dict[str, QLabel] = {}

@@ -115,10 +115,10 @@ def decide(
     numbers = f"{other} {has}, {side} {needs}, limit {format_bytes(plan.limit)}"
     is_squeezed = need.in_ram is not None and config.gpu_layers == AUTO
     if need.needed > room or not need.fits or is_squeezed:
-        return in_turn(f"the two do not fit in memory together ({numbers}).", config, taken)
+        return in_turn(f"not enough memory for both sides ({numbers}).", config, taken)
     if config.kv_cache_memory_bytes is None or is_same_model(config, taken):
         config = config.replace(kv_cache_memory_bytes=need.kv_of_all)
-    return Decision(Placement.CONCURRENT, f"Two engines at once ({numbers}).", config)
+    return Decision(Placement.CONCURRENT, f"Two engines in parallel ({numbers}).", config)
 
 
 def is_same_model(first: EngineConfig, second: EngineConfig) -> bool:

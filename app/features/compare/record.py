@@ -132,7 +132,7 @@ class Comparison:
 
     def name_of(self, side: int) -> str:
         """What replies on a side; of HOME, the model of the window."""
-        return f"{self.model} as loaded before" if side == HOME else self.sides[side].precision
+        return f"{self.model} (original settings)" if side == HOME else self.sides[side].precision
 
     def has_todo(self, side: int) -> bool:
         return any(pair.replies[side] is None for pair in self.pairs)

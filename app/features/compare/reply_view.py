@@ -116,7 +116,7 @@ class PromptWindow(QDialog):
         QShortcut(QKeySequence("Ctrl+Return"), self.prompt, on_return)
         self.max_tokens = spin("Max tokens", "Max tokens per reply", 1, 8192, 128)
         self.max_tokens.setSuffix(" tokens")
-        self.seed = spin("Seed", "Seed of the sampling", 0, 2**31 - 65, 0)
+        self.seed = spin("Seed", "Sampling seed", 0, 2**31 - 65, 0)
         self.seed.setPrefix("seed ")
 
     def run_timer(self) -> None:

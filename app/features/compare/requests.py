@@ -15,7 +15,7 @@ from engine import messages
 from engine.errors import ErrorInfo
 from engine.sampling_params import SamplingParams
 
-CLOSED = ErrorInfo("The model was closed.", "Open one, then send again.")
+CLOSED = ErrorInfo("The model was closed.", "Open a model, then send again.")
 
 
 class ReplyRunner(QObject):

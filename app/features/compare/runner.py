@@ -58,7 +58,7 @@ from engine.evaluate.task import PromptLine
 from engine.snapshot import ModelInfo
 
 CLOSED = "Comparison stopped: the model was closed."
-ABORTED = "Comparison stopped: its replies were aborted."
+ABORTED = "Comparison stopped: replies were aborted."
 CHANGED = "Comparison stopped: the precision was changed."
 
 
@@ -255,7 +255,7 @@ class ComparisonRunner(QObject):
         """For the side that the engine of the window is not."""
         taken, wanted = self._switcher.config(self._own), self._switcher.config(self._other)
         if self._found is not None and needs_one(self._setups, self._found):
-            self._go(Decision(Placement.SHARED, "One engine for both: only sampling differs."))
+            self._go(Decision(Placement.SHARED, "One engine: the sides differ only in sampling."))
             return
         if self._weigh is None and "engine.host.resolve" not in sys.modules:
             # no engine of this process has loaded anything, nor what an estimate needs

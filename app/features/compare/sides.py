@@ -55,7 +55,7 @@ class PrecisionChoice(QWidget):
         self.boxes: dict[str, QComboBox] = {}
         row = hbox(of=self)
         for name in (name for name in _LABELS if name in SETTINGS):
-            box = named_box(f"{_LABELS[name]} of the {where} side", SETTINGS[name].help)
+            box = named_box(f"{_LABELS[name]} ({where} side)", SETTINGS[name].help)
             self.boxes[name] = box
             for value in SETTINGS[name].choices:
                 box.addItem(value, value)
@@ -100,7 +100,7 @@ class PrecisionChoice(QWidget):
         """Another model than the loaded one: every choice is offered, because its checkpoint was
         not read. The engine refuses what it cannot load."""
         for name, box in self.boxes.items():
-            titles = {"auto": "as stored"} if name == WEIGHTS else {}
+            titles = {"auto": "checkpoint precision"} if name == WEIGHTS else {}
             values = SETTINGS[name].choices
             describe_items(box, [(value, titles.get(value, value), "") for value in values])
             box.setCurrentIndex(max(0, box.findData(getattr(config, name))))
@@ -129,7 +129,7 @@ def another(config: EngineConfig, known: Checkpoint | None) -> dict[str, Any]:
 
 
 METHOD = "speculative_method"
-SAME_MODEL, AS_LOADED = "Loaded model", "As loaded"
+SAME_MODEL, AS_LOADED = "Loaded model", "Current settings"
 
 
 class SideChoice(QFrame):
@@ -143,15 +143,15 @@ class SideChoice(QFrame):
         self.setProperty("panel", True)
         self._loaded: EngineConfig | None = None
         self.what = dressed(ElidedLine("text_muted"), f"{where.capitalize()} side")
-        tip = "Sampling; both sides use the same seed"
-        self.sampling = dressed(ElidedCombo(), f"Sampling of the {where} side", tip)
+        tip = "Sampling preset. Both sides use the same seed"
+        self.sampling = dressed(ElidedCombo(), f"Sampling ({where} side)", tip)
         self.sampling.addItem(GREEDY, GREEDY_PARAMS)
         for preset in built_in_presets():
             self.sampling.addItem(preset.name, preset.params)
-        self.model = named_box(f"Model of the {where} side", "The loaded model, or another one")
-        tip = "The loaded engine settings, or a profile"
-        self.profile = named_box(f"Settings of the {where} side", tip)
-        self.speculation = named_box(f"Speculation of the {where} side", SETTINGS[METHOD].help)
+        self.model = named_box(f"Model ({where} side)", "Loaded model or another")
+        tip = "Current engine settings or a profile"
+        self.profile = named_box(f"Settings ({where} side)", tip)
+        self.speculation = named_box(f"Speculation ({where} side)", SETTINGS[METHOD].help)
         for text, value in ((AS_LOADED, None), ("Off", "off"), ("N-gram lookup", "ngram")):
             self.speculation.addItem(text, value)
         self.precision = PrecisionChoice(where)

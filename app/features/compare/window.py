@@ -39,10 +39,10 @@ from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_2, SPACE_4, restyle
 
 STATUS_MS = 500
-JSON, MARKDOWN = "Comparison (*.json)", "Comparison as text (*.md)"
+JSON, MARKDOWN = "Comparison (*.json)", "Comparison as Markdown (*.md)"
 PROMPTS = ("Prompts, one JSON object per line (*.jsonl *.json)", "All files (*)")
 READY = (
-    "Both sides get the same prompts and seed. Two engines run at once if both fit in memory, "
+    "Both sides use the same prompts and seed. They run in two engines if memory allows, "
     "otherwise one after the other. Chats pause while settings change."
 )
 
@@ -78,10 +78,10 @@ class CompareWindow(PromptWindow):
         self.sides = (SideChoice("left"), SideChoice("right"))
         for side in self.sides:
             side.changed.connect(self.refresh)
-        self.seed.setToolTip("Both sides sample with this seed")
+        self.seed.setToolTip("Sampling seed for both sides")
         tip = (
-            "With two engines, generate on both at once; they share the hardware. "
-            "Off: one at a time, so neither slows the other"
+            "With two engines, generate on both concurrently; they share the hardware. "
+            "Off: one at a time, so timings do not affect each other"
         )
         self.together = dressed(QCheckBox("In parallel"), tip=tip)
         self.together.toggled.connect(lambda on: setattr(self._runner, "together", on))
@@ -89,12 +89,12 @@ class CompareWindow(PromptWindow):
         self.prompt.setPlaceholderText("Prompt for both sides")
         self.prompt.setFixedHeight(64)
         self.prompt.textChanged.connect(self._show_buttons)
-        self.max_tokens.setToolTip("Max tokens per reply, for prompts that you add here")
-        tip = "Add another prompt (Ctrl+Return). All share one switch"
+        self.max_tokens.setToolTip("Max tokens per reply for prompts added here")
+        tip = "Add another prompt (Ctrl+Return). All prompts share one engine switch"
         self.add = button("Add prompt", self.add_prompt, tip)
         self.placement = ElidedLine("text_muted")
         self.file = button("Import prompts…", self._ask_for_prompts, PROMPT_LINES)
-        tip = "Off: the engine keeps the model and settings of the last side"
+        tip = "Off: keep the model and settings of the last side loaded"
         self.back = dressed(QCheckBox("Restore when done"), tip=tip)
         self.back.setChecked(True)
         self.back.toggled.connect(lambda on: setattr(self._runner, "stays", not on))
@@ -279,7 +279,7 @@ class CompareWindow(PromptWindow):
         self.start.setText("Stop" if is_running else "Compare")
         self.start.setEnabled(not self._runner.is_stopping if is_running else can_start)
         self.start.setToolTip(
-            "Stop, keep the replies, and restore the engine" if is_running
+            "Stop, keep the replies and restore the engine settings" if is_running
             else self._refusal() or "Run all prompts on both sides"
         )  # fmt: skip
         for widget in (*self.sides, self.seed):
@@ -296,7 +296,7 @@ class CompareWindow(PromptWindow):
             return self._bridge.look_only
         left, right = self.setups
         if needs_one((left, right), config) and left.sampling == right.sampling:
-            return "Both sides are the same. Change model, precision, settings or sampling of one."
+            return "Both sides are identical. Change model, precision, settings or sampling."
         return ""
 
     def _say(self, text: str, role: str = "muted") -> None:

@@ -14,10 +14,11 @@ from widgets.live.figures import kv_precision, precision_text
 @pytest.mark.parametrize(
     ("keys", "values", "title", "note"),
     [
-        ("", "", "BF16", "1,152 blocks of 16 · used"),
-        ("bfloat16", "bfloat16", "BF16", "1,152 blocks of 16 · KV BF16 · used"),
-        ("int8", "int8", "BF16, KV INT8", "1,152 blocks of 16 · KV INT8 · used"),
-        ("fp8", "bfloat16", "BF16, K FP8, V BF16", "1,152 blocks of 16 · K FP8, V BF16 · used"),
+        ("", "", "BF16", "1,152 blocks × 16 tokens · used"),
+        ("bfloat16", "bfloat16", "BF16", "1,152 blocks × 16 tokens · KV BF16 · used"),
+        ("int8", "int8", "BF16, KV INT8", "1,152 blocks × 16 tokens · KV INT8 · used"),
+        ("fp8", "bfloat16", "BF16, K FP8, V BF16",
+         "1,152 blocks × 16 tokens · K FP8, V BF16 · used"),
     ],
 )
 def test_a_cache_of_another_precision_is_named(

@@ -268,7 +268,7 @@ def test_the_menu_offers_everything(chart: TimeChart) -> None:
     menu = chart.make_menu()
     texts = [action.text() for action in menu.actions() if action.text()]
     assert texts == [
-        "Copy values", "Copy picture", "Save values as CSV…", "Save picture as PNG…",
+        "Copy values", "Copy image", "Save values as CSV…", "Save image as PNG…",
         "Table of values…", "Fit axis to data", "Pause", "Time range",
     ]  # fmt: skip
     next(a for a in menu.actions() if a.text() == "Fit axis to data").trigger()

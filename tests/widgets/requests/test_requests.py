@@ -14,7 +14,8 @@ from engine.snapshot import (
     RequestTimes,
     TokenEvent,
 )
-from widgets.requests.model import COLUMNS, MOST_ENDED, MOST_TIMES, RequestModel
+from tests.figures import numbers
+from widgets.requests.model import COLUMNS, ENDS, MOST_ENDED, MOST_TIMES, RequestModel
 from widgets.requests.panel import RequestsPanel
 
 RUNNING, WAITING, PREEMPTED = RequestState.RUNNING, RequestState.WAITING, RequestState.PREEMPTED
@@ -57,7 +58,7 @@ def test_a_running_request_in_figures(panel: RequestsPanel) -> None:
     assert panel._stack.currentIndex() == 0  # says what will appear
     panel.update_requests([request("a"), request("b", WAITING, 0, times(2.0))])
     assert panel._stack.currentIndex() == 1
-    assert panel.note.text() == "2 active · 0 ended"
+    assert numbers(panel.note.text()) == [2, 0]
     assert texts(panel, "Request") == ["What is TTFT?", "Tell me a story"]  # newest first
     sort(panel, "Request", Qt.SortOrder.AscendingOrder)
     assert texts(panel, "State") == ["decode", "waiting"]
@@ -79,11 +80,11 @@ def test_states_follow_the_engine(panel: RequestsPanel) -> None:
         panel.update_requests([request("a", state, computed, when)])
         assert texts(panel, "State") == [word]
     panel.finish("a", FinishReason.LENGTH, times(1.0, 1.2, 1.3, 1.4, 1.5))
-    assert texts(panel, "State") == ["length limit"] and texts(panel, "Output") == ["4"]
+    assert texts(panel, "State") == [ENDS[FinishReason.LENGTH]] and texts(panel, "Output") == ["4"]
     assert texts(panel, "ITL, ms") == ["100.0"] and texts(panel, "Blocks") == ["0"]
-    assert panel.note.text() == "0 active · 1 ended"
+    assert numbers(panel.note.text()) == [0, 1]
     panel.update_requests([request("a")])  # a snapshot from before the end
-    assert texts(panel, "State") == ["length limit"]
+    assert texts(panel, "State") == [ENDS[FinishReason.LENGTH]]
 
 
 def test_columns_sort_by_number_and_what_is_unknown_is_least(panel: RequestsPanel) -> None:
@@ -207,5 +208,5 @@ def test_a_request_that_ended_before_a_late_snapshot_shows_it_is_listed_as_ended
     panel.finish("a", FinishReason.LENGTH, times(1.0, 1.2, 1.25))
     assert panel.note.text() == ""
     panel.update_requests([request("a"), request("b", WAITING, 0, times(2.0))])
-    assert panel.note.text() == "1 active · 1 ended"
-    assert texts(panel, "State") == ["waiting", "length limit"]
+    assert numbers(panel.note.text()) == [1, 1]
+    assert texts(panel, "State") == ["waiting", ENDS[FinishReason.LENGTH]]

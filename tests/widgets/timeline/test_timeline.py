@@ -127,7 +127,7 @@ def test_pointing_reads_a_step_and_its_batch(qtbot: QtBot, full: TimelinePanel) 
     qtbot.mouseMove(full.view, place(full, 290))
     qtbot.waitUntil(lambda: full.view.pointed_index == 290, timeout=2000)
     assert full.line.text() == (
-        "step 290 · 20.0 ms · 1 decode + 64 prefill tokens · 32 cached tokens skipped · 1 waiting"
+        "step 290 · 20.0 ms · 1 decode + 64 prefill tokens · 32 cached tokens · 1 waiting"
         " · model 75 % · sampling 25 %"
     )
     assert full.batch.text() == (

@@ -214,7 +214,7 @@ def test_colours_follow_what_is_painted_by(popover: TokensPopover) -> None:
 
     assert color(1) == heat(2, theme())
     popover.paint_by.setCurrentIndex(1)
-    assert color(1) == heat(1, theme()) and popover.legend.accessibleName().startswith("Colours: r")
+    assert color(1) == heat(1, theme()) and popover.legend.accessibleName().startswith("Colors: r")
     assert popover.paint_by.toolTip() == PAINTS[1].help
 
 

@@ -156,7 +156,7 @@ def test_markdown_has_the_branch_on_the_screen() -> None:
     shown = replace(GOOD, messages=(*GOOD.messages[:2], replace(GOOD.messages[2], shown=0)))
     text = as_markdown(shown)
     assert text.startswith("# Title\n\nLast used ")
-    assert "Not in this file: 1 message of other branches." in text
+    assert "Not in this file: 1 message" in text
     assert (
         "<!-- inferdeck: user -->\n## You\n\nHello\n\n<!-- inferdeck: reply -->\n## Reply" in text
     )
