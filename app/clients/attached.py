@@ -88,8 +88,8 @@ class RemoteEngine(LoopThread):
     # The thread ------------------------------------------------------------------------------
 
     def _on_failed(self, error: Exception) -> None:
-        log.exception("the connection to %s failed", self.address.host)
-        self._tell(LinkState.CLOSED, f"The connection failed: {error!r}.")
+        log.exception("connection to %s failed", self.address.host)
+        self._tell(LinkState.CLOSED, f"Connection failed: {error!r}.")
 
     async def _live(self) -> None:
         self._main = asyncio.current_task()
@@ -149,8 +149,8 @@ class RemoteEngine(LoopThread):
         if self._closed_for:
             self._talk.refuse(command, ErrorInfo(self._closed_for, "Reconnect."))
         elif self._line is None and self._talk.num_waiting >= MAX_WAITING:
-            why = f"{self.address.host} is not connected; {MAX_WAITING} commands are pending."
-            self._talk.refuse(command, ErrorInfo(why, "Wait for the connection."))
+            why = f"Not connected to {self.address.host}; {MAX_WAITING} commands are pending."
+            self._talk.refuse(command, ErrorInfo(why, "Try again once connected."))
         else:
             self._talk.give(command)
 
@@ -164,24 +164,18 @@ class RemoteEngine(LoopThread):
         if self.welcome is None:
             self._tell(LinkState.CONNECTING, words)
         else:
-            self._tell(LinkState.RECONNECTING, f"{_ordinal(self._tries)} try. {words}".strip())
+            self._tell(LinkState.RECONNECTING, f"Attempt {self._tries}. {words}".strip())
 
     def _on_silence(self, seconds: float | None) -> None:
         """`seconds` without a word, or None: it speaks again."""
         if seconds is None:
             self._tell(LinkState.LIVE)
         else:
-            self._tell(LinkState.STALE, f"No message for {seconds:.0f} s.")
+            self._tell(LinkState.STALE, f"No data for {seconds:.0f} s.")
 
     def _tell(self, state: LinkState, words: str = "") -> None:
         log.info("%s: %s %s", self.address.host, state, words)
         self._emit(LinkChanged(state, time.perf_counter(), words))
-
-
-def _ordinal(number: int) -> str:
-    if number % 100 in (11, 12, 13):
-        return f"{number}th"
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
 
 
 def attach(bridge: EngineBridge, target: Target) -> None:

@@ -90,12 +90,10 @@ def _not_let_in(error: exceptions.InvalidStatus, address: Address) -> LineError:
     if status == 401:
         return LineError(f"{place} rejected the API key.", for_good=True)
     if status == 403:
-        return LineError(f"{place} rejected this window: {_said(error)}", for_good=True)
+        return LineError(f"{place} rejected the connection: {_said(error)}", for_good=True)
     if status in (404, 405, 426, 501) or 200 <= status < 400:
-        return LineError(
-            f"{place} is not an Inferdeck server that windows can attach to.", for_good=True
-        )
-    return LineError(f"{place} returned status {status}: {_said(error)}")
+        return LineError(f"{place} has no Inferdeck attach endpoint.", for_good=True)
+    return LineError(f"{place} returned HTTP {status}: {_said(error)}")
 
 
 def _said(error: exceptions.InvalidStatus) -> str:
@@ -151,8 +149,8 @@ class Line:
             raise LineError(answer.words, for_good=answer.for_good)
         if answer.version != VERSION:
             raise ProtocolError(
-                f"The server uses protocol version {answer.version}, this window version "
-                f"{VERSION}. Install the same version on both sides."
+                f"Protocol mismatch: server version {answer.version}, window version "
+                f"{VERSION}. Install the same Inferdeck version on both machines."
             )
         again = talk.welcomed(answer)
         talk.clock.reset()
@@ -200,7 +198,7 @@ class Line:
     def _take(self, data: bytes) -> None:
         for kind, body in self._talk.hear(read_frame(data)):
             if kind != "pong":
-                raise ProtocolError(f"Unknown kind of message: {kind[:40]!r}.")
+                raise ProtocolError(f"Unknown message type: {kind[:40]!r}.")
             pong = read_pong(body)
             self._talk.clock.heard(pong.sent, pong.now, time.perf_counter())
 
@@ -219,7 +217,7 @@ class Line:
             silent = now - self._heard_at
             if silent > SILENT_S:
                 self._socket.transport.abort()
-                raise LineError(f"{self._host} sent nothing for {silent:.0f} s.")
+                raise LineError(f"No data from {self._host} for {silent:.0f} s.")
             if silent > STALE_S and not self._is_stale:
                 self._is_stale = True
                 self._on_silence(silent)
@@ -248,5 +246,5 @@ class Line:
         if received is not None and received.code == 1002:
             return LineError(f"The server closed the connection: {received.reason}", for_good=True)
         if received is not None and received.code in (1001, 1012):
-            return LineError("The server was stopped.")
+            return LineError("The server shut down.")
         return LineError(f"Connection to {self._host} lost.")

@@ -146,14 +146,11 @@ class Talk:
             return self.sequencer.resend_after(welcome.received)
         if self.session:
             cut = (
-                f"The connection was lost for {welcome.after_s:.0f} s"
+                f"Disconnected for {welcome.after_s:.0f} s"
                 if welcome.after_s
-                else (
-                    "The server no longer has this session: it restarted, or the connection was "
-                    "lost for too long"
-                )
+                else ("Session expired: the server restarted, or the connection was down too long")
             )
-            self._fail_pending(f"{cut}. The reply stopped.")
+            self._fail_pending(f"{cut}. The reply was aborted.")
         self.session = welcome.session
         self.sequencer = Sequencer()
         self._reader = EventReader(self.clock.here)
@@ -163,7 +160,7 @@ class Talk:
     def give_up(self, seconds: float) -> None:
         """The line was cut for longer than the server keeps a session."""
         if self.session:
-            self._fail_pending(f"The connection was lost for {seconds:.0f} s. The reply stopped.")
+            self._fail_pending(f"Disconnected for {seconds:.0f} s. The reply was aborted.")
             self.session = ""
             self.sequencer = Sequencer()
 
@@ -175,7 +172,7 @@ class Talk:
 
     def _fail_pending(self, words: str) -> None:
         """What was under way has no answer any more."""
-        error = ErrorInfo(words, "Send it again.")
+        error = ErrorInfo(words, "Send the message again.")
         sent = [s.about for s in self.sequencer.unacknowledged]
         waiting = {c.request_id for c in self._waiting if isinstance(c, m.AddRequest)}
         for command in sent:

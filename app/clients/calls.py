@@ -127,7 +127,7 @@ def remark(dialect: Dialect, names: tuple[str, ...]) -> str:
     """Names parameters that were not sent; "" when all were."""
     if not names:
         return ""
-    return f"{dialect} does not support {', '.join(names)}; the request was sent without them."
+    return f"{dialect} does not support {', '.join(names)}; omitted from the request."
 
 
 TAKES_IDS = frozenset(
@@ -180,7 +180,7 @@ def make_call(
         body["messages"] = [dict(message) for message in messages]
         return Call("chat/completions", body, remark(dialect, fields.not_taken))
     if not isinstance(prompt, str) and dialect not in TAKES_IDS:
-        raise TargetError(f"{dialect} does not accept token ids as a prompt.", "Send it as text.")
+        raise TargetError(f"{dialect} does not accept token ids as a prompt.", "Send text.")
     body["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
     if "max_tokens" not in body:
         is_known = max_model_len is not None and not isinstance(prompt, str)

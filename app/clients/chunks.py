@@ -29,9 +29,9 @@ class Counting(StrEnum):
     """Source of token counts, best first. The values are in reports of `inferdeck bench`."""
 
     IDS = "token ids"
-    LOGPROBS = "log probabilities"
-    USAGE = "usage with every piece"
-    PIECES = "one for each piece, corrected by the usage at the end"
+    LOGPROBS = "logprobs"
+    USAGE = "usage in every chunk"
+    PIECES = "one per chunk, corrected by the final usage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,7 @@ class ReplyReader:
             raise _no_piece(value)
         if value.get("error") or value.get("object") == "error":
             words = message_in(value)[:MOST_WORDS].rstrip(".") or "no details"
-            raise TargetError(
-                f"The server failed during the reply: {words}.", "See the server's log."
-            )
+            raise TargetError(f"Server error during the reply: {words}.", "See the server log.")
         self._usage(value.get("usage"))
         if isinstance(value.get("model"), str):
             self.model = value["model"]

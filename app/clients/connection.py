@@ -132,7 +132,7 @@ def suggested_name(base_url: str, others: Sequence[Connection]) -> str:
 log = logging.getLogger(__name__)
 
 SERVICE = "inferdeck"
-NO_KEYRING = "No keyring on this system: the program keeps the key in memory only, until it exits."
+NO_KEYRING = "No system keyring found. The key is kept in memory until the program exits."
 _NOT_SAFE = ("keyring.backends.fail", "keyring.backends.null", "keyrings.alt")
 """Backends that keep nothing, or that keep keys in a file as they are."""
 
@@ -183,5 +183,5 @@ class KeyStore:
         except (KeyringError, OSError, RuntimeError) as error:
             what = str(error).strip() or type(error).__name__
             log.warning("keyring error: %s", what)
-            self.problem = f"Keyring error ({what}). The key is kept until the program exits."
+            self.problem = f"Keyring error ({what}). The key stays in memory until exit."
             return None

@@ -1,6 +1,6 @@
 """ForeignEngine: another server with the interface of EngineThread.
 
-    window  -- submit(m.Command) -->  loop of the thread "foreign engine"  -- HTTP -->  server
+    window  -- submit(m.Command) -->  loop of the thread "external-engine"  -- HTTP -->  server
     window  <-- on_event(Event) --  replies as they stream, /metrics once a second
 
 What the server does not tell is named in each snapshot's `missing`; latencies are measured here,
@@ -46,7 +46,7 @@ class ForeignEngine(LoopThread):
     def __init__(
         self, on_event: OnEvent, target: Target, probe: Probe | None = None, model: str = ""
     ) -> None:
-        super().__init__("foreign engine")
+        super().__init__("external-engine")
         self._emit = on_event
         self.target = target
         self._found = probe
@@ -111,7 +111,7 @@ class ForeignEngine(LoopThread):
         self._stopped.set()
 
     def _on_failed(self, error: Exception) -> None:
-        log.exception("the connection to %s failed", self.target.base_url)
+        log.exception("connection to %s failed", self.target.base_url)
         self._emit(m.EngineCrashed(describe(error), ""))
 
     @property
@@ -157,7 +157,7 @@ class ForeignEngine(LoopThread):
         if self._config is None and self._connecting is not None and self._refusal is None:
             self._connecting.cancel()
             remedy = "Reconnect when the server is up."
-            self._give_up(ErrorInfo("Connection canceled.", remedy), cancelled=True)
+            self._give_up(ErrorInfo("Connection cancelled.", remedy), cancelled=True)
 
     def _open(self, wanted: str) -> None:
         """Begin with one of the models that are served."""
@@ -167,12 +167,12 @@ class ForeignEngine(LoopThread):
         if not found.may_serve(name):
             error = ErrorInfo(
                 f"{self._server} does not serve {name!r}.",
-                f"It serves: {', '.join(found.models[:10])}.",
+                f"Available: {', '.join(found.models[:10])}.",
             )
             if not found.models:
                 error = ErrorInfo(
-                    f"{self._server} serves no model.",
-                    "Load one there and reconnect, or enter a name if it loads on demand.",
+                    f"{self._server} has no model loaded.",
+                    "Load a model there and reconnect, or enter a name if it loads on demand.",
                 )
             if self._config is None:
                 self._give_up(error)
@@ -215,13 +215,13 @@ class ForeignEngine(LoopThread):
                     assert self._model is not None
                     self._emit(m.Loaded(self._config, self._model, NO_PLAN))
             case m.Unload():
-                self._emit(m.LoadFailed(self._not_here("Its model"), serving=self._config.model))
+                self._emit(m.LoadFailed(self._not_here("The model"), serving=self._config.model))
             case m.Reconfigure():
-                self._emit(m.ReconfigureFailed(self._config, self._not_here("Its settings")))
+                self._emit(m.ReconfigureFailed(self._config, self._not_here("The settings")))
             case m.InspectBlock(block):
                 self._emit(m.BlockInspected(block, None))
             case m.MeasurePeaks():
-                why = f"Peak bandwidth and FLOPS are not reported by {self._server}."
+                why = f"{self._server} does not report peak bandwidth or FLOPS."
                 self._emit(m.PeaksMeasured(None, why))
             case m.CountTokens(key, text):
                 self._spawn(self._count_tokens(key, text))
@@ -240,7 +240,7 @@ class ForeignEngine(LoopThread):
 
     def _not_here(self, what: str) -> ErrorInfo:
         return ErrorInfo(
-            f"{what} cannot be changed from here.", f"Set it when you start {self._server}."
+            f"{what} cannot be changed from here.", f"Restart {self._server} to change this."
         )
 
     async def _count_tokens(self, key: str, text: str) -> None:
@@ -314,4 +314,4 @@ class ForeignEngine(LoopThread):
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("watching %s failed", self._address.host, exc_info=task.exception())
+            log.error("polling %s failed", self._address.host, exc_info=task.exception())

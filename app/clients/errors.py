@@ -24,29 +24,29 @@ def of_transport(error: Exception, host: str) -> TargetError:
     is_final = False
     if has(socket.gaierror):
         name = host.rsplit(":", 1)[0] if host.count(":") == 1 else host
-        cause, remedy = f"Unknown host {name!r}.", "Check the spelling and the network."
+        cause, remedy = f"Unknown host {name!r}.", "Check the host name and DNS."
     elif has(ssl.SSLError):
         return _of_tls(next(one for one in causes if isinstance(one, ssl.SSLError)), host)
     elif isinstance(error, httpx.ConnectTimeout | httpx.ConnectError):
         if has(ConnectionRefusedError):
-            cause = f"Connection refused: nothing listens on {host}."
+            cause = f"Connection refused: nothing is listening on {host}."
             remedy = "Start the server, or check the port."
         elif isinstance(error, httpx.ConnectTimeout):
-            cause, remedy = f"{host} does not respond.", "Check the address and firewalls."
+            cause, remedy = f"{host} does not respond.", "Check the address and firewall."
         else:
             of_system = (one.strerror for one in causes if isinstance(one, OSError))
-            cause = f"{host} cannot be reached{_quoted(next(filter(None, of_system), ''))}."
+            cause = f"Cannot reach {host}{_quoted(next(filter(None, of_system), ''))}."
             remedy = "Check the address and the network."
     elif isinstance(error, httpx.TimeoutException):
         cause = f"{host} did not respond in time."
-        remedy = "It may be busy or loading its model. Try again shortly."
+        remedy = "It may be busy or still loading the model. Try again shortly."
     elif isinstance(error, httpx.RemoteProtocolError):
         if "disconnected without sending" in words:
-            cause = f"{host} closed the connection without an HTTP response."
+            cause = f"{host} closed the connection without sending an HTTP response."
             remedy = "Check the port, or use https:// in the address."
         elif "incomplete" in words or "peer closed" in words:
-            cause = f"{host} closed the connection during its response."
-            remedy = "Check that the server is running, and see its log."
+            cause = f"{host} closed the connection mid-response."
+            remedy = "Check that the server is running, and see the server log."
         else:
             cause, is_final = f"{host} is not an HTTP server.", True
             remedy = "Check the port, or use https://."
@@ -55,7 +55,7 @@ def of_transport(error: Exception, host: str) -> TargetError:
         remedy = "Use the form http://host:port."
     elif isinstance(error, httpx.NetworkError):
         cause = f"Connection to {host} lost."
-        remedy = "Check that the server is running, and see its log."
+        remedy = "Check that the server is running, and see the server log."
     else:
         cause = f"Cannot query {host}: {words or type(error).__name__}."
         remedy = "Check the address and the network."
@@ -65,9 +65,9 @@ def of_transport(error: Exception, host: str) -> TargetError:
 def _of_tls(error: ssl.SSLError, host: str) -> TargetError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return TargetError(
-            f"The certificate of {host} is not trusted: {error.verify_message}.",
-            "Use the certificate's host name. Add its authority to this machine's store, or set "
-            "SSL_CERT_FILE to its file.",
+            f"The TLS certificate of {host} is not trusted: {error.verify_message}.",
+            "Use the host name in the certificate. Add its CA to the system trust store, or set "
+            "SSL_CERT_FILE.",
             is_final=True,
         )
     return TargetError(
@@ -82,24 +82,24 @@ def of_status(
     said = f"({status}{_quoted(server_words(body))})"
     is_final = True
     if status in (401, 403) and not has_key:
-        cause, remedy = f"{host} needs an API key ({status}).", "Enter the key."
+        cause, remedy = f"{host} needs an API key ({status}).", "Enter the API key."
     elif status in (401, 403):
-        cause, remedy = f"{host} rejected the API key {said}.", "Use the key of the server."
+        cause, remedy = f"{host} rejected the API key {said}.", "Use the server's API key."
     elif 300 <= status < 400:
         where = headers.get("location", "")[:MOST_WORDS] or "another address"
         cause, remedy = f"{host} redirects to {where}.", "Use that address."
     elif status == 404:
-        cause = f"{host} has no such path {said}."
-        remedy = "Check the address: it must end in the port or /v1."
+        cause = f"Path not found on {host} {said}."
+        remedy = "Check the address: it must end with the port or /v1."
     elif status == 429:
         cause, remedy, is_final = f"{host} is overloaded {said}.", "Try again shortly.", False
     elif status in (502, 503, 504):
         cause, is_final = f"{host} is not ready {said}.", False
-        remedy = "It may be loading its model. Try again shortly."
+        remedy = "It may still be loading the model. Try again shortly."
     elif 400 <= status < 500:
-        cause, remedy = f"{host} rejected the request {said}.", "See the message."
+        cause, remedy = f"{host} rejected the request {said}.", "Check the request parameters."
     else:
-        cause, remedy, is_final = f"{host} failed {said}.", "See the server's log.", False
+        cause, remedy, is_final = f"{host} returned an error {said}.", "See the server log.", False
     return TargetError(cause, remedy, is_final=is_final)
 
 

@@ -54,8 +54,8 @@ def client_options(target: Target, address: Address) -> dict[str, Any]:
     if target.api_key:
         if not target.api_key.isascii() or not target.api_key.isprintable():
             raise TargetError(
-                "The API key has invalid characters.",
-                "Copy it again, without spaces and line breaks.", is_final=True,
+                "The API key contains invalid characters.",
+                "Copy it again, without spaces or line breaks.", is_final=True,
             )  # fmt: skip
         headers["authorization"] = f"Bearer {target.api_key}"
     return {"headers": headers, "trust_env": not address.is_here, "follow_redirects": False}
@@ -87,12 +87,12 @@ class Fetcher:
                     body += part
                     if len(body) > MOST_BYTES:
                         raise TargetError(
-                            f"{self._address.host} answered a small query with over "
+                            f"The response of {self._address.host} to a small query exceeds "
                             f"{MOST_BYTES // 2**20} MiB.",
-                            "Check the address: it is not a model server.", is_final=True,
+                            "Check that the address is an OpenAI-compatible server.", is_final=True,
                         )  # fmt: skip
                     if time.perf_counter() > deadline:
-                        raise httpx.ReadTimeout("the response takes too long")
+                        raise httpx.ReadTimeout("response timed out")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise of_transport(error, self._address.host) from error
         seconds = time.perf_counter() - began

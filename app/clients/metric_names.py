@@ -23,7 +23,7 @@ class Figure(StrEnum):
     PREEMPTIONS = "preemptions"
     DRAFT_ROUNDS = "draft steps"
     DRAFTED = "drafted tokens"
-    ACCEPTED = "accepted drafts"
+    ACCEPTED = "accepted tokens"
     ROUND_LENGTH = "tokens per draft step"
 
 
@@ -36,7 +36,7 @@ class Latency(StrEnum):
 
     TTFT = "TTFT"
     ITL = "ITL"
-    ENGINE_TTFT = "TTFT, engine"  # until the step that made the token, without its way out
+    ENGINE_TTFT = "engine TTFT"  # until the step that made the token, without its way out
 
 
 PARTS: Mapping[Part, tuple[Figure, ...]] = {

@@ -98,7 +98,7 @@ HOW_TO_SHOW: Mapping[Dialect, str] = {
     Dialect.LLAMA_CPP: "Start it with --metrics.",
     Dialect.TENSORRT_LLM: "Set return_perf_metrics and enable_iter_perf_stats.",
     Dialect.VLLM: "Start it without --disable-log-stats.",
-    Dialect.OPENAI: "Latencies are measured by the client.",
+    Dialect.OPENAI: "Latencies are measured client-side.",
 }
 """What makes a server show them."""
 

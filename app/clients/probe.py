@@ -74,13 +74,13 @@ class _Prober:
         if answer.status == 404 and not answer.is_page:
             return self._fetcher.problem(answer)
         what = (
-            "a web page" if answer.is_page
-            else "JSON without a list of models" if answer.json() is not None
-            else "something other than JSON"
+            "an HTML page" if answer.is_page
+            else "JSON without a model list" if answer.json() is not None
+            else "a non-JSON response"
         )  # fmt: skip
         return TargetError(
-            f"{host} answers with {what}: it is not a model server, or has another path.",
-            "Use the API address, such as http://host:8000/v1.", is_final=True,
+            f"{host} returned {what}: not an OpenAI-compatible server, or the wrong path.",
+            "Use the API base URL, such as http://host:8000/v1.", is_final=True,
         )  # fmt: skip
 
     # -- dialects ---------------------------------------------------------------------------

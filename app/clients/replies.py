@@ -222,7 +222,7 @@ class Replies:
         try:
             if command.begin_with:
                 raise TargetError(
-                    f"{found.dialect} cannot continue from given tokens.",
+                    f"{found.dialect} cannot continue a partial reply.",
                     "Branching from a token needs the built-in engine.",
                 )
             call = make_call(

@@ -53,7 +53,7 @@ class SseParser:
             if event is not None:
                 yield event
         if len(self._line) + self._pending > MOST_PENDING:
-            raise ValueError(f"an event over {MOST_PENDING // 2**20} MiB")
+            raise ValueError(f"an SSE event over {MOST_PENDING // 2**20} MiB")
 
     def close(self) -> str | None:
         """What is whole but for the empty line behind it, which some servers leave out."""
@@ -148,7 +148,7 @@ class Streamer:
                     problem = await self._refusal(response)
                     raise TargetError(
                         f"{self._address.host} did not stream its response: {problem.cause}",
-                        "Check proxies between this machine and the server.",
+                        "Check for proxies that buffer responses.",
                     )
                 async for timed in self._events(response, reader):
                     yield timed
@@ -178,7 +178,7 @@ class Streamer:
                     yield Timed(now, self._piece(event, reader))
         except ValueError as error:
             raise TargetError(
-                f"{self._address.host} sent {error}.", "It is not a model server.", is_final=True
+                f"{self._address.host} sent {error}.", "Check the address.", is_final=True
             ) from None
         last = parser.close()
         if last is not None and last.strip() != "[DONE]":
@@ -190,7 +190,7 @@ class Streamer:
         except ValueError:
             raise TargetError(
                 f"{self._address.host} sent an invalid chunk (not JSON): {event[:100]!r}.",
-                "See the server's log.",
+                "See the server log.",
             ) from None
         return reader.read(value)
 
@@ -207,10 +207,10 @@ class Streamer:
     def _stopped(self, reader: ReplyReader) -> TargetError:
         if not reader.num_tokens:
             return TargetError(
-                f"{self._address.host} ended the reply before the first token.",
-                "See the server's log.",
+                f"{self._address.host} closed the stream before the first token.",
+                "See the server log.",
             )
         return TargetError(
-            f"{self._address.host} stopped during the reply, after {reader.num_tokens:,} tokens.",
-            "The text so far is kept. Check that the server is running, and see its log.",
+            f"Stream from {self._address.host} ended after {reader.num_tokens:,} tokens.",
+            "The partial reply is kept. Check that the server is running, and see the server log.",
         )

@@ -87,18 +87,18 @@ def parse_address(text: str) -> Address:
     except ValueError as error:
         raise _bad(text, str(error)) from None
     if url.scheme not in ("http", "https"):
-        raise _bad(text, f"the scheme is {url.scheme}://")
+        raise _bad(text, f"unsupported scheme {url.scheme}://")
     if not host or any(c.isspace() for c in host):
-        raise _bad(text, "it has no host")
+        raise _bad(text, "no host name")
     if port == 0:
-        raise _bad(text, "the port is 0")
+        raise _bad(text, "port 0")
     if "@" in url.netloc:
         raise TargetError(
             "The address contains a user name or password.",
-            "Enter the key in its own field: addresses are stored as plain text.", is_final=True,
+            "Enter it in the API key field. Addresses are stored in plain text.", is_final=True,
         )  # fmt: skip
     if url.query or url.fragment:
-        raise _bad(text, "it has a query or fragment")
+        raise _bad(text, "it contains a query or fragment")
     path = url.path.rstrip("/")
     for end in _OURS:  # in this order: /v1 stands before the others
         path = path.removesuffix(end).rstrip("/")

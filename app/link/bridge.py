@@ -138,7 +138,7 @@ class EngineBridge(QObject):
         """Why this window may not open models or change settings; "" if it may."""
         if not self.is_remote or getattr(self.engine, "may_control", True):
             return ""
-        return f"{self.place} is view and chat only (--no-control)."
+        return f"{self.place} allows only viewing and chat (--no-control)."
 
     def attach(self, make_thread: ThreadFactory) -> None:
         """Switch to a remote engine; its events report what it has loaded."""
@@ -161,7 +161,7 @@ class EngineBridge(QObject):
         self._handle.leave(make_thread)
         self.dispatcher.keep_written()  # text stays; the rest is outdated
         self.link = None
-        words = ErrorInfo("The window switched to another engine. The reply stopped.")
+        words = ErrorInfo("Reply aborted: the window switched to another engine.")
         for request_id in sorted(self._requests):
             self.take_answer(messages.RequestFailed(request_id, words))
         self.take_answer(messages.Unloaded())

@@ -26,15 +26,15 @@ from engine.errors import ErrorInfo
 
 RESTART = "Restart the engine. Your chats are kept."
 _MEMORY = (
-    "Choose a smaller model, context length or cache, or close other programs. Then restart the "
+    "Choose a smaller model, context length or KV cache, or close other programs. Then restart the "
     "engine."
 )
-_REPORT = f"{RESTART} If it happens again, report it with the log."
+_REPORT = f"{RESTART} If this happens again, report it and attach the log."
 _NATIVE = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 _WINDOWS = {
-    0xC0000005: "an access violation in native code",
-    0xC0000409: "a fast-fail exception in native code",
-    0xC00000FD: "a stack overflow",
+    0xC0000005: "access violation in native code",
+    0xC0000409: "fast-fail exception in native code",
+    0xC00000FD: "stack overflow",
     0xC0000017: "out of memory",
 }
 """NTSTATUS values, which are exit codes there."""
@@ -52,7 +52,7 @@ def crash_of(code: int, last_lines: Sequence[str], was_ready: bool) -> ErrorInfo
         return ErrorInfo(_with_last(begun, last_lines), remedy, "ProcessNotStarted")
     if code > 0 and reason.startswith("exit code"):
         reason = _with_last(f"{reason}.", last_lines).rstrip(".")
-    return ErrorInfo(f"The engine process ended: {reason}.", remedy, "ProcessEnded")
+    return ErrorInfo(f"The engine process exited: {reason}.", remedy, "ProcessEnded")
 
 
 def _reason(code: int) -> tuple[str, str]:
@@ -64,10 +64,10 @@ def _reason(code: int) -> tuple[str, str]:
         known = {one.value: one.name for one in signal.Signals}
         name = known.get(-code, f"signal {-code}")
         if name == "SIGKILL":
-            return "killed by the system (SIGKILL), probably out of memory", _MEMORY
+            return "killed by the OS (SIGKILL), probably out of memory", _MEMORY
         if name in _NATIVE:
-            return f"a fault in native code ({name})", _REPORT
-        return f"ended by a signal ({name})", RESTART
+            return f"crash in native code ({name})", _REPORT
+        return f"terminated by {name}", RESTART
     return f"exit code {code}", _REPORT if code else RESTART
 
 
@@ -107,7 +107,7 @@ class IsolatedEngine(threading.Thread):
         command: Sequence[str] = COMMAND,
         connect: Callable[[OnEvent, Target], EngineThreadLike] = remote_engine,
     ) -> None:
-        super().__init__(name="isolated engine", daemon=True)
+        super().__init__(name="isolated-engine", daemon=True)
         self._on_event, self._command, self._connect = on_event, command, connect
         self._changed = threading.Condition()
         self._waiting: deque[messages.Command] = deque()
@@ -207,7 +207,7 @@ class IsolatedEngine(threading.Thread):
         if ready is None or not self._attach(ready, key):
             self._not_started(child)
             return None
-        log.info("the engine runs in process %d", ready.pid)
+        log.info("engine process started with PID %d", ready.pid)
         return child
 
     def _not_started(self, child: ChildProcess) -> None:
@@ -244,7 +244,7 @@ class IsolatedEngine(threading.Thread):
         """Send commands to the process from now on. False if it is no longer needed."""
         self._line_is_gone.clear()
         self._given_up, self._has_spoken = "", False
-        target = Target(f"http://127.0.0.1:{ready.port}", key, "the engine's process")
+        target = Target(f"http://127.0.0.1:{ready.port}", key, "engine process")
         line = self._connect(self._hand_on, target)
         line.start()
         with self._changed:

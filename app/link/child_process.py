@@ -44,7 +44,7 @@ def catch_faults() -> IO[str] | None:
     try:
         file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process runs
     except OSError as error:
-        log.warning("fault file not opened: %s", error)
+        log.warning("cannot open the crash log: %s", error)
         return None
     faulthandler.enable(file)
     return file
@@ -140,7 +140,7 @@ class ChildProcess:
         self._ready: queue.SimpleQueue[Ready | None] = queue.SimpleQueue()
         self._printed: deque[str] = deque(maxlen=MAX_LINES)
         self._readers = [
-            threading.Thread(target=self._read, name="isolated output", args=(stream,), daemon=True)
+            threading.Thread(target=self._read, name="isolated-output", args=(stream,), daemon=True)
             for stream in (self._process.stdout, self._process.stderr)
         ]
         for reader in self._readers:
@@ -184,7 +184,7 @@ class ChildProcess:
         with suppress(OSError):
             self._stdin.close()
         if not self.ends_within(timeout_s / 2):
-            log.warning("engine process %d does not end: terminating it", self.pid)
+            log.warning("engine process %d is not exiting; terminating it", self.pid)
             self._process.terminate()
             if not self.ends_within(timeout_s / 2):
                 self._process.kill()

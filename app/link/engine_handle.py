@@ -83,7 +83,7 @@ class EngineHandle:
             before.cancel_load()
             # in a thread: the engine may be in a step or a load
             self._leaving = [thread for thread in self._leaving if thread.is_alive()]
-            self._leaving.append(Thread(target=before.stop, name="leaving engine", daemon=True))
+            self._leaving.append(Thread(target=before.stop, name="engine-shutdown", daemon=True))
             self._leaving[-1].start()
 
     def end(self, timeout_s: float) -> None:
@@ -93,6 +93,6 @@ class EngineHandle:
             engine.cancel_load()
             engine.stop(timeout_s=timeout_s)
             if engine.is_alive():
-                log.error("the engine's thread did not end within %.1f s", timeout_s)
+                log.error("the engine thread did not exit within %.1f s", timeout_s)
         for leaving in self._leaving:
             leaving.join(timeout_s)

@@ -205,7 +205,7 @@ class Api:
     def _check_model(self, model: ModelInfo, name: str) -> None:
         if name != self._name_of(model):
             raise ApiError(
-                404, f"Unknown model {name[:100]!r}. {self._name_of(model)!r} is served.",
+                404, f"Unknown model {name[:100]!r}. Available: {self._name_of(model)!r}.",
                 param="model", code="model_not_found",
             )  # fmt: skip
 
@@ -235,7 +235,7 @@ def _safe(handle: Handler) -> Handler:
         except ApiError as error:
             return reply.error_response(error)
         except Exception:
-            log.exception("a request failed")
+            log.exception("unhandled error in a request")
             return reply.error_response(
                 ApiError(500, "Internal server error. See the server log.", kind=SERVER_ERROR)
             )
@@ -245,7 +245,7 @@ def _safe(handle: Handler) -> Handler:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    words = {404: "Unknown path.", 405: "Wrong method for this path."}
+    words = {404: "Path not found.", 405: "Method not allowed for this path."}
     message = words.get(error.status_code, error.detail)
     headers = dict(error.headers or {})
     return reply.error_response(ApiError(error.status_code, message, headers=headers))

@@ -62,16 +62,16 @@ class Hub:
         in words for the window."""
         if hello.version != VERSION:
             raise ProtocolError(
-                f"The server uses protocol version {VERSION} (Inferdeck "
-                f"{program_version()}), the window uses version {hello.version} (Inferdeck "
-                f"{hello.program[:40] or 'unknown'}). Install the same version on both sides."
+                f"Protocol mismatch: server version {VERSION} (Inferdeck "
+                f"{program_version()}), window version {hello.version} (Inferdeck "
+                f"{hello.program[:40] or 'unknown'}). Install the same version on both."
             )
         session = self._sessions.get(hello.session)
         if session is not None:
             session.sequencer.resend_after(hello.received)  # raises where it cannot go on
             return session, self._welcome(session, resumed=True)
         if len(self._sessions) >= MAX_WINDOWS:
-            raise ProtocolError(f"{MAX_WINDOWS} windows are attached, the maximum.")
+            raise ProtocolError(f"Window limit reached: {MAX_WINDOWS} are attached.")
         session = Session()
         self._sessions[session.id] = session
         for event in self._engine.attach_state.told():
@@ -93,7 +93,7 @@ class Hub:
 
     def _expire(self, session: Session, cut_at: float) -> None:
         if session.cut_at == cut_at:
-            log.info("a window did not reconnect within %.0f s", SESSION_S)
+            log.info("an attached window did not reconnect within %.0f s", SESSION_S)
             self.forget(session)
 
     def forget(self, session: Session) -> None:
@@ -165,7 +165,7 @@ class Hub:
             return
         session.tell(event)
         if session.queue.is_full:
-            log.warning("disconnected a window that reads too slowly")
+            log.warning("disconnected a slow window: its send queue is full")
             self.forget(session)
 
     def _end(self, request_id: str) -> Session | None:
@@ -203,12 +203,12 @@ class Hub:
                 asked = EngineConfig(**self._offers.asked(config.as_dict()))
                 for other in self._sessions.values():
                     if other is not session:
-                        other.tell(m.LoadProgress(f"opening {config.model}", 0, 0))
+                        other.tell(m.LoadProgress(f"loading {config.model}", 0, 0))
                 submit(m.Load(asked))
             case m.Reconfigure(changes):
                 asked_changes = self._offers.asked(changes)
                 if len(self._changes) >= MAX_ASKED:
-                    raise ConfigError("Too many setting changes are pending.", "Try again shortly.")
+                    raise ConfigError("Too many pending setting changes.", "Try again shortly.")
                 if self._engine.attach_state.loaded is not None:
                     self._changes.append(session)
                 submit(m.Reconfigure(asked_changes))
@@ -228,7 +228,7 @@ class Hub:
     def _add(self, session: Session, command: m.AddRequest) -> None:
         if command.request_id in self._owners or self._engine.knows(command.request_id):
             # under its own name it would end the other one
-            raise ConfigError("A request with this id is running.", "Use another id.")
+            raise ConfigError("This request id is already in use.", "Use a different id.")
         permissions.check_request(command, self._options.limits)
         room = self._engine.room(self._options.limits.max_queued)
         if self._engine.is_closing or room < 1:
@@ -241,7 +241,7 @@ class Hub:
 
     def _ask(self, session: Session, question: object, command: m.Command, key: str = "") -> None:
         if session.num_asked >= MAX_ASKED:
-            raise ConfigError("Too many queries are pending.", "Try again shortly.")
+            raise ConfigError("Too many pending queries.", "Try again shortly.")
         session.num_asked += 1
         self._askers.setdefault(question, []).append((session, key))
         self._engine.submit(command)

@@ -19,8 +19,8 @@ from engine.snapshot import ModelInfo
 
 _CONTROLS = (m.Load, m.Unload, m.Reconfigure, m.MeasurePeaks, CancelLoad)
 _LOOK_ONLY = (
-    "Attached windows may only view and chat on this server (--no-control).",
-    "Ask its administrator.",
+    "This server allows attached windows only to view and chat (--no-control).",
+    "Ask the server administrator.",
 )
 
 
@@ -38,15 +38,16 @@ def check_request(command: m.AddRequest, limits: Limits) -> None:
     if most is not None and (params.max_tokens is None or params.max_tokens > most):
         wanted = "unlimited" if params.max_tokens is None else f"{params.max_tokens}"
         raise ConfigError(
-            f"max_tokens is {wanted}. This server allows {most:,} per reply.", "Use fewer."
+            f"max_tokens is {wanted}. The limit is {most:,} per reply.", "Lower max_tokens."
         )
     if len(params.stop) > MAX_STOPS or any(len(s) > MAX_STOP_CHARACTERS for s in params.stop):
         raise ConfigError(
-            f"stop allows {MAX_STOPS} sequences of {MAX_STOP_CHARACTERS} characters.", "Use fewer."
+            f"stop allows {MAX_STOPS} sequences of {MAX_STOP_CHARACTERS} characters.",
+            "Shorten the list.",
         )
     for name in ("stop_token_ids", "logit_bias"):
         if len(getattr(params, name)) > MAX_NAMED_TOKENS:
-            raise ConfigError(f"{name} allows {MAX_NAMED_TOKENS:,} tokens.", "Use fewer.")
+            raise ConfigError(f"{name} allows {MAX_NAMED_TOKENS:,} tokens.", "Send fewer tokens.")
 
 
 def refused(command: WireCommand, error: ErrorInfo, loaded: m.Loaded | None) -> Iterator[m.Event]:
@@ -102,8 +103,8 @@ class Offers:
         if found is None:
             offered = ", ".join(self._paths) or "none"
             raise ConfigError(
-                f"The server does not offer a model {name[:100]!r}.",
-                f"Available: {offered}. Add others with --model-dir on the server.",
+                f"Model {name[:100]!r} is not available on this server.",
+                f"Available: {offered}. Add more with --model-dir on the server.",
             )
         return found
 

@@ -84,11 +84,11 @@ def _fault(words: str, given: Any) -> ApiError:
     words, _, where = words.partition(" - at ")
     path = where.rpartition("`$")[2].strip(".`")
     if missing := _MISSING.match(words):
-        path, words = f"{path}.{missing[1]}".strip("."), "required, but missing"
+        path, words = f"{path}.{missing[1]}".strip("."), "required field is missing"
     words = words.replace("`", "")
     found = _PARAM.match(path)
     if found is None:
-        return bad_request(f"The body is invalid: {words}.")
+        return bad_request(f"Invalid request body: {words}.")
     param = found[0]
     value = f" is {_shown(given[param])}" if param in given else ""
     return bad_request(f"{param}{value}: {words[0].lower()}{words[1:]}.", param)
@@ -133,14 +133,14 @@ class Message(Struct):
         if isinstance(self.content, str):
             return self.content
         if self.content is None:
-            raise bad_request(f"{where} must be text or a list of text parts.", where)
+            raise bad_request(f"{where} must be a string or a list of text parts.", where)
         for part in self.content:
             if part.type not in TEXT_PARTS:
                 raise bad_request(
-                    f"{where} has a part of type {part.type[:40]!r}. Send text only.", where
+                    f"{where} has a part of type {part.type[:40]!r}. Only text is supported.", where
                 )
             if part.text is None:
-                raise bad_request(f"{where} has a part without text.", where)
+                raise bad_request(f"{where} has a part without a text field.", where)
         return "\n".join(part.text or "" for part in self.content)
 
 
@@ -176,7 +176,7 @@ _SamplingBody: Any = msgspec.defstruct(
     "_SamplingBody", [_field(PARAMETERS[name]) for name in _SAMPLING], bases=(Body,), kw_only=True
 )
 
-_GUIDED = "guided decoding is not available."
+_GUIDED = "structured outputs are not implemented."
 _TOOLS = "describe tools in the prompt instead."
 
 _REFUSED = (
@@ -184,18 +184,18 @@ _REFUSED = (
     *(Refused(name, _GUIDED) for name in (
         "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
     )),
-    Refused("use_beam_search", "replies are sampled.", (False,)),
-    Refused("best_of", "set n and choose.", (1,)),
-    Refused("length_penalty", "it applies to beam search only.", (1,)),
-    Refused("bad_words", "set logit_bias for their tokens.", ([],)),
-    Refused("allowed_token_ids", "set logit_bias for the others."),
-    Refused("prompt_logprobs", "logprobs cover the reply only."),
-    Refused("truncate_prompt_tokens", "shorten the prompt."),
-    Refused("skip_special_tokens", "text excludes special tokens.", (True,)),
-    Refused("spaces_between_special_tokens", "text excludes special tokens.", (True,)),
-    Refused("logits_processors", "the server runs no code of clients.", ([],)),
-    Refused("cache_salt", "all requests share the prefix cache; "
-            "start the server with --no-enable-prefix-caching."),
+    Refused("use_beam_search", "beam search is not implemented.", (False,)),
+    Refused("best_of", "set n and select the best reply client-side.", (1,)),
+    Refused("length_penalty", "beam search is not implemented.", (1,)),
+    Refused("bad_words", "use a negative logit_bias on their tokens.", ([],)),
+    Refused("allowed_token_ids", "use a negative logit_bias on all other tokens."),
+    Refused("prompt_logprobs", "logprobs are returned for generated tokens only."),
+    Refused("truncate_prompt_tokens", "truncate the prompt before sending it."),
+    Refused("skip_special_tokens", "special tokens are always stripped.", (True,)),
+    Refused("spaces_between_special_tokens", "special tokens are always stripped.", (True,)),
+    Refused("logits_processors", "the server does not run client code.", ([],)),
+    Refused("cache_salt", "all requests share one prefix cache; "
+            "disable it with --no-enable-prefix-caching."),
 )  # fmt: skip
 
 
@@ -259,7 +259,7 @@ class ReplyBody(_SamplingBody, kw_only=True):  # type: ignore[call-arg]
         if most is not None:
             if max_tokens is not None and max_tokens > most:
                 raise bad_request(
-                    f"max_tokens is {max_tokens:,}. This server allows {most:,} per reply.",
+                    f"max_tokens is {max_tokens:,}. The limit is {most:,} per reply.",
                     "max_tokens",
                 )
             max_tokens = max_tokens or most
@@ -281,9 +281,9 @@ class CompletionBody(ReplyBody, kw_only=True):  # type: ignore[call-arg]
 
     refused = (
         *_REFUSED,
-        Refused("echo", "the reply excludes the prompt.", (False,)),
-        Refused("suffix", "the server has no fill-in-the-middle.", ("",)),
-        Refused("add_special_tokens", "send token ids for a prompt without them.", (True,)),
+        Refused("echo", "replies never include the prompt.", (False,)),
+        Refused("suffix", "fill-in-the-middle is not implemented.", ("",)),
+        Refused("add_special_tokens", "to omit special tokens, send token ids.", (True,)),
         Refused("prompt_embeds", "send text or token ids."),
     )
 
@@ -300,7 +300,7 @@ class CompletionBody(ReplyBody, kw_only=True):  # type: ignore[call-arg]
     def check(self) -> None:
         super().check()
         if not isinstance(self.prompt, str) and len(set(map(type, self.prompt))) > 1:
-            raise bad_request("prompt mixes texts, token ids and lists.", "prompt")
+            raise bad_request("prompt must not mix strings, token ids and lists.", "prompt")
 
     def prompts(self, limits: Limits) -> Sequence[Prompt]:
         prompt: Any = self.prompt
@@ -323,17 +323,17 @@ class ChatBody(ReplyBody, kw_only=True):  # type: ignore[call-arg]
         Refused("tool_choice", _TOOLS, ("none", "auto")),
         Refused("functions", _TOOLS, ([],)),
         Refused("function_call", _TOOLS, ("none", "auto")),
-        Refused("modalities", "replies are text.", (["text"],)),
-        Refused("audio", "replies are text."),
-        Refused("prediction", "start the engine with speculative decoding instead."),
-        Refused("web_search_options", "the server has no web search."),
-        Refused("documents", "put them into a message.", ([],)),
-        Refused("echo", "the reply excludes the prompt.", (False,)),
-        Refused("add_generation_prompt", "the reply is the assistant's next message.", (True,)),
-        Refused("continue_final_message", "send the prompt to /v1/completions.", (False,)),
-        Refused("chat_template", "the server uses the model's template."),
-        Refused("chat_template_kwargs", "the server uses the model's template.", ({},)),
-        Refused("add_special_tokens", "the chat template adds them.", (False,)),
+        Refused("modalities", "only text output is supported.", (["text"],)),
+        Refused("audio", "only text output is supported."),
+        Refused("prediction", "enable speculative decoding on the server instead."),
+        Refused("web_search_options", "web search is not available."),
+        Refused("documents", "include them in a message instead.", ([],)),
+        Refused("echo", "replies never include the prompt.", (False,)),
+        Refused("add_generation_prompt", "the generation prompt is always added.", (True,)),
+        Refused("continue_final_message", "send the full prompt to /v1/completions.", (False,)),
+        Refused("chat_template", "the server always uses the model's template."),
+        Refused("chat_template_kwargs", "the server always uses the model's template.", ({},)),
+        Refused("add_special_tokens", "the chat template already adds them.", (False,)),
     )
 
     messages: Messages
@@ -368,10 +368,10 @@ class TokenizeBody(Body, kw_only=True):
     """/tokenize"""
 
     refused = (
-        Refused("add_generation_prompt", "the reply is the assistant's next message.", (True,)),
+        Refused("add_generation_prompt", "the generation prompt is always added.", (True,)),
         Refused("continue_final_message", "send the prompt as text.", (False,)),
-        Refused("chat_template", "the server uses the model's template."),
-        Refused("chat_template_kwargs", "the server uses the model's template.", ({},)),
+        Refused("chat_template", "the server always uses the model's template."),
+        Refused("chat_template_kwargs", "the server always uses the model's template.", ({},)),
         Refused("tools", _TOOLS, ([],)),
     )
 
@@ -384,7 +384,7 @@ class TokenizeBody(Body, kw_only=True):
 
     def check(self) -> None:
         if (self.prompt is None) == (self.messages is None):
-            raise bad_request("Give either prompt or messages.", "prompt")
+            raise bad_request("Provide either prompt or messages.", "prompt")
 
 
 class DetokenizeBody(Body, kw_only=True):

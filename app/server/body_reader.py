@@ -38,12 +38,12 @@ class BodyReader:
                         raise _too_large(most)
                     if self._num_held > MANY * most:
                         raise ApiError(
-                            503, "Too many large requests are arriving at once.",
+                            503, "Too many large requests at once.",
                             kind=OVERLOADED, retry_after_s=RETRY_AFTER_S, headers=CLOSE,
                         )  # fmt: skip
         except TimeoutError:
             raise ApiError(
-                408, f"The body did not arrive within {self._limits.body_s:g} s.", headers=CLOSE
+                408, f"Request body not received within {self._limits.body_s:g} s.", headers=CLOSE
             ) from None
         except ClientDisconnect:
             raise ApiError(400, "The client disconnected.", headers=CLOSE) from None
@@ -59,11 +59,11 @@ def parse(data: bytes) -> Any:
     try:
         return json.loads(data, parse_constant=_refuse_constant, parse_float=_number)
     except UnicodeDecodeError:
-        raise bad_request("The body is not JSON: it is not UTF-8.") from None
+        raise bad_request("The request body is not valid UTF-8.") from None
     except ValueError as error:
-        raise bad_request(f"The body is not JSON: {error}.") from None
+        raise bad_request(f"Invalid JSON in the request body: {error}.") from None
     except RecursionError:
-        raise bad_request("The body is nested too deeply.") from None
+        raise bad_request("The JSON is nested too deeply.") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -81,12 +81,12 @@ def _check_headers(request: Request, limits: Limits) -> None:
     if kind != "application/json":
         raise ApiError(
             415,
-            f"The content type is {kind[:60]!r}. Send the header Content-Type: application/json.",
+            f"Unsupported content type {kind[:60]!r}. Use Content-Type: application/json.",
             headers=CLOSE,
         )
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
-        raise ApiError(415, "Send the body without a content encoding.", headers=CLOSE)
+        raise ApiError(415, "Send the body without Content-Encoding.", headers=CLOSE)
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > limits.max_body_bytes:
         raise _too_large(limits.max_body_bytes)
@@ -94,6 +94,6 @@ def _check_headers(request: Request, limits: Limits) -> None:
 
 def _too_large(most: int) -> ApiError:
     return ApiError(
-        413, f"The body is larger than this server's limit of {most:,} bytes.",
+        413, f"The request body exceeds the limit of {most:,} bytes.",
         code="request_too_large", headers=CLOSE,
     )  # fmt: skip

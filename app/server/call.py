@@ -78,7 +78,7 @@ def _seeded(params: SamplingParams, number: int) -> SamplingParams:
     return dataclasses.replace(params, seed=seed)
 
 
-UNEXPLAINED = ErrorInfo("The engine could not finish the request.")
+UNEXPLAINED = ErrorInfo("The engine failed to complete the request.")
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ class Guard:
                 self._check(headers)
                 if is_socket and "origin" in headers:  # browsers send the page's with every socket
                     raise ApiError(
-                        403, f"Web pages ({headers['origin'][:100]!r}) cannot attach.",
+                        403, f"Web pages cannot attach (origin {headers['origin'][:100]!r}).",
                         code="origin_not_allowed",
                     )  # fmt: skip
             except ApiError as error:
@@ -66,14 +66,14 @@ class Guard:
         host = headers.get("host", "")
         if self._options.is_loopback and not _is_local(host, self._options.host):
             raise ApiError(
-                403, f"The Host header is {host[:100]!r}. Use 127.0.0.1 or localhost.",
+                403, f"Host header {host[:100]!r} is not allowed. Use 127.0.0.1 or localhost.",
                 code="host_not_allowed",
             )  # fmt: skip
         origin = headers.get("origin")
         if origin is not None and not self._may_call(origin, host):
             raise ApiError(
-                403, f"The origin {origin[:100]!r} is not allowed. "
-                "Allow it with --cors-origin.", code="origin_not_allowed",
+                403, f"Origin {origin[:100]!r} is not allowed. "
+                "Add it with --cors-origin.", code="origin_not_allowed",
             )  # fmt: skip
 
     def _check_key(self, given: str) -> None:
@@ -84,9 +84,9 @@ class Guard:
         if scheme.lower() != "bearer" or not is_right:
             raise ApiError(
                 401,
-                "The API key is wrong."
+                "Invalid API key."
                 if given
-                else "This server needs an API key. Send the header Authorization: Bearer KEY.",
+                else "API key required. Send the header Authorization: Bearer KEY.",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )

@@ -79,7 +79,7 @@ class TokenizerWorker:
     """Encodes and decodes for the loaded model; loads its tokenizer on first use."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="server tokens")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="server-tokenizer")
         self._path = ""
         self._tokenizer: Tokenizer | None = None
 
@@ -132,5 +132,5 @@ def check_token_ids(token_ids: Sequence[int], vocab_size: int, name: str) -> Non
     for token_id in token_ids:
         if not 0 <= token_id < vocab_size:
             raise bad_request(
-                f"{name} has the token id {token_id}. The model has 0 to {vocab_size - 1}.", name
+                f"{name} contains token id {token_id}. Valid ids are 0 to {vocab_size - 1}.", name
             )

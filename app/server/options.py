@@ -69,20 +69,20 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise ConfigError(f"The port is {self.port}.", "Use 0 to 65535.")
+            raise ConfigError(f"Port {self.port} is out of range.", "Use 0 to 65535.")
         if self.api_key is not None and not _is_key(self.api_key):
             raise ConfigError(
-                "The API key is empty, not ASCII, or starts or ends with a space.",
+                "The API key is empty, not ASCII, or has leading or trailing spaces.",
                 "Use printable ASCII characters: the key is sent in an HTTP header.",
             )
         for origin in self.cors_origins:
             if not _is_origin(origin):
                 raise ConfigError(
-                    f"{origin!r} is not an origin.", "Use one such as http://localhost:3000."
+                    f"{origin!r} is not a valid origin.", "Example: http://localhost:3000."
                 )
         if not self.is_loopback and self.api_key is None and not self.allow_unauthenticated:
             raise ConfigError(
-                f"Other machines can reach {self.host or 'every address'}, and no API key is set.",
+                f"No API key is set, but other machines can reach {self.host or 'this server'}.",
                 "Set one with --api-key or INFERDECK_API_KEY, listen on 127.0.0.1, or use "
                 "--allow-unauthenticated.",
             )
@@ -156,10 +156,10 @@ class ServingChoice:
             )  # fmt: skip
         wrong = next((one for one in self.origins if not _is_origin(one)), None)
         if wrong is not None:
-            text = f"“{wrong[:60]}” is not an origin. Use one such as http://localhost:3000."
+            text = f"“{wrong[:60]}” is not a valid origin. Example: http://localhost:3000."
             found.append(Problem("origins", text))
         if any(not letter.isprintable() for letter in self.model_name):
-            found.append(Problem("model_name", "The name has unprintable characters."))
+            found.append(Problem("model_name", "The name contains non-printable characters."))
         return found
 
     def options(self, key: str) -> ServerOptions:

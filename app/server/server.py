@@ -105,7 +105,7 @@ class ApiServer:
         log.info("listening on %s", self.url)
         if self.options.is_open:
             log.warning(
-                "anyone who reaches %s can use the model (--allow-unauthenticated)", self.url
+                "no authentication on %s: anyone can use it (--allow-unauthenticated)", self.url
             )
 
     def hurry(self) -> None:
@@ -204,7 +204,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
         )
     except (socket.gaierror, UnicodeError) as error:
         raise ServerStartError(
-            f"{host!r} is not an address of this machine: {error}.", "Set one with --host."
+            f"{host!r} is not an address of this machine: {error}.",
+            "Set a local address with --host.",
         ) from None
     family, kind, protocol, _, address = found[0]
     bound = socket.socket(family, kind, protocol)
@@ -224,7 +225,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
     if error.errno == errno.EADDRINUSE:
         return PortInUseError(
             f"Port {port} on {host} is in use.",
-            "Stop the program that uses it, or set another with --port (0: any free port).",
+            "Stop the program that uses it, or set another port with --port (0: any).",
         )
     if error.errno == errno.EACCES:
         return ServerStartError(
@@ -232,5 +233,5 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
         )
     return ServerStartError(
         f"Cannot listen on {host}, port {port}: {error.strerror or error}.",
-        "Set an address of this machine with --host.",
+        "Set a local address with --host.",
     )

@@ -121,7 +121,7 @@ class ChatStore:
         as before."""
         target = self.spoiled
         if target is None:
-            raise StorageError("The chat file is usable.", "Nothing to do.")
+            raise StorageError("The chat file is not damaged.", "No action needed.")
         fresh = target.with_name(target.name + ".new")
         self._writer.close()  # what was queued is in the temporary file now
         opened: list[sqlite3.Connection] = []
@@ -309,14 +309,14 @@ def open_store(path: Path | None = None) -> ChatStore:
     try:
         return ChatStore(path)
     except StorageError as error:
-        log.warning("cannot open the chats: %s", error)
+        log.warning("cannot open the chat file: %s", error)
         folder = Path(tempfile.mkdtemp(prefix="inferdeck-chats-"))
         copy = folder / "chats.sqlite3"
         if isinstance(error, StorageLockedError | StorageReadOnlyError):
             copy_readable(Path(path) if path is not None else paths.chats_file(), copy)
         store = ChatStore(copy)
         store._temporary = folder
-        kept = "New chats are lost when this window closes."
+        kept = "New chats will be lost when this window closes."
         if isinstance(error, StorageCorruptError | StorageNewerError):
             store.spoiled = Path(path) if path is not None else paths.chats_file()
         store.problem = error.info()._replace(remedy=f"{error.remedy} {kept}".strip())

@@ -57,29 +57,29 @@ def explain(error: Exception, path: Path) -> StorageError:
     match code:
         case sqlite3.SQLITE_FULL:
             return StorageFullError(
-                f"No space to save the chats: {_free(path)} on the disk of {path.parent}, "
-                f"the chats take {_size(path)}.",
+                f"Disk full, chats not saved: {_free(path)} in {path.parent} "
+                f"(chat file: {_size(path)}).",
                 "Free some space on that disk. Saving retries automatically.",
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             return StorageReadOnlyError(
-                f"Cannot write the chats: no permission for {path}.",
-                f"Allow writing in {path.parent}, or set INFERDECK_DATA_DIR "
-                "to another folder, and restart.",
+                f"Cannot save chats: no write permission for {path}.",
+                f"Make {path.parent} writable, or set INFERDECK_DATA_DIR "
+                "to another folder. Then restart.",
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return StorageCorruptError(
                 f"The chat file is damaged: {path} ({_size(path)}, {error}).",
-                "It is unchanged. Restore a backup and restart, or move it aside and start a new "
-                "one.",
+                "The file is unchanged. Restore a backup and restart, or move it away and start a "
+                "new one.",
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StorageLockedError(
-                f"Another Inferdeck uses the chats: {path} is locked.",
+                f"The chats are open in another Inferdeck: {path} is locked.",
                 "Use that window, or close it and restart this one.",
             )
     return StorageError(
-        f"Cannot read or write the chats: {error} ({path}, {_free(path)}).",
+        f"Cannot access the chats: {error} ({path}, {_free(path)}).",
         "Check the disk. Saving retries automatically.",
     )
 
@@ -230,10 +230,10 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         raise StorageNewerError(
-            f"The chats in {path} have format {version}, written by a newer Inferdeck. "
-            f"This version reads up to {VERSION}.",
-            "Start the newer version, set INFERDECK_DATA_DIR to another folder, or move the file "
-            "aside and start a new one.",
+            f"{path} has chat format {version}, from a newer Inferdeck. "
+            f"This version supports formats up to {VERSION}.",
+            "Use the newer version, set INFERDECK_DATA_DIR to another folder, or move the file "
+            "away and start a new one.",
         )
     for number in range(version, VERSION):
         script = MIGRATIONS[number]
@@ -285,7 +285,7 @@ class Writer:
                 result = self._transaction(job)
             except Exception as error:
                 if not isinstance(error, sqlite3.Error | OSError):
-                    log.exception("a job of the chat store failed")
+                    log.exception("a chat store job failed")
                 future.set_exception(explain(error, self._path))
             else:
                 future.set_result(result)

@@ -61,16 +61,14 @@ class KeptFile:
             write_whole(self.path, text)
         except OSError as error:
             raise self._refusal(
-                f"{self.what} were not written to {self.path}: {error.strerror or error}.",
+                f"{self.what} were not saved to {self.path}: {error.strerror or error}.",
                 "Check the folder's permissions and the disk's free space.",
             ) from error
 
     def _content(self) -> Mapping[str, Any]:
         stored = json.loads(self.path.read_text(encoding="utf-8"))
         if stored["version"] != self.version:
-            raise ValueError(
-                f"it has version {stored['version']}, this program reads {self.version}"
-            )
+            raise ValueError(f"file version {stored['version']}, supported: {self.version}")
         return dict(stored)
 
     def _keep_aside(self, error: Exception) -> str:
@@ -80,4 +78,4 @@ class KeptFile:
             self.path.rename(aside)
         except OSError:
             return f"{self.what} cannot be read ({error})."
-        return f"{self.what} could not be read ({error}). The old file is {aside}."
+        return f"{self.what} could not be read ({error}). The old file was renamed to {aside}."

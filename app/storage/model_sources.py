@@ -21,7 +21,7 @@ class SourceKind(StrEnum):
     STARTER = "Included"
     LOCAL = "Your folders"
     RECENT = "Recent"
-    FOLDER = "Chosen folder"
+    FOLDER = "Selected folder"
     CACHE = "Hugging Face cache"
     SHAPE = "Dummy models (random weights)"
     HUB = "On Hugging Face"
@@ -83,7 +83,7 @@ def shape_sources() -> list[ModelSource]:
             SourceKind.SHAPE,
             str(folder),
             SHAPE_TITLES.get(folder.name, folder.name),
-            "real speed and memory, random replies",
+            "realistic speed and memory use, random replies",
             "dummy",
         )
         for folder in sorted(folders, key=_hidden_size)

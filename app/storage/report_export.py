@@ -40,13 +40,13 @@ def report_text(report: EvaluationReport) -> str:
 def heading(report: EvaluationReport) -> str:
     lines = [title_of(report)]
     if report.reference is not None:
-        lines[0] += f" against {facts_title(report.reference)}"
+        lines[0] += f" vs. {facts_title(report.reference)}"
     if report.text is not None:
         t = report.text
         windows = "1 window" if t.num_windows == 1 else f"{t.num_windows:,} windows"
         lines.append(
-            f"{t.name or 'text'}: {t.num_scored:,} of {t.num_tokens:,} tokens scored in "
-            f"{windows} of {t.context_length:,}, one every {t.stride:,}"
+            f"{t.name or 'text'}: {t.num_scored:,} of {t.num_tokens:,} tokens scored, "
+            f"{windows} of {t.context_length:,} tokens, stride {t.stride:,}"
         )
     return "\n".join(lines)
 
@@ -65,7 +65,7 @@ def figures(report: EvaluationReport) -> str:
 
 
 def worst_tokens(worst: Sequence[WorstToken]) -> str:
-    rows = [["Worst tokens", "KL", "p, reference", "p, model", "Reference says", "Model says"]]
+    rows = [["Worst tokens", "KL", "p (ref.)", "p (model)", "Top-1 (ref.)", "Top-1 (model)"]]
     rows += [
         [
             f"…{_tail(w.before)}[{one_line(w.token)}]",
@@ -213,7 +213,7 @@ def _what_was_read(reports: Sequence[EvaluationReport]) -> list[str]:
         for report in reports
         if (t := report.text) is not None
     )
-    return [f"- {text}" for text in texts] or ["- no text was read"]
+    return [f"- {text}" for text in texts] or ["- no text scored"]
 
 
 def _worst(worst: Sequence[WorstToken]) -> list[str]:

@@ -19,9 +19,9 @@ class Form(StrEnum):
     """How a value is written."""
 
     NUMBER = "number"
-    SMALL = "small number"  # over many orders of magnitude
+    SMALL = "small"  # over many orders of magnitude
     SHARE = "share"
-    CLOSE_SHARE = "share near 1"
+    CLOSE_SHARE = "close_share"
     CHANGE = "change"
     BYTES = "bytes"
 
@@ -140,7 +140,7 @@ class Comparison:
 def compare(reports: Sequence[EvaluationReport], titles: Sequence[str] | None = None) -> Comparison:
     """At least two reports; rows that none of them has are left out."""
     if len(reports) < 2:
-        raise ReportError(f"Only {len(reports)} report is selected.", "Select two or more.")
+        raise ReportError(f"Reports selected: {len(reports)}.", "Select two or more.")
     names = tuple(titles) if titles is not None else tuple(map(title_of, reports))
     return Comparison(names, metric_rows(reports), cautions(reports))
 
@@ -165,7 +165,7 @@ def cautions(reports: Sequence[EvaluationReport]) -> tuple[str, ...]:
     if len({t.sha256 for t in texts}) > 1:
         found.append("The texts differ.")
     elif len({(t.num_scored, t.context_length, t.stride) for t in texts}) > 1:
-        found.append("Context length, stride or number of tokens differ.")
+        found.append("Context length, stride or token count differs.")
     references = {(r.reference.path, r.reference.dtype) for r in reports if r.reference}
     if len(references) > 1:
         found.append("The reference models differ: divergences are not comparable.")

@@ -73,18 +73,18 @@ class ReportStore:
             stored = json.loads(file.read_text(encoding="utf-8"))
             if stored["version"] != VERSION:
                 raise ReportError(
-                    f"{file} has version {stored['version']}; this program reads {VERSION}.",
-                    "Open it with the version of Inferdeck that wrote it.",
+                    f"{file} has version {stored['version']}; supported: {VERSION}.",
+                    "Open it with the Inferdeck version that wrote it.",
                 )
             name, notes, inner = str(stored["name"]), str(stored["notes"]), stored["report"]
         except OSError as error:
             raise ReportError(
-                f"The report {file} cannot be read: {error.strerror or error}.",
+                f"Cannot read report {file}: {error.strerror or error}.",
                 "Check its permissions.",
             ) from error
         except (ValueError, TypeError, KeyError) as error:
             raise ReportError(
-                f"The report {file} is damaged: {error!r}.", "Delete it and evaluate again."
+                f"Report {file} is damaged: {error!r}.", "Delete it and evaluate again."
             ) from error
         try:
             return StoredReport(report_id, name, from_json(inner), notes)
@@ -101,7 +101,7 @@ class ReportStore:
             (self.folder / report_id).mkdir(parents=True)
         except OSError as error:
             raise ReportError(
-                f"{self.folder} cannot be written: {error.strerror or error}.",
+                f"Cannot write to {self.folder}: {error.strerror or error}.",
                 "Check the folder's permissions and the disk's free space.",
             ) from error
         self._write(stored)
@@ -125,5 +125,5 @@ class ReportStore:
 
     def _file(self, report_id: str) -> Path:
         if not _ID.fullmatch(report_id):
-            raise ReportError(f"There is no report {report_id!r}.", "Select one from the list.")
+            raise ReportError(f"Report {report_id!r} not found.", "Select one from the list.")
         return self.folder / report_id / _FILE

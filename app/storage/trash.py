@@ -53,8 +53,8 @@ class Trash:
             with suppress(OSError):
                 self._forget(entry)
             raise TrashError(
-                f"{folder} cannot be deleted: {error.strerror or error}.",
-                "Check its permissions. Close other programs that use it.",
+                f"Cannot delete {folder}: {error.strerror or error}.",
+                "Check its permissions, and close other programs that use it.",
             ) from error
         return entry
 
@@ -62,15 +62,15 @@ class Trash:
         """Move it back. Raises TrashError where something else stands in its place."""
         if entry.original.exists():
             raise TrashError(
-                f"{entry.original} exists again. Cannot restore the deleted model.",
-                f"It stays in {entry.aside} until the program exits.",
+                f"Cannot restore the deleted model: {entry.original} already exists.",
+                f"It is kept in {entry.aside} until the program exits.",
             )
         try:
             os.rename(entry.aside, entry.original)
         except OSError as error:
             raise TrashError(
-                f"{entry.original} cannot be restored: {error.strerror or error}.",
-                f"Move {entry.aside} there yourself before the program exits.",
+                f"Cannot restore {entry.original}: {error.strerror or error}.",
+                f"Move {entry.aside} there manually before the program exits.",
             ) from error
         self._forget(entry)
 
@@ -84,8 +84,8 @@ class Trash:
                 shutil.rmtree(entry.aside)
         except OSError as error:
             raise TrashError(
-                f"{entry.aside} cannot be removed: {error.strerror or error}.",
-                "Check its permissions, or remove it yourself.",
+                f"Cannot remove {entry.aside}: {error.strerror or error}.",
+                "Check its permissions, or remove it manually.",
             ) from error
         self._forget(entry)
 

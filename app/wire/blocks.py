@@ -73,7 +73,7 @@ class BlockReader:
                 raise ProtocolError("The first snapshot has no blocks.")
             return self._before
         if not 0 <= wire.num_blocks <= MAX_BLOCKS:
-            raise ProtocolError(f"A snapshot has {wire.num_blocks:,} blocks.")
+            raise ProtocolError(f"Invalid block count in a snapshot: {wire.num_blocks:,}.")
         if len(wire.tables) > len(wire.owners):
             raise ProtocolError("A snapshot has more block tables than requests.")
         arrays = {
@@ -95,7 +95,7 @@ class BlockReader:
     def _table(self, owner: str, table: Table) -> tuple[int, ...]:
         before = self._tables.get(owner, ())
         if not 0 <= table.kept <= len(before):
-            raise ProtocolError("A block table continues one that was never sent.")
+            raise ProtocolError("A block table extends one that was never sent.")
         return before[: table.kept] + table.more
 
     def _array(self, name: str, length: int, changes: Changes) -> NDArray:
@@ -107,7 +107,7 @@ class BlockReader:
             else:
                 array = self._changed(name, np.frombuffer(changes.places, INDEX), values)
         except (ValueError, IndexError) as error:
-            raise ProtocolError(f"Cannot read the blocks of a snapshot: {error}.") from None
+            raise ProtocolError(f"Cannot decode snapshot blocks: {error}.") from None
         if len(array) != length:
             raise ProtocolError(f"Received {len(array):,} of {length:,} blocks.")
         return array.view(np.bool_) if name == "hashed" else array

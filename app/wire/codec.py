@@ -122,7 +122,7 @@ def checked_changes(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         setting = SETTINGS.get(name)
         if setting is None:
-            raise ProtocolError(f"This engine has no setting {name[:60]!r}.")
+            raise ProtocolError(f"Unknown engine setting {name[:60]!r}.")
         try:
             setting.check(value)
         except ConfigError as error:
@@ -232,11 +232,11 @@ class EventReader:
 def _decoded(decoders: dict[str, Any], kind: str, body: msgspec.Raw | bytes) -> Any:
     decoder = decoders.get(kind)
     if decoder is None:
-        raise ProtocolError(f"Unknown kind of message: {kind[:40]!r}.")
+        raise ProtocolError(f"Unknown message type: {kind[:40]!r}.")
     try:
         return decoder.decode(body)
     except InferdeckError as error:
         raise ProtocolError(str(error)) from None
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         # ValueError: text that is not UTF-8
-        raise ProtocolError(f"Cannot read a message {kind!r}: {error}.") from None
+        raise ProtocolError(f"Cannot decode {kind!r} message: {error}.") from None

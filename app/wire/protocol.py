@@ -99,26 +99,26 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def read_hello(data: bytes) -> Hello:
-    return _read(_hello, data, "the greeting")
+    return _read(_hello, data, "hello")
 
 
 def read_answer(data: bytes) -> Welcome | Refused:
-    return _read(_answers, data, "the answer to the greeting")
+    return _read(_answers, data, "hello response")
 
 
 def read_frame(data: bytes) -> Frame:
-    frame = _read(_frame, data, "a frame")
+    frame = _read(_frame, data, "frame")
     if frame.number < 0 or frame.ack < 0:
-        raise ProtocolError("A frame has a negative number.")
+        raise ProtocolError("Negative frame number.")
     return frame
 
 
 def read_ping(data: bytes) -> Ping:
-    return _read(_ping, data, "a ping")
+    return _read(_ping, data, "ping")
 
 
 def read_pong(data: bytes) -> Pong:
-    return _read(_pong, data, "a pong")
+    return _read(_pong, data, "pong")
 
 
 def _read(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
@@ -126,4 +126,4 @@ def _read(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"Cannot read {what}: {error}.") from None
+        raise ProtocolError(f"Cannot decode {what}: {error}.") from None

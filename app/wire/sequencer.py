@@ -64,7 +64,7 @@ class Sequencer:
         if frame.number == 0:
             return frame.messages
         if frame.number > self.received + 1:
-            raise ProtocolError(f"Frame {self.received + 1} is missing before {frame.number}.")
+            raise ProtocolError(f"Frame {self.received + 1} missing before frame {frame.number}.")
         if frame.number <= self.received:
             return ()
         self.received = frame.number
@@ -73,7 +73,7 @@ class Sequencer:
     def acknowledge(self, number: int) -> None:
         """The other side has received everything up to `number`."""
         if number > self._number:
-            raise ProtocolError(f"Frame {number} is acknowledged; the last sent is {self._number}.")
+            raise ProtocolError(f"Frame {number} acknowledged, but last sent was {self._number}.")
         while self.unacknowledged and self.unacknowledged[0].number <= number:
             self._num_bytes -= len(self.unacknowledged.popleft().data)
 
@@ -82,7 +82,7 @@ class Sequencer:
         where they are no longer kept."""
         first = self.unacknowledged[0].number if self.unacknowledged else self._number + 1
         if received < first - 1:
-            raise ProtocolError(f"The frames from {received + 1} on are no longer available.")
+            raise ProtocolError(f"Frames from {received + 1} onward are not available.")
         self.acknowledge(received)
         return [sent.data for sent in self.unacknowledged]
 

@@ -179,7 +179,7 @@ class SnapshotReader:
         """Raises ProtocolError."""
         here = self._here
         if len(wire.memory) != len(MEMORY):
-            raise ProtocolError(f"A snapshot has {len(wire.memory)} memory figures.")
+            raise ProtocolError(f"Unexpected number of memory values: {len(wire.memory)}.")
         plan = self._kept("plan", wire.plan)
         known = self._tokens
         requests = tuple(self._request(r, known.get(r.request_id, ())) for r in wire.requests)
@@ -220,7 +220,7 @@ class SnapshotReader:
     def _request(self, r: WireRequest, before: tuple[TokenEvent, ...]) -> RequestSnapshot:
         here = self._here
         if not 0 <= r.known <= len(before):
-            raise ProtocolError("A request refers to token times that the server never sent.")
+            raise ProtocolError("A request references token timestamps that were never sent.")
         tokens = before[: r.known] + tuple(TokenEvent(here(t), n) for t, n in r.tokens)
         return RequestSnapshot(
             r.request_id, r.state, r.num_prompt_tokens, r.num_cached_tokens,

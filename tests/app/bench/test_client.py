@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused_before(server: ScriptedServer) -> None:
     with pytest.raises(ConfigError, match="does not serve 'other'"):
         RemoteBench(server.target, Plan(fixed(1, 1, 1), Pace()), "other")
     server.answers["/v1/models"] = "<html>"
-    with pytest.raises(TargetError, match="a web page"):
+    with pytest.raises(TargetError, match="HTML"):
         RemoteBench(server.target, Plan(fixed(1, 1, 1), Pace()))
 
 

@@ -148,7 +148,7 @@ def drive() -> Iterator[Callable[[str], Driven]]:
     yield one
     for driven in made:
         driven.engine.stop(10.0)
-    until(lambda: "isolated engine" not in [t.name for t in threading.enumerate()])
+    until(lambda: "isolated-engine" not in [t.name for t in threading.enumerate()])
     until(lambda: not set(psutil.Process().children()) - before)
 
 

@@ -71,7 +71,7 @@ def test_a_server_of_another_kind_is_said(bench: Bench) -> None:
 
     with Listening(answer) as url:
         window = bench.window(url)
-        assert "Inferdeck server" in window.wait_link(LinkState.CLOSED).words
+        assert "Inferdeck" in window.wait_link(LinkState.CLOSED).words
 
 
 def test_something_else_than_http_is_said(bench: Bench) -> None:

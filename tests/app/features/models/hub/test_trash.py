@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_the_next_start_removes_what_a_run_that_died_left(
 def test_nothing_is_overwritten_when_something_came_in_its_place(trash: Trash, model: Path) -> None:
     entry = trash.put(model)
     model.mkdir()
-    with pytest.raises(TrashError, match="exists again"):
+    with pytest.raises(TrashError, match=re.escape(str(model))):
         trash.restore(entry)
     assert entry.aside.exists()
     trash.purge(entry)
@@ -57,7 +58,7 @@ def test_nothing_is_overwritten_when_something_came_in_its_place(trash: Trash, m
 
 
 def test_what_cannot_be_moved_is_said_and_stays(trash: Trash, model: Path) -> None:
-    with pytest.raises(TrashError, match="cannot be deleted"):
+    with pytest.raises(TrashError, match=re.escape(str(model))):
         trash.put(model / "not there")
     assert trash.entries == []
 
