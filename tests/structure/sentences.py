@@ -27,6 +27,7 @@ NO_SENTENCE = re.compile(
     r"|\(\?|\\[bdsSwW]|\[\^|\.\*"  # regular expressions
     r"|\{%|<\||^\s*(?:-{1,2}\w|#include|import |from \w+ import)"  # templates, options, code
     r"|^\w+(?:, \w+)*, \w+_\w+(?:, \w+)*$"  # names of columns
+    r"|^\w+(?:\[.*\])?(?: \| None)?$"  # types
 )
 NO_WORDS = re.compile(r"%[-#0 +]*[\d.*]*[a-zA-Z]|\{\}")
 """Codes of printf and strftime, and what takes the place of a value in an f-string."""
