@@ -62,7 +62,7 @@ class EngineStatus(QObject):
         elif state is EngineState.EMPTY:
             self._strip.clear()
             if self._bridge.is_remote:
-                self._strip.set_state(f"{self._bridge.place} has no model open")
+                self._strip.set_state(f"No model loaded on {self._bridge.place}")
             self._show_title()
 
     def _show_title(self) -> None:
@@ -75,7 +75,7 @@ class EngineStatus(QObject):
         before, self._model_name = self._model_name, event.model.name
         if before:  # the charts keep the previous model's figures for comparison
             same = "again" if before == event.model.name else f"after {before}"
-            details = (f"{event.model.name} opened {same}",)
+            details = (f"{event.model.name} loaded {same}",)
             self._charts.mark(event.model.name, MarkKind.MODEL, details)
 
     def _on_progress(self, progress: messages.LoadProgress) -> None:
@@ -144,7 +144,7 @@ class ConnectionStatus(QObject):
         if before is not None and self._was_live:
             self._strip.set_state(*before)
         elif self._bridge.model is None:
-            self._strip.set_state(f"{place}: reading the loaded model", "loading")
+            self._strip.set_state(f"{place}: reading model info", "loading")
         if self._is_lost:
             self._is_lost = False
             gone = max(time.perf_counter() - self._since, 0.0)
@@ -165,7 +165,7 @@ class ConnectionStatus(QObject):
             self._is_lost = True
             self._notices.show_notice(
                 Notice(LINK, f"Connection to {self._bridge.place} lost. Reconnecting.",
-                       "Replies resume if it is back within a minute.", "warning",
+                       "Replies resume if the connection is restored within a minute.", "warning",
                        link.words, actions=(("Detach", self._bridge.detach),))
             )  # fmt: skip
 
@@ -182,7 +182,7 @@ class ConnectionStatus(QObject):
         if link is None:
             return
         seconds = max(time.perf_counter() - self._since, 0.0)
-        age = f"; figures are {seconds:.0f} s old" if self._bridge.model is not None else ""
+        age = f"; values are {seconds:.0f} s old" if self._bridge.model is not None else ""
         kind: StateKind = "loading"
         match link.state:
             case LinkState.CONNECTING:
@@ -191,7 +191,7 @@ class ConnectionStatus(QObject):
                 text = f"{place} does not respond{age}"
             case LinkState.RECONNECTING:
                 attempt = link.words.split(" try")[0]
-                text = f"Reconnecting to {place}, {attempt} try{age}"
+                text = f"Reconnecting to {place}, {attempt} attempt{age}"
             case _:
                 text, kind = f"{place} is disconnected{age}", "error"
         self._strip.set_state(text, kind)
@@ -221,10 +221,10 @@ class EngineProcess(QObject):
             self._notices.dismiss(KEY)
             return
         where = "in its own process" if place == PROCESS else "in this process"
-        remedy = "Restart the engine to move the open model too. This stops running replies."
+        remedy = "Restart the engine to move the loaded model too. This stops running replies."
         restart = ("Restart engine", self._restart)
-        notice = Notice(KEY, f"The next model runs {where}.", remedy, actions=(restart,))
-        self._notices.show_notice(notice)
+        cause = f"The next model you load will run {where}."
+        self._notices.show_notice(Notice(KEY, cause, remedy, actions=(restart,)))
 
     def _on_state(self, state: EngineState) -> None:
         if not self._bridge.has_next:

@@ -93,7 +93,7 @@ class MainWindow(QMainWindow):
         run = self.commands.run
         rail.add_action("Open", "folder", "Open a model", "model.open", run)
         bell = rail.add_action(
-            NAME, "bell", "Errors and finished jobs of this session", "dock.notifications", run
+            NAME, "bell", "Errors and finished jobs in this session", "dock.notifications", run
         )
         Bell(bell, history)
         rail.add_action("Settings", "settings", "Settings", "app.settings", run)

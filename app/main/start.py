@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     instance, settings = SingleInstance(data_dir()), SettingsStore()
     is_alone = settings.preferences.get("single_instance")
     if is_alone and not instance.claim(given):
-        print("Inferdeck is already open: its window comes to the front.")
+        print("Inferdeck is already running. Switching to its window.")
         return 0
     handler = start_logging()
     application = Application(app, settings=settings, is_isolated=args.isolated)
@@ -76,7 +76,7 @@ def check_display() -> None:
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         raise NoDisplayError(
             "No display: neither DISPLAY nor WAYLAND_DISPLAY is set.",
-            "Start it in a desktop session, or use a command without a window, such as "
+            "Start it in a desktop session, or use a headless command, such as "
             "`inferdeck generate`, `bench` or `screenshot`.",
         )
 
@@ -104,7 +104,7 @@ def show_fault(
     log.error("unhandled exception\n%s", text)
     print(text, file=sys.stderr)
     application.notices.show_notice(
-        error_notice("fault", "Internal error in the window.", describe(error), traceback=text)
+        error_notice("fault", "Internal error in the UI.", describe(error), traceback=text)
     )
 
 

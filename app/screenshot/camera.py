@@ -41,10 +41,10 @@ class Camera:
 
     def wait_for_model(self) -> None:
         bridge = self.application.bridge
-        self.wait(lambda: bridge.state is not EngineState.LOADING, "loading did not end")
+        self.wait(lambda: bridge.state is not EngineState.LOADING, "the model did not load")
         if not bridge.is_ready:
             notice = self.application.notices.notice(LOAD)
-            cause = notice.cause if notice is not None else "The model was not loaded."
+            cause = notice.cause if notice is not None else "The model failed to load."
             raise ScreenshotError(cause, notice.remedy if notice is not None else "")
 
     def start_chats(self, model: str) -> None:
@@ -79,7 +79,7 @@ class Camera:
 
     def wait_for_replies(self) -> None:
         is_open = lambda: any(c.open_replies for c in self.chat.conversations)
-        self.wait(lambda: not is_open(), "a reply did not end")
+        self.wait(lambda: not is_open(), "a reply did not finish")
 
     # Saving ------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Camera:
             pause(300)  # one redraw of the charts
             file = self.output / f"{name}-{mode}.png"
             if not (widget or self.window).grab().save(str(file)):
-                raise ScreenshotError(f"{file} was not written.", "Check folder and disk.")
+                raise ScreenshotError(f"Cannot write {file}.", "Check folder and disk space.")
             yield file
 
 

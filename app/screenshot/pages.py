@@ -46,7 +46,7 @@ def _visit(camera: Camera, name: str, url: str) -> Iterator[Path]:
     switch.use(new_connection("gpu-box", url))
     camera.wait(lambda: bridge.is_remote and bridge.is_ready, "the window did not attach")
     story = camera.ask("Tell me a story about a fox and a lamp.", 200)
-    camera.wait(lambda: len(story().split()) > 20, "no reply began")
+    camera.wait(lambda: len(story().split()) > 20, "no reply started")
     pause(SnapshotThrottle.LONGEST_MS)
     window.show_page(0)
     window.resize(LAPTOP)
@@ -69,7 +69,7 @@ def _server(model: str, *flags: str) -> Iterator[str]:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise ScreenshotError("The server did not start.", "Its output is above.")
+            raise ScreenshotError("The server did not start.", "See its output above.")
         told: dict[str, Any] = json.loads(line)
         yield told["url"]
     finally:
@@ -87,7 +87,7 @@ def take_broadcast(camera: Camera) -> Iterator[Path]:
     before = bridge.config
     assert before is not None
     bridge.reconfigure(batching="static", max_num_seqs=SLOTS)
-    camera.wait(lambda: _is_static(camera), "the policy was not changed")
+    camera.wait(lambda: _is_static(camera), "the batching policy did not change")
     manager = camera.application.broadcast
     manager.show()
     window = manager.window
@@ -98,10 +98,10 @@ def take_broadcast(camera: Camera) -> Iterator[Path]:
     window.max_tokens.setValue(96)
     window.start.click()
     some = lambda: sum(bool(cell.reply.text) for cell in window.cells) > SLOTS
-    camera.wait(some, "no reply began")
+    camera.wait(some, "no reply started")
     yield from camera.take("broadcast", window)
     running = lambda: window.broadcast.is_running
-    camera.wait(lambda: not running(), "the replies did not end")
+    camera.wait(lambda: not running(), "the replies did not finish")
     pause(2 * SNAPSHOT_INTERVAL_MS)
     views.timeline_dock.raise_()
     history = views.timeline.view.history
@@ -113,7 +113,7 @@ def take_broadcast(camera: Camera) -> Iterator[Path]:
     camera.application.charts_dock.raise_()
     window.close()
     bridge.reconfigure(batching=before.batching, max_num_seqs=before.max_num_seqs)
-    camera.wait(lambda: not _is_static(camera), "the policy was not changed back")
+    camera.wait(lambda: not _is_static(camera), "the batching policy was not restored")
 
 
 def _is_static(camera: Camera) -> bool:
@@ -136,12 +136,12 @@ def take_quantize(camera: Camera) -> Iterator[Path]:
         recipe.fields.num_sequences.setValue(8)
         recipe.fields.length.setValue(128)
         recipe.measure_text.choose(TextChoice("", str(text)))
-        camera.wait(lambda: recipe.can_start, "the recipe was not ready")
+        camera.wait(lambda: recipe.can_start, "the quantization form was not ready")
         yield from camera.take("quantize-recipe")
         page.start_quantizing()
         camera.wait(lambda: page.run is None or len(page.run.layers) >= 3, "no layer was quantized")
         yield from camera.take("quantize-run")
-        camera.wait(lambda: page.run is None, "the run did not end", 2 * TIMEOUT_S)
+        camera.wait(lambda: page.run is None, "the job did not finish", 2 * TIMEOUT_S)
         yield from camera.take("quantize-report")
         yield from _evaluate(camera, text)
     page.tabs.setCurrentIndex(QUANTIZE)
@@ -166,7 +166,7 @@ def _evaluate(camera: Camera, text: Path) -> Iterator[Path]:
     page.evaluate.show_plan(plan)
     yield from camera.take("quantize-evaluate")
     page.start_evaluating()
-    camera.wait(lambda: page.run is None, "the run did not end", 2 * TIMEOUT_S)
+    camera.wait(lambda: page.run is None, "the job did not finish", 2 * TIMEOUT_S)
     page.reports.choose(*(stored.id for stored in page.reports.reports))
     yield from camera.take("quantize-compare")
 
@@ -201,12 +201,12 @@ def take_server(camera: Camera) -> Iterator[Path]:
     page.show_tab(OTHERS)
     window.resize(LAPTOP)
     yield from camera.take("engines-empty")
-    for name, url in (("the same, as a client", page.serving.url), ("lab", "http://127.0.0.1:9")):
+    for name, url in (("this server, as client", page.serving.url), ("lab", "http://127.0.0.1:9")):
         page.store.keep(new_connection(name, url), "")
     page.connections.choose(page.store.connections[0].id)
     page.connections.test()
     story = camera.ask("Tell me a story about a fox and a lamp.", 200)
-    camera.wait(lambda: len(story().split()) > 20, "no reply began")
+    camera.wait(lambda: len(story().split()) > 20, "no reply started")
     pause(5000)  # two looks at each
     window.show_widget(page)
     yield from camera.take("engines")
@@ -234,7 +234,7 @@ def _call(camera: Camera, url: str) -> None:
 
     thread = threading.Thread(target=work, name="client", daemon=True)
     thread.start()
-    camera.wait(lambda: not thread.is_alive(), "the calls were not answered")
+    camera.wait(lambda: not thread.is_alive(), "the HTTP requests did not finish")
 
 
 SECTIONS = (

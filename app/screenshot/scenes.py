@@ -33,7 +33,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     camera.wait_for_model()
     yield from camera.take("empty")
     camera.start_chats(model)
-    camera.wait(lambda: camera.num_words() > 6 * NUM_CHATS, "no reply began")
+    camera.wait(lambda: camera.num_words() > 6 * NUM_CHATS, "no reply started")
     camera.chat.open(camera.chat.conversations[-1].id)
     yield from camera.take("generating")
     yield from _docks(camera)
@@ -96,9 +96,9 @@ def _latency(camera: Camera) -> Iterator[Path]:
     """Where the time of a reply went, in the middle of which a long prompt came."""
     page = camera.application.pages.chat_page
     story = camera.ask(long_prompts()[0][1], MAX_TOKENS)
-    camera.wait(lambda: len(story().split()) > 20, "no reply began")
+    camera.wait(lambda: len(story().split()) > 20, "no reply started")
     chosen = camera.chat.current.id
-    camera.ask("Say in a word what this is about: " + story() * 12, 8)
+    camera.ask("Summarize this in one word: " + story() * 12, 8)
     camera.wait_for_replies()
     camera.chat.open(chosen)
     pause(2 * SNAPSHOT_INTERVAL_MS)  # its last steps
@@ -115,7 +115,7 @@ def _tokens(camera: Camera) -> Iterator[Path]:
     page.tokens.show_last()
     yield from camera.take("tokens")
     page.tokens.popover.branch.click()
-    camera.wait(lambda: bool(story()), "the branch did not begin")
+    camera.wait(lambda: bool(story()), "the branched reply did not start")
     camera.wait_for_replies()
     page.tokens.show_last()
     page.tokens.popover.paint_by.setCurrentIndex(2)
@@ -128,7 +128,7 @@ def _tokens(camera: Camera) -> Iterator[Path]:
     page.branches.hide()
     page.draft.add_files([str(resources_dir() / "texts" / "english.txt")])
     page.composer.set_text(long_prompts()[0][1])
-    camera.wait(lambda: not page.context_notice.isHidden(), "no warning came")
+    camera.wait(lambda: not page.context_notice.isHidden(), "no warning appeared")
     yield from camera.take("attachment")
     page.draft.clear()
 
@@ -140,13 +140,13 @@ def _recording(camera: Camera) -> Iterator[Path]:
         path = Path(folder) / "2026-11-21-1304.inferdeck-flight"
         flight.save(path)
         notices = camera.application.notices
-        camera.wait(lambda: "recording" in notices.keys, "nothing was saved", START_S)
+        camera.wait(lambda: "recording" in notices.keys, "no recording was saved", START_S)
         flight.open(path)
         camera.wait(lambda: bool(flight.windows), "the recording did not open", START_S)
     camera.application.notices.dismiss("recording")
     window = flight.windows[0]
-    camera.wait(lambda: window.player.position > 0, "the recording did not begin", START_S)
-    camera.wait(lambda: not window.player.is_jumping, "the recording was not read", START_S)
+    camera.wait(lambda: window.player.position > 0, "playback did not start", START_S)
+    camera.wait(lambda: not window.player.is_jumping, "playback did not finish seeking", START_S)
     for dock in (window.views.timeline_dock, window.views.bottleneck_dock):
         dock.raise_()
         yield from camera.take(f"recording-{dock.objectName()}", window)
@@ -158,17 +158,17 @@ def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
     bridge, views = camera.application.bridge, camera.application.views
     wanted = "k=int8,v=fp8"
     bridge.reconfigure(kv_cache_dtype=wanted)
-    camera.wait(lambda: _kv_dtype(bridge) == wanted, "the cache was not rebuilt")
+    camera.wait(lambda: _kv_dtype(bridge) == wanted, "the KV cache was not rebuilt")
     camera.start_chats(model)
     began = lambda: bool(camera.chat.current.path()[-1].text)
-    camera.wait(began, "no reply began")
+    camera.wait(began, "no reply started")
     pause(SnapshotThrottle.LONGEST_MS)
     for name, dock in (("blocks", views.blocks_dock), ("memory", views.memory_dock)):
         dock.raise_()
         yield from camera.take(f"kv-precision-{name}")
     camera.wait_for_replies()
     bridge.reconfigure(kv_cache_dtype="auto")
-    camera.wait(lambda: _kv_dtype(bridge) == "auto", "the cache was not rebuilt")
+    camera.wait(lambda: _kv_dtype(bridge) == "auto", "the KV cache was not rebuilt")
     camera.application.charts_dock.raise_()
 
 
@@ -182,7 +182,7 @@ def _speculation(camera: Camera, model: str) -> Iterator[Path]:
         speculative_model=str(starter_draft()),
         speculative_adaptive=False,
     )
-    camera.wait(lambda: _drafts(bridge), "the draft model was not loaded")
+    camera.wait(lambda: _drafts(bridge), "the draft model did not load")
     camera.start_chats(model)
     camera.wait_for_replies()
     pause(2 * SNAPSHOT_INTERVAL_MS)
@@ -200,20 +200,20 @@ def _speculation(camera: Camera, model: str) -> Iterator[Path]:
 def _precision(camera: Camera) -> Iterator[Path]:
     """A reply that goes on in int8, and both precisions side by side; then back."""
     bridge, panel = camera.application.bridge, camera.application.engine_settings
-    camera.wait(lambda: panel.precision.checkpoint is not None, "the checkpoint was not looked at")
+    camera.wait(lambda: panel.precision.checkpoint is not None, "the checkpoint was not inspected")
     row = panel.rows["quantization"]
     row.set_value("int8")
     row.value_changed.emit("quantization", "int8")
     yield from camera.take("precision-chosen")
     text = camera.ask(long_prompts()[0][1], MAX_TOKENS)
-    camera.wait(lambda: len(text().split()) > 12, "no reply began")
+    camera.wait(lambda: len(text().split()) > 12, "no reply started")
     panel.commands.apply()
-    camera.wait(lambda: _weights(bridge) == "int8", "int8 was not loaded")
+    camera.wait(lambda: _weights(bridge) == "int8", "the int8 weights did not load")
     camera.wait_for_replies()
     yield from camera.take("precision")
     yield from _comparison(camera)
     panel.commands.undo()
-    camera.wait(lambda: _weights(bridge) == "auto", "it did not go back")
+    camera.wait(lambda: _weights(bridge) == "auto", "the precision was not restored")
 
 
 def _comparison(camera: Camera) -> Iterator[Path]:
@@ -241,12 +241,12 @@ def _tune(camera: Camera) -> Iterator[Path]:
     page.load_bar.concurrency.setValue(LOAD_CONCURRENCY)
     page.load_bar.toggle()
     done = lambda: page.load.counts.completed
-    camera.wait(lambda: done() >= LOAD_REQUESTS, "the load was not served")
+    camera.wait(lambda: done() >= LOAD_REQUESTS, "the load test did not finish")
     panel = camera.application.engine_settings
     panel.rows["max_num_seqs"].control.set_value(LOAD_CONCURRENCY // 2)
     panel.rows["max_num_seqs"].value_changed.emit("max_num_seqs", LOAD_CONCURRENCY // 2)
     until = done() + LOAD_REQUESTS
-    camera.wait(lambda: done() >= until, "the load was not served")
+    camera.wait(lambda: done() >= until, "the load test did not finish")
     yield from camera.take("tune-load")
     camera.window.resize(SMALL)
     yield from camera.take("tune-small")

@@ -65,7 +65,7 @@ class RunMarker:
             part.write_text(json.dumps({**data, **known}), encoding="utf-8")
             os.replace(part, self.path)
         except OSError as error:
-            log.warning("crash marker not written: %s", error)
+            log.warning("cannot write crash marker: %s", error)
 
     def catch_faults(self) -> None:
         """Write the stacks of all threads when the process is ended by a signal."""
@@ -73,7 +73,7 @@ class RunMarker:
             self._fault_file = self.fault_path.open("w", encoding="utf-8")
             faulthandler.enable(self._fault_file)
         except OSError as error:
-            log.warning("fault file not opened: %s", error)
+            log.warning("cannot open fault file: %s", error)
 
     def remove(self) -> None:
         """The program ends normally."""

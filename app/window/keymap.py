@@ -131,7 +131,7 @@ def objection(keys: str) -> str:
     *held, key = keys.replace("++", "+Plus").split("+")
     held = [modifier for modifier in held if modifier]
     if not held and key not in ALONE:
-        return f"{keys} alone types or moves the cursor. Add Ctrl or Alt."
+        return f"{keys} alone types text or moves the cursor. Add Ctrl or Alt."
     if held == ["Shift"] and key not in ALONE:
         return f"{keys} types text. Add Ctrl or Alt."
     if held == ["Ctrl"] and key in EDITING:

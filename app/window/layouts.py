@@ -103,7 +103,7 @@ class LayoutStore:
         layout, taken = self.find(name), self.find(_checked(new))
         assert layout is not None and not layout.is_built_in
         if taken is not None and taken != layout:
-            raise LayoutError(f"A layout “{taken.name}” exists.", "Choose another name.")
+            raise LayoutError(f"Layout “{taken.name}” already exists.", "Choose another name.")
         named = replace(layout, name=clean_name(new))
         self._write([named if x == layout else x for x in self.own])
         return named
@@ -291,7 +291,7 @@ class LayoutController(QObject):
 
     def ask_to_save(self) -> None:
         own = self.current.name if not self.current.is_built_in else ""
-        self._ask("Save layout as", "Name (replaces your layout of the same name):",
+        self._ask("Save layout as", "Name (overwrites your layout with the same name):",
                   own, "Save", self.save_as)  # fmt: skip
 
     def ask_to_rename(self) -> None:
@@ -334,8 +334,8 @@ class LayoutController(QObject):
 
     def _on_unreadable(self, page: str) -> None:
         name, base = self.current.name, self.current.base
-        cause = f"The panel layout of the {page} page is of another version."
-        stays = f"The saved layout “{name}” stays as it is until you update it."
+        cause = f"The panel layout for the {page} page was saved by another version."
+        stays = f"The saved layout “{name}” is unchanged until you update it."
         self.notice.emit(Notice(NOTICE, cause, f"The page uses “{base}”. {stays}", "warning"))
 
 

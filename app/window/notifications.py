@@ -1,4 +1,4 @@
-"""Notifications of this session: history with a count of unread ones, panel, and bell button."""
+"""Notifications from this session: history with a count of unread ones, panel, and bell button."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class NoticeHistory(RowTable[Record]):
         return None
 
 
-EMPTY = "Errors and finished jobs of this session appear here."
+EMPTY = "Errors and finished jobs in this session appear here."
 LEAST_HEIGHT = 104
 
 
@@ -207,7 +207,7 @@ class NoticePanel(QWidget):
 def _make_view(model: NoticeHistory) -> QTableView:
     view = QTableView()
     view.setModel(model)
-    dress_table(view, "Notifications of this session")
+    dress_table(view, "Notifications from this session")
     header = view.horizontalHeader()
     header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
     header.setStretchLastSection(True)

@@ -48,7 +48,7 @@ class Preference:
     unit: str = ""
     steps: tuple[float, ...] = ()
     applies: Applies = Applies.LIVE
-    words: str = ""
+    words: tuple[str, ...] = ()
     key: str = ""
 
     @property
@@ -84,11 +84,11 @@ class Preference:
             if value not in [known for known, _ in self.choices]:
                 raise self._error(f"{value!r}", f"Choose one of {self.range}.")
         elif type(value) is not type(self.default):
-            raise self._error(f"{value!r}", f"Give {_KINDS[type(self.default)]}.")
+            raise self._error(f"{value!r}", f"Enter {_KINDS[type(self.default)]}.")
         elif isinstance(value, tuple) and not all(isinstance(entry, str) for entry in value):
-            raise self._error(f"{value!r}", "Give folders.")
+            raise self._error(f"{value!r}", "Enter a list of folders.")
         elif not self._is_in_range(value):
-            raise self._error(f"{self.with_unit(value)} is out of range", f"Give {self.range}.")
+            raise self._error(f"{self.with_unit(value)} is out of range", f"Enter {self.range}.")
 
     def _is_in_range(self, value: Any) -> bool:
         if self.minimum is None or self.maximum is None:
@@ -99,91 +99,91 @@ class Preference:
         return PreferenceError(f"{self.label}: {what}.", remedy)
 
 
-_KINDS = {bool: "on or off", int: "a whole number", tuple: "folders"}
+_KINDS = {bool: "on or off", int: "a whole number", tuple: "a list of folders"}
 _ALL = (
     Preference(
-        "theme", "Appearance", "Theme", "Light, dark, or the system's.", SYSTEM,
+        "theme", "Appearance", "Theme", "Light, dark, or follow the system.", SYSTEM,
         ((LIGHT, "Light"), (DARK, "Dark"), (SYSTEM, "System")),
-        words="look colour color mode", key="look/theme",
+        words=("look", "colour", "color", "mode"), key="look/theme",
     ),
     Preference(
         "text_size", "Appearance", "Text size",
-        "Relative to the system font size. A layout's own size applies until you set one here.",
+        "Relative to the system font size. Overrides the layout's text size once set.",
         100,
         minimum=80, maximum=160, unit="%", steps=(80, 90, 100, 110, 120, 130, 140, 150, 160),
-        words="look font zoom scale large small accessibility",
+        words=("look", "font", "zoom", "scale", "large", "small", "accessibility"),
     ),
     Preference(
         "chart_span", "Appearance", "Live chart range",
-        "Time range of the live charts, below the pages and on the Tune page.", 120,
+        "Time range for the live charts below the pages and on the Tune page.", 120,
         ((30, "30 s"), (60, "1 min"), (120, "2 min"), (300, "5 min"), (600, "10 min"),
          (1200, "20 min")),
-        words="look window length history seconds minutes graph time",
+        words=("look", "window", "length", "history", "seconds", "minutes", "graph", "time"),
     ),
     Preference(
         "open_at_start", "Startup", "Initial model",
-        "Model to load at startup. The command line's model takes precedence.", LAST,
+        "Model to load at startup. A model on the command line takes precedence.", LAST,
         ((LAST, "Last model"), (STARTER, "Starter model"), (NO_MODEL, "None")),
-        applies=Applies.NEXT_START, words="launch start open load",
+        applies=Applies.NEXT_START, words=("launch", "start", "open", "load"),
     ),
     Preference(
         "single_instance", "Startup", "Single window",
-        "Starting Inferdeck again focuses the open window. Off: it opens another window, which "
+        "Starting Inferdeck again focuses the open window. Off: opens another window that "
         "does not save chats.", True,
-        applies=Applies.NEXT_START, words="one single instance process twice",
+        applies=Applies.NEXT_START, words=("one", "single", "instance", "process", "twice"),
     ),
     Preference(
         "engine_place", "Engine process", "Run engine in",
-        "A separate process keeps the window responsive, and a native crash ends the engine only. "
-        "It starts a little slower. Applies to the next model.", THREAD,
+        "A separate process keeps the window responsive and running if the engine crashes. It "
+        "starts slightly slower. Applies to the next model.", THREAD,
         ((THREAD, "This process (thread)"), (PROCESS, "Separate process")),
         applies=Applies.NEXT_MODEL,
-        words="isolated isolation crash child interpreter gil worker",
+        words=("isolated", "isolation", "crash", "child", "interpreter", "gil", "worker"),
     ),
     Preference(
         "serve_at_start", "Startup", "Start server",
-        "Start the API server at startup, with the settings of the Server page.",
-        False, applies=Applies.NEXT_START, words="api openai http serve port launch program",
+        "Start the API server at startup with the Server page settings.",
+        False, applies=Applies.NEXT_START, words=("api", "openai", "http", "port", "launch"),
     ),
     Preference(
         "confirm_links", "Confirmations", "Confirm links",
-        "Ask before a link of a reply opens in the browser: a model may write any address.", True,
-        words="questions confirmation browser web address safety",
+        "Ask before opening a link from a reply in the browser. A model can output any URL.", True,
+        words=("questions", "confirmation", "browser", "web", "address", "safety"),
     ),
     Preference(
         "confirm_leave", "Confirmations", "Confirm exit during a job",
-        "Ask before closing the window stops a running quantization or evaluation.", True,
-        words="questions confirmation quit close run quantize evaluate leave",
+        "Ask before closing the window during a running quantization or evaluation.", True,
+        words=("questions", "confirmation", "quit", "close", "quantize", "evaluate", "leave"),
     ),
     Preference(
         "model_folders", "Folders", "Model folders",
-        "Searched for models, one or two levels deep. Removing a folder here deletes no files.", (),
-        words="path directory library checkpoint local", key="models/folders",
+        "Searched for models, up to two levels deep. Removing a folder here deletes no files.", (),
+        words=("path", "directory", "library", "checkpoint", "local"), key="models/folders",
     ),
     Preference(
         "notice_seconds", "Notifications", "Hide info messages after",
         "Messages at the top of the page. Warnings and errors stay until closed; all remain in the "
         "notification list.", 0,
         ((0, "Never"), (10, "10 s"), (30, "30 s"), (120, "2 min")),
-        words="notice banner transient finished good news",
+        words=("notice", "banner", "transient", "finished", "good", "news"),
     ),
     Preference(
         "notices_kept", "Notifications", "Notification limit",
-        "Older ones leave the list. The list is cleared at exit; the log is kept.", 200,
+        "Older notifications are removed. The list is cleared on exit; the log is kept.", 200,
         minimum=10, maximum=2000, steps=(10, 20, 50, 100, 200, 500, 1000, 2000),
-        words="history notices number kept",
+        words=("history", "notices", "number", "kept"),
     ),
     Preference(
         "log_level", "Log", "Log level",
-        "Messages written to the log file and shown in the Log panel.", "info",
+        "Minimum level of messages in the log file and the Log panel.", "info",
         (("info", "Info"), ("warning", "Warning"), ("error", "Error")),
-        words="logging verbose report all",
+        words=("logging", "verbose", "report", "all"),
     ),
     Preference(
         "log_size", "Log", "Log file size",
-        "At this size the log file rotates; one previous file is kept.", 1,
+        "The log file rotates at this size; one previous file is kept.", 1,
         minimum=1, maximum=100, unit="MB", steps=(1, 2, 5, 10, 20, 50, 100),
-        words="logging disk megabytes rotate",
+        words=("logging", "disk", "megabytes", "rotate"),
     ),
 )  # fmt: skip
 PREFERENCES = {preference.name: preference for preference in _ALL}

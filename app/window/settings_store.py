@@ -138,12 +138,12 @@ class SettingsStore:
         if not stored.isdigit() or int(stored) <= VERSION:
             return ""
         aside = self.path.with_suffix(f".version-{stored}.ini")
-        what = f"The settings file has version {stored}; this program reads {VERSION}."
+        what = f"The settings file has version {stored}; Inferdeck expects {VERSION}."
         try:
             shutil.copyfile(self.path, aside)
         except OSError as error:
             return f"{what} Backup to {aside} failed ({error.strerror or error})."
-        return f"{what} Known settings apply; a backup is in {aside}."
+        return f"{what} Known settings were applied; backup saved to {aside}."
 
     def sync(self) -> None:
         """Write to the disk now."""

@@ -67,7 +67,7 @@ class SingleInstance(QObject):
         return NotAnsweringError(
             f"Inferdeck is already open{process} and did not respond within "
             f"{TIMEOUT_MS / 1000:.0f} s.",
-            "Wait until it responds, or end that process. Then start again.",
+            "Wait until it responds, or end that process. Then start Inferdeck again.",
         )
 
     def _on_connection(self) -> None:

@@ -64,13 +64,13 @@ class MemoryBar(QWidget):
         if need is None:
             return ""
         usable = f"{format_bytes(need.limit)} usable of {format_bytes(need.free)} free."
-        words = f"{_parts_text(need)}: {format_bytes(need.needed)} needed, {usable}"
+        words = f"{_parts_text(need)}; {format_bytes(need.needed)} needed, {usable}"
         if need.where:
             return f"{need.where[:1].upper()}{need.where[1:]}: {words}"
         if (ram := need.in_ram) is None:
             return words
         return (
-            f"{need.device}: {words} RAM: {_parts_text(ram)}: {format_bytes(ram.needed)} needed, "
+            f"{need.device}: {words} RAM: {_parts_text(ram)}; {format_bytes(ram.needed)} needed, "
             f"{format_bytes(ram.limit)} usable."
         )
 
@@ -104,7 +104,7 @@ class MemoryBar(QWidget):
         bar = QRectF(0, above + line + SPACE_1, self.width(), BAR_HEIGHT)
         _paint_parts(painter, bar, [part], scale, part.limit, part.needed <= part.limit)
         painter.setPen(colors.color("text_muted"))
-        words = f"usable {format_bytes(part.limit)}"
+        words = f"{format_bytes(part.limit)} usable"
         width = self.fontMetrics().horizontalAdvance(words)
         named = self.fontMetrics().horizontalAdvance(f"{name}  ") if name else 0
         at = min(max(named, part.limit * scale - width - SPACE_1), self.width() - width)
@@ -249,13 +249,13 @@ class FitRows(QWidget):
         parts = ", ".join(label for label, _, _ in PARTS)
         need = self._fits[0].need
         words = (
-            f"From the left: {parts}. Line: usable memory, {format_bytes(need.limit)} of "
+            f"Left to right: {parts}. Vertical line: {format_bytes(need.limit)} usable of "
             f"{format_bytes(need.free)} free{f' {need.where}' if need.where else ''}. "
-            f"Context: {need.max_model_len:,} tokens."
+            f"Context length: {need.max_model_len:,} tokens."
         )
         if not any(fit.need.in_ram for fit in self._fits):
             return words
-        return f"{words} Paler: in RAM, layers computed by the CPU."
+        return f"{words} Lighter shade: CPU-offloaded layers in RAM."
 
 
 def _figures(fit: Fit) -> str:

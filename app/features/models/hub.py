@@ -78,7 +78,7 @@ def choose_files(repo_id: str, files: Iterable[RepoFile]) -> FileChoice:
     if "config.json" not in kept:
         raise HubError(
             f"{repo_id} has weights but no config.json.",
-            "If it is an adapter, download its base_model.",
+            "If this is an adapter, download its base_model instead.",
         )
     return FileChoice(tuple(sorted(wanted, key=lambda f: (f.size, f.name))), skipped)
 
@@ -95,11 +95,11 @@ def _no_weights(repo_id: str, choice: FileChoice) -> HubError:
     if any(f.name.endswith(".gguf") for f in choice.skipped):
         return HubError(
             f"{repo_id} has only GGUF weights, which are not supported ({there}).",
-            "Download the original model (base_model on its page).",
+            "Download the original model instead (base_model in the model card).",
         )
     return HubError(
         f"{repo_id} has no safetensors weights ({there}).",
-        "Take a repository with safetensors; pickled .bin files can run code when opened.",
+        "Choose a repository with safetensors. Loading pickled .bin files can execute code.",
     )
 
 
@@ -259,6 +259,6 @@ def _check_hashes(repo_id: str, commit: str, choice: FileChoice) -> None:
     for what, value in hashes.items():
         if not HASH.fullmatch(value):
             raise HubError(
-                f"The hub reports an invalid hash for {what} of {repo_id}: {value!r}.",
-                "Try again later; with HF_ENDPOINT set, check its address.",
+                f"The hub returned an invalid hash for {what} in {repo_id}: {value!r}.",
+                "Try again later. If HF_ENDPOINT is set, check its URL.",
             )

@@ -126,7 +126,7 @@ class ModelDownload:
 
         disable_progress_bars()
         constants.DOWNLOAD_CHUNK_SIZE = CHUNK  # its 10 MiB delay pause and progress on slow lines
-        self._set_stage("asking the hub")
+        self._set_stage("querying the hub")
         # asked again at every start: main may have moved on meanwhile
         details = self._hub.details(self.repo_id)
         files, commit = details.files.wanted, details.commit
@@ -177,8 +177,8 @@ class ModelDownload:
         for file in files:
             if file.size > MAX_FILE:
                 raise HubError(
-                    f"{file.name} has {file.size / 1e9:.0f} GB; the hub sends files above 50 GB "
-                    "through its xet protocol only.",
+                    f"{file.name} is {file.size / 1e9:.0f} GB; the hub serves files over 50 GB "
+                    "only through Xet.",
                     f"Run `hf download {self.repo_id}`; the model then appears in the list.",
                 )
 
@@ -201,7 +201,7 @@ class ModelDownload:
             with self._folder.incomplete(file.etag).open("ab+") as raw:
                 part: Any = _Part(raw, file, self._check, self._arrived)
                 if start := part.tell():
-                    self._set_stage("verifying the partial file")
+                    self._set_stage("verifying partial file")
                     part.hash_existing()
                 self._set_stage("")
                 while (start := part.tell()) < file.size:
@@ -233,7 +233,7 @@ class ModelDownload:
                     held.enter_context(WeakFileLock(lock, timeout=LOCK_TIMEOUT_S))
                     break
                 except Timeout:
-                    self._set_stage("waiting: another program downloads this file")
+                    self._set_stage("waiting: another program is downloading this file")
             yield
 
     def _check(self) -> None:
@@ -309,7 +309,7 @@ class _Part:
             raise HubError(
                 f"{self._file.name} is corrupt: checksum {found[:12]}…, expected "
                 f"{expected[:12]}… ({self._file.size:,} bytes).",
-                "Resume to download this file again. If it fails twice, check your proxy.",
+                "Resume to download this file again. If it fails again, check your proxy.",
             )
 
     def _start_hash(self) -> None:

@@ -38,7 +38,7 @@ def hub_error(error: BaseException, what: str, endpoint: str) -> InferdeckError:
         )
     if isinstance(error, HFValidationError):
         return HubError(
-            f"{what!r} is not a model id.", "Enter owner/name, such as Qwen/Qwen3-0.6B."
+            f"{what!r} is not a valid model id.", "Enter owner/name, such as Qwen/Qwen3-0.6B."
         )
     response: Any = getattr(error, "response", None)
     status = getattr(response, "status_code", None)
@@ -46,8 +46,8 @@ def hub_error(error: BaseException, what: str, endpoint: str) -> InferdeckError:
         return HubError(*_refused(status, response.headers, what, endpoint))
     if isinstance(error, (HTTPError, ConnectionError, TimeoutError)):
         return HubError(
-            f"{endpoint} does not answer ({type(error).__name__}: {str(error) or 'no details'}).",
-            "Check the network and the proxy, and try again.",
+            f"No response from {endpoint} ({type(error).__name__}: {str(error) or 'no details'}).",
+            "Check your network connection and proxy settings, then try again.",
         )
     if isinstance(error, OSError) and error.errno is not None:
         path = error.filename or "the cache"
@@ -61,8 +61,8 @@ def hub_error(error: BaseException, what: str, endpoint: str) -> InferdeckError:
             "Check the folder's permissions, or set HF_HOME to another folder.",
         )
     return HubError(
-        f"{endpoint} sent an invalid answer ({type(error).__name__}: {error}).",
-        "Try again later; with HF_ENDPOINT set, check its address.",
+        f"Invalid response from {endpoint} ({type(error).__name__}: {error}).",
+        "Try again later. If HF_ENDPOINT is set, check its URL.",
     )
 
 
@@ -70,24 +70,24 @@ def _refused(status: int, headers: Mapping[str, str], what: str, endpoint: str) 
     """Cause and remedy of an HTTP status of 400 and above."""
     if status == 403 or headers.get("X-Error-Code") == "GatedRepo":
         return (
-            f"{what} is gated: you need its owner's permission ({status}).",
-            f"Request access on {endpoint}/{what}, then sign in with `hf auth login` "
+            f"{what} is gated: you need access approval (HTTP {status}).",
+            f"Request access at {endpoint}/{what}. Then sign in with `hf auth login` "
             f"(a token from {TOKEN_PAGE}) and try again.",
         )
     if status == 401:  # the hub's answer for a private model, and for one that does not exist
         return (
-            f"{what} does not exist, or is private ({status}).",
-            "Check the spelling. For a private model sign in with `hf auth login`, and try again.",
+            f"{what} does not exist or is private (HTTP {status}).",
+            "Check the spelling. For a private model, sign in with `hf auth login` and try again.",
         )
     if status == 404:
         return (
-            f"{endpoint} has no {what} ({status}).",
+            f"{what} not found on {endpoint} (HTTP {status}).",
             "Check the spelling: a model id is owner/name, such as Qwen/Qwen3-0.6B.",
         )
     if status == 429:
         wait = headers.get("Retry-After")
         return (
-            f"{endpoint}: too many requests from this address ({status}).",
+            f"{endpoint}: too many requests from your IP address (HTTP {status}).",
             f"Try again in {wait} s." if wait else "Try again in a few minutes, or sign in.",
         )
-    return f"{endpoint} answered {status} for {what}.", "Try again later."
+    return f"{endpoint} returned HTTP {status} for {what}.", "Try again later."

@@ -174,11 +174,11 @@ def download_text(details: RepoDetails, cache_dir: Path) -> str:
     count = len(files.wanted)
     place = next(p for p in (cache_dir, *cache_dir.parents) if p.exists())
     free = format_bytes(shutil.disk_usage(place).free)
-    parts = [f"{count} files, {format_bytes(files.size)}, to {cache_dir} ({free} free)."]
+    parts = [f"{count} files, {format_bytes(files.size)}. Target: {cache_dir} ({free} free)."]
     if files.skipped_text:
         parts.append(f"Skipped: {files.skipped_text}.")
     if details.license:
         parts.append(f"License: {details.license}.")
     if details.gated:
-        parts.append("Gated: needs the owner's permission.")
+        parts.append("Gated: requires access approval.")
     return " ".join(parts)

@@ -60,9 +60,9 @@ class Library(QWidget):
         self.list.source_opened.connect(self.source_opened)
         self._hint = wrapped()
         self._say("")
-        add = button("Add folder…", self.choose_folder, "List the models of a folder")
+        add = button("Add folder…", self.choose_folder, "Show the models in a folder")
         set_icon(add, "folder")
-        again = button("Refresh", self.reload, "Read folders and cache again (F5)")
+        again = button("Refresh", self.reload, "Rescan model folders and cache (F5)")
         set_icon(again, "refresh")
         vbox(self.filter, (self.list, 1), self._hint, hbox((add, 1), again), of=self)
         queue.changed.connect(lambda _: self.show_sources())
@@ -86,12 +86,12 @@ class Library(QWidget):
         return next((s for s in self._cached if s.title == repo_id), None)
 
     def choose_folder(self) -> None:
-        path = QFileDialog.getExistingDirectory(self, "Folder with models")
+        path = QFileDialog.getExistingDirectory(self, "Choose model folder")
         if path:
             self.add_folder(path)
 
     def add_folder(self, path: str) -> None:
-        """List the models of a folder, and remember it."""
+        """Show the models in a folder, and remember it."""
         if path not in self._store.folders:
             self._store.folders = [*self._store.folders, path]
         self.reload()
@@ -163,7 +163,7 @@ class Library(QWidget):
         self.loaded.emit()
 
     def _on_failed(self, error: ErrorInfo) -> None:
-        self._say(f"Cannot read folders and cache. {error.cause} {error.remedy}", "error")
+        self._say(f"Cannot read model folders or cache. {error.cause} {error.remedy}", "error")
 
     def _say(self, text: str, role: str = "small") -> None:
         self._hint.setText(text)
@@ -172,8 +172,8 @@ class Library(QWidget):
 
 
 BEFORE = (
-    "Enter part of a name, or a model id such as Qwen/Qwen3-0.6B, and press Enter.\n\n"
-    "Results are text models with safetensors weights, most downloaded first."
+    "Enter part of a model name, or a model id such as Qwen/Qwen3-0.6B.\n\n"
+    "Finds text-generation models with safetensors weights, sorted by downloads."
 )
 
 
@@ -242,12 +242,12 @@ class HubSearch(QWidget):
         self._hits = hits
         if not hits:
             self._say(
-                f"No text model with safetensors weights matches “{self._asked}”.\n\n"
-                "Try a shorter name. For other kinds of model enter the full id, owner/name."
+                f"No text-generation model with safetensors weights matches “{self._asked}”.\n\n"
+                "Try a shorter name. For other model types, enter the full id (owner/name)."
             )
             return
         count = f"{len(hits):,} model{'s' if len(hits) > 1 else ''}"
-        most = " (most downloaded only; narrow the search)" if len(hits) >= MAX_HITS else ""
+        most = " (most downloaded; refine your search for others)" if len(hits) >= MAX_HITS else ""
         self._set_status(f"{count} for “{self._asked}”{most}")
         self._show_hits()
         self._stack.setCurrentWidget(self.list)

@@ -66,7 +66,7 @@ def stage_counts(found: Estimate) -> list[int]:
 
 FACTS = ("Architecture", "Parameters", "On disk", "Layers", "KV cache per token")
 STARTER_NOTE = "Demo model. Its speed and memory use are not representative."
-DUMMY_NOTE = "Random weights: replies are noise; speed and memory use are real."
+DUMMY_NOTE = "Random weights: replies are gibberish; speed and memory use are representative."
 LAYERS = "gpu_layers"
 SETTLED_MS = 250
 CONTEXTS = tuple(2**power for power in range(9, 18))
@@ -93,7 +93,7 @@ class ModelCard(QFrame):
         self._bar = MemoryBar()
         self._busy = QProgressBar()
         self._busy.setTextVisible(False)
-        self._busy.setAccessibleName("Reading the model")
+        self._busy.setAccessibleName("Reading model")
         self._verdict, self._note = wrapped(), wrapped("muted")
         vbox(
             self._title, self._path, self._make_facts(), SPACE_2, self._bar, self._busy,
@@ -165,7 +165,7 @@ class ModelCard(QFrame):
 
     def show_busy(self) -> None:
         self._show_busy(True)
-        self._say("Reading the model", "muted")
+        self._say("Reading model", "muted")
 
     def show_estimate(self, estimate: Estimate) -> None:
         report, need = estimate.report, estimate.need
@@ -199,7 +199,7 @@ class ModelCard(QFrame):
         elif need.fits:
             sizes = f"{format_bytes(need.needed)} of {format_bytes(need.free)} free"
             needs = f"{sizes} {need.where}".strip()
-            self._say(f"Fits in {precision_name(need.dtype)}: needs {needs}.", "muted")
+            self._say(f"Fits at {precision_name(need.dtype)}: needs {needs}.", "muted")
         else:
             self._say(_too_large(estimate), "error")
 
@@ -282,12 +282,12 @@ def _offload_text(estimate: Estimate) -> str:
     assert need is not None and need.in_ram is not None
     ram = need.in_ram
     text = (
-        f"Fits with {need.layers}. The CPU computes the other {ram.layers} "
-        f"({format_bytes(ram.needed)} of RAM), slower."
+        f"Fits with {need.layers}. The other {ram.layers} run on the CPU "
+        f"({format_bytes(ram.needed)} of RAM), which is slower."
     )
     if estimate.whole_len is None:
         return text
-    return f"{text} At {estimate.whole_len:,} tokens of context all layers fit on {need.device}."
+    return f"{text} With {estimate.whole_len:,} tokens of context, all layers fit on {need.device}."
 
 
 def _too_large(estimate: Estimate) -> str:
@@ -300,11 +300,11 @@ def _too_large(estimate: Estimate) -> str:
             where, more, sizes = "in RAM", "more", (ram.needed, ram.limit)
         needed, usable = map(format_bytes, sizes)
         text = f"Does not fit with {need.layers}: {needed} needed {where}, {usable} usable."
-        return f"{text} Set {more} GPU layers, or auto."
+        return f"{text} Use {more} GPU layers, or auto."
     needed, usable = format_bytes(need.needed), format_bytes(need.limit)
     text = f"Does not fit: {needed} needed {need.where}".rstrip() + f", {usable} usable."
     if estimate.fitting_len:
-        return f"{text} {estimate.fitting_len:,} tokens of context fit."
+        return f"{text} Up to {estimate.fitting_len:,} tokens of context fit."
     return f"{text} Choose a 16-bit precision or a smaller model, or free memory."
 
 

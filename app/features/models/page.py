@@ -262,7 +262,7 @@ class ModelsPage(QWidget):
     def _delete(self, source: ModelSource) -> None:
         if self._is_open(source.path):
             self.detail.say(
-                f"{source.title} is open. Unload it (File, Unload model) before deleting it.",
+                f"{source.title} is loaded. Unload it (File > Unload model) before deleting it.",
                 "error",
             )
             return

@@ -42,19 +42,19 @@ def of_gpus(model: ModelInfo) -> str:
 
 
 def layers_now(s: EngineSnapshot) -> str:
-    """ "20 of 32 on cuda:0, 12 in RAM · a layer 412 MiB, its KV cache 64 MiB · 1.2 GiB free"."""
+    """ "20 of 32 on cuda:0, 12 in RAM · per layer: weights 412 MiB, KV cache 64 MiB · free"."""
     if not s.model.device.startswith("cuda") or not s.model.num_layers:
         return ""
     count, in_ram = s.model.num_layers, s.memory.plan.host_layers
     if s.model.num_gpus > 1:
-        parts = "a part of each" if s.model.num_ranks > 1 else each_has(count, s.model.num_stages)
+        parts = "all sharded" if s.model.num_ranks > 1 else each_has(count, s.model.num_stages)
         return f"all {count} on {s.model.num_gpus} GPUs, {parts}"
     where = f"all {count} on {s.model.device}"
     if in_ram:
         where = f"{count - in_ram} of {count} on {s.model.device}, {in_ram} in RAM"
     weights, cache = map(format_bytes, _of_a_layer(s))
     free = f"{format_bytes(s.memory.free)} free on {s.model.device}"
-    return f"{where} · a layer {weights}, its KV cache {cache} · {free}"
+    return f"{where} · per layer: weights {weights}, KV cache {cache} · {free}"
 
 
 def layers_moved(s: EngineSnapshot, wanted: str) -> str:
@@ -66,11 +66,11 @@ def layers_moved(s: EngineSnapshot, wanted: str) -> str:
         return ""
     weights, cache = (format_bytes(abs(moved) * size) for size in _of_a_layer(s))
     layers = "1 layer" if abs(moved) == 1 else f"{abs(moved)} layers"
-    sizes = f"about {weights}, and {cache} of KV cache"
+    sizes = f"about {weights} of weights and {cache} of KV cache"
     if moved > 0:
         return f"moves {layers} to RAM: {sizes}"
     free = format_bytes(s.memory.free)
-    return f"moves {layers} to {device}: {sizes}; {free} are free there"
+    return f"moves {layers} to {device}: {sizes} ({free} free)"
 
 
 def each_has(num_layers: int, num_stages: int) -> str:
@@ -93,7 +93,7 @@ RANKS = "tensor_parallel_size"
 STAGES = "pipeline_parallel_size"
 OTHERS = ("device", "gpu_layers", "speculative_method", "num_threads")
 """Settings that decide, too, whether there can be as many ranks or stages."""
-NOT_BOTH = "tensor and pipeline parallelism cannot be combined: set one of the two to 1"
+NOT_BOTH = "tensor and pipeline parallelism cannot be combined: set one of them to 1"
 
 
 class Places(NamedTuple):
@@ -111,16 +111,16 @@ def ranks_now(s: EngineSnapshot, places: Places, exchange: float | None = None) 
     if device.startswith("cuda"):
         if count > 1:
             weights = format_bytes(s.memory.plan.weights)
-            return f"{gpus_from(device, count)} · weights {weights} on each"
+            return f"{gpus_from(device, count)} · {weights} of weights per GPU"
         if s.model.num_stages > 1:
-            return "not split: each layer is on one GPU"
-        return f"{device} computes all layers{gpus_here(places)}"
+            return "not sharded: each layer is on one GPU"
+        return f"all layers on {device}{gpus_here(places)}"
     threads = getattr(s.config, "num_threads", None)
     if device != CPU or not threads:
         return ""
     words = _groups(count, threads, places.nodes)
     if exchange and count > 1:
-        words += f" · exchange {100 * exchange:.0f} % of the model's time"
+        words += f" · rank exchange {100 * exchange:.0f} % of model time"
     return words
 
 
@@ -132,7 +132,7 @@ def ranks_wanted(
         if count == 1 or model is None:
             return ""
         weights = format_bytes(model.weights_bytes / count)
-        return f"{gpus_from(device, count)} · weights about {weights} on each"
+        return f"{gpus_from(device, count)} · about {weights} of weights per GPU"
     return _groups(count, threads, places.nodes) if threads else ""
 
 
@@ -154,14 +154,14 @@ def parallel_refusal(
     if on_gpus and (reason := against_gpus(count, f"{part}s", shown, places)):
         return reason
     if shown("speculative_method") == "eagle3":
-        return f"an EAGLE-3 head drafts for one {part} only"
+        return f"EAGLE-3 requires a single {part}"
     if model is None:
         return ""
     if not is_tensor and 0 < model.num_layers < count:
-        return f"{count} stages need {count} layers: the model has {model.num_layers}"
+        return f"{count} pipeline stages need {count} layers; the model has {model.num_layers}"
     for heads, title in ((model.num_heads, "head"), (model.num_kv_heads, "KV head")):
         if is_tensor and model.num_heads and heads % count:
-            return f"{plural(heads, title)} cannot be divided among {count} ranks"
+            return f"{plural(heads, title)} not divisible by {count} ranks"
     return ""
 
 
@@ -170,24 +170,23 @@ def against_gpus(count: int, parts: str, shown: Callable[[str], Any], places: Pl
     device = shown("device")
     first = int(_devices_from(device, 1)[0].partition(":")[2])
     if places.gpus and first + count > places.gpus:
-        behind = f" from {device} on" if first else ""
-        there = f"{'is' if places.gpus == 1 else 'are'} {plural(places.gpus, 'GPU')}"
-        return f"{count} {parts} need {count} GPUs{behind}: there {there} here"
+        behind = f" starting at {device}" if first else ""
+        return f"{count} {parts} need {count} GPUs{behind}; {plural(places.gpus, 'GPU')} detected"
     if shown("gpu_layers") not in (AUTO, ALL):
-        return "CPU offload uses one GPU only: set GPU layers to auto or all"
+        return "CPU offload requires a single GPU: set GPU layers to auto or all"
     return ""
 
 
 def _groups(count: int, threads: int, nodes: int) -> str:
-    """ "2 groups of 4 threads · one NUMA node each"."""
+    """ "2 ranks, 4 threads each · one NUMA node per rank"."""
     if count == 1:
-        together = "1 group of 1 thread" if threads == 1 else f"1 group of {threads} threads"
+        together = plural(threads, "thread")
         return " · ".join(filter(None, (together, plural(nodes, "NUMA node") if nodes else "")))
-    words = f"{count} groups of {plural(max(1, threads // count), 'thread')}"
+    words = f"{count} ranks, {plural(max(1, threads // count), 'thread')} each"
     if threads < count:
-        words += f", more than the {plural(threads, 'CPU thread')}"
+        words += f", but only {plural(threads, 'CPU thread')}"
     if nodes >= count:
-        return f"{words} · one NUMA node each"
+        return f"{words} · one NUMA node per rank"
     if nodes == 1:
         return f"{words} · 1 NUMA node"
     return f"{words} · only {nodes} NUMA nodes" if nodes else words
@@ -204,7 +203,7 @@ def gpus_from(device: str, count: int) -> str:
 
 
 def gpus_here(places: Places) -> str:
-    return f" · {plural(places.gpus, 'GPU')} here" if places.gpus else ""
+    return f" · {plural(places.gpus, 'GPU')} detected" if places.gpus else ""
 
 
 def _devices_from(device: str, count: int) -> tuple[str, ...]:
@@ -223,11 +222,11 @@ def stages_now(s: EngineSnapshot, places: Places) -> str:
     if count > 1:
         weights = format_bytes(s.memory.plan.weights)
         where = f"{gpus_from(model.device, count)} · {each_has(model.num_layers, count)}"
-        return f"{where} · weights {weights} on the first"
+        return f"{where} · {weights} of weights on the first GPU"
     if model.num_ranks > 1:
-        return "each GPU holds a shard of every layer"
+        return "each layer is sharded across all GPUs"
     if s.memory.plan.host_layers:
-        return f"all layers on the CPU and {model.device}{gpus_here(places)}"
+        return f"layers split between CPU and {model.device}{gpus_here(places)}"
     return f"all layers on {model.device}{gpus_here(places)}"
 
 
@@ -237,7 +236,7 @@ def stages_wanted(count: int, device: str, places: Places, model: ModelInfo | No
         return ""
     weights = format_bytes(model.weights_bytes / count)
     where = f"{gpus_from(device, count)} · {each_has(model.num_layers, count)}"
-    return f"{where} · weights about {weights} on each"
+    return f"{where} · about {weights} of weights per GPU"
 
 
 def nowhere(shown: Callable[[str], Any], places: Places) -> str:

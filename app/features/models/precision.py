@@ -111,11 +111,11 @@ class Checkpoint:
             if value in ("auto", self.method):
                 return ""
             if value == "none":
-                return f"The checkpoint is {self.stored}: it has no {plain} weights."
+                return f"The checkpoint is {self.stored} and has no {plain} weights."
             return f"The checkpoint is {self.stored}: quantizing it again adds error."
         if value in ("auto", "none", *ROUNDED):
             return ""
-        return f"{precision_name(value)} needs a checkpoint in that format."
+        return f"Requires a {precision_name(value)} checkpoint."
 
     def seconds_to_round(self, method: str) -> float:
         """Of all weights, at a load."""
@@ -125,7 +125,7 @@ class Checkpoint:
     def limits(self) -> str:
         """Why other precisions are not possible, or ""."""
         if self.method:
-            return f"{self.stored} checkpoint: other precisions need the original model"
+            return f"{self.stored} checkpoint: other precisions require the original model"
         return ""
 
     @property
@@ -208,7 +208,7 @@ class Expected(NamedTuple):
 
     @property
     def words(self) -> str:
-        source = "last time" if self.is_measured else "estimated"
+        source = "measured" if self.is_measured else "estimated"
         return f"about {seconds_text(self.seconds)} ({source})"
 
 

@@ -78,8 +78,8 @@ class ModelSession(QObject):
         self._bridge.detach()
         title = model_title(config.model)
         self.notice.emit(
-            Notice(LINK, f"Detached from {place}: {title} opens on this machine.",
-                   "That engine keeps running. Attach again to view it.")
+            Notice(LINK, f"Detached from {place}. {title} will load on this machine.",
+                   "The detached engine keeps running. Reattach to view it.")
         )  # fmt: skip
 
     def restart(self) -> None:
@@ -160,9 +160,9 @@ class ModelSession(QObject):
 
     def _on_load_failed(self, event: messages.LoadFailed) -> None:
         failed, self._opening = self._opening, None
-        log.warning("not loaded: %s", event.error)
+        log.warning("load failed: %s", event.error)
         if event.cancelled:
-            text = f"{model_title(event.serving)} stays open." if event.serving else ""
+            text = f"{model_title(event.serving)} remains loaded." if event.serving else ""
             self.notice.emit(Notice(LOAD, "Loading cancelled.", text))
         else:
             self.notice.emit(

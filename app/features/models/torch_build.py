@@ -54,7 +54,7 @@ def advice(
     index = PYPI if (system or platform.system()) == "Linux" else CUDA_WHEELS
     there = gpus[0] if len(gpus) == 1 else f"{len(gpus)} GPUs ({gpus[0]})"
     return Advice(
-        f"{there}: not used. PyTorch {build.version} is a CPU-only build.",
+        f"{there} not used: PyTorch {build.version} is a CPU-only build.",
         "To install the CUDA build, close Inferdeck and run:",
         # forced: to pip the CPU-only build is the same version
         f'"{python or sys.executable}" -m pip install --force-reinstall "torch=={number}" '

@@ -124,7 +124,7 @@ class WelcomePage(QFrame):
         self._facts.setHorizontalSpacing(SPACE_4)
         self._facts.setVerticalSpacing(SPACE_1)
         self._facts.setColumnStretch(1, 1)
-        self._show_rows((("", "Reading hardware"),))
+        self._show_rows((("", "Detecting hardware"),))
         legend = Swatches([Swatch(label, of(color)) for label, color, _ in PARTS])
         fitting = wrapped("title", f"Models that fit ({CONTEXT:,} tokens of context)")
         return vbox(
@@ -136,25 +136,25 @@ class WelcomePage(QFrame):
         ways = (
             (
                 "Demo model",
-                "Included and open at start: small and fast, for trying every view. Its speed and "
+                "Included and loaded at startup; small and fast, to try every view. Its speed and "
                 "memory use are not representative.",
                 "Chat", self.chat.emit, "primary",
             ),
             (
                 "Hugging Face Hub",
-                "Search models, see which fit, and download. Downloads go to the shared Hugging "
-                "Face cache.",
+                "Search for models, see which fit, and download them to the shared Hugging Face "
+                "cache.",
                 "Find model", self.hub.emit, "",
             ),
             (
                 "Your models",
-                "A folder with config.json and safetensors files, or a folder of such folders.",
+                "A folder with config.json and safetensors files, or the parent of such folders.",
                 "Add folder…", self.folder.emit, "",
             ),
             (
                 "Random weights",
-                "Common model sizes without a download. Replies are noise; speed and memory use "
-                "are real.",
+                "Common model sizes without a download. Replies are gibberish; speed and memory "
+                "use are representative.",
                 "Choose size", self.shapes.emit, "",
             ),
         )  # fmt: skip

@@ -62,7 +62,7 @@ def _entry(preference: Preference) -> Entry:
         unit=preference.unit,
         is_folders=isinstance(preference.default, tuple),
     )
-    words = (preference.label, preference.help, preference.words, preference.range,
+    words = (preference.label, preference.help, *preference.words, preference.range,
              preference.section, preference.name, preference.applies.value)  # fmt: skip
     return Entry(spec, about, " ".join(words).lower())
 

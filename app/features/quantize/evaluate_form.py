@@ -115,11 +115,11 @@ def _choices(name: str, title: str) -> QComboBox:
     return combo
 
 
-TEXT_KINDS = "Texts (*.txt *.md);;All files (*)"
+TEXT_KINDS = "Text files (*.txt *.md);;All files (*)"
 AGAINST = (
-    "Measures the perplexity of both, and the divergence of the model's next-token probabilities."
+    "Measures the perplexity of both models and the KL divergence of next-token probabilities."
 )
-SAME = "Both are equal: measures perplexity only. Choose another precision or folder to compare."
+SAME = "Identical to the model: measures perplexity only. Choose another precision or folder."
 """One of them is always shown, of similar length: the form below does not move."""
 LARGEST_READ_HERE = 1 << 20
 """Bytes: larger prompt files are checked when the evaluation starts."""
@@ -149,7 +149,7 @@ class EvaluateForm(QWidget):
             "Prefill and decode throughput of both models, in tokens/s",
             is_on=True,
         )
-        self.prompts = line_field("Prompt file", "None (JSONL file)", PROMPT_LINES)
+        self.prompts = line_field("Prompt file", "Optional JSONL file", PROMPT_LINES)
         self.browse = path_button("Choose prompt file")
         self.browse.setToolTip(PROMPT_LINES)
         self.browse.clicked.connect(self._browse)
@@ -205,7 +205,7 @@ class EvaluateForm(QWidget):
         self.text.set_choice(TextChoice(STARTER) if is_starter(path) else self.text.choice)
 
     def _browse(self) -> None:
-        kinds = "Prompts (*.jsonl *.ndjson);;All files (*)"
+        kinds = "Prompt files (*.jsonl *.ndjson);;All files (*)"
         file, _ = QFileDialog.getOpenFileName(self, "Prompt file", "", kinds)
         if file:
             self.prompts.setText(file)
@@ -217,7 +217,7 @@ class EvaluateForm(QWidget):
         """Check everything again, and show problems at their fields."""
         for side in (self.candidate, self.reference):
             is_gone = bool(side.model.path) and not Path(side.model.path).exists()
-            side.model_field.say_problem("This folder no longer exists." if is_gone else "")
+            side.model_field.say_problem("This folder does not exist." if is_gone else "")
         problem, note = "", AGAINST
         try:
             if self.candidate.model.path and self.plan.configs()[1] is None:
@@ -228,7 +228,7 @@ class EvaluateForm(QWidget):
         self.reference.line.say(note)
         text, prompts = self.text.choice, self.prompts.text().strip()
         self.text_field.say_problem("" if text.is_there else _missing(text.path))
-        about = "Compares the answers token by token" if prompts else ""
+        about = "Compares both answers token by token" if prompts else ""
         self.prompts_field.say_problem(_prompts_problem(prompts), about)
         self.changed.emit()
 

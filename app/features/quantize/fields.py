@@ -127,7 +127,7 @@ OwnText = tuple[str, str, str]
 FOR_CALIBRATION: tuple[OwnText, ...] = (
     (
         PROGRAM, "Built-in",
-        "English text; for the demo model, conversations like its training data",
+        "English text (demo model: conversations similar to its training data)",
     ),
 )  # fmt: skip
 FOR_EVALUATION = tuple((text.key, f"Built-in: {text.title}", text.about) for text in BUILTIN_TEXTS)

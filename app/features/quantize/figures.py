@@ -38,7 +38,7 @@ def tiles_of(report: EvaluationReport) -> list[Tile]:
     if report.answers is not None:
         answers = report.answers
         value = f"{answers.num_identical} of {len(answers.pairs)}"
-        note = f"{percent(answers.mean_equal_share)} of tokens before the first difference"
+        note = f"{percent(answers.mean_equal_share)} of tokens match before the first difference"
         found.append(Tile("Identical answers", value, note))
     return [tile for tile in found if tile is not None]
 
@@ -72,7 +72,7 @@ def _perplexity(report: EvaluationReport) -> Tile | None:
         return Tile("Perplexity", value, f"{loss.bits_per_byte:.3f} bits per byte")
     before = report.reference_loss.perplexity
     tone = "worse" if change > 0.03 else "muted"
-    return Tile("Perplexity", value, f"{signed(change)} of {before:,.3f}", tone)
+    return Tile("Perplexity", value, f"{signed(change)} vs. {before:,.3f}", tone)
 
 
 def percent(share: float, decimals: int = 0) -> str:
@@ -92,7 +92,7 @@ def _divergence(report: EvaluationReport) -> list[Tile]:
     p99 = "" if found.kl.p99 is None else f" · p99 {found.kl.p99:.3g}"
     mean_kl = text_of(Form.SMALL, found.kl.mean)
     tiles = [
-        Tile("KL divergence, mean", mean_kl, f"p90 {found.kl.p90:.3g}{p99} nats",
+        Tile("Mean KL divergence", mean_kl, f"p90 {found.kl.p90:.3g}{p99} nats",
              tip="KL(reference || model) per token"),
         Tile("Top-1 agreement", percent(found.top1_agreement, 1),
              f"of {found.kl.num_samples:,} tokens"),
@@ -107,7 +107,7 @@ def _divergence(report: EvaluationReport) -> list[Tile]:
                 "Hidden-state similarity", percent(mean, 2),
                 f"{verdict} (target 99\u00a0%){lowest}",
                 "better" if is_over else "worse",
-                "Cosine similarity of the final hidden states, mean over the tokens",
+                "Mean cosine similarity of the final hidden states over all tokens",
             )
         )  # fmt: skip
     return tiles
@@ -122,7 +122,7 @@ def _speed(report: EvaluationReport) -> Tile | None:
     tone = "muted"
     if before is not None:
         ratio = speed.decode / before.decode
-        note = f"{ratio:.2f}× of {before.decode:,.1f} · {note}"
+        note = f"{ratio:.2f}× vs. {before.decode:,.1f} · {note}"
         tone = "better" if ratio > 1.02 else "worse" if ratio < 0.98 else "muted"
     return Tile("Decode, tokens/s", f"{speed.decode:,.1f}", note, tone,
                 "Single request, median of 3 runs")  # fmt: skip
@@ -139,7 +139,7 @@ class TileGrid(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setAccessibleName("Leading figures")
+        self.setAccessibleName("Key metrics")
         self._tiles: list[QFrame] = []
         self.rows: list[int] = []
         self._grid = QGridLayout(self)

@@ -108,7 +108,7 @@ def summary(rows: Sequence[LayerRow]) -> str:
     rounded = [row.rounding for row in rows if row.rounding is not None]
     if len(rounded) == len(rows) and sum(rounded) > 0:
         share = 1 - mean * len(rows) / sum(rounded)
-        words += f"; {percent(abs(share))} {'less' if share >= 0 else 'more'} than round-to-nearest"
+        words += f"; {percent(abs(share))} {'lower' if share >= 0 else 'higher'} than RTN"
     return words
 
 
@@ -136,7 +136,7 @@ class LayersPanel(QWidget):
         title.setProperty("role", "title")
         self._line = ElidedLine("text_muted")
         self._sum = ElidedLine("text")
-        self.toggle = button("Table", lambda: None, "Show values as table", kind="flat")
+        self.toggle = button("Table", lambda: None, "Show the values in a table", kind="flat")
         self.toggle.setCheckable(True)
         self.toggle.setAccessibleName("Layer error table")
         head = hbox(title, (self._line, 1), self.toggle)

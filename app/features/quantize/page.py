@@ -51,11 +51,11 @@ QUANTIZE, EVALUATE, REPORTS = 0, 1, 2
 
 LEFT_WIDTH, NARROW = 400, 820
 HINTS = (
-    "Choose a model and a method. This shows the error of each layer during the run, then the "
-    "quality against the original model.",
+    "Choose a model and a method. You see the error per layer during the run, then the quality "
+    "compared with the original model.",
     "Choose a model and a reference: another folder, or the same model at another precision, such "
     "as an INT8 KV cache.",
-    "Select a report for size, perplexity, divergence, speed, and the tokens with the highest "
+    "Select a report to see size, perplexity, divergence, speed, and the tokens with the highest "
     "divergence.",
 )
 
@@ -97,7 +97,7 @@ class QuantizePage(QWidget):
         self.leaving = LeaveGuard(self.cancel, self)
         self.recipe = RecipeForm(rates, folder)
         self.evaluate = EvaluateForm()
-        self.quantize_panel = StartPanel(self.recipe, "Quantize", "Quantize and write the model")
+        self.quantize_panel = StartPanel(self.recipe, "Quantize", "Quantize and save the model")
         self.evaluate_panel = StartPanel(self.evaluate, "Evaluate", "Measure quality and speed")
         self.reports = ReportList()
         self._right = ResultsSide()
@@ -291,13 +291,13 @@ class QuantizePage(QWidget):
         elif outcome.was_cancelled:
             panel.show_error("")
             kept = (
-                "No model was written."
+                "No model was saved."
                 if run.result is None
-                else "The model is written but not evaluated."
+                else "The model was saved but not evaluated."
             )
             self.toast.show_message(f"Cancelled. {kept}")
         else:
-            self.ending = (f"{run.title}: done in {elapsed(run.seconds)}.", False)
+            self.ending = (f"{run.title}: finished in {elapsed(run.seconds)}.", False)
         if self.isVisible():  # the user saw it
             self.ending = None
         self._shows_made = run.result is not None and run.report is None

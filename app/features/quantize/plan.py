@@ -185,7 +185,7 @@ def _modules_problem(recipe: Recipe, facts: SourceFacts) -> str:
     unknown = facts.unknown(recipe.exclude)
     if unknown:
         known = ", ".join(dict.fromkeys(m.kind for m in facts.matrices[:3]))
-        return f"No module matches {unknown[0]!r}. Modules: {known}."
+        return f"No module matches {unknown[0]!r}. Examples: {known}."
     if not facts.quantized(recipe.exclude):
         return "All modules are excluded. Exclude fewer modules."
     return ""
@@ -200,7 +200,7 @@ def _groups_problem(recipe: Recipe, facts: SourceFacts) -> str:
     fitting = [g for g in (256, 128, 64, 32) if not any(width % g for width in widths)]
     remedy = "Exclude these modules, or choose INT8, FP8 or NF4."
     return (
-        f"Group size {size} does not divide the {', '.join(map(str, widths))} inputs of "
+        f"Group size {size} does not divide the input size ({', '.join(map(str, widths))}) of "
         f"{len(wrong)} matrices ({wrong[0].kind}). "
         f"{f'Choose {fitting[0]}.' if fitting else remedy}"
     )
@@ -216,7 +216,7 @@ def _output_problem(plan: QuantizePlan, facts: SourceFacts, free: Callable[[Path
         return "The output is a file. Choose a folder."
     try:
         if target.is_dir() and any(target.iterdir()):
-            return "The folder is not empty. Choose another; files are never overwritten."
+            return "The folder is not empty. Choose another: existing files are never overwritten."
     except OSError as error:
         return f"Cannot read the folder: {error.strerror or error}."
     parent = target.parent

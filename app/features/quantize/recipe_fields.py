@@ -35,9 +35,9 @@ from widgets.controls.layouts import vbox, wrapped
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
 METHOD_HINTS = {
-    "awq": "4-bit, activation-aware scales from calibration text. Minutes to hours.",
-    "gptq": "4- or 8-bit, error-compensated, with calibration text. Slower than AWQ.",
-    "rtn": "4- or 8-bit round-to-nearest by group. Seconds; largest error at 4-bit.",
+    "awq": "4-bit, activation-aware scales from calibration text. Takes minutes to hours.",
+    "gptq": "4- or 8-bit, error-compensated, uses calibration text. Slower than AWQ.",
+    "rtn": "Group-wise round-to-nearest, 4- or 8-bit. Takes seconds; highest error at 4-bit.",
     "int8": "8-bit, one scale per output channel. Half the size, minimal error.",
     "fp8": "8-bit floating point. Half the size; fast on recent GPUs.",
     "nf4": "4-bit NormalFloat without calibration, for bitsandbytes.",
@@ -45,7 +45,7 @@ METHOD_HINTS = {
 assert METHOD_HINTS.keys() == METHODS.keys()
 
 
-TEXT_KINDS = "Texts (*.txt *.jsonl *.json *.md);;All files (*)"
+TEXT_KINDS = "Text files (*.txt *.jsonl *.json *.md);;All files (*)"
 
 
 class RecipeFields(QWidget):
@@ -61,8 +61,8 @@ class RecipeFields(QWidget):
         self.modules = ModuleList()
         self.others = line_field(
             "Excluded modules",
-            "Exclude more, such as layers.3",
-            "Names, parts of names or patterns, separated by spaces",
+            "More to exclude, such as layers.3",
+            "Module names, parts of names, or patterns, separated by spaces",
         )
         self.output = line_field("Output folder")
         self.browse = path_button("Choose output folder")
@@ -72,15 +72,15 @@ class RecipeFields(QWidget):
         for size in GROUP_SIZES:
             self.group_size.addItem(str(size), size)
         self.symmetric = switch_field(
-            "Symmetric", "No zero point: faster in some engines, slightly larger error"
+            "Symmetric", "No zero point: faster in some engines, slightly higher error"
         )
         self.act_order = switch_field(
             "Act-order",
-            "Quantize columns by activation size: slightly smaller error, slower inference",
+            "Quantize columns in activation order: slightly lower error, slower inference",
         )
         self.num_sequences = number_field(
             "Sequences",
-            "Calibration sequences: more are more accurate and slower",
+            "Calibration sequences: more improve accuracy but take longer",
             (1, 4096), 1, default.num_sequences,
         )  # fmt: skip
         self.length = number_field(
@@ -260,9 +260,9 @@ class ModuleList(QTreeWidget):
                 column, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
             )
         if group.pattern is None:
-            row.setText(0, f"{group.title} (kept)")
+            row.setText(0, f"{group.title} (not quantized)")
             row.setFlags(Qt.ItemFlag.ItemIsSelectable)
-            row.setToolTip(0, "Embeddings and the output head keep their precision")
+            row.setToolTip(0, "Embeddings and the output head are not quantized")
         else:
             row.setData(0, _PATTERN, group.pattern)
             row.setCheckState(0, Qt.CheckState.Checked)

@@ -69,7 +69,7 @@ class RecipeForm(QWidget):
         self.fields = RecipeFields()
         self.measure = switch_field(
             "Evaluate against the original",
-            "Measure perplexity, divergence and speed, and store a report",
+            "Measure perplexity, divergence and speed, and save a report",
             is_on=True,
         )
         self.measure_text = TextField("Evaluation text", EVALUATION_KINDS, FOR_EVALUATION)
@@ -214,7 +214,7 @@ class RecipeForm(QWidget):
         if not choice.is_there:
             problem = f"{choice.path} does not exist. Choose another file."
         elif self.recipe.facts.is_calibrated and (is_english or choice == calibrated_on):
-            note = "Same as the calibration text: results look slightly too good."
+            note = "Same as the calibration text: results will be slightly optimistic."
         is_chosen = bool(self.fields.source.path)
         self.measured.say_problem(problem if is_chosen else "", note if is_chosen else "")
 
@@ -270,5 +270,5 @@ class RecipeForm(QWidget):
         tokens = self.text_size.num_tokens if self.text_size is not None else 0
         rates = self._rates()
         seconds = predict_seconds(facts, recipe, tokens, rates)
-        source = "from earlier runs" if recipe.method in rates else "rough estimate"
+        source = "based on earlier runs" if recipe.method in rates else "rough estimate"
         return words, f"{about(seconds)} ({source})"

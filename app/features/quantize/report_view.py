@@ -207,7 +207,7 @@ class ReportView(QFrame):
         self.title = title_line(hugs=False)
         self.about = ElidedLine("text_muted")
         self.tiles = TileGrid()
-        self.figures = FigureGrid("All figures", 60)
+        self.figures = FigureGrid("All metrics", 60)
         self.layers = LayersPanel()
         self.worst = WorstView()
         self.answers = AnswersView()
@@ -223,13 +223,13 @@ class ReportView(QFrame):
         self.compare = act(
             "Compare in chat",
             self.compare_wanted,
-            "Send prompts to the reference and to this model",
+            "Send prompts to both the reference and this model",
         )
         self.copy = button(
-            "Copy command line", self.copy_command, "Copy the commands that repeat this"
+            "Copy command line", self.copy_command, "Copy the commands to reproduce this"
         )
         self.export = act("Export…", self.export_wanted, "As JSON, CSV or Markdown")
-        self.delete = act("Delete", self.delete_wanted, "Delete the report (you can undo this)")
+        self.delete = act("Delete", self.delete_wanted, "Delete the report (can be undone)")
         self.compare.hide()
 
     def _arrange(self) -> None:

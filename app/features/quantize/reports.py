@@ -145,7 +145,7 @@ class ReportList(QWidget):
         self.hint = wrapped("small")
         self.rename = button("Rename…", self.ask_name, "Rename the report (F2)")
         self.delete = button(
-            "Delete", self._delete, "Delete the selected reports (Delete); you can undo this"
+            "Delete", self._delete, "Delete the selected reports (Delete key); can be undone"
         )
         for keys, do in (("F2", self.ask_name), ("Del", self._delete)):
             shortcut = QShortcut(QKeySequence(keys), self.list)

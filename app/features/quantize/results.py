@@ -148,7 +148,7 @@ class RunView(QFrame):
         head = hbox((self.title, 1), self.figures, self.cancel, spacing=SPACE_3)
         vbox(
             head, self.bar, self.stage, SPACE_2, (self.layers, 1), STRETCH,
-            wrapped("small", "Chat continues, slightly slower."),
+            wrapped("small", "Chat keeps working, slightly slower."),
             of=self, margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_3),
         )  # fmt: skip
 
@@ -197,7 +197,7 @@ class MadeView(QFrame):
         self.measure = button(
             "Evaluate",
             self.measure_wanted.emit,
-            "Measure perplexity, divergence and speed against the original",
+            "Measure perplexity, divergence and speed relative to the original",
         )
         buttons = hbox(self.open, self.measure, STRETCH)
         vbox(
@@ -213,7 +213,7 @@ class MadeView(QFrame):
         self.about.set_text(" · ".join(parts))
         ratio = result.bytes_after / max(1, result.bytes_before)
         count = sum(len(layer.linears) for layer in result.layers)
-        kept = f"{len(result.kept)} kept" if result.kept else "none kept"
+        kept = f"{len(result.kept)} skipped" if result.kept else "none skipped"
         tiles = [
             Tile("Size on disk", format_bytes(result.bytes_after),
                  f"{percent(ratio)} of {format_bytes(result.bytes_before)}", "better"),

@@ -90,9 +90,9 @@ class LeaveGuard(QObject):
             return True
         self.dialog = dialog = QMessageBox(window)
         dialog.setWindowTitle("Stop the job?")
-        dialog.setText(f"{what} is running. Leaving stops it and discards its result.")
+        dialog.setText(f"{what} is in progress. Closing stops the job and discards its result.")
         stay = dialog.addButton("Keep running", QMessageBox.ButtonRole.RejectRole)
-        leave = dialog.addButton("Stop and leave", QMessageBox.ButtonRole.AcceptRole)
+        leave = dialog.addButton("Stop and close", QMessageBox.ButtonRole.AcceptRole)
         restyle(leave, kind="danger")
         dialog.setDefaultButton(stay)
         leave.clicked.connect(lambda: self._leave(window))

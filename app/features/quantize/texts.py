@@ -60,7 +60,7 @@ BUILTIN_TEXTS = (
     ),
     BuiltinText(
         "starter", "Demo model chat",
-        "Conversations like the training data of the demo model, held out from it",
+        "Held-out conversations similar to the demo model's training data",
         is_chat=True,
     ),
 )  # fmt: skip
@@ -73,7 +73,7 @@ def builtin_text(key: str) -> BuiltinText:
         if text.key == key:
             return text
     known = ", ".join(text.key for text in BUILTIN_TEXTS)
-    raise TextError(f"No built-in text {key!r}.", f"Choose one of {known}.")
+    raise TextError(f"Unknown built-in text {key!r}.", f"Choose one of {known}.")
 
 
 STARTER, ENGLISH = "starter", "english"

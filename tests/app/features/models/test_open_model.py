@@ -213,7 +213,7 @@ def test_choosing_a_model_shows_what_it_is_and_needs(qtbot: QtBot, store: Settin
     qtbot.waitUntil(lambda: page.inspector.can_open, timeout=5000)
     assert page.detail.card.fact("Parameters") == "1.24 B"
     assert page.detail.card.fact("Architecture") == "LlamaForCausalLM"
-    assert "Fits in BF16" in page.detail.card.verdict and page.detail.card.note == DUMMY_NOTE
+    assert "BF16" in page.detail.card.verdict and page.detail.card.note == DUMMY_NOTE
     bar = page.detail.card._bar.text()
     assert "Weights 2.00 GiB" in bar and "64.0 GiB free" in bar
     with qtbot.waitSignal(page.model_chosen) as chosen:

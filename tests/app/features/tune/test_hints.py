@@ -113,9 +113,9 @@ def divided(idle: EngineSnapshot, count: int, device: str, threads: int = 8) -> 
 @pytest.mark.parametrize(
     ("count", "threads", "nodes", "figures"),
     [
-        (1, 1, 1, [1, 1, 1]),
-        (1, 8, 2, [1, 8, 2]),
-        (1, 8, 0, [1, 8]),
+        (1, 1, 1, [1, 1]),
+        (1, 8, 2, [8, 2]),
+        (1, 8, 0, [8]),
         (2, 2, 1, [2, 1, 1]),
         (2, 8, 2, [2, 4]),  # a node for each
         (4, 8, 2, [4, 2, 2]),

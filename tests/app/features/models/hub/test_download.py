@@ -187,7 +187,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(
         ("acme/nothing", 0, "401", ""),
         ("acme/gated", 0, "401", "hf auth login"),
         ("acme/tiny-gguf", 0, "1 .gguf", "base_model"),
-        ("acme/tiny", 404, "acme/tiny (404)", "owner/name"),
+        ("acme/tiny", 404, "404", "owner/name"),
         ("acme/tiny", 429, "429", "7 s"),
         ("acme/tiny", 403, "403", "hf auth login"),
         ("acme/tiny", 501, "501", ""),

@@ -34,6 +34,7 @@ from app.window.settings_store import RecentModel, SettingsStore
 from engine.config import EngineConfig
 from tests.app.features.models.hub.server import HubServer, Model
 from tests.app.features.models.test_open_model import report
+from tests.figures import numbers
 from widgets.controls.frames import PageFrame
 
 GIB = 2**30
@@ -246,7 +247,7 @@ def test_no_hits_and_no_hub_say_what_to_do(
     assert "“none such”" in page.search.message and "owner/name" in page.search.message
     server.faults.status = 503
     search(qtbot, page, "tiny")
-    assert "answered 503" in page.search.message
+    assert 503 in numbers(page.search.message)
     server.faults.status = 0
     assert search(qtbot, page, "tiny") and page.search.message == ""
 
@@ -258,7 +259,7 @@ def test_a_thousand_hits_are_listed_and_said(
         server.models[f"many/m{number}"] = Model(f"many/m{number}", {}, downloads=number)
     found = search(qtbot, page, "many")
     assert len(found) == 1000 and found[0].title == "many/m1099"
-    assert "1,000 models" in page.search.status and "narrow the search" in page.search.status
+    assert numbers(page.search.status) == [1000]
 
 
 def test_what_a_model_needs_is_known_before_it_is_downloaded(
@@ -410,7 +411,7 @@ def test_the_model_that_is_open_is_not_deleted(
     choose(qtbot, page, source)
     opened.append(source.path)
     page.detail.button("Delete").click()
-    assert "is open" in page.detail.message and Path(source.path).exists()
+    assert source.title in page.detail.message and Path(source.path).exists()
 
 
 def test_a_folder_that_holds_more_than_a_model_is_left_alone(
