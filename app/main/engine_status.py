@@ -188,7 +188,7 @@ class ConnectionStatus(QObject):
             case LinkState.CONNECTING:
                 text = f"Connecting to {place}"
             case LinkState.STALE:
-                text = f"{place} does not respond{age}"
+                text = f"{place} is not responding{age}"
             case LinkState.RECONNECTING:
                 attempt = link.words.split(" try")[0]
                 text = f"Reconnecting to {place}, {attempt} attempt{age}"
@@ -254,7 +254,7 @@ class FinishedWork(QObject):
 
     def _on_loaded(self, event: messages.Loaded) -> None:
         model, config = event.model, event.config
-        text = f"{model.name} is loaded."
+        text = f"Loaded {model.name}."
         self._history.add(Notice("loaded", text, f"{config.dtype} on {config.device}."))
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
@@ -264,7 +264,7 @@ class FinishedWork(QObject):
     def _on_downloaded(self, repo_id: str, path: str) -> None:
         self._failed.discard(repo_id)
         act = (("Open", lambda: self._open_model(path)),)
-        self._history.add(Notice(repo_id, f"{repo_id} is downloaded.", path, actions=act))
+        self._history.add(Notice(repo_id, f"Downloaded {repo_id}.", path, actions=act))
 
     def _on_download(self, repo_id: str) -> None:
         download = self._queue.get(repo_id)

@@ -294,7 +294,7 @@ def _least_free(config: EngineConfig, in_use: Held) -> tuple[int, int]:
             is_staged = config.pipeline_parallel_size > 1
             name = "pipeline_parallel_size" if is_staged else "tensor_parallel_size"
             raise ConfigError(
-                f"{name} {len(config.devices)} needs {device}, which this machine does not have.",
+                f"{name} {len(config.devices)} requires {device}, which is not available.",
                 f"Lower {name}.",
             ) from None
         found.append((min(free + in_use.get(device, 0), total), total))

@@ -247,7 +247,7 @@ class HubSearch(QWidget):
             )
             return
         count = f"{len(hits):,} model{'s' if len(hits) > 1 else ''}"
-        most = " (most downloaded; refine your search for others)" if len(hits) >= MAX_HITS else ""
+        most = " (most downloaded only; refine your search)" if len(hits) >= MAX_HITS else ""
         self._set_status(f"{count} for “{self._asked}”{most}")
         self._show_hits()
         self._stack.setCurrentWidget(self.list)

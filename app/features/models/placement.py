@@ -47,7 +47,7 @@ def layers_now(s: EngineSnapshot) -> str:
         return ""
     count, in_ram = s.model.num_layers, s.memory.plan.host_layers
     if s.model.num_gpus > 1:
-        parts = "all sharded" if s.model.num_ranks > 1 else each_has(count, s.model.num_stages)
+        parts = "sharded" if s.model.num_ranks > 1 else each_has(count, s.model.num_stages)
         return f"all {count} on {s.model.num_gpus} GPUs, {parts}"
     where = f"all {count} on {s.model.device}"
     if in_ram:

@@ -136,7 +136,7 @@ class WelcomePage(QFrame):
         ways = (
             (
                 "Demo model",
-                "Included and loaded at startup; small and fast, to try every view. Its speed and "
+                "Included, loads at startup, and is fast enough to try every view. Its speed and "
                 "memory use are not representative.",
                 "Chat", self.chat.emit, "primary",
             ),
@@ -148,12 +148,12 @@ class WelcomePage(QFrame):
             ),
             (
                 "Your models",
-                "A folder with config.json and safetensors files, or the parent of such folders.",
+                "A folder with config.json and safetensors files, or a parent of such folders.",
                 "Add folder…", self.folder.emit, "",
             ),
             (
                 "Random weights",
-                "Common model sizes without a download. Replies are gibberish; speed and memory "
+                "Common model sizes, no download needed. Replies are gibberish; speed and memory "
                 "use are representative.",
                 "Choose size", self.shapes.emit, "",
             ),

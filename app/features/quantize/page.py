@@ -51,8 +51,8 @@ QUANTIZE, EVALUATE, REPORTS = 0, 1, 2
 
 LEFT_WIDTH, NARROW = 400, 820
 HINTS = (
-    "Choose a model and a method. You see the error per layer during the run, then the quality "
-    "compared with the original model.",
+    "Choose a model and a method. The run shows the error per layer, then the quality "
+    "relative to the original model.",
     "Choose a model and a reference: another folder, or the same model at another precision, such "
     "as an INT8 KV cache.",
     "Select a report to see size, perplexity, divergence, speed, and the tokens with the highest "

@@ -61,7 +61,7 @@ class RecipeFields(QWidget):
         self.modules = ModuleList()
         self.others = line_field(
             "Excluded modules",
-            "More to exclude, such as layers.3",
+            "Other exclusions, such as layers.3",
             "Module names, parts of names, or patterns, separated by spaces",
         )
         self.output = line_field("Output folder")
