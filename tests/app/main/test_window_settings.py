@@ -460,7 +460,7 @@ def test_layers_are_chosen_as_words_or_numbers(
     assert 4.0 in numbers(panel.rows["quantization"].hint)
     assert 16.0 in numbers(panel.rows["kv_cache_memory_bytes"].hint)
     assert "RAM" in panel.rows["gpu_memory_utilization"].hint
-    assert numbers(panel.rows["max_model_len"].hint)[-2:] == [1024, 0]
+    assert set(numbers(panel.rows["max_model_len"].hint)) >= {1024, 0}
     control.slider.setValue(8)
     assert numbers(row.hint) == [2, 0, 5.01, 16.0, 8.0]
     assert not threads.isEnabled()

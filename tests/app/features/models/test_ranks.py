@@ -269,13 +269,8 @@ def test_the_memory_page_is_of_the_first_gpu(qtbot: QtBot) -> None:
         model = replace(seen.model, device=device, num_ranks=ranks, num_stages=stages)
         panel.update_snapshot(replace(seen, model=model))
         titles.append((panel._plan_title.text(), panel._machine_title.text()))
-    assert titles == [
-        ("Model", "Machine"),
-        ("Model", "Machine"),
-        ("Model", "GPU (cuda:1)"),
-        ("Model on cuda:1, one of 4 GPUs", "GPU (cuda:1)"),
-        ("Model on cuda:1, one of 3 GPUs", "GPU (cuda:1)"),
-    ]
+    found = [(numbers(plan)[-1:], numbers(machine)) for plan, machine in titles]
+    assert found == [([], []), ([], []), ([], [1]), ([4], [1]), ([3], [1])]
 
 
 @pytest.mark.parametrize("name", [RANKS, STAGES])

@@ -144,7 +144,7 @@ def plan_of(
 
 
 @pytest.mark.parametrize(("recipe", "field", "words"), [
-    (Recipe("awq", group_size=128), GROUP_SIZE, "96 inputs"),
+    (Recipe("awq", group_size=128), GROUP_SIZE, "(96)"),
     (Recipe("int8", exclude=("nonsense",)), MODULES, "'nonsense'"),
     (Recipe("int8", exclude=("q_proj", "down_proj")), MODULES, ""),
 ])  # fmt: skip
