@@ -66,7 +66,7 @@ def stage_counts(found: Estimate) -> list[int]:
 
 FACTS = ("Architecture", "Parameters", "On disk", "Layers", "KV cache per token")
 STARTER_NOTE = "Demo model. Its speed and memory use are not representative."
-DUMMY_NOTE = "Random weights: replies are gibberish; speed and memory use are representative."
+DUMMY_NOTE = "Random weights: replies are meaningless; speed and memory use are representative."
 LAYERS = "gpu_layers"
 SETTLED_MS = 250
 CONTEXTS = tuple(2**power for power in range(9, 18))

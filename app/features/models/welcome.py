@@ -153,7 +153,7 @@ class WelcomePage(QFrame):
             ),
             (
                 "Random weights",
-                "Common model sizes, no download needed. Replies are gibberish; speed and memory "
+                "Common model sizes, no download needed. Replies are meaningless; speed and memory "
                 "use are representative.",
                 "Choose size", self.shapes.emit, "",
             ),
