@@ -77,11 +77,11 @@ def cpu_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     with one_at_a_time:
         times = _milliseconds(dtype)
     few, many = (dtype_name(attention_dtype(dtype, rows)) for rows in (1, FEW_QUERIES))
-    measured = f"{_ROWS} queries and {_KEYS} keys of {_HEADS} heads, threads: 1: {in_words(times)}"
+    measured = f"{_ROWS} queries, {_KEYS} keys, {_HEADS} heads, 1 thread: {in_words(times)}"
     if limit:
         why = (
-            "compiled: reads pages once, in place, float32 inside; each token's result is "
-            "independent of the batch (head sizes: multiples of 16)"
+            "compiled: reads KV blocks once, in place; accumulates in float32; "
+            "batch-invariant (head sizes: multiples of 16)"
         )
         if limit == sys.maxsize:
             return (Choice(_OPERATION, name, 1, NATIVE, f"{why}; {measured}"),)
@@ -90,13 +90,13 @@ def cpu_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
             return (native, Choice(_OPERATION, name, limit, many, measured))
         return (
             native,
-            Choice(_OPERATION, name, limit, few, "few rows: converting the keys does not pay"),
+            Choice(_OPERATION, name, limit, few, "few rows: converting keys is not worth the cost"),
             Choice(_OPERATION, name, FEW_QUERIES, many, measured),
         )
     if few == many:
-        why = "the model's dtype" if few == name else "this CPU has no fast 16-bit products"
+        why = "model dtype" if few == name else "no fast 16-bit matmul on this CPU"
         return (Choice(_OPERATION, name, 1, few, why),)
-    why = "one row: reads keys and values once, unconverted"
+    why = "one row: reads keys and values once, without conversion"
     return (
         Choice(_OPERATION, name, 1, few, why),
         Choice(_OPERATION, name, FEW_QUERIES, many, measured),

@@ -44,17 +44,17 @@ def choose_attention(
     widest = max(max(spec.key_dim, spec.value_dim) for spec in layers)
     without_ours = support.problem(device)
     if not without_ours and widest > WIDEST_HEAD:
-        without_ours = f"heads of {widest}: the Triton kernel supports up to {WIDEST_HEAD}"
+        without_ours = f"head size {widest}: the Triton kernel supports up to {WIDEST_HEAD}"
     if not without_ours:
-        why = "one launch for prefill, decode and drafts"
+        why = "one kernel launch for prefill, decode and drafts"
         return Choice(f"attention, {device}", "any", 1, "triton", why)
     unfit = varlen.problem(device, layers, dtype, kv_dtype, block_size)
     if unfit:
-        why = f"gathers pages for SDPA; varlen_attn: {unfit}"
+        why = f"gathers KV blocks for SDPA; varlen_attn: {unfit}"
     else:
-        why = "varlen_attn; SDPA with gathered pages for soft cap and sinks"
+        why = "varlen_attn; SDPA with gathered KV blocks for logit softcapping and sinks"
     return Choice(
-        f"attention, {device}, blocks of {block_size}", str(dtype).removeprefix("torch."), 1,
+        f"attention, {device}, block size {block_size}", str(dtype).removeprefix("torch."), 1,
         "torch" if unfit else "varlen", f"{without_ours}: {why}",
     )  # fmt: skip
 

@@ -147,8 +147,8 @@ class KVProbe:
     ) -> Tensor:
         if layer in self.layers:
             raise UnsupportedModelError(
-                f"Two attention modules of the model have layer index {layer}.",
-                "Use a decoder-only model with one attention per layer.",
+                f"Two attention modules have the same layer index: {layer}.",
+                "Use a decoder-only model with one attention module per layer.",
             )
         self.layers[layer] = LayerSpec(k.shape[1], k.shape[2], v.shape[2], q.shape[1])
         return q.new_zeros(q.shape[0], q.shape[1], v.shape[2])

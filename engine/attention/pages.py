@@ -217,5 +217,5 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     try:
         memory = mmap.mmap(-1, count, **private)
     except OSError as error:
-        raise MemoryError(f"{count:,} bytes: {error.strerror}") from error
+        raise MemoryError(f"mmap of {count:,} bytes failed: {error.strerror}") from error
     return torch.frombuffer(memory, dtype=dtype).view(shape)

@@ -108,11 +108,11 @@ def problem(
     """Why it cannot attend over such a cache; "" where it can."""
     specs = list(layers)
     if kv_dtype.is_quantized:
-        return "it does not support an 8-bit KV cache"
+        return "does not support an 8-bit KV cache"
     if dtype not in TOLERANCE:
-        return "it needs a 16-bit model"
+        return "requires a 16-bit model"
     if any(spec.key_dim != spec.value_dim for spec in specs):
-        return "it needs keys and values of one width"
+        return "requires equal key and value head sizes"
     widths = sorted({spec.key_dim for spec in specs})
     found = (_problem_of(device, dtype, width, block_size) for width in widths)
     try:
@@ -120,7 +120,7 @@ def problem(
     except RuntimeError as error:  # checked again with the next cache
         if not is_out_of_memory(error):
             raise
-        return "not enough memory to check it"
+        return "not enough memory for a test run"
 
 
 @cache
@@ -134,7 +134,7 @@ def _problem_of(device: torch.device, dtype: torch.dtype, width: int, block_size
         return first_line.partition(". ")[0].rstrip(".") or type(error).__name__
     if all(error <= TOLERANCE[dtype] for error in errors):
         return ""
-    return f"wrong results on this device (heads of {width}, blocks of {block_size})"
+    return f"incorrect results on this device (head size {width}, block size {block_size})"
 
 
 @torch.inference_mode()

@@ -152,12 +152,12 @@ class _Evaluation:
         if num_scored < FEWEST_TOKENS:
             raise TextError(
                 f"{task.text_name or 'The text'} has {num_scored:,} tokens to score.",
-                f"Give at least {FEWEST_TOKENS}; a few thousand give stable results.",
+                f"Use at least {FEWEST_TOKENS} tokens; a few thousand give stable results.",
             )
         if num_scored < FEW_TOKENS:
             self._notices.append(
-                f"{num_scored:,} tokens is a small sample: another text of this length may give "
-                "different results."
+                f"{num_scored:,} tokens is a small sample: results may vary "
+                "with other text of this length."
             )
 
     def _text_facts(self, text: EncodedText, tokenizer: Tokenizer) -> TextFacts:
@@ -269,12 +269,12 @@ def _check_comparable(reference: Side, candidate: Side, text: str) -> None:
     """The same text has to be the same tokens for both, and a token the same logit."""
     if reference.checkpoint.path == candidate.checkpoint.path:
         return
-    remedy = "Compare precisions of one model. Perplexity needs no reference."
+    remedy = "Compare precisions of the same model. Perplexity needs no reference model."
     names = f"the reference {reference.checkpoint.name}", f"{candidate.checkpoint.name}"
     known, found = reference.tokenizer.tokens(), candidate.tokenizer.tokens()
     if len(known) != len(found):
         raise ConfigError(
-            f"The tokenizers differ: {len(known):,} tokens of {names[0]}, {len(found):,} of "
+            f"The tokenizers differ: {len(known):,} tokens in {names[0]}, {len(found):,} in "
             f"{names[1]}.",
             remedy,
         )
@@ -282,20 +282,20 @@ def _check_comparable(reference: Side, candidate: Side, text: str) -> None:
     if differing:
         first = differing[0]
         raise ConfigError(
-            f"The tokenizers differ in {len(differing):,} of {len(known):,} tokens: number "
-            f"{first:,} is {known[first]!r} for {names[0]}, {found[first]!r} for {names[1]}.",
+            f"The tokenizers differ in {len(differing):,} of {len(known):,} tokens: token "
+            f"{first:,} is {known[first]!r} in {names[0]}, {found[first]!r} in {names[1]}.",
             remedy,
         )
     ids = reference.tokenizer.encode(text), candidate.tokenizer.encode(text)
     if ids[0] != ids[1]:
         raise ConfigError(
-            f"The tokenizers cut the text differently: {len(ids[0]):,} tokens of {names[0]}, "
-            f"{len(ids[1]):,} of {names[1]}, equal up to number {equal_tokens(*ids):,}.",
+            f"The tokenizers split the text differently: {len(ids[0]):,} tokens with {names[0]}, "
+            f"{len(ids[1]):,} with {names[1]}; the first {equal_tokens(*ids):,} match.",
             remedy,
         )
     if reference.vocab_size != candidate.vocab_size:
         raise ConfigError(
-            f"The vocabularies differ: {reference.vocab_size:,} logits of {names[0]}, "
-            f"{candidate.vocab_size:,} of {names[1]}.",
+            f"The vocabulary sizes differ: {reference.vocab_size:,} in {names[0]}, "
+            f"{candidate.vocab_size:,} in {names[1]}.",
             remedy,
         )

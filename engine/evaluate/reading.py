@@ -34,9 +34,9 @@ class StateFile:
             self._file.write(plain.numpy().data)
         except OSError as error:
             raise InferdeckError(
-                f"The hidden states of the reference ({self._file.tell() / 2**20:,.0f} MiB so "
-                f"far) could not be written to {tempfile.gettempdir()}: {error.strerror}.",
-                "Free some space there, measure fewer tokens (max_tokens), or set TMPDIR to "
+                f"Cannot write the reference hidden states ({self._file.tell() / 2**20:,.0f} MiB "
+                f"so far) to {tempfile.gettempdir()}: {error.strerror}.",
+                "Free some space there, evaluate fewer tokens (max_tokens), or set TMPDIR to "
                 "another disk.",
             ) from error
 

@@ -242,17 +242,17 @@ def from_json(stored: Any) -> EvaluationReport:
     version, or damaged; keys that are not known are left out."""
     if not isinstance(stored, Mapping) or stored.get("kind") != KIND:
         raise ReportError(
-            "This is not an evaluation report.", "Choose a file that `inferdeck evaluate` wrote."
+            "Not an evaluation report.", "Choose a file written by `inferdeck evaluate`."
         )
     version = stored.get("version")
     if version != VERSION:
         raise ReportError(
-            f"The report has version {version}; this program reads version {VERSION}.",
-            "Open it with the version of Inferdeck that wrote it.",
+            f"Unsupported report version {version}; this program supports version {VERSION}.",
+            "Open it with the Inferdeck version that wrote it.",
         )
     try:
         return msgspec.convert(stored, EvaluationReport)
     except msgspec.ValidationError as error:
         raise ReportError(
-            f"The report is damaged: {error}.", "Measure again, or restore the file."
+            f"The report is corrupt: {error}.", "Run the evaluation again, or restore the file."
         ) from error

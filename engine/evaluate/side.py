@@ -83,7 +83,7 @@ def opened(side: Side, need: Need, progress: Progress, cancelled: Cancelled) -> 
         room = _room(engine)
         if room < need.window:
             raise ConfigError(
-                f"A window has {need.window:,} tokens; the KV cache holds {room:,}.",
+                f"Each window needs {need.window:,} tokens; the KV cache has room for {room:,}.",
                 "Raise kv_cache_memory_bytes, or choose a smaller context length.",
             )
         yield engine

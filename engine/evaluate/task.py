@@ -21,7 +21,7 @@ Cancelled = Callable[[], bool]
 
 REFERENCE, CANDIDATE = "Reference", "Model"
 
-TEXT, ANSWERS, SPEED = "reading the text", "answering prompts", "measuring speed"
+TEXT, ANSWERS, SPEED = "reading the text", "running prompts", "measuring speed"
 _UNITS = {TEXT: "tokens", ANSWERS: "answers", SPEED: "runs"}
 
 
@@ -37,7 +37,7 @@ def unit_of(stage: str) -> str:
 def check(cancelled: Cancelled) -> None:
     """Raise EvaluationCancelled where the user wants to stop."""
     if cancelled():
-        raise EvaluationCancelled("The evaluation was stopped.", "Start it again.")
+        raise EvaluationCancelled("The evaluation was cancelled.", "Run it again.")
 
 
 LARGEST = 64 * 2**20
@@ -50,8 +50,8 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _EXAMPLE = '{"prompt": "Once upon a time"} or {"messages": [{"role": "user", "content": "Hi"}]}'
 
 PROMPT_LINES = (
-    'One JSON object per line: {"prompt": "..."} is raw text for the model to continue; '
-    '{"messages": [...]} goes through the chat template.'
+    'One JSON object per line: {"prompt": "..."} for raw text completion, '
+    'or {"messages": [...]} to apply the chat template.'
 )
 """The format of a file of prompts, for labels and help."""
 
@@ -82,8 +82,8 @@ def read_text(file: Path) -> str:
     zero = data.find(b"\0")
     if zero >= 0:
         raise TextError(
-            f"{file} is not a text: byte {zero:,} of {len(data):,} is zero.",
-            "Give a plain text file in UTF-8.",
+            f"{file} is not a text file: byte {zero:,} of {len(data):,} is zero.",
+            "Use a plain UTF-8 text file.",
         )
     try:
         text = data.decode("utf-8-sig")
@@ -94,7 +94,7 @@ def read_text(file: Path) -> str:
             "Save it as UTF-8.",
         ) from error
     if not text.strip():
-        raise TextError(f"{file} is empty.", "Give a text of a few thousand words.")
+        raise TextError(f"{file} is empty.", "Use a text of a few thousand words.")
     return text
 
 
@@ -114,7 +114,7 @@ def _read(file: Path) -> bytes:
         if size > LARGEST:
             raise TextError(
                 f"{file} has {size:,} bytes; the limit is {LARGEST:,}.",
-                "Use an excerpt: a few hundred thousand bytes give stable results.",
+                "Use an excerpt: a few hundred kilobytes give stable results.",
             )
         return file.read_bytes()
     except OSError as error:
@@ -124,30 +124,30 @@ def _read(file: Path) -> bytes:
 
 
 def _prompt_line(file: Path, number: int, line: str) -> PromptLine:
-    def wrong(what: str, remedy: str = f"Write {_EXAMPLE}.") -> TextError:
+    def wrong(what: str, remedy: str = f"Expected format: {_EXAMPLE}.") -> TextError:
         return TextError(f"{file}, line {number}: {what}.", remedy)
 
     try:
         entry = json.loads(line)
     except ValueError as error:
-        raise wrong(f"it is not JSON ({error})") from error
+        raise wrong(f"invalid JSON ({error})") from error
     if not isinstance(entry, dict):
-        raise wrong("it is not a JSON object")
+        raise wrong("not a JSON object")
     if ("prompt" in entry) == ("messages" in entry):
-        both = "both" if "prompt" in entry else "neither"
-        raise wrong(f'it has {both} of "prompt" and "messages"')
+        both = 'both "prompt" and' if "prompt" in entry else 'neither "prompt" nor'
+        raise wrong(f'has {both} "messages"')
     prompt: Any
     if "prompt" in entry:
-        prompt, wanted = entry["prompt"], '"prompt" is not a text'
+        prompt, wanted = entry["prompt"], '"prompt" must be a non-empty string'
         prompt = prompt if isinstance(prompt, str) else None
     else:
-        wanted = '"messages" is not a list of objects with texts "role", "content"'
+        wanted = '"messages" must be a non-empty list of objects with "role" and "content"'
         prompt = _messages_of(entry["messages"])
     if not prompt:
-        raise wrong(f"{wanted}, or is empty")
+        raise wrong(wanted)
     max_tokens = entry.get("max_tokens", DEFAULT_MAX_TOKENS)
     if type(max_tokens) is not int or not 1 <= max_tokens <= LARGEST_MAX_TOKENS:
-        raise wrong(f'"max_tokens" is {max_tokens!r}', "Give a whole number of at least 1.")
+        raise wrong(f'invalid "max_tokens": {max_tokens!r}', "Use an integer of at least 1.")
     return PromptLine(number, prompt, max_tokens)
 
 
@@ -205,24 +205,24 @@ class EvaluationTask:
     def __post_init__(self) -> None:
         if not (self.text or self.prompts or self.measure_speed):
             raise ConfigError(
-                "There is nothing to measure.", "Give a text, prompts, or ask for the speed."
+                "Nothing to evaluate.", "Provide a text or prompts, or enable the speed test."
             )
         if self.prompts and self.reference is None:
             raise ConfigError(
-                "Answers are compared with those of a reference, and there is none.",
-                "Name a reference, or another precision for the model.",
+                "Comparing replies requires a reference model, and none is set.",
+                "Set a reference model, or another precision of the same model.",
             )
         edges = [edge for span in self.scored for edge in span]
         if edges != sorted(edges) or (edges and not 0 <= edges[0] <= edges[-1] <= len(self.text)):
             raise ConfigError(
-                f"The {len(self.scored):,} parts of the text that count are not in order, or not "
-                f"within its {len(self.text):,} characters.",
-                "Give (start, end) pairs from the beginning of the text to its end.",
+                f"The {len(self.scored):,} scored spans are out of order, or exceed the text "
+                f"({len(self.text):,} characters).",
+                "Use ascending (start, end) pairs within the text.",
             )
         if self.max_tokens is not None and self.max_tokens < 1:
-            raise ConfigError(f"max_tokens is {self.max_tokens}.", "Give at least 1.")
+            raise ConfigError(f"Invalid max_tokens: {self.max_tokens}.", "Use at least 1.")
         if not 0 <= self.num_worst <= MOST_WORST:
-            raise ConfigError(f"num_worst is {self.num_worst}.", f"Give 0 to {MOST_WORST:,}.")
+            raise ConfigError(f"Invalid num_worst: {self.num_worst}.", f"Use 0 to {MOST_WORST:,}.")
 
 
 def plain(config: EngineConfig, **changes: Any) -> EngineConfig:

@@ -61,16 +61,16 @@ def choose_cut(
     least = prefix + 2
     if not least <= context <= max_model_len:
         raise ConfigError(
-            f"The windows would have {context:,} tokens (context length).",
-            f"Give {least:,} to {max_model_len:,}, which the model can hold.",
+            f"Invalid context length: {context:,} tokens.",
+            f"Use {least:,} to {max_model_len:,}, the maximum for this model.",
         )
     largest = context - prefix - 1
     if stride is None:
         return Cut(context, largest, prefix)
     if not 1 <= stride <= largest:
         raise ConfigError(
-            f"The windows would begin every {stride:,} tokens (stride).",
-            f"Give 1 to {largest:,}: one less than a window holds, so that every token has "
-            "another before it.",
+            f"Invalid stride: {stride:,} tokens.",
+            f"Use 1 to {largest:,}: each scored token needs at least one token "
+            "of context.",
         )
     return Cut(context, stride, prefix)

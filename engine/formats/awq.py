@@ -47,24 +47,24 @@ class AWQFormat(CheckpointFormat):
         bits = settings.integer("bits", "w_bit")
         if bits != _BITS:
             raise UnsupportedModelError(
-                f"{settings.source} specifies AWQ with {bits} bits; Inferdeck reads 4.",
-                "Choose a 4-bit checkpoint, or its 16-bit original.",
+                f"{settings.source} specifies {bits}-bit AWQ; Inferdeck supports 4-bit.",
+                "Choose a 4-bit checkpoint, or the original 16-bit model.",
             )
         version = settings.text("version", "format", "checkpoint_format", default="gemm").lower()
         if settings.text("backend", default="") == "llm-awq":  # which says "gemm" as well
             version = "llm-awq"
         if version != "gemm":
             raise UnsupportedModelError(
-                f"{settings.source} specifies AWQ in the {version!r} layout; Inferdeck reads GEMM.",
-                "Choose the model's AWQ checkpoint in the GEMM layout (most are), or quantize the "
+                f"{settings.source} specifies AWQ layout {version!r}; Inferdeck supports GEMM.",
+                "Choose an AWQ checkpoint in GEMM layout (the most common), or quantize the "
                 "16-bit model with Inferdeck.",
             )
         group_size = settings.integer("group_size", "q_group_size")
         if group_size != -1 and group_size <= 0:
             raise CheckpointError(
-                f"{settings.source} has a group size of {group_size}.", CHECK_SETTINGS
+                f"{settings.source} has an invalid group size: {group_size}.", CHECK_SETTINGS
             )
-        title = f"AWQ, {bits} bits, {in_words(group_size)}"
+        title = f"AWQ, {bits}-bit, {in_words(group_size)}"
         left = settings.names("modules_to_not_convert")
         super().__init__(title, bits, group_size, symmetric=False, left_unquantized=left)
 
@@ -98,16 +98,16 @@ class AWQWriter(Writer):
 
     def refusal(self, codes: Codes) -> str:
         if not isinstance(codes, IntCodes) or codes.bits != _BITS:
-            return "it supports 4-bit integers only"
+            return "the format supports 4-bit integers only"
         if codes.zeros is None:
-            return "it needs zero points, and these codes are symmetric"
+            return "the format requires zero points; these weights are symmetric"
         if codes.groups is not None:
-            return "it groups neighboring columns, and these columns are reordered"
+            return "the format does not support activation order (desc_act)"
         outputs, inputs = codes.shape
         if outputs % 8:
-            return f"it packs 8 outputs into a word, and 8 does not divide {outputs} outputs"
+            return f"output size {outputs} is not a multiple of 8"
         if inputs % codes.group_size:
-            return f"groups of {codes.group_size} do not divide {inputs} inputs"
+            return f"group size {codes.group_size} does not divide input size {inputs}"
         return half_refusal(codes.scales)
 
     def quantization_config(self, made: Made) -> dict[str, Any]:

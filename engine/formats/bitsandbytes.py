@@ -56,13 +56,13 @@ class BitsAndBytesFormat(CheckpointFormat):
             )
         if in_4 and kind not in ("nf4", "fp4"):
             raise UnsupportedModelError(
-                f"{settings.source} has 4-bit weights in {kind!r}; Inferdeck reads nf4 "
+                f"{settings.source} specifies 4-bit type {kind!r}; Inferdeck supports nf4 "
                 "and fp4.",
-                "Choose another checkpoint of the model.",
+                "Choose another checkpoint for this model.",
             )
         # the size of blocks is not in the config; what each matrix says is what counts
         double = ", double quantization" if is_double else ""
-        title = f"{kind.upper()}{double}" if in_4 else "8 bits, a scale per output"
+        title = f"{kind.upper()}{double}" if in_4 else "8-bit, per-channel scales"
         super().__init__(
             f"bitsandbytes, {title}", 4 if in_4 else 8, 64 if in_4 else -1,
             type=kind if in_4 else "int8", double_quantization=is_double and in_4,
@@ -91,8 +91,8 @@ def _int8(module: str, members: Members) -> QuantizedTensor:
         order = parts.get("weight_format")
         if order is not None and int(order.flatten()[0]) != _ROW:
             raise Misfit(
-                f"its weight_format is {int(order.flatten()[0])}, an order of one kind of GPU "
-                f"(read is {_ROW}, row by row)"
+                f"weight_format {int(order.flatten()[0])} is a GPU-specific layout; "
+                f"only row-major ({_ROW}) is supported"
             )
         codes = parts["weight"].view(torch.uint8) ^ 128  # -128 becomes 0
         scales = (parts["SCB"] / 127).unsqueeze(1)
@@ -104,7 +104,7 @@ def _int8(module: str, members: Members) -> QuantizedTensor:
 def _four_bit(module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
     state_name = next((s for s in _STATES if s in members), None)
     if state_name is None:
-        raise Misfit(f"has {', '.join(sorted(members))} and neither SCB nor a quant_state")
+        raise Misfit(f"has {', '.join(sorted(members))} but neither SCB nor quant_state")
     need(members, "weight.absmax", "weight.quant_map")
     need_dtype(members, state_name, "U8")
     need_dtype(members, "weight.quant_map", "F32")
@@ -114,7 +114,7 @@ def _four_bit(module: str, members: Members, reader: TensorReader) -> QuantizedT
     size = rows * width
     if members["weight"].nbytes != -(-size // 2):
         raise Misfit(
-            f"has weight of {members['weight'].nbytes} bytes for {rows} x {width} codes of 4 bits"
+            f"has {members['weight'].nbytes} bytes of weight for {rows} x {width} 4-bit values"
         )
     count = -(-size // state["blocksize"])
     need_shape(members, "weight.absmax", (count,))
@@ -153,14 +153,14 @@ def _read_state(stored: Tensor) -> dict[str, Any]:
         numbers = [int(state["blocksize"]), int(state.get("nested_blocksize", 256))]
         offset = float(state.get("nested_offset", 0.0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Misfit(f"has a quant_state that cannot be read ({error})") from None
+        raise Misfit(f"has an invalid quant_state ({error})") from None
     if len(shape) == 3:
         raise Misfit(
-            f"is a weight of {shape}: the experts of a layer quantized as one tensor are not "
+            f"has shape {shape}: quantized checkpoints with fused experts are not "
             "supported"
         )
     if len(shape) != 2 or min(*shape, *numbers) <= 0:
-        raise Misfit(f"has a quant_state with shape {shape} and blocks of {numbers[0]}")
+        raise Misfit(f"has an invalid quant_state: shape {shape}, block size {numbers[0]}")
     return {
         "shape": shape, "blocksize": numbers[0], "nested_blocksize": numbers[1],
         "nested_offset": offset,
@@ -174,9 +174,9 @@ class BitsAndBytesWriter(Writer):
 
     def refusal(self, codes: Codes) -> str:
         if not isinstance(codes, TableCodes) or codes.table.tolist() != _NF4:
-            return "it supports NF4 codes only"
+            return "the format supports NF4 only"
         if codes.block_size not in _BLOCKS:
-            return f"its kernels support blocks of {_BLOCKS}; these have {codes.block_size}"
+            return f"bitsandbytes supports block sizes {_BLOCKS}, not {codes.block_size}"
         return ""
 
     def quantization_config(self, made: Made) -> dict[str, Any]:

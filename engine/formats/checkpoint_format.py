@@ -17,7 +17,7 @@ from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader
 from engine.numerics.codes import Codes, FloatCodes, IntCodes, TableCodes
 
-DOWNLOAD_AGAIN = "Download the model again: the file is damaged or was written wrongly."
+DOWNLOAD_AGAIN = "Download the model again: the file is corrupt or malformed."
 
 
 class Misfit(Exception):  # noqa: N818 - becomes part of a CheckpointError
@@ -66,34 +66,34 @@ def check_values(codes: Codes) -> None:
     """Raise Misfit where the numbers of a matrix cannot be right."""
     bad = int((~torch.isfinite(codes.scales)).count_nonzero())
     if bad:
-        raise Misfit(f"{bad} of its {codes.scales.numel()} scales are not finite")
+        raise Misfit(f"{bad} of {codes.scales.numel()} scales are not finite")
     if isinstance(codes, IntCodes):
         _check_ints(codes)
     elif isinstance(codes, FloatCodes):
         # a sum of booleans is made of 8 bytes each
         bad = int(codes.values.view(torch.uint8).bitwise_and(0x7F).eq(0x7F).count_nonzero())
         if bad:
-            raise Misfit(f"{bad} of its {codes.values.numel()} float8 values are not numbers")
+            raise Misfit(f"{bad} of {codes.values.numel()} float8 values are NaN")
     elif isinstance(codes, TableCodes) and not bool(torch.isfinite(codes.table).all()):
-        raise Misfit("its table of 16 values has non-finite entries")
+        raise Misfit("the 16-entry lookup table contains non-finite values")
 
 
 def _check_ints(codes: IntCodes) -> None:
     top = 2**codes.bits - 1
     if codes.zeros is not None and int(codes.zeros.max()) > top:
-        raise Misfit(f"a zero point is {int(codes.zeros.max())}, above the largest code {top}")
+        raise Misfit(f"zero point {int(codes.zeros.max())} exceeds the maximum of {top}")
     if codes.groups is None:
         return
     count = codes.scales.shape[1]
     lowest, highest = int(codes.groups.min()), int(codes.groups.max())
     if lowest < 0 or highest >= count:
-        raise Misfit(f"g_idx names the groups {lowest} to {highest}, and there are {count}")
+        raise Misfit(f"g_idx refers to groups {lowest} to {highest} of only {count}")
     sizes = torch.bincount(codes.groups.long(), minlength=count)
     full, last = sizes[:-1], int(sizes[-1])
     if bool((full != codes.group_size).any()) or last > codes.group_size:
         wrong = int((full != codes.group_size).sum()) + int(last > codes.group_size)
         raise Misfit(
-            f"g_idx gives {wrong} of {count} groups another size than {codes.group_size} columns"
+            f"in g_idx, {wrong} of {count} groups do not have {codes.group_size} columns"
         )
 
 
@@ -144,7 +144,7 @@ class CheckpointFormat(ABC):
                 del plain[f"{module}.{suffix}"]
             try:
                 if f"{module}.weight" in plain:
-                    raise Misfit(f"has {', '.join(sorted(members))} and a plain weight besides")
+                    raise Misfit(f"has {', '.join(sorted(members))} and also an unquantized weight")
                 quantized[f"{module}.weight"] = self._matrix(module, members, reader)
             except Misfit as misfit:
                 problems.append(f"{module} {misfit}")
@@ -152,10 +152,10 @@ class CheckpointFormat(ABC):
         if problems:
             named = "; ".join(problems[:3])
             named += f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
-            what = "1 weight does" if len(problems) == 1 else f"{len(problems)} weights do"
+            what = "1 weight does not" if len(problems) == 1 else f"{len(problems)} weights do not"
             raise CheckpointError(
-                f"{what} not fit {self.title}: {named}.",
-                "Download the model again, or check that its quantization settings belong to "
+                f"{what} match {self.title}: {named}.",
+                "Download the model again, or check that its quantization settings match "
                 "these weights.",
             )
         return plain, quantized
@@ -181,19 +181,19 @@ class CheckpointFormat(ABC):
 def need(members: Members, *suffixes: str) -> None:
     missing = [s for s in suffixes if s not in members]
     if missing:
-        raise Misfit(f"has {', '.join(sorted(members))} and no {', '.join(missing)}")
+        raise Misfit(f"has {', '.join(sorted(members))} but no {', '.join(missing)}")
 
 
 def need_shape(members: Members, suffix: str, shape: tuple[int, ...]) -> None:
     found = members[suffix].shape
     if found != shape:
-        raise Misfit(f"has {suffix} of {list(found)}, which should be {list(shape)}")
+        raise Misfit(f"has {suffix} with shape {list(found)}; expected {list(shape)}")
 
 
 def need_dtype(members: Members, suffix: str, *dtypes: str) -> None:
     found = members[suffix].dtype
     if found not in dtypes:
-        raise Misfit(f"has {suffix} in {found}, which should be {' or '.join(dtypes)}")
+        raise Misfit(f"has {suffix} in {found}; expected {' or '.join(dtypes)}")
 
 
 def need_matrix(members: Members, suffix: str) -> tuple[int, int]:
@@ -201,18 +201,18 @@ def need_matrix(members: Members, suffix: str) -> tuple[int, int]:
     shape = members[suffix].shape
     if len(shape) == 3:
         raise Misfit(
-            f"has {suffix} of {list(shape)}: the experts of a layer quantized as one tensor are "
+            f"has {suffix} with shape {list(shape)}: quantized checkpoints with fused experts are "
             "not supported"
         )
     if len(shape) != 2 or not all(shape):
-        raise Misfit(f"has {suffix} of {list(shape)}, which should have two axes")
+        raise Misfit(f"has {suffix} with shape {list(shape)}; expected two dimensions")
     return shape[0], shape[1]
 
 
 def need_groups(width: int, group_size: int) -> int:
     """The number of groups of `group_size` that `width` inputs are cut into without a rest."""
     if width % group_size:
-        raise Misfit(f"has {width} inputs, which groups of {group_size} do not divide")
+        raise Misfit(f"has input size {width}, not a multiple of group size {group_size}")
     return width // group_size
 
 
@@ -226,7 +226,7 @@ def own_order(g_idx: Tensor | None, group_size: int, unfilled: int) -> Tensor | 
 
 
 def in_words(group_size: int) -> str:
-    return "a scale per output" if group_size == -1 else f"groups of {group_size}"
+    return "per-channel scales" if group_size == -1 else f"groups of {group_size}"
 
 
 def _is_packed(name: str, info: TensorInfo) -> bool:
@@ -238,7 +238,7 @@ def _is_packed(name: str, info: TensorInfo) -> bool:
 def _unexplained(name: str, info: TensorInfo) -> str:
     if len(info.shape) == 3:
         return (
-            f"{name} of {list(info.shape)} in {info.dtype}: the experts of a layer quantized as "
-            "one tensor are not supported"
+            f"{name} has shape {list(info.shape)} in {info.dtype}: quantized checkpoints with "
+            "fused experts are not supported"
         )
-    return f"{name} has dtype {info.dtype}, which the format does not define"
+    return f"{name} has dtype {info.dtype}, which this format does not support"

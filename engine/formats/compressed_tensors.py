@@ -68,7 +68,7 @@ class CompressedTensorsFormat(CheckpointFormat):
     def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
         scheme = scheme_of(module, self._schemes)
         if scheme is None:
-            raise Misfit("matches no target of config_groups")
+            raise Misfit("matches no target in config_groups")
         need(members, "weight_scale")
         need_dtype(members, "weight_scale", *FLOATS)
         if scheme.kind == "float":
@@ -81,8 +81,8 @@ class CompressedTensorsFormat(CheckpointFormat):
 
 
 def _in_words(scheme: Scheme) -> str:
-    kind = "FP8" if scheme.kind == "float" else f"{scheme.bits} bits"
-    by = {"tensor": "a scale per tensor", "block": "a scale per block of {} x {}"}
+    kind = "FP8" if scheme.kind == "float" else f"{scheme.bits}-bit"
+    by = {"tensor": "per-tensor scales", "block": "scales per {} x {} block"}
     return f"{kind}, {by.get(scheme.strategy, in_words(scheme.group_size)).format(*scheme.block)}"
 
 
@@ -125,7 +125,7 @@ def _int(
         if main == "weight_packed":
             stated = parts["weight_shape"].tolist() if "weight_shape" in parts else [rows, width]
             if stated != [rows, width]:
-                raise Misfit(f"weight_shape is {stated}, and the tensors make {[rows, width]}")
+                raise Misfit(f"weight_shape is {stated}, but the tensors have {[rows, width]}")
             codes = unpack(parts[main], scheme.bits)[:, :width].contiguous()
         else:
             codes = _unsigned(parts[main], scheme.bits)
@@ -162,7 +162,7 @@ def _int_shape(
     need_shape(members, "weight_shape", (2,))
     stated = reader.read(members["weight_shape"]).tolist()
     if stated[0] != rows or words_for(stated[1], scheme.bits) != words:
-        raise Misfit(f"has weight_packed of {[rows, words]} for a weight of {stated}")
+        raise Misfit(f"has weight_packed {[rows, words]} for weight_shape {stated}")
     return rows, stated[1]
 
 
@@ -173,7 +173,7 @@ def need_scales(members: Members, suffix: str, shape: tuple[int, int]) -> tuple[
     flat = [(rows,)] if columns == 1 else []
     alone = [(), (1,)] if shape == (1, 1) else []
     if found not in [shape, *flat, *alone]:
-        raise Misfit(f"has {suffix} of {list(found)}, which should be {list(shape)}")
+        raise Misfit(f"has {suffix} with shape {list(found)}; expected {list(shape)}")
     return shape
 
 
@@ -210,7 +210,7 @@ def _unsigned(numbers: Tensor, bits: int) -> Tensor:
     middle = 2 ** (bits - 1)
     lowest, highest = int(numbers.min()), int(numbers.max())
     if lowest < -middle or highest >= middle:
-        raise Misfit(f"its codes go from {lowest} to {highest}, which {bits} bits do not hold")
+        raise Misfit(f"its values ({lowest} to {highest}) exceed the {bits}-bit range")
     return numbers.view(torch.uint8) + middle  # which wraps, as it should
 
 
@@ -238,13 +238,13 @@ class CompressedTensorsWriter(Writer):
         if not isinstance(codes, IntCodes) or codes.bits not in (4, 8):
             return f"{layout} supports 4-bit and 8-bit integers only"
         if codes.groups is not None:
-            return "it groups neighboring columns, and these columns are reordered"
+            return "the format does not support activation order (desc_act)"
         inputs = codes.shape[1]
         if layout == "int-quantized":
             if codes.bits != 8 or not codes.is_symmetric or codes.group_size != inputs:
-                return "int-quantized supports only symmetric 8-bit codes with one scale per output"
+                return "int-quantized supports only symmetric int8 with per-channel scales"
         elif inputs % codes.group_size:
-            return f"groups of {codes.group_size} do not divide {inputs} inputs"
+            return f"group size {codes.group_size} does not divide input size {inputs}"
         return ""
 
     def quantization_config(self, made: Made) -> dict[str, Any]:
@@ -308,5 +308,5 @@ def _float_refusal(codes: Codes) -> str:
     if not isinstance(codes, FloatCodes):
         return "float-quantized supports float8 values only"
     if codes.block != (1, codes.shape[1]):
-        return f"it supports one scale per output; these have one per block of {codes.block}"
+        return f"float-quantized supports per-channel scales, not blocks of {codes.block}"
     return ""

@@ -50,8 +50,8 @@ class FP8Format(CheckpointFormat):
         number = settings.text("fmt", default="e4m3").lower()
         if number not in ("e4m3", "float8_e4m3fn"):
             raise UnsupportedModelError(
-                f"{settings.source} has weights in {number}; Inferdeck reads e4m3.",
-                "Choose another checkpoint of the model.",
+                f"{settings.source} specifies {number}; Inferdeck supports e4m3.",
+                "Choose another checkpoint for this model.",
             )
         self.block: tuple[int, int] | None = None
         if settings.values.get("weight_block_size") is not None:
@@ -59,7 +59,7 @@ class FP8Format(CheckpointFormat):
         left = settings.names(
             "modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"
         )
-        by = ", a scale per block of {} x {}".format(*self.block) if self.block else ""
+        by = ", scales per {} x {} block".format(*self.block) if self.block else ""
         block = list(self.block) if self.block else None
         super().__init__(f"FP8 (e4m3){by}", 8, -1, block=block, left_unquantized=left)
 
@@ -72,7 +72,7 @@ class FP8Format(CheckpointFormat):
         rows, width = need_matrix(members, "weight")
         scale = next((s for s in _SCALES if s in members), None)
         if scale is None:
-            raise Misfit(f"has weight in F8_E4M3 and no {' or '.join(_SCALES)}")
+            raise Misfit(f"has an F8_E4M3 weight but no {' or '.join(_SCALES)}")
         need_dtype(members, scale, *FLOATS)
         shape, block = self._scales(members, scale, rows, width)
 
@@ -95,7 +95,7 @@ class FP8Format(CheckpointFormat):
         if found in ((rows,), (rows, 1)):
             return (rows, 1), (1, width)
         wanted = f"{list(blocks)} or " if self.block is not None else ""
-        raise Misfit(f"has {scale} of {list(found)}, which should be {wanted}[1] or [{rows}, 1]")
+        raise Misfit(f"has {scale} with shape {list(found)}; expected {wanted}[1] or [{rows}, 1]")
 
 
 def modelopt_format(settings: Settings) -> FP8Format:
@@ -103,10 +103,10 @@ def modelopt_format(settings: Settings) -> FP8Format:
     algorithm = settings.text("quant_algo").upper()
     if algorithm not in _MODELOPT_BLOCKS:
         raise UnsupportedModelError(
-            f"{settings.source} specifies ModelOpt's {algorithm}; Inferdeck reads "
+            f"{settings.source} specifies ModelOpt {algorithm}; Inferdeck supports "
             f"{', '.join(_MODELOPT_BLOCKS)}.",
-            "Choose the model's FP8, AWQ or GPTQ checkpoint, or the one that it was quantized "
-            "from.",
+            "Choose an FP8, AWQ or GPTQ checkpoint for this model, or the original 16-bit "
+            "model.",
         )
     values = {**settings.values, "weight_block_size": _MODELOPT_BLOCKS[algorithm]}
     return FP8Format(dataclasses.replace(settings, values=values))

@@ -52,9 +52,9 @@ class GPTQFormat(CheckpointFormat):
             layout = "marlin"
         if layout not in ("gptq", "gptq_v2"):
             raise UnsupportedModelError(
-                f"{settings.source} specifies GPTQ in the {layout!r} layout; Inferdeck reads gptq "
+                f"{settings.source} specifies GPTQ layout {layout!r}; Inferdeck supports gptq "
                 "and gptq_v2.",
-                "Choose the model's checkpoint in the standard GPTQ layout.",
+                "Choose a checkpoint in the standard GPTQ layout.",
             )
         self._symmetric = settings.flag("sym", default=True)
         desc_act = settings.flag("desc_act", default=False)
@@ -63,7 +63,7 @@ class GPTQFormat(CheckpointFormat):
         self._rules = settings.table("dynamic")
         ordered = ", activation order" if desc_act else ""
         super().__init__(
-            f"GPTQ, {bits} bits, {in_words(group_size)}{ordered}", bits, group_size,
+            f"GPTQ, {bits}-bit, {in_words(group_size)}{ordered}", bits, group_size,
             symmetric=self._symmetric, desc_act=desc_act, layout=f"v{self._version}",
         )  # fmt: skip
 
@@ -78,7 +78,7 @@ class GPTQFormat(CheckpointFormat):
         words, count = need_matrix(members, "qweight")
         width = words * per_word(bits)
         if count % per_word(bits):
-            raise Misfit(f"has {count} outputs, which {per_word(bits)} in a word do not divide")
+            raise Misfit(f"has output size {count}, not a multiple of {per_word(bits)}")
         group_size = width if group_size == -1 else group_size
         groups = -(-width // group_size)
         need_shape(members, "scales", (groups, count))
@@ -127,12 +127,12 @@ class GPTQWriter(Writer):
 
     def refusal(self, codes: Codes) -> str:
         if not isinstance(codes, IntCodes) or codes.bits not in _ONES:
-            return "it supports 4-bit and 8-bit integers only"
-        for count, what in zip(codes.shape, ("outputs", "inputs"), strict=True):
+            return "the format supports 4-bit and 8-bit integers only"
+        for count, what in zip(codes.shape, ("output", "input"), strict=True):
             if count % per_word(codes.bits):
                 return (
-                    f"it packs {per_word(codes.bits)} numbers into a word, and "
-                    f"{per_word(codes.bits)} does not divide {count} {what}"
+                    f"{what} size {count} is not a multiple of "
+                    f"{per_word(codes.bits)}"
                 )
         return half_refusal(codes.scales)
 
@@ -171,11 +171,11 @@ class GPTQWriter(Writer):
 def _check(bits: int, group_size: int, source: str) -> None:
     if bits not in _ONES:
         raise UnsupportedModelError(
-            f"{source} specifies GPTQ with {bits} bits; Inferdeck reads 4 and 8.",
-            "Choose a checkpoint with 4 or 8 bits.",
+            f"{source} specifies {bits}-bit GPTQ; Inferdeck supports 4-bit and 8-bit.",
+            "Choose a 4-bit or 8-bit checkpoint.",
         )
     if group_size != -1 and group_size <= 0:
-        raise CheckpointError(f"{source} has a group size of {group_size}.", CHECK_SETTINGS)
+        raise CheckpointError(f"{source} has an invalid group size: {group_size}.", CHECK_SETTINGS)
 
 
 def _read_zeros(words: Tensor, bits: int, version: int) -> Tensor:

@@ -43,9 +43,9 @@ def open_format(checkpoint: Checkpoint) -> CheckpointFormat | None:
     made = _FORMATS.get(settings.method)
     if made is None:
         raise UnsupportedModelError(
-            f"{checkpoint.name} is quantized with {settings.method!r}; supported are "
+            f"{checkpoint.name} uses quantization method {settings.method!r}; supported: "
             f"{', '.join(sorted(_FORMATS))}.",
-            "Choose another checkpoint of the model, or its 16-bit original.",
+            "Choose another checkpoint for this model, or the original 16-bit model.",
         )
     return made(settings)
 
@@ -54,7 +54,7 @@ def _check_not_quantized(checkpoint: Checkpoint) -> None:
     for name, info in checkpoint.tensors.items():
         if name.endswith(_TELLING_NAMES) or info.dtype.startswith("F8"):
             raise CheckpointError(
-                f"{checkpoint.name} has quantized weights ({name} in {info.dtype}) and no "
+                f"{checkpoint.name} has quantized weights ({name} in {info.dtype}) but no "
                 "quantization_config.",
                 "Download config.json again.",
             )
@@ -73,7 +73,7 @@ def writer(method: str, layout: str = "") -> Writer:
     """
     if method not in _WRITERS:
         raise ConfigError(
-            f"{method!r} is not a format that Inferdeck writes.",
+            f"Inferdeck cannot write format {method!r}.",
             f"Choose one of {', '.join(_WRITERS)}.",
         )
     return _WRITERS[method](layout)

@@ -59,7 +59,7 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
             start = stream.read(8)
             if start.startswith(b"version "):
                 raise CheckpointError(
-                    f"{file} is a Git LFS pointer of {size} bytes and not the weights.",
+                    f"{file} is a Git LFS pointer ({size} bytes), not the weights.",
                     "Run `git lfs pull` in the folder, or download the model again.",
                 )
             if len(start) < 8:
@@ -79,7 +79,7 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
         ) from error
     if len(header) < length:
         raise CheckpointError(
-            f"{file} is truncated: {8 + length} bytes expected for the header alone, {size} found.",
+            f"{file} is truncated: the header needs {8 + length} bytes, the file has {size}.",
             _COPY_AGAIN,
         )
     return _parse(file, header, size)
@@ -95,13 +95,13 @@ def _parse(file: Path, header: bytes, size: int) -> dict[str, TensorInfo]:
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(
-            f"{file} is corrupt: its header cannot be read ({error}).", _COPY_AGAIN
+            f"{file} is corrupt: invalid header ({error}).", _COPY_AGAIN
         ) from error
     expected = max((t.offset + t.nbytes for t in tensors.values()), default=8 + len(header))
     if size != expected:
         word = "truncated" if size < expected else "corrupt"
         raise CheckpointError(
-            f"{file} is {word}: {expected} bytes expected, {size} found.", _COPY_AGAIN
+            f"{file} is {word}: expected {expected} bytes, found {size}.", _COPY_AGAIN
         )
     return tensors
 

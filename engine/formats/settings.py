@@ -22,7 +22,7 @@ from engine.errors import CheckpointError, UnsupportedModelError
 if TYPE_CHECKING:
     from engine.models.checkpoint import Checkpoint
 
-CHECK_SETTINGS = "Download the model again, or correct the settings if you made the folder."
+CHECK_SETTINGS = "Download the model again, or fix the settings if you created the model folder."
 _SIDE_FILES = (
     ("quant_config.json", "awq", "w_bit"), ("quantize_config.json", "gptq", "bits"),
     ("hf_quant_config.json", "modelopt", "quant_algo"),
@@ -47,10 +47,10 @@ class Settings:
         return (named or self.text("quant_method", "method")).lower()
 
     def integer(self, *names: str, default: Any = _REQUIRED) -> int:
-        return self._typed(names, default, int, "a whole number")
+        return self._typed(names, default, int, "an integer")
 
     def text(self, *names: str, default: Any = _REQUIRED) -> str:
-        return self._typed(names, default, str, "a text")
+        return self._typed(names, default, str, "a string")
 
     def flag(self, *names: str, default: Any = _REQUIRED) -> bool:
         return self._typed(names, default, bool, "true or false")
@@ -59,7 +59,7 @@ class Settings:
         """A list of texts; empty where the key is absent."""
         value = self._find(keys, [])
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            raise self._wrong(keys[0], value, "a list of names")
+            raise self._wrong(keys[0], value, "a list of strings")
         return value
 
     def table(self, *keys: str) -> dict[str, Any]:
@@ -77,12 +77,12 @@ class Settings:
             if self.values.get(name) is not None:
                 return self.values[name]
         if default is _REQUIRED:
-            raise CheckpointError(f"{self.source} does not say {names[0]}.", CHECK_SETTINGS)
+            raise CheckpointError(f"{self.source} does not specify {names[0]}.", CHECK_SETTINGS)
         return default
 
     def _wrong(self, name: str, value: Any, wanted: str) -> CheckpointError:
         return CheckpointError(
-            f"{self.source} has {name} = {json.dumps(value, default=str)}, which should be "
+            f"{self.source} has {name} = {json.dumps(value, default=str)}; expected "
             f"{wanted}.",
             CHECK_SETTINGS,
         )
@@ -96,7 +96,7 @@ def find_settings(checkpoint: Checkpoint) -> Settings | None:
             found = part.get(key) if isinstance(part, Mapping) else None
             if found is not None:
                 values = _flat(_as_object(found, key, checkpoint.path))
-                return Settings(values, f"{key} of config.json")
+                return Settings(values, f"{key} in config.json")
     for name, method, telling in _SIDE_FILES:
         values = _flat(_read(checkpoint.path / name))
         if telling in values:
@@ -113,7 +113,7 @@ def _flat(values: Mapping[str, Any]) -> Mapping[str, Any]:
 def _as_object(found: Any, key: str, folder: Path) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise CheckpointError(
-            f"{key} in {folder / 'config.json'} is not an object.", CHECK_SETTINGS
+            f"{key} in {folder / 'config.json'} is not a JSON object.", CHECK_SETTINGS
         )
     return found
 
@@ -132,7 +132,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 LAYOUTS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
 STRATEGIES = ("tensor", "channel", "group", "block")
-_OTHER = "Choose another checkpoint of the model (AWQ, GPTQ, W4A16, W8A16, FP8), or its original."
+_OTHER = "Choose another checkpoint (AWQ, GPTQ, W4A16, W8A16, FP8), or the original 16-bit model."
 
 
 @dataclass(frozen=True)
@@ -155,16 +155,16 @@ def read_schemes(settings: Settings) -> tuple[Scheme, ...]:
     layout = settings.text("format")
     found = []
     for name, group in settings.table("config_groups").items():
-        source = f"config group {name} of {settings.source}"
+        source = f"config group {name} ({settings.source})"
         if not isinstance(group, dict):
-            raise CheckpointError(f"{source} does not say what it is.", CHECK_SETTINGS)
+            raise CheckpointError(f"{source} is not a JSON object.", CHECK_SETTINGS)
         own = Settings(group, source)
         if group.get("weights") is None:
             continue  # activations alone, which are not quantized here
         _check_layout(own.text("format", default=layout), source)
         found.append(_scheme(own.names("targets"), Settings(own.table("weights"), source)))
     if not found:
-        raise CheckpointError(f"{settings.source} quantizes no weights.", CHECK_SETTINGS)
+        raise CheckpointError(f"{settings.source} has no weight quantization.", CHECK_SETTINGS)
     return tuple(found)
 
 
@@ -195,7 +195,7 @@ def _matches(module: str, target: str) -> bool:
 def _check_layout(layout: str, source: str) -> None:
     if layout not in LAYOUTS:
         raise UnsupportedModelError(
-            f"{source} is in the {layout!r} format; Inferdeck reads {', '.join(LAYOUTS)}.",
+            f"{source} uses format {layout!r}; supported: {', '.join(LAYOUTS)}.",
             _OTHER,
         )
 
@@ -204,24 +204,24 @@ def _scheme(targets: list[str], weights: Settings) -> Scheme:
     bits, kind = weights.integer("num_bits", default=8), weights.text("type", default="int")
     if (kind, bits) not in (("int", 4), ("int", 8), ("float", 8)):
         raise UnsupportedModelError(
-            f"{weights.source} has weights of {bits} bits ({kind}); Inferdeck reads 4 and 8 "
-            "bits (int) and 8 (float).",
+            f"{weights.source} specifies {bits}-bit {kind} weights; Inferdeck supports int4, "
+            "int8 and fp8.",
             _OTHER,
         )
     group_size = weights.integer("group_size", default=-1)
     strategy = weights.text("strategy", default="tensor" if group_size == -1 else "group")
     if strategy not in STRATEGIES or (kind == "int" and strategy == "block"):
         raise UnsupportedModelError(
-            f"{weights.source} has scales by {strategy!r} for {kind} weights, which is "
+            f"{weights.source} specifies strategy {strategy!r} for {kind} weights, which is "
             "not supported.",
             _OTHER,
         )
     if strategy == "group" and group_size <= 0:
-        raise CheckpointError(f"{weights.source} has a group size of {group_size}.", CHECK_SETTINGS)
+        raise CheckpointError(f"{weights.source} has group_size {group_size}.", CHECK_SETTINGS)
     symmetric = weights.flag("symmetric", default=True)
     if kind == "float" and not symmetric:
         raise UnsupportedModelError(
-            f"{weights.source} has float weights with zero points, which are not supported.",
+            f"{weights.source} specifies asymmetric float weights, which are not supported.",
             _OTHER,
         )
     block = block_of(weights, "block_structure") if strategy == "block" else (0, 0)
@@ -237,7 +237,7 @@ def block_of(settings: Settings, key: str) -> tuple[int, int]:
     if isinstance(value, list) and [type(n) for n in value] == [int, int] and min(value) > 0:
         return value[0], value[1]
     raise CheckpointError(
-        f"{settings.source} has {key} = {value}, which should be [rows, columns].", CHECK_SETTINGS
+        f"{settings.source} has {key} = {value}; expected [rows, columns].", CHECK_SETTINGS
     )
 
 
@@ -245,12 +245,12 @@ def _refuse_extras(settings: Settings) -> None:
     sparsity = settings.table("sparsity_config").get("format", "dense")
     if sparsity != "dense":
         raise UnsupportedModelError(
-            f"{settings.source} has sparse weights ({sparsity}), which are not supported.",
+            f"{settings.source} specifies sparse weights ({sparsity}), which are not supported.",
             _OTHER,
         )
     if settings.table("transform_config").get("config_groups"):
         raise UnsupportedModelError(
-            f"{settings.source} has a transform_config: Inferdeck does not support rotated "
+            f"{settings.source} specifies a transform_config: Inferdeck does not support rotated "
             "activations.",
             _OTHER,
         )

@@ -26,9 +26,9 @@ def torch_dtype(info: TensorInfo) -> torch.dtype:
     dtype = TORCH_DTYPES.get(info.dtype)
     if dtype is None:
         raise CheckpointError(
-            f"{info.file} has a tensor of {list(info.shape)} in {info.dtype}; supported are "
-            f"{', '.join(TORCH_DTYPES)}.",
-            "Choose a checkpoint in another precision.",
+            f"{info.file} has a tensor with shape {list(info.shape)} and dtype {info.dtype}; "
+            f"supported: {', '.join(TORCH_DTYPES)}.",
+            "Choose a checkpoint in another dtype.",
         )
     return dtype
 
@@ -122,9 +122,9 @@ class TensorReader:
             ) from error
         if got < count:
             raise CheckpointError(
-                f"{info.file} became shorter while it was read: {count} bytes expected at "
-                f"{info.offset + start}, {got} found.",
-                "Wait until the download is finished, then load again.",
+                f"{info.file} was truncated during reading: expected {count} bytes at offset "
+                f"{info.offset + start}, got {got}.",
+                "Wait for the download to finish, then load again.",
             )
         return chunk
 

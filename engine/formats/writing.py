@@ -81,10 +81,10 @@ class Writer(ABC):
     def __init__(self, layout: str = "") -> None:
         if layout and layout not in self.layouts:
             raise ConfigError(
-                f"{self.method} has no layout {layout!r}.",
+                f"{self.method} does not support layout {layout!r}.",
                 f"Choose one of {', '.join(self.layouts)}."
                 if self.layouts
-                else "Leave the layout out: there is only one.",
+                else "Omit the layout: this format has only one.",
             )
         self.layout = layout
 
@@ -102,7 +102,7 @@ class Writer(ABC):
             rows, columns = codes.shape
             raise ConfigError(
                 f"{name} ({rows} x {columns}) cannot be stored as {self.method}: {reason}.",
-                "Leave this module at 16 bits, or choose another group size or format.",
+                "Keep this module in 16-bit, or choose another group size or format.",
             )
         module = name.removesuffix(".weight")
         return {f"{module}.{end}": t.contiguous() for end, t in self._members(codes).items()}
@@ -123,6 +123,6 @@ def half_refusal(scales: Tensor) -> str:
     if not changed:
         return ""
     return (
-        f"it stores scales in float16, which would change {changed} of {scales.numel()} "
-        f"(largest {float(scales.abs().max()):.3g}); round the scales before the codes are chosen"
+        f"storing scales in float16 would change {changed} of {scales.numel()} "
+        f"(largest {float(scales.abs().max()):.3g}); round the scales before quantizing"
     )

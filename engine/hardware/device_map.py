@@ -30,8 +30,8 @@ def check_gpu_layers(value: object) -> None:
     if isinstance(value, str) and value.isascii() and value.isdigit() and int(value) > 0:
         return
     raise ConfigError(
-        f"gpu_layers is {value!r}.",
-        'Use "auto", "all", or at least "1". For no GPU layers, choose the device cpu.',
+        f"Invalid gpu_layers: {value!r}.",
+        'Use "auto", "all" or a positive number. To use no GPU, set device to cpu.',
     )
 
 

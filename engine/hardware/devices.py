@@ -54,7 +54,7 @@ def check_device(value: object) -> None:
     """Raise ConfigError unless `value` names a device, here or not."""
     if value in CHOICES or (isinstance(value, str) and _CUDA.fullmatch(value)):
         return
-    raise ConfigError(f"device is {value!r}.", "Choose auto, cpu, cuda, or cuda:0, cuda:1, ...")
+    raise ConfigError(f"Invalid device: {value!r}.", "Use auto, cpu, cuda, or cuda:0, cuda:1, ...")
 
 
 def is_cuda(device: str) -> bool:
@@ -77,15 +77,15 @@ def resolve_device(wanted: str) -> str:
     if not found:
         raise ConfigError(
             f"Device {wanted} is not available: {why_none()}",
-            "Choose the device cpu, or run `inferdeck doctor`.",
+            "Set device to cpu, or run `inferdeck doctor`.",
         )
     if index >= len(found):
         names = ", ".join(f"{gpu.device} ({gpu.name})" for gpu in found)
-        raise ConfigError(f"No device {wanted}: this machine has {names}.", "Choose one of these.")
+        raise ConfigError(f"No device {wanted}: this machine has {names}.", "Choose one of them.")
     if problem := why_not(found[index]):
         raise ConfigError(
             f"{found[index].name} ({wanted}) cannot be used: {problem}",
-            "Choose the device cpu or another GPU.",
+            "Set device to cpu or another GPU.",
         )
     return found[index].device
 
@@ -104,7 +104,7 @@ def resolve_ranks(device: str, size: int, setting: str) -> tuple[str, ...]:
     devices, found = rank_devices(device, size), gpus() if is_cuda(device) else ()
     if is_cuda(device) and len(found) < 1 + int(devices[-1].partition(":")[2]):
         raise ConfigError(
-            f"{setting} {size} needs {', '.join(devices)}; this machine has {len(found)}: "
+            f"{setting} {size} needs {', '.join(devices)}; GPUs available: {len(found)}, "
             f"{', '.join(gpu.device for gpu in found)}.",
             f"Choose a smaller {setting}.",
         )
@@ -153,14 +153,14 @@ def why_none() -> str:
     import torch
 
     if torch.version.cuda is None:
-        return f"PyTorch {torch.__version__} is built without CUDA."
+        return f"PyTorch {torch.__version__} was built without CUDA."
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.cuda.init()
     except (RuntimeError, AssertionError) as error:  # the driver's own words, with its version
         return _first_sentence(error)
-    return f"CUDA {torch.version.cuda} finds no GPU (CUDA_VISIBLE_DEVICES may hide them)."
+    return f"CUDA {torch.version.cuda} found no GPU (check CUDA_VISIBLE_DEVICES)."
 
 
 def has_fast_bf16(device: str) -> bool:
@@ -191,7 +191,7 @@ def _tried(index: int, capability: tuple[int, int]) -> str:
             f"{'.'.join(map(str, capability))}, "
             f"PyTorch {torch.__version__} supports {made_for})."
         )
-    return "" if works else "a test computation returned a wrong result."
+    return "" if works else "a test computation returned an incorrect result."
 
 
 def _first_sentence(error: BaseException) -> str:

@@ -279,7 +279,7 @@ class _Builder:
         if source is not None:
             draft = load_draft(config, source, checkpoint, loaded.model, progress, self.cancelled)
         if is_cuda(config.device):
-            progress("Measuring step memory", 0, 0)
+            progress("Profiling step memory", 0, 0)
             step_bytes = self._measured_step(loaded, layers)
             held = dict(loaded.bytes_on)
             held[config.device] += draft.weights_bytes if draft is not None else 0
@@ -295,7 +295,7 @@ class _Builder:
             loaded.notices.append(
                 f"The KV cache has {plan.num_blocks:,} blocks "
                 f"({plan.cache_bytes_in_all / 2**30:.2f} GiB) instead of {planned:,}: other "
-                f"programs took memory of {config.device}."
+                f"programs are using memory on {config.device}."
             )
         runner = make_runner(loaded, cache, config.device)
         capture_steps(runner, proposer, config, plan, progress)
@@ -348,8 +348,8 @@ class _Builder:
             if not is_out_of_memory(error):
                 raise
             raise OutOfMemoryError(
-                f"The largest step ({config.step_token_limit:,} tokens) does not fit next to the "
-                f"weights: {_free_text(config)}.",
+                f"The largest step ({config.step_token_limit:,} tokens) does not fit in memory "
+                f"with the weights: {_free_text(config)}.",
                 "Lower max_num_batched_tokens or max_num_seqs, choose a lower-bit quantization, or "
                 "close other programs on the GPU.",
             ) from error
@@ -357,7 +357,7 @@ class _Builder:
 
 def _free_text(config: EngineConfig) -> str:
     free, total = free_memory(config.device)
-    return f"{free / 2**30:.2f} of {total / 2**30:.2f} GiB are free"
+    return f"{free / 2**30:.2f} of {total / 2**30:.2f} GiB free"
 
 
 def release_memory() -> None:

@@ -28,7 +28,7 @@ from engine.speculation.proposer import Proposer
 from engine.text.tokenizer import Tokenizer
 
 _ATTENTION = "paged attention"  # in a model's description
-_NO_GRAPHS = "Without CUDA graphs:"  # how the notice of it begins
+_NO_GRAPHS = "CUDA graphs disabled for"  # how the notice of it begins
 
 
 def model_info(
@@ -49,9 +49,9 @@ def model_info(
     sizes = {"Tensor": config.tensor_parallel_size, "Pipeline": config.pipeline_parallel_size}
     for kind, size in sizes.items():
         if size > 1 and is_cuda(config.device):
-            notices.append(f"{kind} parallel on {size} GPUs, without CUDA graphs.")
+            notices.append(f"{kind} parallel on {size} GPUs; CUDA graphs are disabled.")
     if without_triton:
-        notices.append(f"{without_triton}: PyTorch computes attention and quantized products.")
+        notices.append(f"{without_triton}: attention and quantized matmuls use PyTorch.")
     if tokenizer.notice:
         notices.append(tokenizer.notice)
     num_experts, experts_per_token = _experts(text)
@@ -62,7 +62,7 @@ def model_info(
     # of tied ones there may be a copy on each device, and the parameters are counted once
     has_lookup = lookup and not ties_head(loaded.model)
     if config.load_format == "dummy":
-        notices.append("Random weights: replies are noise; speed and memory use are real.")
+        notices.append("Random weights: replies are gibberish; speed and memory use are realistic.")
     return ModelInfo(
         name=checkpoint.name,
         path=str(checkpoint.path),
@@ -121,18 +121,18 @@ def _devices_name(config: EngineConfig, host_layers: int, count: int) -> str:
     if several > 1:
         behind = ", pipeline parallel" if config.pipeline_parallel_size > 1 else ""
         return f"{several} x {name}{behind}"  # what they can do together depends on it
-    return f"{name}, CPU offload of {host_layers} of {count} layers" if host_layers else name
+    return f"{name}, {host_layers} of {count} layers offloaded to CPU" if host_layers else name
 
 
 def _division(config: EngineConfig, plan: MemoryPlan, count: int) -> str:
     host = plan.host_layers
     why = longer = ""
     if config.gpu_layers == AUTO:
-        why = f": no more fit in its memory at a context of {config.max_model_len:,}"
+        why = f": no more fit in its memory at context length {config.max_model_len:,}"
     if plan.undivided_model_len:
-        longer = f" At a context of {plan.undivided_model_len:,} all layers fit."
+        longer = f" All layers fit at context length {plan.undivided_model_len:,}."
     return (
-        f"{count - host} of {count} layers are on {config.device}{why}. The CPU computes the other "
+        f"{count - host} of {count} layers are on {config.device}{why}. The CPU runs the other "
         f"{host}, which is slower.{longer}"
     )
 
@@ -158,7 +158,7 @@ def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) 
         if graphs is not None and graphs.summary:
             kernels[name] = f"CUDA graphs: {graphs.summary}"
         if graphs is not None and graphs.problem:
-            of = " of the draft model" if name == "draft" else ""
-            which = f"some steps{of}" if graphs.summary else f"all steps{of}"
-            notices.append(f"{_NO_GRAPHS} {which} ({graphs.problem}).")
+            of = "draft-model " if name == "draft" else ""
+            which = f"some {of}steps" if graphs.summary else f"all {of}steps"
+            notices.append(f"{_NO_GRAPHS} {which}: {graphs.problem}.")
     return dataclasses.replace(info, kernels=kernels, notices=tuple(notices))

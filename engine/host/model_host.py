@@ -151,8 +151,8 @@ class ModelHost:
             plan = shrunk(plan, least_blocks)
         if plan is None:
             raise OutOfMemoryError(
-                f"Out of memory on {self.config.device} ({why}). The KV cache of "
-                f"{before.num_blocks:,} blocks cannot shrink: a request needs {least_blocks:,}.",
+                f"Out of memory on {self.config.device} ({why}). The KV cache ("
+                f"{before.num_blocks:,} blocks) cannot shrink: a request needs {least_blocks:,}.",
                 "Lower max_num_batched_tokens or max_num_seqs, choose a lower-bit quantization, or "
                 "close other programs.",
             )
@@ -175,8 +175,8 @@ class ModelHost:
             steps = "1 step" if times == 1 else f"{times:,} steps"
             text = (
                 f"Async scheduling skipped for {steps}: out of memory on {self.config.device} "
-                f"({str(error).partition('. ')[0]}). No request was lost; the KV cache keeps its "
-                "size."
+                f"({str(error).partition('. ')[0]}). No request was lost; the KV cache size is "
+                "unchanged."
             )
             self._replace_notice(said, text)
         self.skipped_async = Shortage(times, text)

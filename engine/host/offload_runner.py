@@ -79,7 +79,7 @@ class OffloadRunner(ModelRunner):
         except Exception as error:  # a class of transformers may compute anything between layers
             made.release()
             memory = "out of memory at every batch size"
-            other = f"its step cannot be captured: {describe(error).cause}"
+            other = f"graph capture failed: {describe(error).cause}"
             made.problem = memory if is_out_of_memory(error) else other
         if not made.sizes:
             self._crossing.close()
@@ -94,7 +94,7 @@ class OffloadRunner(ModelRunner):
             found = self._replay(made, one, None, None)
         difference = float((found - expected).float().norm() / expected.float().norm())
         if not difference <= TOLERANCE[expected.dtype]:  # also NaN
-            raise UnsupportedModelError(f"its parts differ from the whole by {difference:.1e}")
+            raise UnsupportedModelError(f"graph and eager results differ by {difference:.1e}")
         self._is_checked = True
 
     def _compute_on_gpu(self, batch: Batch) -> Tensor:

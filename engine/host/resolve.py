@@ -46,20 +46,20 @@ def _check_ranks(config: EngineConfig, device: str) -> None:
     ranks, stages = config.tensor_parallel_size, config.pipeline_parallel_size
     if ranks > 1 and stages > 1:
         raise ConfigError(
-            f"tensor_parallel_size is {ranks} and pipeline_parallel_size {stages}: the two cannot "
+            f"tensor_parallel_size {ranks} and pipeline_parallel_size {stages} cannot "
             "be combined.",
             "Set one of them to 1.",
         )
     name = "tensor_parallel_size" if ranks > 1 else "pipeline_parallel_size"
     if stages > 1 and not is_cuda(device):
         raise ConfigError(
-            f"pipeline_parallel_size is {stages} on device {device}: pipelines need GPUs.",
-            "Choose the first of several NVIDIA GPUs as the device, or set it to 1.",
+            f"pipeline_parallel_size {stages} on {device}: pipeline parallelism requires GPUs.",
+            "Set device to the first of several NVIDIA GPUs, or pipeline_parallel_size to 1.",
         )
     resolve_ranks(device, max(ranks, stages), name)
     if is_cuda(device) and config.gpu_layers not in CHOICES:
         raise ConfigError(
-            f"gpu_layers is {config.gpu_layers} and {name} {max(ranks, stages)}: CPU offload works "
-            "with one GPU.",
+            f"gpu_layers {config.gpu_layers} with {name} {max(ranks, stages)}: CPU offload "
+            "requires a single GPU.",
             f'Set gpu_layers to "all", or {name} to 1.',
         )

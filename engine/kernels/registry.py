@@ -82,18 +82,18 @@ def blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
 def quantized_choices() -> tuple[Choice, ...]:
     """What computes quantized products, and the operations between products, on the CPU."""
     found = find()
-    tiled = "dequantized tile by tile in the last-level cache"
+    tiled = "dequantizes tile by tile in the last-level cache"
     if found.library is None:
         why = f"{tiled}; no compiled kernels: {found.problem}"
         return (Choice("linear, quantized", "any", 1, "tiled", why),)
     why = (
-        f"compiled by {found.library.compiler} for {found.library.instructions}: reads weights "
-        "once, packed; each row's result is independent of the batch; only int8 rounds activations"
+        f"compiled by {found.library.compiler} for {found.library.instructions}: reads packed "
+        "weights once; batch-invariant; quantizes activations for int8 only"
     )
-    fused = "compiled: one pass each, computed in float32, rounded once"
+    fused = "compiled: one pass each, computes in float32, rounds once"
     return (
         Choice("linear, quantized", "any", 1, "native", why),
-        Choice("linear, quantized, rows not a multiple of the group", "any", 1, "tiled", tiled),
+        Choice("linear, quantized, partial last group", "any", 1, "tiled", tiled),
         Choice("norms, rotary embedding, SiLU in 16-bit models", "any", 1, "native", fused),
     )
 
@@ -109,29 +109,29 @@ def choices() -> list[Choice]:
 def gpu_choices(device: torch.device) -> list[Choice]:
     """The choices on one GPU."""
     if problem(device):
-        why = f"{problem(device)}: dequantized in stripes, then torch matmul"
+        why = f"{problem(device)}: dequantizes in stripes, then torch matmul"
         return [Choice(f"linear, quantized, {device}", "any", 1, "stripes", why)]
-    grouped = f"linear, packed 4 and 8 bits and nf4, {device}"
+    grouped = f"linear, packed 4-bit, 8-bit and nf4, {device}"
     integers, floats = f"linear, int8, {device}", f"linear, fp8, {device}"
     many = per_channel.FEW_ROWS + 1
     found = [
-        Choice(grouped, "any", 1, "one row", "memory-bound: no tensor cores"),
+        Choice(grouped, "any", 1, "one row", "memory-bound: uses no tensor cores"),
         Choice(grouped, "any", 2, "few rows", "reads each weight once, dequantizes in registers"),
-        Choice(grouped, "any", packed.FEW_ROWS + 1, "tile", "the same in tiles of up to 64 rows"),
+        Choice(grouped, "any", packed.FEW_ROWS + 1, "tile", "same kernel, up to 64 rows per tile"),
         Choice(
             grouped, "any", packed.TILE_ROWS + 1, "stripes",
-            "compute-bound: dequantized, then torch matmul; fewer rows where measured "
-            "to be faster at load",
+            "compute-bound: dequantizes, then torch matmul; threshold lowered if "
+            "faster in a load-time benchmark",
         ),
-        Choice(integers, "any", 1, "triton", "integers, exact; activations rounded per row"),
-        Choice(integers, "any", many, "torch", "the same integers, torch matmul"),
-        Choice(floats, "any", 1, "triton", "memory-bound: activations not rounded"),
+        Choice(integers, "any", 1, "triton", "exact integer matmul; quantizes activations per row"),
+        Choice(integers, "any", many, "torch", "exact integer matmul with torch"),
+        Choice(floats, "any", 1, "triton", "memory-bound: activations not quantized"),
     ]  # fmt: skip
     if device_of(device).capability >= (8, 9):
-        why = "one scale per output: activations rounded to float8 per row"
+        why = "per-channel scales: quantizes activations to float8 per row"
         found.append(Choice(floats, "bfloat16", many, "torch", why))
     small = "norm, rotary, gated activation"
-    found.append(Choice(f"{small}, {device}", "any", 1, "triton", "one launch each"))
+    found.append(Choice(f"{small}, {device}", "any", 1, "triton", "one kernel launch each"))
     return found
 
 
@@ -167,7 +167,7 @@ def _16bit_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     result: list[Choice] = []
     candidates, chosen, in_doubt = CANDIDATES[dtype], "torch", 1
     if find().library is not None:
-        why = f"few rows: compiled, reads weights once; measured from {_NATIVE_DOUBT} rows on"
+        why = f"few rows: compiled, reads weights once; benchmarked from {_NATIVE_DOUBT} rows"
         result.append(Choice("linear", name, 1, "native", why))
         candidates, chosen, in_doubt = ("native", *candidates), "native", _NATIVE_DOUBT
     for rows in ROW_BUCKETS:
@@ -203,7 +203,7 @@ def _blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
         times = linear_ms((own, "onednn"), dtype, rows)
         plain, inside = plain + times[own], inside + times["onednn"]
         slower |= times["onednn"] > times[own]
-        reasons.append(f"{_measured(times, torch.get_num_threads())}, rows: {rows}")
+        reasons.append(f"rows: {rows}, {_measured(times, torch.get_num_threads())}")
     if slower or inside > _BLOCKS_PAY * plain:
         return ()
     result = [Choice(_IN_BLOCKS, name, 1, "onednn", "; ".join(reasons))]

@@ -57,7 +57,7 @@ class ReorderedWeights(Weights):
 
     def __init__(self, weights: Weights, order: Tensor) -> None:
         self._weights, self._order = weights, order.to(torch.int32)
-        title = f"{weights.title}, by activation order"
+        title = f"{weights.title}, activation order"
         super().__init__(weights.shape, weights.dtype, title, weights, self._order)
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:

@@ -99,7 +99,7 @@ def plan_memory(
         except OutOfMemoryError:
             continue
         return replace(found, undivided_model_len=_undivided_len(sizes, config, on_device))
-    raise OutOfMemoryError(f"{problem.cause} CPU offload does not make it fit.", problem.remedy)
+    raise OutOfMemoryError(f"{problem.cause} CPU offload is not sufficient.", problem.remedy)
 
 
 def _plan_stages(sizes: ModelSizes, config: EngineConfig, on_device: PlanPart) -> list[MemoryPlan]:
@@ -203,7 +203,7 @@ def _whole_blocks(cache_bytes: int, bytes_per_block: int) -> int:
         raise OutOfMemoryError(
             f"The KV cache of {cache_bytes:,} bytes is smaller than one block of "
             f"{bytes_per_block:,} bytes.",
-            f"Set kv_cache_memory_bytes to at least {bytes_per_block:,}, or choose smaller blocks.",
+            f"Set kv_cache_memory_bytes to at least {bytes_per_block:,}, or reduce block_size.",
         )
     return cache_bytes // bytes_per_block
 

@@ -80,14 +80,14 @@ def class_for(config: Any) -> type[nn.Module]:
     resolved = resolved[0] if isinstance(resolved, (list, tuple)) else resolved
     if not resolved.__name__.endswith(("CausalLM", "LMHeadModel")):
         raise _unsupported(
-            f"{config.model_type!r} is {resolved.__name__}, which is not a decoder-only language "
-            "model."
+            f"{config.model_type!r} maps to {resolved.__name__}, which is not a decoder-only "
+            "language model."
         )
     # bloom, mpt, falcon and other old classes never call the interface: their module lacks it
     if not hasattr(sys.modules[resolved.__module__], "ALL_ATTENTION_FUNCTIONS"):
         raise _unsupported(
-            f"{config.model_type!r} does not use the attention interface of transformers, which "
-            "the engine needs."
+            f"{config.model_type!r} does not use the transformers attention interface, which "
+            "the engine requires."
         )
     model_class: type[nn.Module] = resolved
     return model_class
@@ -97,12 +97,12 @@ def check_family(model_type: str | None, settings: Any) -> None:
     """Raise UnsupportedModelError for families that cannot run on a paged KV cache."""
     if model_type in _STATE_SPACE:
         raise _unsupported(
-            f"{model_type!r} has linear-attention or state-space layers, whose state does not fit "
-            "a paged KV cache."
+            f"{model_type!r} has linear-attention or state-space layers, which the engine does "
+            "not support."
         )
     if settings.get("is_encoder_decoder"):
         raise _unsupported(
-            f"{model_type!r} is an encoder-decoder model; the engine runs decoder-only models."
+            f"{model_type!r} is an encoder-decoder model; the engine supports decoder-only models."
         )
     layer_types: Iterable[Any] = settings.get("layer_types") or ()
     other = sorted(
@@ -110,7 +110,7 @@ def check_family(model_type: str | None, settings: Any) -> None:
     )
     if other:
         raise _unsupported(
-            f"{model_type!r} has layers of type {', '.join(other)}; the engine runs attention "
+            f"{model_type!r} has layers of type {', '.join(other)}; the engine supports attention "
             "layers only."
         )
 
@@ -202,7 +202,7 @@ def kv_layout(model: nn.Module) -> tuple[LayerKV, ...]:
     if sorted(found) != list(range(len(found))) or not found:
         raise _unsupported(
             f"{type(model).__name__}: {len(found)} of "
-            f"{getattr(config, 'num_hidden_layers', '?')} attention layers recognised."
+            f"{getattr(config, 'num_hidden_layers', '?')} attention layers recognized."
         )
     return tuple(found[i] for i in range(len(found)))
 

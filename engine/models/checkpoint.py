@@ -120,7 +120,7 @@ def _locate(path: Path, dummy: bool) -> tuple[Path, Path]:
         if dummy and path.suffix == ".json":
             return path.parent, path
         if path.suffix == ".safetensors" or path.name == "config.json":
-            raise CheckpointError(f"{path} is a file.", f"Open the folder it is in: {path.parent}")
+            raise CheckpointError(f"{path} is a file.", f"Open its folder: {path.parent}")
         what = f"{path} is a file, not a model folder."
     path = _cache_snapshot(path)
     config_file = path / "config.json"
@@ -133,8 +133,8 @@ def _locate(path: Path, dummy: bool) -> tuple[Path, Path]:
 
 def _gguf(path: Path) -> CheckpointError:
     return CheckpointError(
-        f"{path} is a GGUF model; Inferdeck reads safetensors.",
-        "Get the safetensors repository of the model: base_model on its model card.",
+        f"{path} is a GGUF model; Inferdeck supports safetensors.",
+        "Download the safetensors version: see base_model on the model card.",
     )
 
 
@@ -187,13 +187,13 @@ def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, bool]:
     model_type = raw.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(
-            f"{file} has no model_type.", "Choose a folder in the Hugging Face format."
+            f"{file} has no model_type.", "Choose a model folder in Hugging Face format."
         )
     if model_type not in CONFIG_MAPPING:
         raise UnsupportedModelError(
             f"{file} has model_type {model_type!r}, which transformers {__version__} does not "
             "support.",
-            "Update transformers, or choose another model. Code in model folders does not run.",
+            "Update transformers, or choose another model. Custom model code is not executed.",
         )
     try:
         config = CONFIG_MAPPING[model_type].from_dict(dict(raw))
@@ -233,12 +233,12 @@ def _read_tensors(folder: Path) -> dict[str, TensorInfo]:
     absent = [name for name in weight_map if name not in tensors]
     if absent:
         raise CheckpointError(
-            f"{len(absent)} tensors of {index} are not in its files: {few(absent)}.",
-            "Download the model again: its index belongs to other files.",
+            f"{len(absent)} tensors listed in {index} are missing from its files: {few(absent)}.",
+            "Download the model again: its index does not match its files.",
         )
     if not tensors:
         raise CheckpointError(
-            f"{folder} has no tensors in its safetensors files.", "Download the model again."
+            f"The safetensors files in {folder} contain no tensors.", "Download the model again."
         )
     return tensors
 
@@ -258,13 +258,13 @@ def _no_weights(folder: Path) -> CheckpointError:
     for pattern in _PYTORCH_FILES:
         if any(folder.glob(pattern)):
             return CheckpointError(
-                f"{folder} has weights in {pattern} files only. Opening those can run code: "
-                "Inferdeck reads safetensors only.",
-                "Use the safetensors branch of its repository, or convert it: load it with "
-                "transformers and call save_pretrained.",
+                f"{folder} has only {pattern} weights. Loading these can execute code: "
+                "Inferdeck supports safetensors only.",
+                "Use a safetensors revision of the repository, or convert the model with "
+                "transformers (save_pretrained).",
             )
     return CheckpointError(
-        f"{folder} has a config.json and no weights (*.safetensors).",
+        f"{folder} has config.json but no weights (*.safetensors).",
         'Finish the download, or use load format "dummy" to measure speed with random weights.',
     )
 

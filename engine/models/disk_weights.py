@@ -75,9 +75,9 @@ class DiskWeights:
         ]
         if odd:
             raise UnsupportedModelError(
-                f"{len(odd)} quantized tensors fit no linear layer of "
-                f"{type(self._reference).__name__}, the first is {odd[0]}.",
-                "Choose another checkpoint of the model, or its 16-bit original.",
+                f"{len(odd)} quantized tensors match no linear layer in "
+                f"{type(self._reference).__name__}; the first is {odd[0]}.",
+                "Choose another checkpoint for this model, or the original 16-bit model.",
             )
         shapes = self._reference.state_dict()
         found = {name: tuple(shapes[name].shape) for name in coded}
@@ -130,7 +130,7 @@ class DiskWeights:
                 if value.shape != target.shape:
                     raise CheckpointError(
                         f"{name} has shape {list(value.shape)}; expected {list(target.shape)}.",
-                        "Check that config.json belongs to these weights.",
+                        "Check that config.json matches these weights.",
                     )
                 target.copy_(value)
 
@@ -186,8 +186,8 @@ class DiskWeights:
         for name, info in self._weights.spare_biases.items():
             if bool(self._reader.read(info).any()):
                 raise CheckpointError(
-                    f"{name} in {info.file} is not zero, and this layer of the model has no bias.",
-                    "Check that config.json belongs to these weights.",
+                    f"{name} in {info.file} is not zero, but this layer has no bias.",
+                    "Check that config.json matches these weights.",
                 )
 
     def values(self, name: str, expert: int | None) -> Iterator[Codes | Tensor]:

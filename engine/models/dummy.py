@@ -112,11 +112,11 @@ class DummyWeights:
             self._request.check()
             filler.fill(name, view, self._request.share)
             done += view.nbytes
-            self._request.progress("Filling with random weights", done, total)
+            self._request.progress("Generating random weights", done, total)
 
     def in_order(self, targets: Sequence[Target]) -> Iterator[Target]:
         for done, target in enumerate(targets):
-            self._request.progress("Filling with random weights", done, len(targets))
+            self._request.progress("Generating random weights", done, len(targets))
             yield target
 
     def values(self, name: str, expert: int | None) -> list[Tensor]:

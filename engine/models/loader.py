@@ -153,7 +153,7 @@ def _load(request: LoadRequest) -> LoadedModel:
     if with_experts and EXPERTS not in agreed:
         raise UnsupportedModelError(
             f"{type(model).__name__} has experts that do not support quantized weights.",
-            "Load it in 16 bits, or choose another model.",
+            "Load it in 16-bit, or choose another model.",
         )
     _fill(prepared, source, request)
     compute_buffers(model, device_map)
@@ -224,7 +224,7 @@ def _slow_kernels(request: LoadRequest) -> list[str]:
     multiple = WORDS if any(name != CPU for name in devices) else 2
     if request.scheme.method == "int4" and size % multiple:
         notices.append(
-            f"Groups of {size} are slow: each product dequantizes the weights. The 4-bit kernels "
+            f"Group size {size} is slow: each matmul dequantizes the weights. The 4-bit kernels "
             f"support multiples of {multiple}."
         )
     if CPU in devices and request.is_quantized and (why := remedy()):

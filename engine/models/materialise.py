@@ -173,7 +173,7 @@ def freeze_rotary(model: nn.Module, max_model_len: int) -> list[str]:
         if None in kinds and of_module is not None:
             module.rope_type = kinds[None]
     return [
-        f"RoPE scaling ({kind}) is fixed for a context of {max_model_len:,} tokens."
+        f"RoPE scaling ({kind}) is fixed for a context length of {max_model_len:,} tokens."
         for kind in sorted(notices)
     ]
 
@@ -213,7 +213,7 @@ def _empty(shape: torch.Size, dtype: torch.dtype, device: str, name: str) -> tor
     except (RuntimeError, MemoryError) as error:
         needed = shape.numel() * dtype.itemsize
         raise OutOfMemoryError(
-            f"Out of memory for {name}: {needed:,} bytes on {device} ({error}).",
+            f"Out of memory allocating {name}: {needed:,} bytes on {device} ({error}).",
             "Choose a 16-bit dtype, a quantization or a smaller model, or close other programs.",
         ) from error
 

@@ -66,7 +66,7 @@ def _before(model: nn.Module, layers: nn.ModuleList) -> list[nn.Module]:
     try:
         with torch.inference_mode():
             forward(model, one, one, one)
-        problem = "no call of its layers"
+        problem = "its layers were not called"
     except _ReachedLayersError:
         return called
     except Exception as error:  # a class of transformers may raise anything
@@ -75,11 +75,11 @@ def _before(model: nn.Module, layers: nn.ModuleList) -> list[nn.Module]:
         config._attn_implementation = attention
         for hook in hooks:
             hook.remove()
-    raise not_on_several_devices(model, f"the modules before its layers are unknown ({problem}).")
+    raise not_on_several_devices(model, f"cannot find the modules before its layers ({problem}).")
 
 
 def not_on_several_devices(model: nn.Module, why: str) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"{type(model).__name__} does not run on several devices: {why}",
-        'Set gpu_layers to "all" and pipeline_parallel_size to 1, or choose the device cpu.',
+        f"{type(model).__name__} does not support multiple devices: {why}",
+        'Set gpu_layers to "all" and pipeline_parallel_size to 1, or set device to cpu.',
     )

@@ -69,7 +69,7 @@ def check_architecture(config: Any, model_class: type[nn.Module]) -> None:
     if reason is not None:
         raise UnsupportedModelError(
             f"{model_class.__name__} is not supported: {reason}",
-            "Use a model of another architecture, for example Llama, Qwen3, Mistral or Gemma.",
+            "Choose a model with another architecture, for example Llama, Qwen3, Mistral or Gemma.",
         )
 
 
@@ -81,8 +81,8 @@ def _run(model_class: Any, config_json: str) -> str | None:
     if found <= TOLERANCE:
         return None
     return (
-        f"in a smoke test of a few layers, packed sequences differ from single ones by "
-        f"{found:.2g} (allowed {TOLERANCE:g}). It keeps state between tokens."
+        f"in a smoke test of a few layers, batched and single-sequence results differ by "
+        f"{found:.2g} (tolerance {TOLERANCE:g}). It keeps state between tokens."
     )
 
 

@@ -63,7 +63,7 @@ class Target:
                 raise CheckpointError(
                     f"{', '.join(self.names)} have {rows} rows; expected "
                     f"{self.module.out_features}.",
-                    "Check that config.json belongs to these weights.",
+                    "Check that config.json matches these weights.",
                 )
             self.module.pack(make_weights(parts, dtype, device))
             return
@@ -165,7 +165,7 @@ def find_head(model: nn.Module, device_map: DeviceMap) -> Head | str:
     embedding = model.get_input_embeddings()  # type: ignore[operator]
     paths = {id(module): path for path, module in model.named_modules()}
     if not isinstance(head, Linear) or not is_plain_embedding(embedding):
-        return f"{type(embedding).__name__} or the head does more than a lookup and a product"
+        return f"{type(embedding).__name__} or the output head is not a plain lookup or matmul"
     return Head(head, f"{paths[id(head)]}.weight", embedding, f"{paths[id(embedding)]}.weight")
 
 
@@ -220,7 +220,7 @@ def block_weights(
     for module in chosen:
         if cancelled():
             raise LoadCancelled("Loading was cancelled.")
-        progress("Arranging weights", done, total)
+        progress("Repacking weights", done, total)
         module.block_weight()
         done += module.packed_bytes
     return len(chosen)

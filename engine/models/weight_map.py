@@ -90,9 +90,9 @@ class Conversion:
             raise
         except Exception as error:  # whatever an operation raises, these tensors do not fit it
             raise CheckpointError(
-                f"{self.name} cannot be computed from {len(self.members)} tensors of the "
-                f"checkpoint: {error}",
-                "Check that config.json belongs to these weights.",
+                f"{self.name} cannot be built from {len(self.members)} checkpoint "
+                f"tensors: {error}",
+                "Check that config.json matches these weights.",
             ) from error
         return {n: v[0] if isinstance(v, list) else v for n, v in found.items()}
 
@@ -120,7 +120,7 @@ class WeightMap:
     def notices(self) -> list[str]:
         if not self.left_out:
             return []
-        return [f"Multimodal checkpoint: {len(self.left_out)} tensors of other parts are not used."]
+        return [f"Multimodal checkpoint: {len(self.left_out)} non-text tensors are not loaded."]
 
     def placement(self, name: str) -> Placement | None:
         """The single tensor that fills all of `name`, if there is one."""
@@ -230,7 +230,7 @@ def _check_experts(result: WeightMap, reference: nn.Module) -> None:
         wanted = expected[name].numel()
         if count != wanted:
             raise CheckpointError(
-                f"{name} needs {wanted:,} values; the experts of the checkpoint have {count:,}.",
+                f"{name} needs {wanted:,} values; the experts in the checkpoint have {count:,}.",
                 "Download the model again: it is incomplete.",
             )
 
@@ -250,7 +250,7 @@ def _split_merge(
     if any(len(group) != shape[0] for group in groups.values()):
         counts = ", ".join(f"{p}: {len(g)}" for p, g in groups.items())
         raise CheckpointError(
-            f"{name} needs {shape[0]} tensors of each kind, found {counts}.",
+            f"{name} needs {shape[0]} tensors of each kind; found {counts}.",
             "Download the model again: it is incomplete.",
         )
     placements: list[Placement] = []
@@ -281,9 +281,9 @@ def _check_complete(result: WeightMap, reference: nn.Module, checkpoint: Checkpo
     )
     if missing:
         raise CheckpointError(
-            f"{len(missing)} tensors of {type(reference).__name__} are missing in "
+            f"{len(missing)} tensors of {type(reference).__name__} are missing from "
             f"{checkpoint.path}: {few(missing)}.",
-            "Download the model again, or check that config.json belongs to these weights.",
+            "Download the model again, or check that config.json matches these weights.",
         )
     unexpected = _without_patterns(
         result.unexpected, getattr(reference, "_keys_to_ignore_on_load_unexpected", None)
@@ -293,7 +293,7 @@ def _check_complete(result: WeightMap, reference: nn.Module, checkpoint: Checkpo
         raise CheckpointError(
             f"{len(unexpected)} tensors in {checkpoint.path} are not part of "
             f"{type(reference).__name__}: {few(unexpected)}.",
-            "Check that config.json belongs to these weights (number of layers, architecture).",
+            "Check that config.json matches these weights (number of layers, architecture).",
         )
 
 
@@ -309,8 +309,8 @@ def _check_shapes(result: WeightMap, reference: nn.Module) -> None:
             wrong.append(f"{name} is {list(info.shape)}, expected {list(wanted)}")
     if wrong:
         raise CheckpointError(
-            f"{len(wrong)} tensors have a different shape than in config.json: {few(wrong)}.",
-            "Check that config.json belongs to these weights.",
+            f"{len(wrong)} tensors do not match the shapes implied by config.json: {few(wrong)}.",
+            "Check that config.json matches these weights.",
         )
 
 

@@ -17,7 +17,7 @@ from engine.errors import ConfigError
 AUTO, FP8, INT8 = "auto", "fp8", "int8"
 NAMES = (AUTO, FP8, INT8)
 SCALE_BYTES = 2
-REMEDY = "Choose auto, fp8 (e4m3) or int8, or one for keys and one for values: k=int8,v=fp8."
+REMEDY = "Choose auto, fp8 (e4m3) or int8, or set keys and values separately: k=int8,v=fp8."
 
 
 class KVDtype(NamedTuple):
@@ -70,14 +70,14 @@ def parse_kv_dtype(text: str) -> KVDtype:
     sides = [part.partition("=")[::2] for part in text.replace(" ", "").split(",")]
     found = dict(sides)
     if len(sides) != 2 or set(found) != {"k", "v"} or not set(found.values()) <= set(NAMES):
-        raise ConfigError(f"kv_cache_dtype is {text!r}.", REMEDY)
+        raise ConfigError(f"Invalid kv_cache_dtype: {text!r}.", REMEDY)
     return KVDtype(found["k"], found["v"])
 
 
 def check_kv_dtype(value: object) -> None:
     """Raise ConfigError unless `value` is one of the setting kv_cache_dtype."""
     if not isinstance(value, str):
-        raise ConfigError(f"kv_cache_dtype is {value!r}.", REMEDY)
+        raise ConfigError(f"Invalid kv_cache_dtype: {value!r}.", REMEDY)
     parse_kv_dtype(value)
 
 

@@ -101,7 +101,7 @@ def scheme_of(config: EngineConfig, stored: CheckpointFormat | None, name: str) 
         way = (
             "has no 16-bit weights"
             if method == "none"
-            else f"would lose more quality as {method}"
+            else f"would lose more quality if requantized to {method}"
         )
         raise ConfigError(
             f"{name} is quantized ({stored.title}) and {way}.",
@@ -112,7 +112,7 @@ def scheme_of(config: EngineConfig, stored: CheckpointFormat | None, name: str) 
     if method in METHODS:
         return Scheme(method, config.quantization_group_size, head)
     raise ConfigError(
-        f"{name} is not quantized, and {method} needs calibration.",
+        f"{name} is not quantized, and {method} requires calibration.",
         f"Run `inferdeck quantize --method {method}`, or choose one of "
         f"{', '.join(METHODS)}.",
     )

@@ -56,7 +56,7 @@ def awq_layer(work: LayerWork, store: Store) -> None:
     }
     work.stage("Calibrating")
     inputs, calls = _observe(work, folds)
-    work.stage("Searching scales")
+    work.stage("Searching for scales")
     chosen = {
         group: _search_group(work, group, fold, inputs, calls)
         for group, fold in folds.items()

@@ -18,7 +18,7 @@ from engine.text.tokenizer import Tokenizer
 
 MIN_TOKENS = 256
 _MAX_FILE = 512 * 2**20
-_REMEDY = "Choose a UTF-8 text file, or JSONL with a text, a prompt or messages on each line."
+_REMEDY = 'Choose a UTF-8 text file, or JSONL with "text", "prompt" or "messages" on each line.'
 
 Text = str | Sequence[Mapping[str, str]]
 """A plain text, or the messages of a conversation."""
@@ -36,13 +36,13 @@ def read_texts(path: str | Path) -> list[Text]:
     if file.suffix.lower() == ".json":
         values = _parsed(content, str(file))
         values = values if isinstance(values, list) else [values]
-        return [_of_object(v, f"Entry {i} of {file}") for i, v in enumerate(values, start=1)]
+        return [_of_object(v, f"Entry {i} in {file}") for i, v in enumerate(values, start=1)]
     if file.suffix.lower() not in (".jsonl", ".ndjson"):
         return [content]
     texts: list[Text] = []
     for number, line in enumerate(content.split("\n"), start=1):
         if line.strip():
-            where = f"Line {number} of {file}"
+            where = f"Line {number} in {file}"
             texts.append(_of_object(_parsed(line, where), where))
     return texts
 
@@ -70,9 +70,9 @@ def make_sequences(
         tokens += found[len(start) :] if start and found[: len(start)] == start else found
     if len(tokens) < MIN_TOKENS:
         raise ConfigError(
-            f"The calibration text has {len(tokens):,} tokens; at least {MIN_TOKENS} are needed, "
-            f"{length * count:,} are ideal.",
-            "Choose a longer text: a few pages like the model's future input.",
+            f"The calibration text has {len(tokens):,} tokens; at least {MIN_TOKENS} are required, "
+            f"{length * count:,} recommended.",
+            "Choose a longer text: a few pages similar to your real prompts.",
         )
     body = min(length - len(start), len(tokens))
     places = len(tokens) // body
@@ -106,8 +106,8 @@ def _content(file: Path) -> str:
         size = file.stat().st_size
         if size > _MAX_FILE:
             raise ConfigError(
-                f"{file} has {size:,} bytes; a calibration text may have {_MAX_FILE:,}.",
-                "Shorten it: a few hundred thousand words are plenty.",
+                f"{file} has {size:,} bytes; the limit for calibration text is {_MAX_FILE:,}.",
+                "Shorten it: a few hundred thousand words are enough.",
             )
         raw = file.read_bytes()
     except OSError as error:
@@ -116,7 +116,7 @@ def _content(file: Path) -> str:
         raise ConfigError(f"{file} is empty.", _REMEDY)
     if b"\0" in raw:
         at = raw.index(b"\0")
-        raise ConfigError(f"{file} is not a text: byte {at:,} is zero.", _REMEDY)
+        raise ConfigError(f"{file} is not a text file: byte {at:,} is zero.", _REMEDY)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -143,7 +143,7 @@ def _of_object(value: Any, where: str) -> Text:
         if isinstance(value.get("prompt"), str):
             answer = value.get("completion") or value.get("response") or ""
             return str(value["prompt"]) + (answer if isinstance(answer, str) else "")
-    raise ConfigError(f"{where} has no text, prompt or messages.", _REMEDY)
+    raise ConfigError(f'{where} has no "text", "prompt" or "messages".', _REMEDY)
 
 
 def _messages(values: list[Any], where: str) -> Text:
@@ -153,7 +153,7 @@ def _messages(values: list[Any], where: str) -> Text:
             and isinstance(message.get("role"), str)
             and isinstance(message.get("content"), str)
         ):
-            raise ConfigError(f"{where} has a message without a text role and content.", _REMEDY)
+            raise ConfigError(f'{where} has a message without "role" or "content" text.', _REMEDY)
     if not values:
         raise ConfigError(f"{where} has no messages.", _REMEDY)
     return [{"role": m["role"], "content": m["content"]} for m in values]

@@ -109,7 +109,7 @@ class Decoder:
             arguments = catcher.arguments
             if arguments is None:
                 raise UnsupportedModelError(
-                    f"Layer {index} of {type(self.model).__name__} is called unlike the others.",
+                    f"Layer {index} of {type(self.model).__name__} was not called by the model.",
                     "Use a method without calibration (rtn, int8, fp8 or nf4).",
                 )
             if not first:

@@ -162,14 +162,14 @@ class LayerByLayer:
         stage("Loading the layer")
         decoder.load_layer(layer.index)
         work = LayerWork(decoder, layer, self.recipe, self.grid, self.check, stage)
-        stage("Rounding to nearest for comparison")
+        stage("Computing the round-to-nearest baseline")
         wanted = outputs_of(work)
         with rounded_to_nearest(work):
             rounding_error = error_of(work, wanted)
         method = awq_layer if self.recipe.method == "awq" else gptq_layer
         method(work, self.store)
         self._store_changed(work)
-        stage("Passing activations on")
+        stage("Computing inputs for the next layer")
         error = error_of(work, wanted)
         decoder.advance(layer.index, self.check)
         decoder.drop_layer(layer.index)

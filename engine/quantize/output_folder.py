@@ -134,7 +134,7 @@ def _chunks(file: BinaryIO, offset: int, left: int) -> Iterator[bytes]:
     while left:
         chunk = file.read(min(left, _CHUNK))
         if not chunk:
-            raise OSError(f"{file.name} became shorter while it was read")
+            raise OSError(f"{file.name} was truncated during reading")
         left -= len(chunk)
         yield chunk
 
@@ -210,9 +210,9 @@ def output_folder(
         free = free_bytes(target)  # before what was written is removed
         if error.errno in _FULL:
             raise DiskFullError(
-                f"The disk is full: {folder.tensors.total_bytes:,} bytes of about "
-                f"{expected_bytes:,} were written to {target.parent}, {free:,} are free.",
-                "Nothing was kept. Free some space, or choose a folder on another disk.",
+                f"The disk is full: wrote {folder.tensors.total_bytes:,} of about "
+                f"{expected_bytes:,} bytes to {target.parent}; {free:,} are free.",
+                "Partial files were deleted. Free some space, or choose a folder on another disk.",
             ) from error
         raise CheckpointError(
             f"{target} cannot be written: {error.strerror or error}.",
@@ -225,10 +225,10 @@ def output_folder(
 
 def _check_target(target: Path, checkpoint: Checkpoint) -> None:
     if target == checkpoint.path.absolute():
-        raise ConfigError(f"{target} is the model to quantize.", "Choose another folder.")
+        raise ConfigError(f"{target} is the source model folder.", "Choose another folder.")
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ConfigError(
-            f"{target} exists and is not empty.", "Choose a new folder: nothing is overwritten."
+            f"{target} exists and is not empty.", "Choose a new folder: files are not overwritten."
         )
 
 
@@ -238,7 +238,7 @@ def _check_space(target: Path, expected_bytes: int) -> None:
     free = free_bytes(target)
     if free < needed:
         raise DiskFullError(
-            f"About {needed:,} bytes are needed at {target.parent}, {free:,} are free.",
+            f"About {needed:,} bytes are needed in {target.parent}; {free:,} are free.",
             "Free some space, or choose a folder on another disk.",
         )
 

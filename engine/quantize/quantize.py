@@ -104,7 +104,7 @@ def _open(path: str | Path) -> Checkpoint:
     if quantized is not None:
         raise UnsupportedModelError(
             f"{checkpoint.name} is already quantized ({quantized.title}).",
-            "Choose its 16-bit original.",
+            "Choose the original 16-bit model.",
         )
     resolve_class(checkpoint)
     return checkpoint
@@ -115,8 +115,8 @@ def _sequences(checkpoint: Checkpoint, recipe: Recipe, texts: Sequence[Text]) ->
         return []
     if not texts:
         raise ConfigError(
-            f"{recipe.method} needs a calibration text.",
-            "Give a calibration text, or choose rtn, int8, fp8 or nf4.",
+            f"{recipe.method} requires calibration text.",
+            "Provide calibration text, or choose rtn, int8, fp8 or nf4.",
         )
     tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=False)
     longest = checkpoint.max_position_embeddings or recipe.sequence_length
@@ -133,13 +133,13 @@ def _notes(recipe: Recipe, sequences: list[list[int]], targets: Targets) -> Iter
     is_turned = any(piece.is_transposed and not piece.cut_from for piece in targets.pieces)
     if is_turned and recipe.facts.format not in _READ_TURNED:
         yield (
-            "The model keeps its matrices transposed (Conv1D). Other readers know such a model "
-            f"in GPTQ and NF4 alone; what {recipe.method} made is read by this program."
+            "The model stores transposed weights (Conv1D). Other programs load these in GPTQ "
+            f"and NF4 only; this {recipe.method} output loads only in Inferdeck."
         )
     if recipe.facts.is_calibrated and len(sequences) < recipe.num_sequences:
         tokens = sum(len(s) for s in sequences)
         wanted = recipe.num_sequences * recipe.sequence_length
-        yield f"The text has only {tokens:,} of the {wanted:,} tokens in the recipe."
+        yield f"The calibration text has only {tokens:,} of the {wanted:,} tokens in the recipe."
 
 
 def _expected_bytes(checkpoint: Checkpoint, targets: Targets, recipe: Recipe) -> int:

@@ -28,8 +28,8 @@ METHODS = {
     "awq": Method("awq", "AWQ: activation-aware scales", (4,), True, True, False, False),
     "gptq": Method("gptq", "GPTQ: error-compensated rounding", (4, 8), True, True, True, True),
     "rtn": Method("compressed-tensors", "Round to nearest", (4, 8), True, False, False, True),
-    "int8": Method("compressed-tensors", "int8, one scale per output", (8,), False, False, True, False),  # noqa: E501
-    "fp8": Method("compressed-tensors", "float8, one scale per output", (8,), False, False, True, False),  # noqa: E501
+    "int8": Method("compressed-tensors", "int8, per-channel scales", (8,), False, False, True, False),  # noqa: E501
+    "fp8": Method("compressed-tensors", "float8, per-channel scales", (8,), False, False, True, False),  # noqa: E501
     "nf4": Method("bitsandbytes", "NF4, blocks of 64", (4,), False, False, True, False),
 }  # fmt: skip
 
@@ -71,9 +71,9 @@ class Recipe:
         least = {"num_sequences": 1, "num_search_sequences": 1, "sequence_length": MIN_LENGTH}
         for name, bound in least.items():
             if (value := getattr(self, name)) < bound:
-                raise ConfigError(f"{name} is {value}.", f"Give at least {bound}.")
+                raise ConfigError(f"Invalid {name}: {value}.", f"Use at least {bound}.")
         if not 0 < self.damping <= 1:
-            raise ConfigError(f"damping is {self.damping}.", "Give a share above 0, such as 0.01.")
+            raise ConfigError(f"Invalid damping: {self.damping}.", "Use 0 to 1, for example 0.01.")
 
     @property
     def facts(self) -> Method:
@@ -106,7 +106,7 @@ class Recipe:
     def _check_method(self) -> None:
         if self.method not in METHODS:
             raise ConfigError(
-                f"{self.method!r} is not a method of quantization.",
+                f"Unknown quantization method: {self.method!r}.",
                 f"Choose one of {', '.join(METHODS)}.",
             )
         facts = self.facts
@@ -117,16 +117,16 @@ class Recipe:
             )
         if facts.is_grouped and self.group_size not in GROUP_SIZES:
             raise ConfigError(
-                f"The group size is {self.group_size}.", f"Choose {_or(GROUP_SIZES)}."
+                f"Invalid group size: {self.group_size}.", f"Choose {_or(GROUP_SIZES)}."
             )
         if not facts.can_choose_symmetry and self.symmetric not in (None, facts.symmetric):
             kind = "symmetric" if facts.symmetric else "asymmetric"
             raise ConfigError(
                 f"{self.method} is always {kind} in Inferdeck.",
-                "Leave that setting out, or choose rtn.",
+                "Omit that setting, or choose rtn.",
             )
         if self.desc_act and self.method != "gptq":
-            raise ConfigError(f"desc_act applies to gptq, not {self.method}.", "Leave it out.")
+            raise ConfigError(f"desc_act applies to gptq, not {self.method}.", "Omit it.")
 
 
 def matches(module: str, pattern: str) -> bool:

@@ -150,12 +150,12 @@ def find_targets(
         if name.endswith(".weight") and len(checkpoint.tensors[name].shape) == 2:
             targets.kept.append(name.removesuffix(".weight"))
     for name in (n for conversion in weights.conversions for n, _, _ in conversion.members):
-        targets.reasons[name] = "it is computed from several tensors when it is loaded"
+        targets.reasons[name] = "computed from several tensors at load time"
     pieces = _whole_experts(_without_excluded(candidates, recipe, targets), candidates, targets)
     _check_groups(pieces, recipe)
     if not pieces:
         raise ConfigError(
-            f"No modules of {checkpoint.name} are left to quantize: {len(candidates)} matrices "
+            f"No modules left to quantize in {checkpoint.name}: {len(candidates)} matrices "
             f"found, {len(candidates)} excluded.",
             "Exclude fewer modules.",
         )
@@ -215,7 +215,7 @@ def _whole_experts(pieces: list[Piece], all_pieces: list[Piece], targets: Target
     for piece in all_pieces:
         if piece.cut_from and _experts_of(piece) in kept:
             targets.reasons.pop(piece.module, None)
-            targets.reasons[piece.cut_from] = "excluded: experts are quantized all or none"
+            targets.reasons[piece.cut_from] = "excluded: another expert of this layer is excluded"
     return [p for p in pieces if not p.cut_from or _experts_of(p) not in kept]
 
 
@@ -246,17 +246,17 @@ def _reason_to_keep(
         return ""
     if "Experts" in type(owner).__name__ and placement.part:
         if is_turned(model, placement.name):
-            return "its class keeps it transposed, and the file does not"
+            return "transposed in the model class, but not in the file"
         return None
     if len(info.shape) == 3:
-        return "all experts are one tensor on disk, which the format has no names for"
+        return "fused experts in one tensor, which the format does not support"
     is_linear = type(owner) is nn.Linear or type(owner).__name__ == "Conv1D"
     if attribute != "weight" or not is_linear or not disk_name.endswith(".weight"):
         return ""
     rows = info.shape[0]
     if owner_path.rpartition(".")[2] in _ROUTER_WORDS and rows in _expert_counts(model.config):
         return ""  # a router
-    return None if rows % 8 == 0 else f"{rows} outputs are not a multiple of 8"
+    return None if rows % 8 == 0 else f"output size {rows} is not a multiple of 8"
 
 
 def _expert_counts(config: Any) -> set[int]:
@@ -269,8 +269,8 @@ def _without_excluded(pieces: list[Piece], recipe: Recipe, targets: Targets) -> 
     unused = [x for x in recipe.exclude if not any(matches(name, x) for name in names)]
     if unused:
         raise ConfigError(
-            f"No module is named {unused[0]!r}, which is to be excluded.",
-            f"Names look like {few([piece.module for piece in pieces], 2)}.",
+            f"Cannot exclude {unused[0]!r}: no module has this name.",
+            f"Module names look like {few([piece.module for piece in pieces], 2)}.",
         )
     excluded = [piece.module for piece in pieces if recipe.excludes(piece.module)]
     targets.kept += excluded
@@ -287,7 +287,7 @@ def _check_groups(pieces: list[Piece], recipe: Recipe) -> None:
         widths = sorted({piece.shape[1] for piece in wrong})
         dividing = [g for g in (32, 64, 128, 256) if not any(w % g for w in widths)]
         raise ConfigError(
-            f"Groups of {size} do not divide the inputs of {len(wrong)} matrices "
+            f"Group size {size} does not divide the input size of {len(wrong)} matrices "
             f"({', '.join(map(str, widths))}): {few([piece.module for piece in wrong], 2)}.",
             f"Choose a group size of {dividing[-1]}, or exclude these modules."
             if dividing

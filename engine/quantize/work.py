@@ -23,7 +23,7 @@ _ERROR_ROWS = 256  # rows of an input from which the error of an output is told
 
 Store = Callable[[Piece, Codes], None]
 
-NO_TOKENS = "no calibration token reached it: rounded to nearest"
+NO_TOKENS = "received no calibration tokens: rounded to nearest"
 """The note of a matrix without calibration."""
 
 

@@ -105,4 +105,4 @@ def _refusing_waits() -> Iterator[None]:
         finally:
             torch.cuda.set_sync_debug_mode(before)
     if any(_WAITS in message for message in found):
-        raise UnsupportedModelError("the step waits for results from the GPU")
+        raise UnsupportedModelError("the step synchronizes with the GPU")

@@ -164,7 +164,7 @@ class DecodeGraphs:
         most = getattr(self._backend, "most_captured", max(sizes))
         sizes = [size for size in sizes if size <= most]
         if not sizes:
-            self.problem = "torch's attention cannot be captured"
+            self.problem = "PyTorch attention cannot be captured"
             return
         self._staging = Staging(self._device, capacity_for(max(sizes)))
         missing = []

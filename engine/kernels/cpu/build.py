@@ -92,9 +92,9 @@ def machine_problem() -> str:
         return f"disabled by {SWITCH}=0"
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         here = f"{sys.platform} {platform.machine()}"
-        return f"they need Linux on x86-64, not {here}"
+        return f"they require Linux on x86-64, not {here}"
     if "avx2" not in _processor_flags().split():
-        return "this processor has no AVX2"
+        return "this CPU has no AVX2"
     return ""
 
 
@@ -104,7 +104,7 @@ def loaded_openmp() -> str:
 
     found = sorted(set(_OPENMP.findall(Path("/proc/self/maps").read_text())))
     if not found:
-        raise UnavailableError("this PyTorch is built without OpenMP")
+        raise UnavailableError("this PyTorch was built without OpenMP")
     return found[0]
 
 
@@ -157,7 +157,7 @@ def _run(command: list[str]) -> str:
             command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnavailableError(f"{command[0]} did not run: {error}") from error
+        raise UnavailableError(f"could not run {command[0]}: {error}") from error
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]
         raise UnavailableError(f"{command[0]} failed: {said[0].strip()[:200]}")

@@ -75,16 +75,16 @@ def difference(library: Library) -> str:
         for title, multiply, x, expected in _products(library, generator):
             whole = multiply(x)
             if _is_off(whole, expected):
-                return f"{library.compiler}: wrong product with {title}"
+                return f"{library.compiler}: incorrect matmul result with {title}"
             for rows in _ROWS:
                 if not torch.equal(multiply(x[:rows]), whole[:rows]):
                     return f"{library.compiler}: results depend on the number of rows"
         for found, expected in _small_operations(library, generator):
             if _is_off(found, expected):
-                return f"{library.compiler}: wrong norm, rotary embedding or activation"
+                return f"{library.compiler}: incorrect norm, rotary embedding or activation result"
         for found, expected in _attention(library, generator):
             if _is_off(found, expected, _CLOSE_IN_8_BITS):
-                return f"{library.compiler}: wrong attention"
+                return f"{library.compiler}: incorrect attention result"
     return ""
 
 
@@ -107,7 +107,7 @@ def _products(
             for shape in ((max(_ROWS), _WIDTH), (_OUTPUTS, _WIDTH), (_OUTPUTS,))
         )
         expected = x.float() @ weight.float().t() + bias.float()
-        yield "plain weights", partial(library.plain, weight=weight, bias=bias), x, expected
+        yield "unquantized weights", partial(library.plain, weight=weight, bias=bias), x, expected
 
 
 def _small_operations(
@@ -156,10 +156,10 @@ def _attention(library: Library, generator: torch.Generator) -> Iterator[tuple[T
 def _weights(library: Library, generator: torch.Generator) -> Iterator[tuple[str, Codes, Weights]]:
     for bits, group in ((4, 32), (8, 64), (8, _INPUTS)):
         codes = _random(bits, group, generator)
-        yield f"{bits} bits", codes, IntegerWeights.of(codes, torch.bfloat16, library)
+        yield f"{bits}-bit weights", codes, IntegerWeights.of(codes, torch.bfloat16, library)
     for bits, group in ((4, 32), (8, 64), (4, _INPUTS), (8, _INPUTS)):
         codes = _random(bits, group, generator)
-        yield f"{bits} bits in float32", codes, DequantizedWeights(codes, torch.float32, library)
+        yield f"{bits}-bit, float32", codes, DequantizedWeights(codes, torch.float32, library)
     weight = torch.randn(_OUTPUTS, _INPUTS, generator=generator)
     others: dict[str, Codes] = {"float8": round_fp8(weight), "NF4": round_nf4(weight)}
     for title, numbers in others.items():

@@ -45,16 +45,16 @@ def _problem_of(device: torch.device) -> str:
     if not is_available():
         return "Triton is not installed"
     if torch.cuda.get_device_capability(device) < OLDEST:
-        return f"needs compute capability {OLDEST[0]}.{OLDEST[1]} (Ampere) or later"
+        return f"Triton kernels need compute capability {OLDEST[0]}.{OLDEST[1]} (Ampere) or later"
     from engine.kernels.triton.probe import runs_on
 
     try:
-        return "" if runs_on(device) else "Triton's test kernel returned a wrong result"
+        return "" if runs_on(device) else "Triton's test kernel returned an incorrect result"
     except Exception as error:  # no C compiler, a driver that is too old, a folder not writable...
         if is_out_of_memory(error):
             raise
         words = str(error).strip().partition("\n")[0] or type(error).__name__
-        return f"Triton cannot compile: {words.rstrip('.')}"
+        return f"Triton compilation failed: {words.rstrip('.')}"
 
 
 def is_interpreted() -> bool:

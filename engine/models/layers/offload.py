@@ -72,7 +72,7 @@ class Crossing:
                 self.close()
                 shape = list(tensor.shape)
                 raise UnsupportedModelError(
-                    f"its layers need an input of shape {shape}, not one row per token"
+                    f"its layers expect input shape {shape} instead of one row per token"
                 )
             self._static.append(torch.zeros_like(tensor, device=self._device))
 

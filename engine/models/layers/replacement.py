@@ -158,8 +158,8 @@ def list_of_layers(model: nn.Module) -> tuple[str, nn.ModuleList]:
         if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers:
             return path, module
     raise UnsupportedModelError(
-        f"{type(model).__name__} has no list of {config.num_hidden_layers} layers.",
-        "Choose a decoder-only model with ordinary attention (Llama, Qwen3, Mistral, Gemma...).",
+        f"{type(model).__name__} has no module list with {config.num_hidden_layers} layers.",
+        "Choose a decoder-only model with standard attention (Llama, Qwen3, Mistral, Gemma...).",
     )
 
 

@@ -82,8 +82,8 @@ def test_the_text_is_the_users_where_there_is_one(
     ("argv", "words"),
     [
         (["--method", "awq", "--bits", "8"], "awq does not support 8 bits"),
-        (["--method", "rtn", "--group-size", "48"], "The group size is 48"),
-        (["--method", "int8", "--exclude", "nothing"], "No module is named 'nothing'"),
+        (["--method", "rtn", "--group-size", "48"], "size: 48"),
+        (["--method", "int8", "--exclude", "nothing"], "'nothing'"),
         (["--method", "rtn", "--model", "/absent"], "/absent does not exist"),
     ],
 )

@@ -243,7 +243,7 @@ def both(stage: Stage, dtype: torch.dtype) -> list[Tensor]:
 @pytest.mark.parametrize("processor", [name for name in PROCESSORS if name != "native"])
 def test_every_processor_attends_and_writes_the_same(processor: str) -> None:
     if PROCESSORS[processor] not in Path("/proc/cpuinfo").read_text().split():
-        pytest.skip(f"this processor has no {PROCESSORS[processor]}")
+        pytest.skip(f"this CPU has no {PROCESSORS[processor]}")
     path, compiler = build.compiled(processor)
     made = Library(path, compiler.title)
     for forms in (("auto", "auto"), ("int8", "fp8")):

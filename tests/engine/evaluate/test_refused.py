@@ -21,7 +21,7 @@ from tests.engine.evaluate.tiny_evaluations import config_of
 def test_tokenizers_that_differ_are_refused_with_numbers(
     tiny_folder: Path, tiny_model: Any, text: str, tmp_path: Path
 ) -> None:
-    for vocab_size, words in ((150, "199 tokens of the reference"), (199, "1 of 199 tokens")):
+    for vocab_size, words in ((150, "199 tokens .*150"), (199, "1 of 199 tokens")):
         folder = tmp_path / str(vocab_size)
         tiny_model.save_pretrained(folder)
         tiny_models.save_tokenizer(folder, vocab_size)
@@ -42,13 +42,13 @@ def test_texts_that_are_cut_differently_are_refused(
     tokenizer = json.loads(file.read_text())
     tokenizer["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": " t7 "}
     file.write_text(json.dumps(tokenizer))
-    with pytest.raises(ConfigError, match=r"150 tokens of the reference.*299 of.*number 1"):
+    with pytest.raises(ConfigError, match=r"150 tokens .*299 .*first 1 "):
         run(EvaluationTask(config_of(tmp_path), reference=config_of(tiny_folder), text=text))
 
 
 def test_padded_vocabularies_are_refused(tiny_folder: Path, text: str, tmp_path: Path) -> None:
     folder = tiny_models.save(tiny_models.make_model("llama", vocab_size=208), tmp_path)
-    with pytest.raises(ConfigError, match=r"199 logits of the reference.*208 of"):
+    with pytest.raises(ConfigError, match=r"199 .*208 "):
         run(EvaluationTask(config_of(folder), reference=config_of(tiny_folder), text=text))
 
 
@@ -57,7 +57,7 @@ def test_padded_vocabularies_are_refused(tiny_folder: Path, text: str, tmp_path:
     [
         ({"text": "t5 t6"}, TextError, "1 tokens"),
         ({"context_length": 257}, ConfigError, "2 to 256"),
-        ({"context_length": 32, "stride": 32}, ConfigError, "every 32"),
+        ({"context_length": 32, "stride": 32}, ConfigError, "stride: 32"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_loading(
@@ -74,7 +74,7 @@ def test_what_cannot_be_measured_is_refused_before_loading(
 
 def test_a_cache_too_small_for_a_window_is_refused(tiny_folder: Path, text: str) -> None:
     config = config_of(tiny_folder, kv_cache_memory_bytes=32 * 512)
-    with pytest.raises(ConfigError, match="128 tokens; the KV cache holds 32"):
+    with pytest.raises(ConfigError, match=r"128 tokens.* 32"):
         run(EvaluationTask(config, text=text, context_length=128))
     assert run(EvaluationTask(config, text=text, context_length=32)).text is not None
 
@@ -82,11 +82,11 @@ def test_a_cache_too_small_for_a_window_is_refused(tiny_folder: Path, text: str)
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({}, "nothing to measure"),
-        ({"prompts": (PromptLine(1, "a"),)}, "there is none"),
-        ({"text": "a", "max_tokens": 0}, "max_tokens is 0"),
-        ({"text": "a", "num_worst": -1}, "num_worst is -1"),
-        ({"text": "abc", "scored": ((0, 2), (1, 3))}, "2 parts"),
+        ({}, "evaluate"),
+        ({"prompts": (PromptLine(1, "a"),)}, "reference"),
+        ({"text": "a", "max_tokens": 0}, "max_tokens: 0"),
+        ({"text": "a", "num_worst": -1}, "num_worst: -1"),
+        ({"text": "abc", "scored": ((0, 2), (1, 3))}, "The 2 "),
         ({"text": "abc", "scored": ((1, 4),)}, "3 characters"),
     ],
 )

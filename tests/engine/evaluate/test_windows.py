@@ -57,9 +57,9 @@ def test_defaults() -> None:
     ("context", "stride", "words"),
     [
         (513, None, ("513", "2 to 512")),
-        (1, None, ("would have 1",)),
-        (100, 100, ("every 100", "1 to 99")),
-        (100, 0, ("every 0",)),
+        (1, None, ("length: 1 ",)),
+        (100, 100, ("stride: 100", "1 to 99")),
+        (100, 0, ("stride: 0",)),
     ],
 )
 def test_what_cannot_be_cut_is_refused(

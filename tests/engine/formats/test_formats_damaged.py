@@ -65,74 +65,74 @@ INT, FLOAT = {"layout": "int"}, {"layout": "float"}
 ASYMMETRIC: dict[str, Any] = {"symmetric": False}
 # method, options, what is done to it, what is said
 SPLITTING: list[tuple[str, dict[str, Any], Change, str]] = [
-    ("awq", {}, drop("scales"), "has qweight, qzeros and no scales"),
-    ("awq", {}, drop("qweight"), "and no qweight"),
-    ("awq", {}, put("scales", lambda t: t[:1]), "scales of [1, 96], which should be [2, 96]"),
-    ("awq", {}, put("qzeros", lambda t: t[:, :4]), "qzeros of [2, 4], which should be [2, 12]"),
-    ("awq", {}, put("qweight", lambda t: t.long()), "qweight in I64, which should be I32"),
-    ("awq", {}, put("qweight", lambda t: t[:40]), "40 inputs, which groups of 32 do not divide"),
-    ("awq", {}, put("qweight", lambda t: t.flatten()), "should have two axes"),
-    ("awq", {}, put("qweight", lambda t: t.expand(3, 64, 12)), "experts of a layer"),
-    ("awq", {}, add("weight", torch.zeros(96, 64)), "and a plain weight besides"),
+    ("awq", {}, drop("scales"), "qweight, qzeros; no scales"),
+    ("awq", {}, drop("qweight"), "no qweight"),
+    ("awq", {}, put("scales", lambda t: t[:1]), "scales; [1, 96]; [2, 96]"),
+    ("awq", {}, put("qzeros", lambda t: t[:, :4]), "qzeros; [2, 4]; [2, 12]"),
+    ("awq", {}, put("qweight", lambda t: t.long()), "qweight; I64; I32"),
+    ("awq", {}, put("qweight", lambda t: t[:40]), "40; 32"),
+    ("awq", {}, put("qweight", lambda t: t.flatten()), "two dimensions"),
+    ("awq", {}, put("qweight", lambda t: t.expand(3, 64, 12)), "experts"),
+    ("awq", {}, add("weight", torch.zeros(96, 64)), "unquantized"),
     ("awq", {}, add("codes", torch.zeros(4, 4).to(torch.int8)), "has dtype I8"),
     ("awq", {}, add("codes", torch.zeros(4, 4).to(torch.float8_e5m2)), "has dtype F8_E5M2"),
-    ("awq", {}, add("gate_up_blocks", torch.zeros(2, 4, 4).byte()), "experts of a layer"),
-    ("gptq", {}, drop("qzeros"), "and no qzeros"),
-    ("gptq", {}, put("scales", lambda t: t.double()), "scales in F64, which should be F16"),
-    ("gptq", {}, put("g_idx", lambda t: t[:8]), "g_idx of [8], which should be [64]"),
-    ("gptq", {}, put("g_idx", lambda t: t.float()), "g_idx in F32, which should be I32 or I64"),
-    ("gptq", {}, put("qweight", lambda t: t[:, :90]), "90 outputs, which 8 in a word"),
-    ("gptq", {}, put("qzeros", lambda t: t[:, :4]), "qzeros of [2, 4], which should be [2, 12]"),
-    (CT, {}, drop("weight_scale"), "and no weight_scale"),
-    (CT, {}, drop("weight_packed"), "and no weight"),
-    (CT, {}, put("weight_scale", lambda t: t[:, :1]), "which should be [96, 2]"),
+    ("awq", {}, add("gate_up_blocks", torch.zeros(2, 4, 4).byte()), "experts"),
+    ("gptq", {}, drop("qzeros"), "no qzeros"),
+    ("gptq", {}, put("scales", lambda t: t.double()), "scales; F64; F16"),
+    ("gptq", {}, put("g_idx", lambda t: t[:8]), "g_idx; [8]; [64]"),
+    ("gptq", {}, put("g_idx", lambda t: t.float()), "g_idx; F32; I32 or I64"),
+    ("gptq", {}, put("qweight", lambda t: t[:, :90]), "90; 8"),
+    ("gptq", {}, put("qzeros", lambda t: t[:, :4]), "qzeros; [2, 4]; [2, 12]"),
+    (CT, {}, drop("weight_scale"), "no weight_scale"),
+    (CT, {}, drop("weight_packed"), "no weight"),
+    (CT, {}, put("weight_scale", lambda t: t[:, :1]), "[96, 2]"),
     (CT, {}, put("weight_packed", lambda t: t.long()), "weight_packed in I64"),
-    (CT, {"group_size": -1}, put("weight_shape", lambda t: t + 8), "for a weight of [104, 72]"),
-    (CT, {"group_size": -1}, put("weight_shape", lambda t: t[:1]), "which should be [2]"),
-    (CT, ASYMMETRIC, drop("weight_zero_point"), "and no weight_zero_point"),
-    (CT, ASYMMETRIC, put("weight_zero_point", lambda t: t[:4]), "which should be [12, 2]"),
-    (CT, {"actorder": "group"}, put("weight_g_idx", lambda t: t[:4]), "which should be [64]"),
-    (CT, INT, put("weight", lambda t: t.short()), "weight in I16, which should be I8"),
-    (CT, INT, put("weight_scale", lambda t: t[:4]), "which should be [96, 1]"),
-    (CT, FLOAT, drop("weight"), "and no weight"),
-    (CT, FLOAT, put("weight", lambda t: t.half()), "weight in F16, which should be F8_E4M3"),
-    ("fp8", {}, drop("weight_scale_inv"), "and no weight_scale_inv or weight_scale"),
+    (CT, {"group_size": -1}, put("weight_shape", lambda t: t + 8), "[104, 72]"),
+    (CT, {"group_size": -1}, put("weight_shape", lambda t: t[:1]), "[2]"),
+    (CT, ASYMMETRIC, drop("weight_zero_point"), "no weight_zero_point"),
+    (CT, ASYMMETRIC, put("weight_zero_point", lambda t: t[:4]), "[12, 2]"),
+    (CT, {"actorder": "group"}, put("weight_g_idx", lambda t: t[:4]), "[64]"),
+    (CT, INT, put("weight", lambda t: t.short()), "weight; I16; I8"),
+    (CT, INT, put("weight_scale", lambda t: t[:4]), "[96, 1]"),
+    (CT, FLOAT, drop("weight"), "no weight"),
+    (CT, FLOAT, put("weight", lambda t: t.half()), "weight; F16; F8_E4M3"),
+    ("fp8", {}, drop("weight_scale_inv"), "no weight_scale_inv or weight_scale"),
     ("fp8", {}, put("weight_scale_inv", lambda t: t.expand(5, 7)), "[1, 1] or [1] or [96, 1]"),
-    ("fp8", {}, put("weight", lambda t: t.float().to(torch.float8_e5m2)), "weight in F8_E5M2"),
-    ("fp8", {}, put("weight", lambda t: t.expand(2, 96, 64)), "experts of a layer"),
-    (BNB, {}, drop("weight"), "and no weight"),
-    (BNB, {}, drop(STATE), "neither SCB nor a quant_state"),
-    (BNB, {}, drop("weight.absmax"), "and no weight.absmax"),
-    (BNB, {}, put("weight", lambda t: t[:5]), "weight of 5 bytes for 96 x 64 codes"),
-    (BNB, {}, put("weight.quant_map", lambda t: t[:5]), "which should be [16]"),
-    (BNB, {}, put("weight.absmax", lambda t: t[:5]), "absmax of [5], which should be [96]"),
-    (BNB, {}, put("weight.absmax", lambda t: t.byte()), "absmax in U8, which should be F32"),
-    (BNB, {}, put(STATE, lambda t: t[:-3]), "quant_state that cannot be read"),
+    ("fp8", {}, put("weight", lambda t: t.float().to(torch.float8_e5m2)), "F8_E5M2"),
+    ("fp8", {}, put("weight", lambda t: t.expand(2, 96, 64)), "experts"),
+    (BNB, {}, drop("weight"), "no weight"),
+    (BNB, {}, drop(STATE), "SCB; quant_state"),
+    (BNB, {}, drop("weight.absmax"), "no weight.absmax"),
+    (BNB, {}, put("weight", lambda t: t[:5]), "5 bytes; 96 x 64"),
+    (BNB, {}, put("weight.quant_map", lambda t: t[:5]), "[16]"),
+    (BNB, {}, put("weight.absmax", lambda t: t[:5]), "absmax; [5]; [96]"),
+    (BNB, {}, put("weight.absmax", lambda t: t.byte()), "absmax; U8; F32"),
+    (BNB, {}, put(STATE, lambda t: t[:-3]), "quant_state"),
     (BNB, {}, add(STATE, torch.tensor(list(b'{"shape": [2, 3, 4], "blocksize": 64}'),
-                                      dtype=torch.uint8)), "experts of a layer"),
+                                      dtype=torch.uint8)), "experts"),
     (BNB, {}, add(STATE, torch.tensor(list(b'{"shape": [2, 0], "blocksize": 64}'),
-                                      dtype=torch.uint8)), "shape [2, 0] and blocks of 64"),
-    (BNB, {"double": True}, drop("weight.nested_quant_map"), "and no weight.nested_quant_map"),
-    (BNB, {"double": True}, put("weight.nested_absmax", lambda t: t.repeat(2)), "should be [1]"),
-    (BNB, {"kind": "int8"}, drop("SCB"), "neither SCB nor a quant_state"),
-    (BNB, {"kind": "int8"}, put("SCB", lambda t: t[:5]), "SCB of [5], which should be [96]"),
+                                      dtype=torch.uint8)), "[2, 0]; 64"),
+    (BNB, {"double": True}, drop("weight.nested_quant_map"), "no weight.nested_quant_map"),
+    (BNB, {"double": True}, put("weight.nested_absmax", lambda t: t.repeat(2)), "[1]"),
+    (BNB, {"kind": "int8"}, drop("SCB"), "SCB; quant_state"),
+    (BNB, {"kind": "int8"}, put("SCB", lambda t: t[:5]), "SCB; [5]; [96]"),
 ]  # fmt: skip
 READING: list[tuple[str, dict[str, Any], Change, str]] = [
-    ("awq", {}, poke("scales", float("nan")), "1 of its 192 scales are not finite"),
-    ("gptq", {}, poke("scales", float("inf")), "1 of its 192 scales are not finite"),
-    ("gptq", {}, poke("g_idx", 2), "names the groups 0 to 2, and there are 2"),
-    ("gptq", {}, poke("g_idx", -1), "names the groups -1 to 1"),
-    ("gptq", {}, poke("g_idx", 1), "gives 2 of 2 groups another size than 32 columns"),
+    ("awq", {}, poke("scales", float("nan")), "1 of 192 scales"),
+    ("gptq", {}, poke("scales", float("inf")), "1 of 192 scales"),
+    ("gptq", {}, poke("g_idx", 2), "g_idx; 0 to 2; 2"),
+    ("gptq", {}, poke("g_idx", -1), "g_idx; -1 to 1"),
+    ("gptq", {}, poke("g_idx", 1), "g_idx; 2 of 2; 32"),
     (CT, {}, put("weight_shape", lambda t: t + 8), "weight_shape is [104, 72]"),
     (CT, {"symmetric": False, "zeros_in_words": False},
-     poke("weight_zero_point", 9), "which 4 bits do not hold"),
-    (CT, FLOAT, poke("weight_scale", float("nan")), "scales are not finite"),
-    ("fp8", {}, poke("weight", float("nan")), "1 of its 6144 float8 values are not numbers"),
-    (BNB, {}, poke("weight.absmax", float("inf")), "scales are not finite"),
-    (BNB, {}, poke("weight.quant_map", float("nan")), "table of 16 values"),
-    (BNB, {"kind": "int8"}, poke("SCB", float("nan")), "scales are not finite"),
+     poke("weight_zero_point", 9), "4-bit"),
+    (CT, FLOAT, poke("weight_scale", float("nan")), "scales"),
+    ("fp8", {}, poke("weight", float("nan")), "1 of 6144"),
+    (BNB, {}, poke("weight.absmax", float("inf")), "scales"),
+    (BNB, {}, poke("weight.quant_map", float("nan")), "16"),
+    (BNB, {"kind": "int8"}, poke("SCB", float("nan")), "scales"),
     (BNB, {"kind": "int8"}, add("weight_format", torch.tensor(2, dtype=torch.uint8)),
-     "its weight_format is 2"),
+     "weight_format 2"),
 ]  # fmt: skip
 
 
@@ -145,8 +145,9 @@ def test_tensors_that_do_not_fit(
     found, checkpoint = open_quantized(tmp_path)
     with pytest.raises(CheckpointError) as caught:
         found.split(checkpoint.tensors)
-    assert MODULE in caught.value.cause and words in caught.value.cause
-    assert "1 weight does not fit" in caught.value.cause and caught.value.remedy
+    assert MODULE in caught.value.cause
+    assert all(word in caught.value.cause for word in words.split("; "))
+    assert "1 weight " in caught.value.cause and caught.value.remedy
 
 
 @pytest.mark.parametrize(("method", "options", "change", "words"), READING)
@@ -157,7 +158,8 @@ def test_values_that_cannot_be(
     edit(tmp_path, change)
     with pytest.raises(CheckpointError) as caught:
         read_all(tmp_path)
-    assert f"{MODULE}.weight" in caught.value.cause and words in caught.value.cause
+    assert f"{MODULE}.weight" in caught.value.cause
+    assert all(word in caught.value.cause for word in words.split("; "))
     assert str(tmp_path) in caught.value.cause and caught.value.remedy
 
 
@@ -166,7 +168,7 @@ def test_many_weights_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     settings = {"quant_method": "gptq", "bits": 4, "group_size": 32}
     change_config(tmp_path, quantization_config=settings)
     found, checkpoint = open_quantized(tmp_path)
-    with pytest.raises(CheckpointError, match="14 weights do not fit GPTQ, 4 bits") as caught:
+    with pytest.raises(CheckpointError, match=r"14 weights .* GPTQ, 4-bit") as caught:
         found.split(checkpoint.tensors)
     assert "and 11 more" in caught.value.cause
 
@@ -181,13 +183,13 @@ def test_settings_of_a_group_that_names_no_module(tmp_path: Path) -> None:
     settings = {"quant_method": CT, "format": "pack-quantized", "config_groups": groups}
     change_config(tmp_path, quantization_config=settings)
     found, checkpoint = open_quantized(tmp_path)
-    with pytest.raises(CheckpointError, match=r"5 weights .* matches no target of config_groups"):
+    with pytest.raises(CheckpointError, match=r"5 weights .* config_groups"):
         found.split(checkpoint.tensors)
 
 
 def test_zero_points_and_tables_out_of_range() -> None:
     codes = torch.zeros(2, 4, dtype=torch.uint8)
-    with pytest.raises(Misfit, match="a zero point is 16, above the largest code 15"):
+    with pytest.raises(Misfit, match=r"16 .*15"):
         check_values(IntCodes(4, codes, torch.ones(2, 1), torch.full((2, 1), 16).byte(), 4))
     with pytest.raises(Misfit, match="table"):
         check_values(TableCodes(codes, torch.ones(1), 64, torch.full((16,), float("inf"))))
@@ -195,7 +197,7 @@ def test_zero_points_and_tables_out_of_range() -> None:
 
 def test_a_number_format_that_is_not_read() -> None:
     info = TensorInfo(Path("x.safetensors"), "F8_E5M2", (2, 2), 4, 0)
-    with pytest.raises(CheckpointError, match=r"\[2, 2\] in F8_E5M2"):
+    with pytest.raises(CheckpointError, match=r"\[2, 2\] .*F8_E5M2"):
         torch_dtype(info)
 
 

@@ -67,14 +67,14 @@ class TestWhereSettingsAreFound:
         old = {"zero_point": True, "q_group_size": 64, "w_bit": 4, "version": "GEMM"}
         (tmp_path / "quant_config.json").write_text(json.dumps(old))
         found = opened(tmp_path)
-        assert found is not None and found.title == "AWQ, 4 bits, groups of 64"
+        assert found is not None and found.title == "AWQ, 4-bit, groups of 64"
 
     def test_older_gptq_says_it_in_a_file_of_its_own(self, tmp_path: Path) -> None:
         old = {"bits": 8, "group_size": -1, "desc_act": True, "sym": False}
         (tmp_path / "quantize_config.json").write_text(json.dumps(old))
         found = opened(tmp_path)
         assert found is not None
-        assert found.title == "GPTQ, 8 bits, a scale per output, activation order"
+        assert found.title == "GPTQ, 8-bit, per-channel scales, activation order"
         described = found.describe()
         assert described["desc_act"] and not described["symmetric"]
 
@@ -117,35 +117,35 @@ class TestWhereSettingsAreFound:
 
     def test_older_bitsandbytes_does_not_name_itself(self, tmp_path: Path) -> None:
         found = opened(tmp_path, {"load_in_8bit": True})
-        assert found is not None and found.title == "bitsandbytes, 8 bits, a scale per output"
+        assert found is not None and found.title == "bitsandbytes, 8-bit, per-channel scales"
 
 
 class TestTitles:
     @pytest.mark.parametrize(
         ("config", "title"),
         [
-            (AWQ, "AWQ, 4 bits, groups of 128"),
-            ({**AWQ, "group_size": -1}, "AWQ, 4 bits, a scale per output"),
-            ({**GPTQ, "checkpoint_format": "gptq_v2"}, "GPTQ, 4 bits, groups of 128"),
-            (compressed(), "compressed-tensors, 4 bits, groups of 128"),
+            (AWQ, "AWQ, 4-bit, groups of 128"),
+            ({**AWQ, "group_size": -1}, "AWQ, 4-bit, per-channel scales"),
+            ({**GPTQ, "checkpoint_format": "gptq_v2"}, "GPTQ, 4-bit, groups of 128"),
+            (compressed(), "compressed-tensors, 4-bit, groups of 128"),
             (
                 compressed(type="float", num_bits=8, strategy="channel"),
-                "compressed-tensors, FP8, a scale per output",
+                "compressed-tensors, FP8, per-channel scales",
             ),
             (
                 compressed(type="float", num_bits=8, strategy="block", block_structure=[128, 64]),
-                "compressed-tensors, FP8, a scale per block of 128 x 64",
+                "compressed-tensors, FP8, scales per 128 x 64 block",
             ),
-            (FP8, "FP8 (e4m3), a scale per block of 128 x 128"),
+            (FP8, "FP8 (e4m3), scales per 128 x 128 block"),
             (
                 compressed(type="float", num_bits=8, strategy="block", block_structure="64x32"),
-                "compressed-tensors, FP8, a scale per block of 64 x 32",
+                "compressed-tensors, FP8, scales per 64 x 32 block",
             ),
             ({"quant_method": "fbgemm_fp8"}, "FP8 (e4m3)"),
             (MODELOPT, "FP8 (e4m3)"),
             (
                 {**MODELOPT, "quant_algo": "FP8_PB_WO"},
-                "FP8 (e4m3), a scale per block of 128 x 128",
+                "FP8 (e4m3), scales per 128 x 128 block",
             ),
             (BNB, "bitsandbytes, NF4"),
             (
@@ -163,23 +163,23 @@ class TestTitles:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"bits": 4}, "does not say quant_method"),
-    ({**AWQ, "bits": None}, "does not say bits"),
-    ({**AWQ, "bits": "4"}, 'bits = "4", which should be a whole number'),
-    ({**AWQ, "group_size": 0}, "a group size of 0"),
-    ({**AWQ, "modules_to_not_convert": "lm_head"}, "a list of names"),
-    ({**AWQ, "version": 2}, "a text"),
-    ({**GPTQ, "group_size": -2}, "a group size of -2"),
-    ({**GPTQ, "sym": "yes"}, "true or false"),
-    ({**GPTQ, "dynamic": []}, "an object"),
-    ({**compressed(), "config_groups": {}}, "quantizes no weights"),
+    ({"bits": 4}, "quant_method"),
+    ({**AWQ, "bits": None}, " bits"),
+    ({**AWQ, "bits": "4"}, 'bits = "4"'),
+    ({**AWQ, "group_size": 0}, "size: 0"),
+    ({**AWQ, "modules_to_not_convert": "lm_head"}, "modules_to_not_convert"),
+    ({**AWQ, "version": 2}, "version"),
+    ({**GPTQ, "group_size": -2}, "size: -2"),
+    ({**GPTQ, "sym": "yes"}, "sym"),
+    ({**GPTQ, "dynamic": []}, "dynamic"),
+    ({**compressed(), "config_groups": {}}, "quantization_config"),
     ({**compressed(), "config_groups": {"W4A16": ["Linear"]}}, "config group W4A16"),
-    ({**compressed(), "format": None}, "does not say format"),
-    (compressed(group_size=0), "a group size of 0"),
+    ({**compressed(), "format": None}, "format"),
+    (compressed(group_size=0), "group_size 0"),
     (compressed(type="float", num_bits=8, strategy="block"), "block_structure = None"),
     (compressed(type="float", num_bits=8, strategy="block", block_structure="0x128"), "[0, 128]"),
     (compressed(type="float", num_bits=8, strategy="block", block_structure="big"), "= big"),
-    ({"quant_method": "modelopt"}, "does not say quant_algo"),
+    ({"quant_method": "modelopt"}, "quant_algo"),
     ({**FP8, "weight_block_size": [128]}, "[rows, columns]"),
     ({**FP8, "weight_block_size": [128, 0]}, "[rows, columns]"),
     ({"quant_method": "bitsandbytes"}, "neither load_in_4bit nor load_in_8bit"),
@@ -188,24 +188,24 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"quant_method": "hqq"}, "'hqq'"),
     ({"quant_method": "mxfp4"}, "'mxfp4'"),
-    ({**AWQ, "bits": 8}, "AWQ with 8 bits"),
-    ({**AWQ, "version": "GEMV"}, "'gemv' layout"),
-    ({**AWQ, "backend": "llm-awq"}, "'llm-awq' layout"),
-    ({**AWQ, "version": None, "format": "marlin"}, "'marlin' layout"),
-    ({**GPTQ, "bits": 3}, "GPTQ with 3 bits"),
-    ({**GPTQ, "checkpoint_format": "marlin"}, "'marlin' layout"),
-    ({**GPTQ, "is_marlin_format": True}, "'marlin' layout"),
-    ({**compressed(), "format": "nvfp4-pack-quantized"}, "'nvfp4-pack-quantized' format"),
+    ({**AWQ, "bits": 8}, "8-bit AWQ"),
+    ({**AWQ, "version": "GEMV"}, "'gemv'"),
+    ({**AWQ, "backend": "llm-awq"}, "'llm-awq'"),
+    ({**AWQ, "version": None, "format": "marlin"}, "'marlin'"),
+    ({**GPTQ, "bits": 3}, "3-bit GPTQ"),
+    ({**GPTQ, "checkpoint_format": "marlin"}, "'marlin'"),
+    ({**GPTQ, "is_marlin_format": True}, "'marlin'"),
+    ({**compressed(), "format": "nvfp4-pack-quantized"}, "'nvfp4-pack-quantized'"),
     ({**compressed(), "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse-24-bitmask"),
     ({**compressed(), "transform_config": {"config_groups": {"R1": {}}}}, "rotated"),
-    (compressed(num_bits=6), "6 bits (int)"),
-    (compressed(type="float"), "4 bits (float)"),
-    (compressed(strategy="block", block_structure=[2, 2]), "scales by 'block'"),
-    (compressed(strategy="tensor_group"), "scales by 'tensor_group'"),
-    (compressed(type="float", num_bits=8, symmetric=False), "float weights with zero points"),
-    ({**MODELOPT, "quant_algo": "NVFP4"}, "ModelOpt's NVFP4"),
-    ({**FP8, "fmt": "e5m2"}, "weights in e5m2"),
-    ({**BNB, "bnb_4bit_quant_type": "int4"}, "4-bit weights in 'int4'"),
+    (compressed(num_bits=6), "6-bit int"),
+    (compressed(type="float"), "4-bit float"),
+    (compressed(strategy="block", block_structure=[2, 2]), "'block'"),
+    (compressed(strategy="tensor_group"), "'tensor_group'"),
+    (compressed(type="float", num_bits=8, symmetric=False), "asymmetric float"),
+    ({**MODELOPT, "quant_algo": "NVFP4"}, "ModelOpt NVFP4"),
+    ({**FP8, "fmt": "e5m2"}, "e5m2"),
+    ({**BNB, "bnb_4bit_quant_type": "int4"}, "4-bit type 'int4'"),
 ]
 
 
@@ -217,7 +217,7 @@ def test_settings_that_make_no_sense(config: dict[str, Any], words: str, tmp_pat
 def test_settings_that_are_no_object(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "compression_config": "W4A16"}))
     save_file({"model.norm.weight": torch.ones(4)}, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match="is not an object"):
+    with pytest.raises(CheckpointError, match="compression_config"):
         open_format(Checkpoint.open(tmp_path))
 
 

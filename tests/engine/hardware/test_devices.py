@@ -41,7 +41,7 @@ def test_devices_are_named_as_in_torch(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA", "", 0, None])
 def test_other_names_are_refused(value: object) -> None:
-    with pytest.raises(ConfigError, match="Choose auto, cpu, cuda"):
+    with pytest.raises(ConfigError, match="auto, cpu, cuda"):
         SETTINGS["device"].check(value)
 
 

@@ -293,7 +293,7 @@ def test_a_prompt_is_multiplied_as_its_tokens_one_by_one_on_any_number_of_thread
 def test_every_processor_computes_the_same(processor: str) -> None:
     flags = Path("/proc/cpuinfo").read_text().split()
     if PROCESSORS[processor] not in flags:
-        pytest.skip(f"this processor has no {PROCESSORS[processor]}")
+        pytest.skip(f"this CPU has no {PROCESSORS[processor]}")
     path, compiler = build.compiled(processor)
     made = Library(path, compiler.title)
     assert processor == "native" or made.instructions in ("AVX2", "AVX-VNNI")
@@ -446,4 +446,4 @@ def test_a_compiler_that_is_wrong_is_found_out(wrong: str, monkeypatch: pytest.M
         return found
 
     monkeypatch.setattr(Library, "product", product)
-    assert ("product" if wrong == "values" else "rows") in difference(made)
+    assert ("matmul" if wrong == "values" else "rows") in difference(made)

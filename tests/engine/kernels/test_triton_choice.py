@@ -70,7 +70,7 @@ def test_a_compiler_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert support.problem(GPU).endswith("Failed to find C compiler. Please specify via CC")
     assert choose_attention(64).implementation == "torch"
     monkeypatch.setattr(probe, "runs_on", lambda device: False)
-    assert "wrong" in support.problem(GPU)
+    assert "result" in support.problem(GPU)
     monkeypatch.setattr(probe, "runs_on", lambda device: True)
     assert support.is_usable(GPU) and choose_attention(128).implementation == "triton"
     assert choose_attention(576).implementation == "torch"
@@ -96,8 +96,8 @@ def test_people_are_told_what_each_block_size_gets(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(support, "is_available", lambda: False)
     found = [choice for choice in attention.choices() if "cuda" in choice.operation]
     assert [(c.operation.partition(", ")[2], c.dtype, c.implementation) for c in found] == [
-        ("cuda:0, blocks of 16", "bfloat16", "torch"),
-        ("cuda:0, blocks of 256", "bfloat16", "varlen"),
+        ("cuda:0, block size 16", "bfloat16", "torch"),
+        ("cuda:0, block size 256", "bfloat16", "varlen"),
     ]
     monkeypatch.setattr(support, "problem", lambda device: "")
     (only,) = gpu_choice.attention_choices(GPU)

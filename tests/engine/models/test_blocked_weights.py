@@ -84,9 +84,9 @@ def test_arranging_can_be_cancelled(tmp_path: Path) -> None:
         LLMEngine(
             EngineConfig(model=str(folder), dtype="float32", num_threads=1),
             progress=lambda stage, done, total: stages.append(stage),
-            cancelled=lambda: "Arranging weights" in stages,
+            cancelled=lambda: "Repacking weights" in stages,
         )
-    assert stages.count("Arranging weights") == 1
+    assert stages.count("Repacking weights") == 1
 
 
 def test_without_weights_on_the_cpu_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_one_name_or_one_for_each(text: str, wanted: KVDtype) -> None:
     "value", ["int4", "", "k=int8", "k=int8,v=fp8,k=auto", "k=int8,q=fp8", "k=int8,v=e5m2", "=,", 8]
 )
 def test_anything_else_is_refused_with_what_is_allowed(value: object) -> None:
-    with pytest.raises(ConfigError, match="kv_cache_dtype is ") as caught:
+    with pytest.raises(ConfigError, match="kv_cache_dtype: ") as caught:
         EngineConfig().replace(kv_cache_dtype=value)
     assert "k=int8,v=fp8" in caught.value.remedy
 

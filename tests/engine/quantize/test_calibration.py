@@ -56,11 +56,11 @@ def test_lines_of_json_give_texts_prompts_and_messages(tmp_path: Path) -> None:
         ("a.txt", b" \n\t", "is empty"),
         ("a.txt", b"ab\0c", "byte 2 is zero"),
         ("a.txt", b"abc\xff\xfe", "byte 3 is 0xff"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": ', "Line 2 of .* is not JSON"),
-        ("a.jsonl", b'{"words": "a"}', "Line 1 of .* has no text"),
-        ("a.jsonl", b'{"messages": [{"role": "user"}]}', "a message without a text role"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": ', "Line 2 in .* JSON"),
+        ("a.jsonl", b'{"words": "a"}', "Line 1 in .*text"),
+        ("a.jsonl", b'{"messages": [{"role": "user"}]}', 'without "role"'),
         ("a.jsonl", b'{"messages": []}', "has no messages"),
-        ("a.json", b"[3]", "Entry 1 of"),
+        ("a.json", b"[3]", "Entry 1 in"),
     ],
 )
 def test_what_is_no_text_is_refused_with_the_place(

@@ -250,7 +250,7 @@ class TestNothingIsLeftBehind:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(shards.ShardWriter, "_write", full)
-        with pytest.raises(DiskFullError, match=r"The disk is full: 0 bytes of about [\d,]+"):
+        with pytest.raises(DiskFullError, match=r"disk is full: .* 0 of about [\d,]+"):
             run(folder, tmp_path / "out")
         assert list(tmp_path.iterdir()) == []
 
@@ -301,7 +301,7 @@ class TestRefusals:
         with pytest.raises(ConfigError, match="exists and is not empty"):
             run(folder, tmp_path)
         assert (tmp_path / "notes.txt").read_text() == "mine"
-        with pytest.raises(ConfigError, match="is the model to quantize"):
+        with pytest.raises(ConfigError, match="model folder"):
             run(folder, folder)
 
     def test_an_empty_folder_is_used(self, folder: Path, tmp_path: Path) -> None:
@@ -315,12 +315,12 @@ class TestRefusals:
             run(tmp_path / "out", tmp_path / "again", "awq")
 
     def test_groups_that_do_not_divide(self, folder: Path, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match=r"Groups of 128 do not divide .* \(192\)") as error:
+        with pytest.raises(ConfigError, match=r"128 .* \(192\)") as error:
             run(folder, tmp_path / "out", group_size=128)
         assert "group size of 64" in error.value.remedy
 
     def test_exclusions_that_name_nothing_or_everything(self, folder: Path, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="No module is named 'dwon_proj'"):
+        with pytest.raises(ConfigError, match="'dwon_proj'"):
             run(folder, tmp_path / "out", exclude=("dwon_proj",))
         with pytest.raises(ConfigError, match="14 matrices found, 14 excluded"):
             run(folder, tmp_path / "out", exclude=("layers",))

@@ -207,11 +207,11 @@ BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ..
     ),
     "quantized": (
         lambda h: config_of(h, quantization_config=AWQ),
-        ("(AWQ, 4 bits",),
+        ("(AWQ, 4-bit",),
     ),
     "quantized in an unknown way": (
         lambda h: config_of(h, quantization_config={"quant_method": "awq"}),
-        ("does not say bits",),
+        ("bits",),
     ),
     "more drafts than tokens": (
         lambda h: config_of(h, draft_vocab_size=300),

