@@ -62,7 +62,7 @@ def model_info(
     # of tied ones there may be a copy on each device, and the parameters are counted once
     has_lookup = lookup and not ties_head(loaded.model)
     if config.load_format == "dummy":
-        notices.append("Random weights: replies are gibberish; speed and memory use are realistic.")
+        notices.append("Random weights: replies are meaningless; speed and memory are realistic.")
     return ModelInfo(
         name=checkpoint.name,
         path=str(checkpoint.path),
