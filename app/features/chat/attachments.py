@@ -140,11 +140,11 @@ class ContextUse(NamedTuple):
 def context_text(use: ContextUse) -> str:
     draft = f" + ~{use.estimated:,}" if use.estimated else ""
     if use.limit is None:
-        return "" if use.used is None else f"context {use.used:,}{draft} tokens"
+        return "" if use.used is None else f"context: {use.used:,}{draft} tokens"
     if use.used is None:
-        here = f"~{use.estimated:,} of " if use.estimated else "of "
-        return f"context {here}{use.limit:,} tokens"
-    return f"context {use.used:,}{draft} of {use.limit:,} tokens"
+        whole = f"{use.limit:,} tokens"
+        return f"context: ~{use.estimated:,} of {whole}" if use.estimated else f"context: {whole}"
+    return f"context: {use.used:,}{draft} of {use.limit:,} tokens"
 
 
 def context_short(use: ContextUse) -> str:

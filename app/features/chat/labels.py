@@ -156,14 +156,14 @@ def _date_text(moment: float, today: date) -> str:
 def model_text(model: ModelInfo, limit: int | None) -> str:
     """The model in a line: size, precision, device, context."""
     if not model.is_described:
-        context = "" if not limit else f"context {limit:,} tokens"
+        context = "" if not limit else f"{limit:,}-token context"
         return " · ".join(filter(None, (f"served by {model.device}", context)))
     count = model.num_parameters
     size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.0f} M"
     precision = filter(None, (model.dtype, weights_text(model)))
     parts = [f"{size} parameters", *precision, model.device]
     if limit is not None:
-        parts.append(f"context {limit:,} tokens")
+        parts.append(f"{limit:,}-token context")
     if model.is_dummy:
         parts.append("random weights: output is meaningless")
     return " · ".join(parts)

@@ -90,7 +90,7 @@ class BroadcastWindow(PromptWindow):
         self.count = spin("Replies", "Number of concurrent requests", 1, MOST, 8)
         self.count.setSuffix(" replies")
         self.count.valueChanged.connect(self._show_buttons)
-        self.seed.setToolTip("Seed for the first reply; incremented by 1 for each further reply")
+        self.seed.setToolTip("Seed for the first reply; incremented by 1 for each subsequent reply")
         self.preset = dressed(QComboBox(), "Sampling preset", "Sampling preset")
         for preset in built_in_presets():
             self.preset.addItem(preset.name, preset.params)

@@ -103,7 +103,7 @@ def pair_text(pair: PromptReplies) -> str:
         return f"Identical: {count:,} tokens."
     at = pair.num_equal
     if at == 0:
-        return f"The replies differ from the first token ({count:,} tokens)."
+        return f"The replies diverge at token 1 of {count:,}."
     return f"Identical up to token {at:,} of {count:,} ({100 * at / max(1, count):.0f} %)."
 
 

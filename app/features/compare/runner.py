@@ -206,8 +206,8 @@ class ComparisonRunner(QObject):
             case Phase.LOADING:
                 return f"Loading {name_of(self._other)} in a second engine"
             case Phase.SWITCHING:
-                back = "back " if target == self._switcher.home else ""
-                return f"Switching {back}to {name_of(target)}"
+                verb = "Switching back" if target == self._switcher.home else "Switching"
+                return f"{verb} to {name_of(target)}"
         asked = [side for side in self._sides_ready if self._runners[side].is_running]
         asked = asked or [self._own]
         names = " and ".join(comparison.sides[side].title for side in asked)

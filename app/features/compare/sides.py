@@ -148,7 +148,7 @@ class SideChoice(QFrame):
         self.sampling.addItem(GREEDY, GREEDY_PARAMS)
         for preset in built_in_presets():
             self.sampling.addItem(preset.name, preset.params)
-        self.model = named_box(f"Model ({where} side)", "Loaded model or another")
+        self.model = named_box(f"Model ({where} side)", "Loaded model or another installed model")
         tip = "Current engine settings or a profile"
         self.profile = named_box(f"Settings ({where} side)", tip)
         self.speculation = named_box(f"Speculation ({where} side)", SETTINGS[METHOD].help)

@@ -81,7 +81,7 @@ class CompareWindow(PromptWindow):
         self.seed.setToolTip("Sampling seed for both sides")
         tip = (
             "With two engines, generate on both concurrently; they share the hardware. "
-            "Off: one at a time, so timings do not affect each other"
+            "Off: one at a time, for independent timings"
         )
         self.together = dressed(QCheckBox("In parallel"), tip=tip)
         self.together.toggled.connect(lambda on: setattr(self._runner, "together", on))
@@ -89,8 +89,8 @@ class CompareWindow(PromptWindow):
         self.prompt.setPlaceholderText("Prompt for both sides")
         self.prompt.setFixedHeight(64)
         self.prompt.textChanged.connect(self._show_buttons)
-        self.max_tokens.setToolTip("Max tokens per reply for prompts added here")
-        tip = "Add another prompt (Ctrl+Return). All prompts share one engine switch"
+        self.max_tokens.setToolTip("Max tokens per reply for new prompts")
+        tip = "Add another prompt (Ctrl+Return). The engine switches once for all prompts"
         self.add = button("Add prompt", self.add_prompt, tip)
         self.placement = ElidedLine("text_muted")
         self.file = button("Import prompts…", self._ask_for_prompts, PROMPT_LINES)

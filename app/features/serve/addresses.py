@@ -117,6 +117,6 @@ def examples(url: str, model: str, *, has_key: bool) -> list[Example]:
         Example("curl", curl, "Request from the terminal"),
         Example("Python", python, "Official OpenAI Python client"),
         Example("Inferdeck", window, "Remote Inferdeck window with all views"),
-        Example("Environment", environment, "Variables for programs that read OPENAI_*"),
+        Example("Environment", environment, "Environment variables for OpenAI clients"),
         Example("Benchmark", f"{set_key}{bench}", "Load test from another machine"),
     ]

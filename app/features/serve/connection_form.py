@@ -33,7 +33,7 @@ class ConnectionForm(QWidget):
         self.url = dressed(QLineEdit(), "Address")
         self.url.setPlaceholderText("http://host:8000")
         self.key = SecretLine("API key")
-        self.model = dressed(QComboBox(), "Model", "Model name; Test lists available models")
+        self.model = dressed(QComboBox(), "Model", "Model name; click Test to list models")
         self.model.setEditable(True)
         self.model.setSizeAdjustPolicy(
             QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon

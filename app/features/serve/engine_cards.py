@@ -27,8 +27,8 @@ FIGURES = (
            "the last poll"),
     Figure("ttft", "TTFT p50, ms", "00,000.0", "Time to first token, all clients, since "
            "the last poll"),
-    Figure("itl", "ITL p50, ms", "0,000.0", "Time between tokens, all clients, since the last "
-           "poll"),
+    Figure("itl", "ITL p50, ms", "0,000.0", "Inter-token latency, all clients, since "
+           "the last poll"),
 )  # fmt: skip
 LOCAL_FIGURES = tuple(
     figure._replace(tip=figure.tip.replace("since the last poll", "over the last 2 minutes"))

@@ -45,10 +45,10 @@ class CopyButton(QPushButton):
 
 _NUMBERS = (
     ("max_queued", "Max waiting requests", "", "",
-     "Queue limit, excluding running requests; further requests get 429"),
-    ("max_connections", "Max connections", "", "", "Further connections get 503"),
+     "Queue limit, excluding running requests; excess requests get 429"),
+    ("max_connections", "Max connections", "", "", "Excess connections get 503"),
     ("max_output_tokens", "Max output tokens", "", "context",
-     "Limit per reply; requests for more get 400. “context”: the context length"),
+     "Limit per reply; larger max_tokens values get 400. “context”: the context length"),
     ("max_body_mib", "Max request body", " MiB", "", "Larger requests get 413"),
 )  # fmt: skip
 
@@ -110,7 +110,7 @@ class ServingForm(QWidget):
             grid.setColumnStretch(0, 1)
         self.key_field = Field("API key", self.key, self.key.reveal, self.copy_key, self.generate)
         name_field = Field(
-            "Served model name", self.model_name, tip="Model name in the API for any loaded model"
+            "Served model name", self.model_name, tip="API model name, whichever model is loaded"
         )
         origins_field = Field(
             "Allowed origins (CORS)", self.origins,

@@ -34,7 +34,7 @@ BUTTONS = {
     ServingState.STOPPING: "Stop now",
 }
 TIPS = {
-    ServingState.OFF: "Serve this engine to other programs",
+    ServingState.OFF: "Start an OpenAI-compatible server for this engine",
     ServingState.STARTING: "Loading server libraries",
     ServingState.ON: "Reject new calls; running replies have 5 s to finish",
     ServingState.STOPPING: "Abort running replies",

@@ -24,7 +24,7 @@ from engine.errors import ErrorInfo, InferdeckError, describe
 log = logging.getLogger(__name__)
 
 NOTICE = "elsewhere"
-OWN = ErrorInfo("This address belongs to this window's own server.", "Choose another engine.")
+OWN = ErrorInfo("This is the address of this window's own server.", "Choose another engine.")
 
 
 class EngineSwitch(QObject):

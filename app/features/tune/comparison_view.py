@@ -121,8 +121,8 @@ def _why_no_p99(figures: Figures) -> str:
 
 SHOW_MS = 1000
 LATEST, PICKED = "latest", "picked"
-HINT = "Change a setting, or drag two ranges on a chart to compare them."
-HINT_SECOND = "Range A is set. Drag range B on a chart."
+HINT = "Change a setting, or select two ranges on a chart to compare them."
+HINT_SECOND = "Range A is set. Drag across a chart to select range B."
 
 
 class CompareView(QFrame):
@@ -153,7 +153,7 @@ class CompareView(QFrame):
     def _build(self) -> None:
         self.source = dressed(
             ElidedCombo(), "Compared ranges",
-            "Before and after a change, or two ranges dragged on the charts.\n"
+            "Before and after a change, or two ranges selected on the charts.\n"
             "Keyboard: Enter starts or ends a range, arrow keys move the cursor.",
         )  # fmt: skip
         self.source.setMinimumContentsLength(18)
@@ -207,7 +207,7 @@ class CompareView(QFrame):
         chosen = self.source.currentData()
         self.source.clear()
         self.source.addItem("Latest change", LATEST)
-        self.source.addItem("Dragged ranges", PICKED)
+        self.source.addItem("Selected ranges", PICKED)
         away = time.time() - self._now()
         for mark in reversed(self._marks.marks):
             clock = time.strftime("%H:%M:%S", time.localtime(mark.time + away))

@@ -277,7 +277,7 @@ class EngineSettingsPanel(QWidget):
         if model.pending:
             self._apply.setText(f"Apply ({costliest(model.pending).value})")
         self._undo.setEnabled(model.can_undo and self.commands.may_change)
-        undo = way("Undo: back to ", model.history) or "Nothing to undo."
+        undo = way("Undo: restore ", model.history) or "Nothing to undo."
         self._undo.setToolTip("Discard pending changes." if model.pending else undo)
         self._redo.setEnabled(model.can_redo and self.commands.may_change)
         self._redo.setToolTip(way("Redo: ", model.undone) or "Nothing to redo.")

@@ -211,13 +211,13 @@ class Hints:
         if not self._seconds:
             return NO_STEP
         tokens, duration = max(second.largest for second in self._seconds)
-        return f"Largest step: {duration * 1e3:,.1f} ms, {_count(tokens, 'token')}"
+        return f"Largest step: {_count(tokens, 'token')} in {duration * 1e3:,.1f} ms"
 
     def _batching(self, s: EngineSnapshot) -> str:
         if not self._seconds:
             return NO_STEP
         mean = sum(x.entries for x in self._seconds) / sum(x.steps for x in self._seconds)
-        return f"{mean:.1f} requests per step (last-minute mean)"
+        return f"{mean:.1f} requests per step (mean over the last minute)"
 
     def _prefill(self, s: EngineSnapshot) -> str:
         prefills = sum(second.prefills for second in self._seconds)
@@ -300,14 +300,14 @@ class Hints:
         words = f"{longest} · model maximum {s.model.max_model_len:,}"
         if not (shorter := s.memory.plan.undivided_model_len):
             return words
-        return f"{words} · all layers fit on {s.model.device} at {shorter:,}"
+        return f"{words} · all layers fit on {s.model.device} up to {shorter:,} tokens"
 
     def _threads(self, s: EngineSnapshot) -> str:
         if not self._seconds:
             return NO_STEP
         steps = sum(second.steps for second in self._seconds)
         mean = sum(second.seconds_computed for second in self._seconds) / steps
-        words = f"Step time {mean * 1e3:,.1f} ms (last-minute mean)"
+        words = f"Step time {mean * 1e3:,.1f} ms (mean over the last minute)"
         if s.threads is None:
             return words
         return f"{s.threads.used} of {s.threads.most} threads in the last step · {words}"

@@ -301,5 +301,5 @@ class BackgroundLoad(QObject):
         self.counts.in_flight = 0
         self.counts.aborted += len(aborted)
         if was_running and self.plan is not None:
-            self.happened.emit("load ended", f"{self.plan.words}: ended")
+            self.happened.emit("load ended", f"{self.plan.words}: load ended")
         self.changed.emit()

@@ -63,12 +63,12 @@ def why_not(work: Workload, config: EngineConfig, capacity: int | None) -> Error
     context = config.max_model_len
     if context is not None and longest > context:
         return ErrorInfo(
-            f"{work.title} needs {longest:,} tokens of context; the limit is {context:,}.",
+            f"{work.title} needs a context of {longest:,} tokens; the limit is {context:,}.",
             "Choose another workload, or a model with a longer context.",
         )
     if capacity is not None and longest > capacity:
         return ErrorInfo(
-            f"{work.title} needs {longest:,} tokens per request; KV cache capacity: {capacity:,}.",
+            f"{work.title} needs {longest:,} tokens per request; the KV cache fits {capacity:,}.",
             "Increase the KV cache size, or choose another workload.",
         )
     return None

@@ -180,7 +180,7 @@ class Translation:
         """Differences of precision, or the alternative."""
         config, method = self.config, self.config.quantization
         if config.dtype == "auto" and self.facts.dtype:
-            self.notes.append(f"The server resolves dtype auto; Inferdeck: {self.facts.dtype}.")
+            self.notes.append(f"The server resolves dtype auto; Inferdeck uses {self.facts.dtype}.")
         self.known.append("quantization_group_size")
         if method in STORED:
             self.known.append("quantization")
@@ -189,11 +189,11 @@ class Translation:
         else:
             self.known.append("quantization")
             self.notes.append(
-                f"{method}: the server quantizes differently. Evaluate quality there."
+                f"{method}: the server quantizes differently. Evaluate it on the server."
             )
             if self.weights is WEIGHTS_VLLM and method == "fp8":
                 self.notes.append(
-                    "fp8 in vLLM also quantizes activations and requires a GPU with FP8."
+                    "fp8 in vLLM also quantizes activations and requires a GPU with FP8 support."
                 )
             if self.weights is WEIGHTS_SGLANG and method == "int4":
                 self.notes.append("int4wo uses the same group size and requires a GPU.")

@@ -164,7 +164,7 @@ def test_the_model_counts_what_is_being_written(qtbot: QtBot, application: Appli
     text = page.composer.text
     qtbot.waitUntil(lambda: text in page.draft._counts, timeout=5000)
     assert 3 <= page.draft.num_tokens <= len(text)
-    assert f"about {page.draft.num_tokens} of" in page.composer.context.lines[0]
+    assert f"~{page.draft.num_tokens} of" in page.composer.context.lines[0]
 
 
 @pytest.mark.slow

@@ -291,4 +291,4 @@ def test_a_message_that_was_refused_is_counted_and_said_to_be_in_the_way(
     assert chat.page.context_notice.isHidden()
     chat.engine.finish("2")
     chat.settle()
-    assert "about" not in chat.page.composer.context.lines[0]
+    assert "~" not in chat.page.composer.context.lines[0]

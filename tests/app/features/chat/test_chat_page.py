@@ -45,7 +45,7 @@ def test_a_reply_streams_and_ends_with_its_figures(chat: Chat) -> None:
     assert "ITL 18.2 ms    55 tok/s    3 tokens" in view.record.figures
     assert chat.states == ["complete", "complete"]
     assert [m.text for m in chat.stored()] == ["Why?", "Because **of memory**. Really."]
-    assert chat.page.composer.context.lines[0] == "context 806 of 8,192 tokens"
+    assert chat.page.composer.context.lines[0] == "context: 806 of 8,192 tokens"
 
 
 def test_the_first_token_is_painted_before_the_output_signal_returns(

@@ -78,7 +78,7 @@ def test_steps_are_summed_over_the_last_minute(idle: EngineSnapshot) -> None:
     )
     hints = Hints()
     hints.update(dataclasses.replace(idle, steps=steps))
-    assert numbers(hints.hint("max_num_batched_tokens")) == [30, 513]
+    assert numbers(hints.hint("max_num_batched_tokens")) == [513, 30]
     assert numbers(hints.hint("enable_chunked_prefill")) == [2, 1]
     assert numbers(hints.hint("batching")) == [1.3]
     assert "30.0 ms" in hints.hint("num_threads")
