@@ -138,7 +138,7 @@ class EngineBridge(QObject):
         """Why this window may not open models or change settings; "" if it may."""
         if not self.is_remote or getattr(self.engine, "may_control", True):
             return ""
-        return f"{self.place} allows only viewing and chat (--no-control)."
+        return f"{self.place} allows only viewing and chatting (--no-control)."
 
     def attach(self, make_thread: ThreadFactory) -> None:
         """Switch to a remote engine; its events report what it has loaded."""

@@ -71,7 +71,7 @@ class PeaksStore:
         try:
             self.path.write_text(json.dumps(entries, indent=1), encoding="utf-8")
         except OSError as error:
-            log.warning("measured peaks not saved: %s", error)
+            log.warning("cannot save the measured hardware peaks: %s", error)
 
     def _read(self) -> list[Peaks]:
         try:

@@ -84,7 +84,7 @@ class EngineStatus(QObject):
         self._load_strip.update_progress(progress)
 
     def _on_remark(self, remark: Remark) -> None:
-        self._notices.show_notice(Notice(f"remark {remark.words}", remark.words))
+        self._notices.show_notice(Notice(f"remark:{remark.words}", remark.words))
 
     def _on_past(self, snapshots: tuple[EngineSnapshot, ...]) -> None:
         """A few hundred: charts take them now, and draw on their clock."""
@@ -191,9 +191,9 @@ class ConnectionStatus(QObject):
                 text = f"{place} is not responding{age}"
             case LinkState.RECONNECTING:
                 attempt = link.words.split(" try")[0]
-                text = f"Reconnecting to {place}, {attempt} attempt{age}"
+                text = f"Reconnecting to {place} ({attempt} attempt){age}"
             case _:
-                text, kind = f"{place} is disconnected{age}", "error"
+                text, kind = f"Disconnected from {place}{age}", "error"
         self._strip.set_state(text, kind)
 
 
@@ -220,8 +220,8 @@ class EngineProcess(QObject):
         if not self._bridge.has_next or self._bridge.is_remote or not is_open:
             self._notices.dismiss(KEY)
             return
-        where = "in its own process" if place == PROCESS else "in this process"
-        remedy = "Restart the engine to move the loaded model too. This stops running replies."
+        where = "in a separate process" if place == PROCESS else "in this process"
+        remedy = "Restart the engine to move the loaded model too. This aborts running replies."
         restart = ("Restart engine", self._restart)
         cause = f"The next model you load will run {where}."
         self._notices.show_notice(Notice(KEY, cause, remedy, actions=(restart,)))

@@ -76,7 +76,7 @@ def check_display() -> None:
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         raise NoDisplayError(
             "No display: neither DISPLAY nor WAYLAND_DISPLAY is set.",
-            "Start it in a desktop session, or use a headless command, such as "
+            "Run Inferdeck in a desktop session, or use a headless command such as "
             "`inferdeck generate`, `bench` or `screenshot`.",
         )
 

@@ -83,7 +83,7 @@ class Startup(QObject):
 
     def on_second_start(self, given: Mapping[str, Any]) -> None:
         """The user started the program again: come to the front and open what it names."""
-        log.info("second start with %s", {k: v for k, v in given.items() if k != API_KEY})
+        log.info("started again with %s", {k: v for k, v in given.items() if k != API_KEY})
         if self._app.window.isMinimized():
             self._app.window.showNormal()
         self._app.window.raise_()

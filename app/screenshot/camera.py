@@ -72,7 +72,7 @@ class Camera:
         while not condition():
             if time.monotonic() > deadline:
                 raise ScreenshotError(
-                    f"{what[0].upper()}{what[1:]} within {timeout_s:.0f} s.",
+                    f"Timed out after {timeout_s:.0f} s: {what}.",
                     "Close other programs, or use a smaller model.",
                 )
             pause(20)

@@ -57,7 +57,7 @@ def _visit(camera: Camera, name: str, url: str) -> Iterator[Path]:
     camera.wait_for_replies()
     switch.back()
     here = lambda: not bridge.is_remote and bridge.is_ready
-    camera.wait(here, "the window did not return to the local engine")
+    camera.wait(here, "the window did not switch back to the local engine")
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def _server(model: str, *flags: str) -> Iterator[str]:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise ScreenshotError("The server did not start.", "See its output above.")
+            raise ScreenshotError("The server did not start.", "See the output above.")
         told: dict[str, Any] = json.loads(line)
         yield told["url"]
     finally:
@@ -201,7 +201,7 @@ def take_server(camera: Camera) -> Iterator[Path]:
     page.show_tab(OTHERS)
     window.resize(LAPTOP)
     yield from camera.take("engines-empty")
-    for name, url in (("this server, as client", page.serving.url), ("lab", "http://127.0.0.1:9")):
+    for name, url in (("local server", page.serving.url), ("lab", "http://127.0.0.1:9")):
         page.store.keep(new_connection(name, url), "")
     page.connections.choose(page.store.connections[0].id)
     page.connections.test()

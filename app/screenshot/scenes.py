@@ -146,7 +146,7 @@ def _recording(camera: Camera) -> Iterator[Path]:
     camera.application.notices.dismiss("recording")
     window = flight.windows[0]
     camera.wait(lambda: window.player.position > 0, "playback did not start", START_S)
-    camera.wait(lambda: not window.player.is_jumping, "playback did not finish seeking", START_S)
+    camera.wait(lambda: not window.player.is_jumping, "seeking did not finish", START_S)
     for dock in (window.views.timeline_dock, window.views.bottleneck_dock):
         dock.raise_()
         yield from camera.take(f"recording-{dock.objectName()}", window)
@@ -200,7 +200,7 @@ def _speculation(camera: Camera, model: str) -> Iterator[Path]:
 def _precision(camera: Camera) -> Iterator[Path]:
     """A reply that goes on in int8, and both precisions side by side; then back."""
     bridge, panel = camera.application.bridge, camera.application.engine_settings
-    camera.wait(lambda: panel.precision.checkpoint is not None, "the checkpoint was not inspected")
+    camera.wait(lambda: panel.precision.checkpoint is not None, "the checkpoint info did not load")
     row = panel.rows["quantization"]
     row.set_value("int8")
     row.value_changed.emit("quantization", "int8")

@@ -148,7 +148,7 @@ class ChatStore:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
         self._temporary, self.problem, self.spoiled = None, None, None
-        log.warning("started a new chat file; the old one is %s", aside)
+        log.warning("started a new chat file; the old file is now %s", aside)
         return aside
 
     # Reading ---------------------------------------------------------------------------------

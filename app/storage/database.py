@@ -70,12 +70,12 @@ def explain(error: Exception, path: Path) -> StorageError:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return StorageCorruptError(
                 f"The chat file is damaged: {path} ({_size(path)}, {error}).",
-                "The file is unchanged. Restore a backup and restart, or move it away and start a "
-                "new one.",
+                "The file is unchanged. Restore a backup and restart, or move it elsewhere and "
+                "start a new one.",
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StorageLockedError(
-                f"The chats are open in another Inferdeck: {path} is locked.",
+                f"The chats are open in another Inferdeck window: {path} is locked.",
                 "Use that window, or close it and restart this one.",
             )
     return StorageError(
@@ -230,10 +230,10 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         raise StorageNewerError(
-            f"{path} has chat format {version}, from a newer Inferdeck. "
+            f"{path} uses chat format {version} from a newer Inferdeck version. "
             f"This version supports formats up to {VERSION}.",
             "Use the newer version, set INFERDECK_DATA_DIR to another folder, or move the file "
-            "away and start a new one.",
+            "elsewhere and start a new one.",
         )
     for number in range(version, VERSION):
         script = MIGRATIONS[number]

@@ -83,7 +83,7 @@ def shape_sources() -> list[ModelSource]:
             SourceKind.SHAPE,
             str(folder),
             SHAPE_TITLES.get(folder.name, folder.name),
-            "realistic speed and memory use, random replies",
+            "representative speed and memory use, meaningless replies",
             "dummy",
         )
         for folder in sorted(folders, key=_hidden_size)

@@ -46,7 +46,7 @@ def heading(report: EvaluationReport) -> str:
         windows = "1 window" if t.num_windows == 1 else f"{t.num_windows:,} windows"
         lines.append(
             f"{t.name or 'text'}: {t.num_scored:,} of {t.num_tokens:,} tokens scored, "
-            f"{windows} of {t.context_length:,} tokens, stride {t.stride:,}"
+            f"{windows} × {t.context_length:,} tokens, stride {t.stride:,}"
         )
     return "\n".join(lines)
 

@@ -73,7 +73,7 @@ class ReportStore:
             stored = json.loads(file.read_text(encoding="utf-8"))
             if stored["version"] != VERSION:
                 raise ReportError(
-                    f"{file} has version {stored['version']}; supported: {VERSION}.",
+                    f"{file} has format version {stored['version']}; supported: {VERSION}.",
                     "Open it with the Inferdeck version that wrote it.",
                 )
             name, notes, inner = str(stored["name"]), str(stored["notes"]), stored["report"]

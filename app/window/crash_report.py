@@ -134,7 +134,7 @@ def step_line(step: StepRecord) -> str:
         f"model {step.model_s * 1e3:.1f} ms, sampling {step.sample_s * 1e3:.1f} ms",
     ]
     if step.exchange_s > 0:
-        parts.append(f"rank exchange {step.exchange_s * 1e3:.1f} ms")
+        parts.append(f"communication {step.exchange_s * 1e3:.1f} ms")
     if step.preempted:
         parts.append(f"{len(step.preempted)} preempted")
     return ", ".join(parts)

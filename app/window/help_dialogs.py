@@ -131,7 +131,7 @@ class ShortcutsDialog(_TableDialog):
         super().__init__("Keyboard shortcuts", "", commands.shortcuts())
         if CHANGE_KEYS in commands:
             self._change = commands.action(CHANGE_KEYS)
-            self.add_button("Change…", self._change_keys, "Change any keyboard shortcut")
+            self.add_button("Change…", self._change_keys, "Customize keyboard shortcuts")
 
     def _change_keys(self) -> None:
         self.accept()

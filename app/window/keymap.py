@@ -135,7 +135,7 @@ def objection(keys: str) -> str:
     if held == ["Shift"] and key not in ALONE:
         return f"{keys} types text. Add Ctrl or Alt."
     if held == ["Ctrl"] and key in EDITING:
-        return f"{keys} edits text. Choose other keys."
+        return f"{keys} edits text. Choose another shortcut."
     return ""
 
 

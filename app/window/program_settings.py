@@ -128,21 +128,21 @@ _ALL = (
     ),
     Preference(
         "single_instance", "Startup", "Single window",
-        "Starting Inferdeck again focuses the open window. Off: opens another window that "
+        "Starting Inferdeck again focuses the open window. Off: opens an additional window that "
         "does not save chats.", True,
         applies=Applies.NEXT_START, words=("one", "single", "instance", "process", "twice"),
     ),
     Preference(
         "engine_place", "Engine process", "Run engine in",
-        "A separate process keeps the window responsive and running if the engine crashes. It "
-        "starts slightly slower. Applies to the next model.", THREAD,
+        "A separate process keeps the window responsive, and open if the engine crashes. Startup "
+        "is slightly slower. Applies to the next model.", THREAD,
         ((THREAD, "This process (thread)"), (PROCESS, "Separate process")),
         applies=Applies.NEXT_MODEL,
         words=("isolated", "isolation", "crash", "child", "interpreter", "gil", "worker"),
     ),
     Preference(
         "serve_at_start", "Startup", "Start server",
-        "Start the API server at startup with the Server page settings.",
+        "Start the API server automatically with the settings from the Server page.",
         False, applies=Applies.NEXT_START, words=("api", "openai", "http", "port", "launch"),
     ),
     Preference(
@@ -152,12 +152,12 @@ _ALL = (
     ),
     Preference(
         "confirm_leave", "Confirmations", "Confirm exit during a job",
-        "Ask before closing the window during a running quantization or evaluation.", True,
+        "Ask before closing the window while a quantization or evaluation is running.", True,
         words=("questions", "confirmation", "quit", "close", "quantize", "evaluate", "leave"),
     ),
     Preference(
         "model_folders", "Folders", "Model folders",
-        "Searched for models, up to two levels deep. Removing a folder here deletes no files.", (),
+        "Scanned for models, up to two levels deep. Removing a folder here deletes no files.", (),
         words=("path", "directory", "library", "checkpoint", "local"), key="models/folders",
     ),
     Preference(
@@ -175,7 +175,7 @@ _ALL = (
     ),
     Preference(
         "log_level", "Log", "Log level",
-        "Minimum level of messages in the log file and the Log panel.", "info",
+        "Minimum severity for the log file and the Log panel.", "info",
         (("info", "Info"), ("warning", "Warning"), ("error", "Error")),
         words=("logging", "verbose", "report", "all"),
     ),

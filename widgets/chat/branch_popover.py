@@ -14,7 +14,7 @@ from widgets.controls.popover import Popover
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_8
 
 WIDTH, LEAST_ROWS, MOST_ROWS = 560, 3, 12
-HINT = "Click a branch or press Enter to show it. Editing and regenerating keep all versions."
+HINT = "Click a branch or press Enter to show it. Editing or regenerating keeps all versions."
 EMPTY = "This chat has one branch. Edit a message or regenerate a reply to create another version."
 _RECORD = Qt.ItemDataRole.UserRole
 
@@ -108,7 +108,7 @@ class PromptPopover(Popover):
         self.input.setAccessibleName("System prompt")
         self.input.setFixedSize(440, 160)
         self.column.addWidget(self.input)
-        help_ = "Instructions before the first message. Applies from the next reply."
+        help_ = "Sent before the first message. Changes apply from the next reply."
         self.column.addWidget(label(help_, "small"))
         self._before = ""
 

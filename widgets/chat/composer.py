@@ -56,7 +56,7 @@ class Composer(QWidget):
         self.input.textChanged.connect(lambda: self.set_busy(self._is_busy))
         self.setFocusProxy(self.input)
         self.context = FittingLine()
-        name, tip = "System prompt", "Instructions before the first message"
+        name, tip = "System prompt", "Instructions sent before the first message"
         self.system_prompt = dressed(QPushButton(name), name, tip, kind="flat")
         self.sampling = dressed(QPushButton("Sampling"), tip="Sampling settings")
         set_icon(self.sampling, "tune")

@@ -80,7 +80,7 @@ class ContextMeter(QWidget):
         """Tokens; hidden where the limit is not known (0)."""
         if (used, draft, limit) != (self._used, self._draft, self._limit):
             self._used, self._draft, self._limit = used, draft, limit
-            text = f"{used:,} of {limit:,} tokens used, about {draft:,} more in the draft"
+            text = f"{used:,} of {limit:,} tokens used, about {draft:,} more in this message"
             self.setAccessibleDescription(text)
             self.setToolTip(text)
             self.update()

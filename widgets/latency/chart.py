@@ -60,9 +60,9 @@ def gaps_text(latency: ReplyLatency) -> str:
     text = f"{count:,} {noun}: median {duration(latency.usual_s)}, max {duration(longest)}; "
     text += f"{slow:,} slow." if slow else "none slow."
     if not any(gap.steps for gap in latency.gaps) and not latency.is_complete:
-        text += " Causes unavailable: step history expired."
+        text += " Causes unavailable: the step history has expired."
     elif not latency.is_complete:
-        text += " History of the first steps expired."
+        text += " The history of earlier steps has expired."
     return text
 
 
@@ -86,7 +86,7 @@ def first_token_of(latency: ReplyLatency, index: int) -> int:
 
 def _reason(latency: ReplyLatency, gap: Gap, name: Name) -> str:
     if not gap.steps and not latency.is_complete:
-        return "cause unavailable, step history expired"
+        return "cause unavailable (step history expired)"
     match latency.cause(gap):
         case Cause.PREEMPTED:
             count = latency.num_recomputed(gap)
@@ -101,7 +101,7 @@ def _reason(latency: ReplyLatency, gap: Gap, name: Name) -> str:
             return f"batched with {_prefills(latency.others_prefill(gap), name)}"
         case Cause.BATCH:
             most = max(len(step.entries) for step in gap.steps)
-            return f"batch of {most:,} requests, median {latency.usual_batch:,.0f}"
+            return f"batch of {most:,} requests (median: {latency.usual_batch:,.0f})"
     return "step time was normal; the CPU was probably busy with other work"
 
 
@@ -162,8 +162,8 @@ class LatencyChart(PaintedPlot):
     least = QSize(200, 120)
 
     def __init__(self) -> None:
-        name = "Reply latency: TTFT, then each inter-token gap"
-        super().__init__(name, title="Reply latency")
+        name = "Request latency: TTFT, then each inter-token gap"
+        super().__init__(name, title="Request latency")
         self._latency: ReplyLatency | None = None
         self._causes: list[Cause] = []
 

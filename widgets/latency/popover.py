@@ -30,7 +30,7 @@ class LatencyPopover(Popover):
     step_wanted = Signal(int)
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent, "Reply latency")
+        super().__init__(parent, "Request latency")
         self.name: Name = lambda request_id: request_id[:8]
         self._latency: ReplyLatency | None = None
         self.title.setTextFormat(Qt.TextFormat.PlainText)
@@ -39,7 +39,7 @@ class LatencyPopover(Popover):
         self.chart.setFixedSize(WIDTH, CHART_HEIGHT)
         self.chart.pointed.connect(lambda index: self._show_gap())
         self.show_step = button("Show step in timeline", self._ask_for_step)
-        tip = "All phases and gaps as numbers (T in the chart)"
+        tip = "Show all phases and gaps in a table (T)"
         self.show_table = button("Table of values…", self.chart.show_table, tip)
         for line in (self.first_token, self.gaps, self.line):
             line.setWordWrap(True)

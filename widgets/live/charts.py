@@ -267,9 +267,9 @@ class LiveCharts(QWidget):
         elif words := not_reported(snapshot, Part.PREFIX_CACHE):
             notes["cache"] = f"prefix hits: {words}"
         if words := not_reported(snapshot, Part.QUEUE):
-            notes["requests"] = f"requests from this window; others {words}"
+            notes["requests"] = f"only requests from this window; others {words}"
         if words := not_reported(snapshot, Part.TOKENS):
-            notes["tokens"] = f"requests from this window; others {words}"
+            notes["tokens"] = f"only requests from this window; others {words}"
         if notes != self._not_reported:
             self._not_reported = notes
             self._end_lines(snapshot)
@@ -439,7 +439,7 @@ def _cache_chart(clock: RedrawClock, now: Callable[[], float]) -> TimeChart:
             Series("kv_usage", "used", "kv_usage", hold=True, silence=_SILENCE_S, text=whole,
                    tip="KV blocks in use by requests"),
             Series("prefix_hits", "prefix hits", "prefix_hits", silence=_SILENCE_S, text=whole,
-                   tip="Prompt tokens served from the prefix cache, last minute"),
+                   tip="Prompt tokens served from the prefix cache over the last minute"),
         ),
         clock=clock, value_template="100", top=100.0, time_source=now,
         empty_text="KV usage and prefix hits appear when a model is loaded.",

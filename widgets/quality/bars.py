@@ -33,7 +33,7 @@ class LayerBar(NamedTuple):
 class LayerChart(PaintedPlot):
     """Bars from the first layer to the last; layers still to come keep their place."""
 
-    empty_text = "No layers finished yet"
+    empty_text = "No layers quantized yet"
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__("Error per layer", parent=parent)

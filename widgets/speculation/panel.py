@@ -131,8 +131,8 @@ def verdict(figures: SpeculationSnapshot) -> Verdict:
         last = f" Last measured: {found.factor:.2f}×." if found is not None else ""
         return Verdict(
             "Speculation paused: no speed-up", "warning",
-            f"No drafts for {figures.rest_steps:,} steps. Occasional drafts test whether to "
-            f"resume.{last}",
+            f"No drafts for {figures.rest_steps:,} steps. Occasional probe steps check "
+            f"whether to resume.{last}",
         )  # fmt: skip
     if not figures.rounds:
         return Verdict(
@@ -251,7 +251,7 @@ class SpeculationPanel(QFrame):
         self._time.synchronise(snapshot.time)
         figures = snapshot.speculation
         words = not_reported_text(
-            snapshot, "Speculation", Part.SPECULATION, instead="Configure it at server start."
+            snapshot, "Speculation", Part.SPECULATION, instead="Enable it when starting the server."
         )
         self._off_text.setText(words or OFF_TEXT)
         self.choose.setVisible(not words)
