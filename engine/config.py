@@ -122,7 +122,7 @@ class EngineConfig:
     dtype: str = _setting(
         str, "auto", Change.RELOAD, "Compute dtype",
         "Data type of weights, activations and, by default, KV cache. auto: bfloat16 if it is fast "
-        "on this machine and the model exceeds the processor cache, else float32.",
+        "on this machine and the model exceeds the CPU cache, else float32.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     load_format: str = _setting(
@@ -165,7 +165,7 @@ class EngineConfig:
     adaptive_threads: bool = _setting(
         bool, True, Change.LIVE, "Adaptive threads",
         "Choose the thread count per step: fewer for small steps, never more than the idle cores. "
-        "Off: always use the number set in CPU threads.",
+        "Off: always use the CPU threads setting.",
     )
     enforce_eager: bool = _setting(
         bool, False, Change.CACHE_REBUILD, "Eager mode",
@@ -311,7 +311,7 @@ class EngineConfig:
         unknown = sorted(set(changes) - set(SETTINGS))
         if unknown:
             raise ConfigError(
-                f"Unknown setting: {', '.join(unknown)}.", f"Settings: {', '.join(SETTINGS)}."
+                f"Unknown setting: {', '.join(unknown)}.", f"Available: {', '.join(SETTINGS)}."
             )
         return dataclasses.replace(self, **changes)
 

@@ -82,7 +82,7 @@ def run(
         if not is_out_of_memory(error):
             raise
         raise OutOfMemoryError(
-            f"Out of memory while measuring{': ' if str(error) else ''}{error}.",
+            f"Out of memory during evaluation{': ' if str(error) else ''}{error}.",
             "Choose a smaller context length or max_num_batched_tokens, or close other programs.",
         ) from error
     finally:

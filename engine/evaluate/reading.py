@@ -36,7 +36,7 @@ class StateFile:
             raise InferdeckError(
                 f"Cannot write the reference hidden states ({self._file.tell() / 2**20:,.0f} MiB "
                 f"so far) to {tempfile.gettempdir()}: {error.strerror}.",
-                "Free some space there, evaluate fewer tokens (max_tokens), or set TMPDIR to "
+                "Free up space there, evaluate fewer tokens (max_tokens), or set TMPDIR to "
                 "another disk.",
             ) from error
 

@@ -48,7 +48,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
     logits = logits.float()
     if not bool(torch.isfinite(logits).all()):
         raise NumericalError(
-            "The model computed NaN or infinite logits.",
+            "The model produced NaN or infinite logits.",
             "Try float32. If that fails too, the checkpoint is corrupt.",
         )
     return torch.log_softmax(logits, dim=-1)

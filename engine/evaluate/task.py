@@ -113,7 +113,7 @@ def _read(file: Path) -> bytes:
         size = file.stat().st_size
         if size > LARGEST:
             raise TextError(
-                f"{file} has {size:,} bytes; the limit is {LARGEST:,}.",
+                f"{file} is {size:,} bytes; the limit is {LARGEST:,}.",
                 "Use an excerpt: a few hundred kilobytes give stable results.",
             )
         return file.read_bytes()
@@ -134,8 +134,8 @@ def _prompt_line(file: Path, number: int, line: str) -> PromptLine:
     if not isinstance(entry, dict):
         raise wrong("not a JSON object")
     if ("prompt" in entry) == ("messages" in entry):
-        both = 'both "prompt" and' if "prompt" in entry else 'neither "prompt" nor'
-        raise wrong(f'has {both} "messages"')
+        both = 'has both "prompt" and "messages"' if "prompt" in entry else ""
+        raise wrong(both or 'has neither "prompt" nor "messages"')
     prompt: Any
     if "prompt" in entry:
         prompt, wanted = entry["prompt"], '"prompt" must be a non-empty string'

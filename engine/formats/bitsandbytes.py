@@ -114,7 +114,7 @@ def _four_bit(module: str, members: Members, reader: TensorReader) -> QuantizedT
     size = rows * width
     if members["weight"].nbytes != -(-size // 2):
         raise Misfit(
-            f"has {members['weight'].nbytes} bytes of weight for {rows} x {width} 4-bit values"
+            f"has a weight of {members['weight'].nbytes} bytes for {rows} x {width} 4-bit values"
         )
     count = -(-size // state["blocksize"])
     need_shape(members, "weight.absmax", (count,))

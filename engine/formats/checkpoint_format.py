@@ -87,13 +87,13 @@ def _check_ints(codes: IntCodes) -> None:
     count = codes.scales.shape[1]
     lowest, highest = int(codes.groups.min()), int(codes.groups.max())
     if lowest < 0 or highest >= count:
-        raise Misfit(f"g_idx refers to groups {lowest} to {highest} of only {count}")
+        raise Misfit(f"g_idx refers to groups {lowest} to {highest}, but there are only {count}")
     sizes = torch.bincount(codes.groups.long(), minlength=count)
     full, last = sizes[:-1], int(sizes[-1])
     if bool((full != codes.group_size).any()) or last > codes.group_size:
         wrong = int((full != codes.group_size).sum()) + int(last > codes.group_size)
         raise Misfit(
-            f"in g_idx, {wrong} of {count} groups do not have {codes.group_size} columns"
+            f"{wrong} of {count} groups in g_idx do not have {codes.group_size} columns"
         )
 
 
@@ -144,7 +144,7 @@ class CheckpointFormat(ABC):
                 del plain[f"{module}.{suffix}"]
             try:
                 if f"{module}.weight" in plain:
-                    raise Misfit(f"has {', '.join(sorted(members))} and also an unquantized weight")
+                    raise Misfit(f"has {', '.join(sorted(members))} and an unquantized weight")
                 quantized[f"{module}.weight"] = self._matrix(module, members, reader)
             except Misfit as misfit:
                 problems.append(f"{module} {misfit}")
@@ -193,7 +193,7 @@ def need_shape(members: Members, suffix: str, shape: tuple[int, ...]) -> None:
 def need_dtype(members: Members, suffix: str, *dtypes: str) -> None:
     found = members[suffix].dtype
     if found not in dtypes:
-        raise Misfit(f"has {suffix} in {found}; expected {' or '.join(dtypes)}")
+        raise Misfit(f"has {suffix} with dtype {found}; expected {' or '.join(dtypes)}")
 
 
 def need_matrix(members: Members, suffix: str) -> tuple[int, int]:

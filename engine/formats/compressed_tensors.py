@@ -125,7 +125,7 @@ def _int(
         if main == "weight_packed":
             stated = parts["weight_shape"].tolist() if "weight_shape" in parts else [rows, width]
             if stated != [rows, width]:
-                raise Misfit(f"weight_shape is {stated}, but the tensors have {[rows, width]}")
+                raise Misfit(f"weight_shape is {stated}; the tensors have shape {[rows, width]}")
             codes = unpack(parts[main], scheme.bits)[:, :width].contiguous()
         else:
             codes = _unsigned(parts[main], scheme.bits)
@@ -162,7 +162,7 @@ def _int_shape(
     need_shape(members, "weight_shape", (2,))
     stated = reader.read(members["weight_shape"]).tolist()
     if stated[0] != rows or words_for(stated[1], scheme.bits) != words:
-        raise Misfit(f"has weight_packed {[rows, words]} for weight_shape {stated}")
+        raise Misfit(f"weight_shape is {stated}; weight_packed has shape {[rows, words]}")
     return rows, stated[1]
 
 

@@ -81,7 +81,7 @@ def resolve_device(wanted: str) -> str:
         )
     if index >= len(found):
         names = ", ".join(f"{gpu.device} ({gpu.name})" for gpu in found)
-        raise ConfigError(f"No device {wanted}: this machine has {names}.", "Choose one of them.")
+        raise ConfigError(f"No device {wanted}. Available: {names}.", "Choose an available device.")
     if problem := why_not(found[index]):
         raise ConfigError(
             f"{found[index].name} ({wanted}) cannot be used: {problem}",
@@ -104,7 +104,7 @@ def resolve_ranks(device: str, size: int, setting: str) -> tuple[str, ...]:
     devices, found = rank_devices(device, size), gpus() if is_cuda(device) else ()
     if is_cuda(device) and len(found) < 1 + int(devices[-1].partition(":")[2]):
         raise ConfigError(
-            f"{setting} {size} needs {', '.join(devices)}; GPUs available: {len(found)}, "
+            f"{setting} {size} needs {', '.join(devices)}; available GPUs: {len(found)}, "
             f"{', '.join(gpu.device for gpu in found)}.",
             f"Choose a smaller {setting}.",
         )

@@ -128,7 +128,7 @@ def _division(config: EngineConfig, plan: MemoryPlan, count: int) -> str:
     host = plan.host_layers
     why = longer = ""
     if config.gpu_layers == AUTO:
-        why = f": no more fit in its memory at context length {config.max_model_len:,}"
+        why = f"; no more fit in GPU memory at context length {config.max_model_len:,}"
     if plan.undivided_model_len:
         longer = f" All layers fit at context length {plan.undivided_model_len:,}."
     return (

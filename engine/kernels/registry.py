@@ -49,7 +49,7 @@ _HOPELESS_FROM = 16  # ... from here on, where the conversion of the weight is s
 _FEW_ROWS, _MANY_ROWS_OF_BLOCKS = (1, 8), (64, 128, 256, 512)
 _NATIVE_DOUBT = 16  # rows: below, reading the weight decides
 _BLOCKS_PAY = 0.9  # of the time of plain weights, or less
-_IN_BLOCKS = "linear, weights in blocks"
+_IN_BLOCKS = "linear, blocked weights"
 _BLOCKED = (Choice(_IN_BLOCKS, "", 1, "onednn", "set explicitly"),)
 
 
@@ -109,7 +109,7 @@ def choices() -> list[Choice]:
 def gpu_choices(device: torch.device) -> list[Choice]:
     """The choices on one GPU."""
     if problem(device):
-        why = f"{problem(device)}: dequantizes in stripes, then torch matmul"
+        why = f"{problem(device)}: dequantizes in chunks of rows, then torch matmul"
         return [Choice(f"linear, quantized, {device}", "any", 1, "stripes", why)]
     grouped = f"linear, packed 4-bit, 8-bit and nf4, {device}"
     integers, floats = f"linear, int8, {device}", f"linear, fp8, {device}"
@@ -120,8 +120,8 @@ def gpu_choices(device: torch.device) -> list[Choice]:
         Choice(grouped, "any", packed.FEW_ROWS + 1, "tile", "same kernel, up to 64 rows per tile"),
         Choice(
             grouped, "any", packed.TILE_ROWS + 1, "stripes",
-            "compute-bound: dequantizes, then torch matmul; threshold lowered if "
-            "faster in a load-time benchmark",
+            "compute-bound: dequantizes, then torch matmul; a load-time benchmark "
+            "may lower the threshold",
         ),
         Choice(integers, "any", 1, "triton", "exact integer matmul; quantizes activations per row"),
         Choice(integers, "any", many, "torch", "exact integer matmul with torch"),
@@ -167,7 +167,7 @@ def _16bit_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     result: list[Choice] = []
     candidates, chosen, in_doubt = CANDIDATES[dtype], "torch", 1
     if find().library is not None:
-        why = f"few rows: compiled, reads weights once; benchmarked from {_NATIVE_DOUBT} rows"
+        why = f"few rows: compiled, reads weights once; benchmarked at {_NATIVE_DOUBT}+ rows"
         result.append(Choice("linear", name, 1, "native", why))
         candidates, chosen, in_doubt = ("native", *candidates), "native", _NATIVE_DOUBT
     for rows in ROW_BUCKETS:

@@ -152,7 +152,7 @@ def _load(request: LoadRequest) -> LoadedModel:
     model = prepared.model
     if with_experts and EXPERTS not in agreed:
         raise UnsupportedModelError(
-            f"{type(model).__name__} has experts that do not support quantized weights.",
+            f"The experts in {type(model).__name__} do not support quantized weights.",
             "Load it in 16-bit, or choose another model.",
         )
     _fill(prepared, source, request)
@@ -238,10 +238,10 @@ def _linear_outcome(dtype: torch.dtype, device: str, num_blocked: int) -> str:
     plain = _by_rows(linear_choices(dtype))
     if not num_blocked:
         return plain
-    return f"{_by_rows(blocked_choices(dtype))} (weights in blocks: {num_blocked}; others: {plain})"
+    return f"{_by_rows(blocked_choices(dtype))} (blocked weights: {num_blocked}; others: {plain})"
 
 
 def _by_rows(choices: Sequence[Choice]) -> str:
     if len({c.implementation for c in choices}) == 1:
         return choices[0].implementation
-    return ", ".join(f"{c.implementation} from {c.rows} rows" for c in choices)
+    return ", ".join(f"{c.implementation} at {c.rows}+ rows" for c in choices)

@@ -82,7 +82,7 @@ def _run(model_class: Any, config_json: str) -> str | None:
         return None
     return (
         f"in a smoke test of a few layers, batched and single-sequence results differ by "
-        f"{found:.2g} (tolerance {TOLERANCE:g}). It keeps state between tokens."
+        f"{found:.2g} (tolerance {TOLERANCE:g}). The model keeps state across tokens."
     )
 
 

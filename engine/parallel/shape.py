@@ -134,7 +134,7 @@ def rank_config(config: Any, size: int) -> Any:
     if odd:
         raise UnsupportedModelError(
             f"tensor_parallel_size {size} does not divide {', '.join(odd)}.",
-            "Choose a tensor_parallel_size that divides them.",
+            "Choose a tensor_parallel_size that divides these values.",
         )
     own.vocab_size = -(-int(config.vocab_size) // size)
     without_token(own, "pad_token_id")  # embeddings look at it, and it may be another rank's
@@ -146,14 +146,14 @@ def _cut(
 ) -> Cut:
     differ = [d for d, (a, b) in enumerate(zip(whole, part, strict=False)) if a != b]
     if len(whole) != len(part) or len(differ) != 1:
-        raise _cannot(model, f"{name} has shape {list(whole)}, but {list(part)} in a shard")
+        raise _cannot(model, f"{name} has shape {list(whole)}; its shard has {list(part)}")
     (dim,) = differ
     if len(whole) == 1 and name.endswith(".weight"):
         why = f"{name} is a norm over all {whole[0]:,} elements and cannot be sharded"
         raise _cannot(model, why)
     segments = _segments(model, name, whole[dim])
     if sum(-(-segment // size) for segment in segments) != part[dim]:
-        raise _cannot(model, f"{name} has shape {list(whole)}, but {list(part)} in a shard")
+        raise _cannot(model, f"{name} has shape {list(whole)}; its shard has {list(part)}")
     return Cut(dim, whole[dim], part[dim], segments)
 
 

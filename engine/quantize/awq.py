@@ -48,7 +48,7 @@ class _Call(NamedTuple):
 
 def awq_layer(work: LayerWork, store: Store) -> None:
     """Scale, clip and round the matrices of one layer."""
-    work.stage("Finding scalable layers")
+    work.stage("Finding layers to scale")
     folds = {
         group: find_fold(work.layer, group, work.groups, lambda: work.run(0), work.frozen)
         for group in work.groups

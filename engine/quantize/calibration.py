@@ -106,7 +106,7 @@ def _content(file: Path) -> str:
         size = file.stat().st_size
         if size > _MAX_FILE:
             raise ConfigError(
-                f"{file} has {size:,} bytes; the limit for calibration text is {_MAX_FILE:,}.",
+                f"{file} is {size:,} bytes; the limit for calibration text is {_MAX_FILE:,}.",
                 "Shorten it: a few hundred thousand words are enough.",
             )
         raw = file.read_bytes()

@@ -211,8 +211,8 @@ def output_folder(
         if error.errno in _FULL:
             raise DiskFullError(
                 f"The disk is full: wrote {folder.tensors.total_bytes:,} of about "
-                f"{expected_bytes:,} bytes to {target.parent}; {free:,} are free.",
-                "Partial files were deleted. Free some space, or choose a folder on another disk.",
+                f"{expected_bytes:,} bytes to {target.parent}; {free:,} free.",
+                "Partial files were deleted. Free up space, or choose a folder on another disk.",
             ) from error
         raise CheckpointError(
             f"{target} cannot be written: {error.strerror or error}.",
@@ -238,8 +238,8 @@ def _check_space(target: Path, expected_bytes: int) -> None:
     free = free_bytes(target)
     if free < needed:
         raise DiskFullError(
-            f"About {needed:,} bytes are needed in {target.parent}; {free:,} are free.",
-            "Free some space, or choose a folder on another disk.",
+            f"About {needed:,} bytes needed in {target.parent}; {free:,} free.",
+            "Free up disk space, or choose a folder on another disk.",
         )
 
 

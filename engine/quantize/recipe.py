@@ -122,7 +122,7 @@ class Recipe:
         if not facts.can_choose_symmetry and self.symmetric not in (None, facts.symmetric):
             kind = "symmetric" if facts.symmetric else "asymmetric"
             raise ConfigError(
-                f"{self.method} is always {kind} in Inferdeck.",
+                f"Inferdeck supports {self.method} as {kind} only.",
                 "Omit that setting, or choose rtn.",
             )
         if self.desc_act and self.method != "gptq":

@@ -129,7 +129,7 @@ class BlockPool:
         """Make a full, computed, referenced block available as a prefix. Of two blocks with the
         same content the first keeps the name. `prefix` is kept to be looked at."""
         if self.ref_count[block] == 0:
-            raise IntegrityError(f"Block {block} is published without a reference.")
+            raise IntegrityError(f"Block {block} was cached without a reference.")
         if self.block_hash[block] is None and block_hash not in self._by_hash:
             self.block_hash[block] = block_hash
             self.is_published[block] = True
@@ -175,12 +175,12 @@ class BlockPool:
             raise IntegrityError(f"Wrong reference counts for blocks {wrong[:8]}.")
         for block in range(self.num_blocks):
             if (self.ref_count[block] == 0) != (block in self._free):
-                raise IntegrityError(f"Block {block}: free list and reference count disagree.")
+                raise IntegrityError(f"Block {block}: free list and reference count do not match.")
         for block_hash, block in self._by_hash.items():
             if self.block_hash[block] != block_hash:
                 raise IntegrityError(f"Prefix cache entry and block {block} do not match.")
         published = bytearray(block_hash is not None for block_hash in self.block_hash)
         if published != self.is_published or len(self._by_hash) != sum(published):
-            raise IntegrityError("A published block is missing from the prefix cache.")
+            raise IntegrityError("A hashed block is missing from the prefix cache.")
         if any(self.block_hash[block] is None for block in self._prefixes):
-            raise IntegrityError("Stale prefix data for an unpublished block.")
+            raise IntegrityError("Stale prefix data for a block without a hash.")

@@ -173,8 +173,8 @@ def check_invariants(
             f"{name} has more draft KV than computed KV.": drafted > computed,
             f"{name} has draft KV that starts mid-block.": start % pool.block_size > 0,
             f"{name} has draft KV that starts past its end.": start > drafted,
-            f"{name} has a partially filled published block.": any(hashes[full:]),
-            f"{name} has a block published under the wrong prefix.": is_other,
+            f"{name} has a partially filled block in the prefix cache.": any(hashes[full:]),
+            f"{name} has a block cached under the wrong prefix.": is_other,
             f"{name} would write into a shared block.": any(
                 pool.ref_count[block] != 1 for block in table[full:]
             ),

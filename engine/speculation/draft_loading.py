@@ -137,7 +137,7 @@ def draft_source(
             )
         if host_layers:
             raise DraftModelError(
-                "EAGLE-3 needs all hidden states and embeddings on one device; CPU offload keeps "
+                "EAGLE-3 needs all hidden states and embeddings on one device; CPU offload puts "
                 f"{host_layers} layers of {checkpoint.name} on the CPU.",
                 "Set speculative_method to draft_model or ngram, or fit all layers on the GPU: "
                 "quantize the weights, or reduce max_model_len.",

@@ -256,11 +256,11 @@ def _chunk_budget(situation: Situation) -> SpeedupBound:
         saved += split.weights - hidden + split.launch + split.python + split.queue
         count += 1
     if not count:
-        why = f"No step ran only a prefill chunk: {config.max_num_batched_tokens:,} "
-        why += "tokens per step are enough."
+        why = f"No prefill-only steps: a budget of {config.max_num_batched_tokens:,} "
+        why += "tokens per step is enough."
         return SpeedupBound(setting, label, "a larger budget", 1.0, "faster", why)
     why = (
-        f"{count} of {len(situation.steps)} steps ran only a prefill chunk. Merging each with the "
+        f"{count} of {len(situation.steps)} steps were prefill-only. Merging each with the "
         "next step saves one weight read but increases the ITL of other requests."
     )
     factor = _ratio(before, before - saved)

@@ -92,7 +92,7 @@ def machine_problem() -> str:
         return f"disabled by {SWITCH}=0"
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         here = f"{sys.platform} {platform.machine()}"
-        return f"they require Linux on x86-64, not {here}"
+        return f"Linux on x86-64 required; this is {here}"
     if "avx2" not in _processor_flags().split():
         return "this CPU has no AVX2"
     return ""

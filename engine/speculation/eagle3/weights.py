@@ -131,7 +131,7 @@ def _read(
             head.target_ids.copy_(own)
         elif head.shape.draft_vocab_size != head.shape.vocab_size:
             raise DraftModelError(
-                f"EAGLE-3 head {checkpoint.name} drafts {head.shape.draft_vocab_size:,} of "
+                f"EAGLE-3 head {checkpoint.name} covers {head.shape.draft_vocab_size:,} of "
                 f"{head.shape.vocab_size:,} tokens but has no d2t token mapping.",
                 _WRONG_FILES,
             )

@@ -86,7 +86,7 @@ SPLITTING: list[tuple[str, dict[str, Any], Change, str]] = [
     (CT, {}, drop("weight_scale"), "no weight_scale"),
     (CT, {}, drop("weight_packed"), "no weight"),
     (CT, {}, put("weight_scale", lambda t: t[:, :1]), "[96, 2]"),
-    (CT, {}, put("weight_packed", lambda t: t.long()), "weight_packed in I64"),
+    (CT, {}, put("weight_packed", lambda t: t.long()), "weight_packed; I64"),
     (CT, {"group_size": -1}, put("weight_shape", lambda t: t + 8), "[104, 72]"),
     (CT, {"group_size": -1}, put("weight_shape", lambda t: t[:1]), "[2]"),
     (CT, ASYMMETRIC, drop("weight_zero_point"), "no weight_zero_point"),

@@ -18,7 +18,7 @@ from engine.kernels.measure import Choice
 from engine.models import targets
 from tests.engine import tiny_models
 
-BLOCKS = (Choice("linear, weights in blocks", "float32", 1, "onednn", "asked for by the test"),)
+BLOCKS = (Choice("linear, blocked weights", "float32", 1, "onednn", "asked for by the test"),)
 PROMPTS = tiny_models.make_prompts((5, 30, 17))
 
 

@@ -83,7 +83,7 @@ def test_weights_take_no_more_memory_than_the_model_has(family: str, tmp_path: P
 def test_no_second_copy_of_the_weights_at_any_time(
     are_arranged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks = (select.Choice("linear, weights in blocks", "float32", 1, "onednn", "by the test"),)
+    blocks = (select.Choice("linear, blocked weights", "float32", 1, "onednn", "by the test"),)
     monkeypatch.setattr(select, "_blocked_choices", lambda dtype: blocks if are_arranged else ())
     changes = {"num_hidden_layers": 6, "hidden_size": 256, "intermediate_size": 512}
     model = make_model("llama", **changes)

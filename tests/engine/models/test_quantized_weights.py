@@ -361,7 +361,7 @@ class TestMemoryWhileLoading:
     def test_what_is_packed_is_never_made_plain_again(
         self, plain: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        blocks = (select.Choice("linear, weights in blocks", "", 1, "onednn", "by the test"),)
+        blocks = (select.Choice("linear, blocked weights", "", 1, "onednn", "by the test"),)
         monkeypatch.setattr(select, "_blocked_choices", lambda dtype: blocks)
         asked: list[str] = []
         plain_of = Linear.__getattr__

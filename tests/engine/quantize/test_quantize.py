@@ -336,7 +336,7 @@ class TestRefusals:
         self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(output_folder, "free_bytes", lambda path: 1000)
-        with pytest.raises(DiskFullError, match=r"About [\d,]+ bytes are needed .* 1,000 are free"):
+        with pytest.raises(DiskFullError, match=r"About [\d,]+ bytes .* 1,000 free"):
             run(folder, tmp_path / "out")
 
     def test_a_folder_that_cannot_be_written(self, folder: Path, tmp_path: Path) -> None:

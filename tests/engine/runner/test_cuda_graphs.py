@@ -338,12 +338,12 @@ def test_steps_that_find_no_memory_to_be_timed_are_not_verified_in_rows() -> Non
     graphs.capture((1, 2, 4), Small(), num_blocks=4)
     assert graphs.sizes == (1, 2, 4)
     assert graphs.worth is not None and set(graphs.worth.saved_s) == {1, 2}
-    assert "to time steps with drafts of 4 tokens" in graphs.problem
+    assert "drafts of 4 tokens" in graphs.problem
     graphs = made()
     graphs.capture((1, 2, 4, 8), Small(out_of_memory_first), num_blocks=4)
     assert graphs.problem == (
         "not enough memory for 8 tokens; "
-        "not enough memory to time steps with drafts of 4 tokens"
+        "not enough memory to benchmark drafts of 4 tokens"
     )
     drafts = [pack([Span(list(range(count)), 0, [0], count)], 8) for count in (2, 3)]
     assert [graphs.fits(batch) for batch in drafts] == [True, False]
