@@ -129,7 +129,7 @@ class RemoteBench:
         if not models:
             raise ConfigError(
                 f"No model is loaded on {self._address.host}.",
-                "Load a model there, or set --served-model if it loads models on demand.",
+                "Load a model there, or set --served-model if the server loads models on demand.",
             )
         if wanted:
             raise ConfigError(
@@ -144,7 +144,7 @@ class RemoteBench:
         if context is not None and longest > context:
             raise ConfigError(
                 f"{workload.name} needs a context length of {longest:,} tokens; {self.model} is "
-                f"served with {context:,}.",
+                f"limited to {context:,}.",
                 "Reduce --input-len or --output-len, or choose another workload.",
             )
 

@@ -164,7 +164,7 @@ class BenchRunner:
         if longest > context:
             raise ConfigError(
                 f"{name} needs a context length of {longest:,} tokens; "
-                f"{self._engine.model_info.name} has {context:,}.",
+                f"{self._engine.model_info.name} supports {context:,}.",
                 "Reduce --input-len or --output-len, or choose a model with a longer context.",
             )
         plan = self._engine.plan

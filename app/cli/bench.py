@@ -44,9 +44,9 @@ examples:
   inferdeck bench --workload mixed-lengths --compare kv_allocation=paged,contiguous
   inferdeck bench --base-url http://host:8000 --workload query-rewrite
 
-Prompts are random tokens, and replies run to their full length. Speed is representative; the text
-is meaningless. TTFT: arrival to first token. ITL: gap between output events, over all requests.
-TPOT: (end to end - TTFT) / (tokens - 1), per request."""
+Prompts are random tokens; replies ignore EOS and run to full length. Speed is representative; the
+text is meaningless. TTFT: arrival to first token. ITL: time between output events, all requests.
+TPOT: (E2E latency - TTFT) / (tokens - 1), per request."""
 
 DEFAULT_COMPARE_ROUNDS = 2
 
@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_mutually_exclusive_group(),
         ("--concurrency N", parse_positive,
-         "Concurrent requests. Default: set by the preset, else all."),
-        ("--request-rate R", _rate, "Average requests per second (Poisson)."),
+         "Number of concurrent requests. Default: the preset's value, or all."),
+        ("--request-rate R", _rate, "Mean requests per second (Poisson arrivals)."),
     )  # fmt: skip
     add_options(
         parser,
@@ -72,13 +72,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--rounds N", parse_positive, "Number of runs; their samples are pooled. Default: 1; "
          f"{DEFAULT_COMPARE_ROUNDS} with --compare."),
         ("--compare SETTING=V1,V2", str, "Compare values of an engine setting in alternating "
-         "runs. Separate values that contain commas with semicolons."),
+         "runs. Use semicolons between values that contain commas."),
     )  # fmt: skip
     add_options(
         parser.add_argument_group("running server"),
         ("--base-url URL", str, "Benchmark the server at this URL."),
         ("--api-key K", str, "API key for the server. Default: INFERDECK_API_KEY."),
-        ("--served-model NAME", str, "Model name on the server. Default: the first listed."),
+        ("--served-model NAME", str, "Model name on the server. Default: the first model listed."),
     )
     add_report_options(parser)
     add_engine_options(parser)
@@ -156,7 +156,7 @@ def _measure_server(args: argparse.Namespace, plan: Plan) -> Measured:
     counted = ", ".join(dict.fromkeys(one["tokens_counted_by"] for one in columns.values()))
     return {"base_url": args.base_url, "target": server}, columns, (
         f"{bench.model} on {server['dialect']}{version}, {args.base_url}\n{_work_line(plan)}\n"
-        f"Prompts sent as {bench.prompts}; tokens counted by {counted}."
+        f"Prompts sent as {bench.prompts}; token count source: {counted}."
     )  # fmt: skip
 
 
@@ -223,7 +223,7 @@ def _workload(args: argparse.Namespace) -> Workload:
         return fixed(*lengths, args.num_requests)
     if lengths != (None, None):
         raise ConfigError(
-            f"{args.workload} defines its own lengths.",
+            f"{args.workload} already sets both lengths.",
             "Use either --workload, or --input-len and --output-len.",
         )
     workload = preset(args.workload)
@@ -285,5 +285,5 @@ def _rate(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive request rate")
+        raise argparse.ArgumentTypeError(f"invalid request rate {text!r}: use a positive number")
     return value

@@ -80,7 +80,7 @@ def main() -> None:
     prepare_libraries()
     key = os.environ.pop(KEY_VARIABLE, "")
     if not key:
-        raise SystemExit("The window starts this process. To run a server, use `inferdeck serve`.")
+        raise SystemExit("This command is internal. To run a server, use `inferdeck serve`.")
     sender = LogSender()  # to the window
     for name in LOGGERS:
         logger = logging.getLogger(name)

@@ -152,8 +152,8 @@ def _device_text(gpu: dict[str, Any]) -> str:
     size = format_bytes(gpu["memory"])
     text = f"{gpu['name']}, {size}, compute capability {gpu['capability']}"
     if gpu["problem"]:
-        return f"{text}: not used, {gpu['problem']}"
-    return f"{text}; {format_bytes(gpu['free'])} free, default {gpu['default_dtype']}"
+        return f"{text}; not used: {gpu['problem']}"
+    return f"{text}; {format_bytes(gpu['free'])} free, default dtype {gpu['default_dtype']}"
 
 
 def _versions() -> dict[str, str]:

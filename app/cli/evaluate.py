@@ -41,7 +41,7 @@ examples:
   inferdeck evaluate --model DIR-awq --reference DIR --prompts questions.jsonl --speed
 
 Default reference: the same model and dtype, unquantized, with an unquantized KV cache. If this
-equals the model itself, only perplexity is measured. The models are loaded one after the other.
+equals the model itself, only perplexity is measured. The models are loaded one at a time.
 --prompts: JSON Lines with "prompt" (raw text) or "messages" (chat template), and optionally
 "max_tokens". KL: KL(reference || model) per token, in nats."""
 
@@ -83,8 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("reference"),
         ("--reference DIR", str, "Reference model folder."),
         *(
-            (f"--reference-{SETTINGS[name].flag[2:]} X", str, f"Reference {SETTINGS[name].flag}.")
-            for name in REFERENCE_OPTIONS
+            (f"--reference-{flag[2:]} X", str, f"{flag} for the reference model.")
+            for flag in (SETTINGS[name].flag for name in REFERENCE_OPTIONS)
         ),
     )
     parser.add_argument(

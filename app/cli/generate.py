@@ -45,9 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompt").add_mutually_exclusive_group(required=True)
     add_options(
         group,
-        ("--prompt TEXT", str, "Prompt text; - reads stdin."),
+        ("--prompt TEXT", str, "Prompt text; '-' reads stdin."),
         ("--prompt-token-ids IDS", parse_ids, "Prompt token ids, such as 1,2,3."),
-        ("--chat TEXT", str, "User message, formatted with the chat template; - reads stdin."),
+        ("--chat TEXT", str, "User message, formatted with the chat template; '-' reads stdin."),
     )
     add_options(parser, ("--system TEXT", str, "System prompt for --chat."))
     add_json_option(parser)

@@ -40,14 +40,14 @@ USER_ERRORS = (
 
 DESCRIPTION = """\
 Inferdeck: a desktop workstation for LLM inference with its own engine.
-Without a command, it opens the window with the last model."""
+Without a command, opens the window with the last used model."""
 
 EPILOG = """\
 examples:
   inferdeck
       open the window
   inferdeck --model ~/models/Qwen3-0.6B --max-num-seqs 4
-      open the window with this model (every engine option works)
+      open the window with this model (all engine options are accepted)
   inferdeck --attach http://host:8000
       attach the window to a running `inferdeck serve`
   inferdeck generate --chat "What is TTFT?"
@@ -103,15 +103,13 @@ class _Version(argparse.Action):
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="inferdeck", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action=_Version)
-    add_options(
-        parser, ("--isolated", False, "Run the window's engine in a separate process.")
-    )
+    add_options(parser, ("--isolated", False, "Run the engine in a separate process."))
     add_engine_options(parser, shown=("model", "load_format"))
     add_options(
         parser.add_argument_group("remote engine"),
         ("--attach URL", str, "Attach to a running `inferdeck serve`."),
         ("--api-key K", str,
-         f"API key for the server. {serve.KEY_VARIABLE} keeps it out of process lists."),
+         f"API key for the server. Use {serve.KEY_VARIABLE} to hide it from process lists."),
     )  # fmt: skip
     parser.set_defaults(run=_run_window)
     commands = parser.add_subparsers(
@@ -125,8 +123,8 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(run=module.run)
     screenshot = commands.add_parser(
         "screenshot",
-        help="Save a PNG of every page.",
-        description="Save a PNG of every page in the window, with the demo model.",
+        help="Save a screenshot of every page.",
+        description="Save a PNG screenshot of every page, using the demo model.",
     )
     screenshot.add_argument("--output", metavar="DIR", required=True, help="Output folder.")
     screenshot.add_argument(
@@ -217,5 +215,5 @@ def _import_qt(module: str) -> ModuleType:
             f"Qt failed to load: {error}.",
             "Install PySide6-Essentials and its system libraries (Debian, Ubuntu: apt install "
             "libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1), or use a command that "
-            "needs no window: see `inferdeck --help`.",
+            "works without a window: see `inferdeck --help`.",
         ) from error

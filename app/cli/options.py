@@ -210,7 +210,7 @@ def add_options(group: argparse._ActionsContainer, *options: tuple[Any, ...]) ->
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, ("--json", False, "Print one JSON object and nothing else."))
+    add_options(parser, ("--json", False, "Print only a JSON object."))
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--symmetric", action=argparse.BooleanOptionalAction, default=None,
-        help="gptq and rtn: omit or store zero points. Default: omit for gptq, store for rtn.",
+        help="gptq and rtn: quantize without zero points. Default: on for gptq, off for rtn.",
     )  # fmt: skip
     parser.add_argument(
         "--exclude", metavar="MODULE", nargs="+", action="extend", default=[],
@@ -69,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--sequence-length N", default.sequence_length,
          f"Tokens per sequence. Default: {default.sequence_length}."),
         ("--desc-act", False,
-         "gptq only: act-order. Slightly better quality, slower inference."),
-        ("--seed N", default.seed, "Seed for choosing passages from a long text. Default: 0."),
+         "gptq only: use act-order. Slightly better quality, slower inference."),
+        ("--seed N", default.seed, "Seed for sampling passages from a long text. Default: 0."),
     )  # fmt: skip
     add_json_option(parser)
 

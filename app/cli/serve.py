@@ -36,7 +36,7 @@ examples:
       serve the demo model on http://127.0.0.1:8000/v1
   inferdeck serve --model ~/models/Qwen3-0.6B --port 9000 --max-num-seqs 32
   INFERDECK_API_KEY=... inferdeck serve --host 0.0.0.0 --model DIR
-      accept connections from other machines; clients send the key
+      accept connections from other machines; clients must send the key
   curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
       -d '{"messages": [{"role": "user", "content": "What is TTFT?"}], "stream": true}'
 
@@ -59,12 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument_group("server"),
         ("--host H", "127.0.0.1",
-         "Address to listen on. Default: 127.0.0.1, this machine only."),
+         "Address to listen on. Default: 127.0.0.1 (this machine only)."),
         ("--port N", 8000, "Port to listen on. 0: any free port. Default: 8000."),
         ("--api-key K", str, "API key that clients must send. "
-         f"{KEY_VARIABLE} keeps it out of process lists."),
+         f"Use {KEY_VARIABLE} to hide it from process lists."),
         ("--allow-unauthenticated", False,
-         "Accept other machines without an API key."),
+         "Accept connections from other machines without an API key."),
         ("--served-model-name NAME", "",
          "Model name in the API. Default: the folder name."),
         ("--cors-origin ORIGIN", [],
@@ -73,16 +73,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "Folder of models that attached windows may load. Repeatable."),
         ("--no-control", False, "Attached windows may view and chat only."),
         ("--shutdown-timeout S", 10.0,
-         "Seconds to let running requests finish after Ctrl-C. Default: 10."),
-        ("--json", False, "Print one JSON object when ready, and nothing else."),
+         "Seconds to wait for running requests after Ctrl-C. Default: 10."),
+        ("--json", False, "Print only a JSON object, once ready."),
     )  # fmt: skip
     limits = Limits()
     add_options(
         parser.add_argument_group("limits"),
         ("--max-queued-requests N", limits.max_queued,
-         f"Maximum waiting requests; others get HTTP 429. Default: {limits.max_queued}."),
+         f"Maximum waiting requests; excess requests get HTTP 429. Default: {limits.max_queued}."),
         ("--max-connections N", limits.max_connections,
-         f"Maximum open connections; others get HTTP 503. Default: {limits.max_connections}."),
+         f"Maximum open connections; excess ones get HTTP 503. Default: {limits.max_connections}."),
         ("--max-body-bytes SIZE", limits.max_body_bytes,
          f"Maximum request body size. Default: {limits.max_body_bytes // MIB}MiB.", _size),
         ("--max-output-tokens N", int,
@@ -127,7 +127,7 @@ def offered_models(folders: Iterable[str]) -> tuple[str, ...]:
     for name in folders:
         folder = Path(name).expanduser().resolve()
         if not folder.is_dir():
-            raise ConfigError(f"{folder} is not a folder.", "Choose a folder of model folders.")
+            raise ConfigError(f"{folder} is not a folder.", "Choose a folder with models.")
         inside = [p for p in (folder, *sorted(folder.iterdir())) if (p / "config.json").is_file()]
         if not inside:
             raise ConfigError(

@@ -180,7 +180,7 @@ def make_call(
         body["messages"] = [dict(message) for message in messages]
         return Call("chat/completions", body, remark(dialect, fields.not_taken))
     if not isinstance(prompt, str) and dialect not in TAKES_IDS:
-        raise TargetError(f"{dialect} does not accept token ids as a prompt.", "Send text.")
+        raise TargetError(f"{dialect} does not accept token ids as a prompt.", "Send text instead.")
     body["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
     if "max_tokens" not in body:
         is_known = max_model_len is not None and not isinstance(prompt, str)

@@ -86,9 +86,9 @@ def check(name: str, base_url: str, others: Sequence[Connection]) -> list[Proble
     if not name.strip():
         found.append(Problem("name", "Enter a name."))
     elif len(name) > MAX_NAME or not name.isprintable():
-        found.append(Problem("name", f"At most {MAX_NAME} printable characters."))
+        found.append(Problem("name", f"Use at most {MAX_NAME} printable characters."))
     elif any(one.name.casefold() == name.strip().casefold() for one in others):
-        found.append(Problem("name", f"A connection “{name.strip()}” exists."))
+        found.append(Problem("name", f"A connection named “{name.strip()}” already exists."))
     try:
         parse_address(base_url)
     except TargetError as error:

@@ -172,7 +172,7 @@ class ForeignEngine(LoopThread):
             if not found.models:
                 error = ErrorInfo(
                     f"{self._server} has no model loaded.",
-                    "Load a model there and reconnect, or enter a name if it loads on demand.",
+                    "Load a model there and reconnect, or enter the name of one to load on demand.",
                 )
             if self._config is None:
                 self._give_up(error)

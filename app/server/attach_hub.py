@@ -71,7 +71,7 @@ class Hub:
             session.sequencer.resend_after(hello.received)  # raises where it cannot go on
             return session, self._welcome(session, resumed=True)
         if len(self._sessions) >= MAX_WINDOWS:
-            raise ProtocolError(f"Window limit reached: {MAX_WINDOWS} are attached.")
+            raise ProtocolError(f"Window limit reached: {MAX_WINDOWS} windows are attached.")
         session = Session()
         self._sessions[session.id] = session
         for event in self._engine.attach_state.told():
@@ -208,7 +208,7 @@ class Hub:
             case m.Reconfigure(changes):
                 asked_changes = self._offers.asked(changes)
                 if len(self._changes) >= MAX_ASKED:
-                    raise ConfigError("Too many pending setting changes.", "Try again shortly.")
+                    raise ConfigError("Too many pending settings changes.", "Try again shortly.")
                 if self._engine.attach_state.loaded is not None:
                     self._changes.append(session)
                 submit(m.Reconfigure(asked_changes))

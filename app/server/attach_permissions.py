@@ -19,7 +19,7 @@ from engine.snapshot import ModelInfo
 
 _CONTROLS = (m.Load, m.Unload, m.Reconfigure, m.MeasurePeaks, CancelLoad)
 _LOOK_ONLY = (
-    "This server allows attached windows only to view and chat (--no-control).",
+    "Attached windows may only view and chat (--no-control is set).",
     "Ask the server administrator.",
 )
 
@@ -42,12 +42,12 @@ def check_request(command: m.AddRequest, limits: Limits) -> None:
         )
     if len(params.stop) > MAX_STOPS or any(len(s) > MAX_STOP_CHARACTERS for s in params.stop):
         raise ConfigError(
-            f"stop allows {MAX_STOPS} sequences of {MAX_STOP_CHARACTERS} characters.",
-            "Shorten the list.",
+            f"stop allows at most {MAX_STOPS} sequences of {MAX_STOP_CHARACTERS} characters.",
+            "Use fewer or shorter stop sequences.",
         )
     for name in ("stop_token_ids", "logit_bias"):
         if len(getattr(params, name)) > MAX_NAMED_TOKENS:
-            raise ConfigError(f"{name} allows {MAX_NAMED_TOKENS:,} tokens.", "Send fewer tokens.")
+            raise ConfigError(f"{name}: at most {MAX_NAMED_TOKENS:,} tokens.", "Send fewer tokens.")
 
 
 def refused(command: WireCommand, error: ErrorInfo, loaded: m.Loaded | None) -> Iterator[m.Event]:

@@ -70,7 +70,7 @@ class Stream:
         before, session.line, session.cut_at = session.line, self, None
         self._session = session
         if isinstance(before, Stream):  # the window knows better that its line is dead
-            await before._close(_REPLACED, "The window reconnected elsewhere.")
+            await before._close(_REPLACED, "The window opened a new connection.")
         await self._socket.send_bytes(encode(welcome))
         while True:  # pings, until the window has set its clock
             frame = read_frame(await self._receive(HELLO_S))

@@ -35,7 +35,7 @@ def openapi(*, has_key: bool) -> dict[str, Any]:
         "paths": {
             "/v1/chat/completions": {"post": _post("Chat completion", ChatBody, streams=True)},
             "/v1/completions": {"post": _post("Text completion", CompletionBody, streams=True)},
-            "/v1/models": {"get": _get("List the served model")},
+            "/v1/models": {"get": _get("List served models")},
             "/inferdeck/v1": {"get": _get("Attach endpoint: version, protocol and models")},
             "/v1/models/{name}": {"get": {**_get("Model by name"), "parameters": [name]}},
             "/tokenize": {"post": _post("Tokenize text or chat messages", TokenizeBody)},
