@@ -150,7 +150,7 @@ class WhatIfTable(QTableWidget):
         for row, one in enumerate(ceilings):
             why = one.why
             if one.loose is not None:
-                why += f" Up to {_factor(one.loose)} if launch overhead also shrinks."
+                why += f" Up to {_factor(one.loose)} if launch overhead also decreases."
             found = self._what_ifs[row]
             if found.refusal:
                 why += f" {found.refusal}"

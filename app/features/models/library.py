@@ -60,7 +60,7 @@ class Library(QWidget):
         self.list.source_opened.connect(self.source_opened)
         self._hint = wrapped()
         self._say("")
-        add = button("Add folder…", self.choose_folder, "Show the models in a folder")
+        add = button("Add folder…", self.choose_folder, "Add a folder to the model list")
         set_icon(add, "folder")
         again = button("Refresh", self.reload, "Rescan model folders and cache (F5)")
         set_icon(again, "refresh")

@@ -305,7 +305,7 @@ def _too_large(estimate: Estimate) -> str:
     text = f"Does not fit: {needed} needed {need.where}".rstrip() + f", {usable} usable."
     if estimate.fitting_len:
         return f"{text} Up to {estimate.fitting_len:,} tokens of context fit."
-    return f"{text} Choose a 16-bit precision or a smaller model, or free memory."
+    return f"{text} Choose a 16-bit precision or a smaller model, or free some memory."
 
 
 def _breakable(path: str) -> str:

@@ -120,7 +120,7 @@ def ranks_now(s: EngineSnapshot, places: Places, exchange: float | None = None) 
         return ""
     words = _groups(count, threads, places.nodes)
     if exchange and count > 1:
-        words += f" · rank exchange {100 * exchange:.0f} % of model time"
+        words += f" · inter-rank communication: {100 * exchange:.0f} % of model time"
     return words
 
 

@@ -136,7 +136,7 @@ class WelcomePage(QFrame):
         ways = (
             (
                 "Demo model",
-                "Included, loads at startup, and is fast enough to try every view. Its speed and "
+                "Included and loaded at startup; fast enough to try every view. Its speed and "
                 "memory use are not representative.",
                 "Chat", self.chat.emit, "primary",
             ),
@@ -148,7 +148,7 @@ class WelcomePage(QFrame):
             ),
             (
                 "Your models",
-                "A folder with config.json and safetensors files, or a parent of such folders.",
+                "A model folder (config.json and safetensors), or a folder with several of them.",
                 "Add folder…", self.folder.emit, "",
             ),
             (

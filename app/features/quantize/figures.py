@@ -45,7 +45,7 @@ def tiles_of(report: EvaluationReport) -> list[Tile]:
 
 def _size(report: EvaluationReport) -> Tile:
     size, ratio = report.candidate.weights_bytes, report.weights_ratio
-    tip = "All weights in memory"
+    tip = "Memory used by all weights"
     if report.reference is None or ratio is None:
         return Tile("Weights", format_bytes(size), tip=tip)
     before, kv = report.reference.weights_bytes, _kv_words(report.candidate, report.reference)

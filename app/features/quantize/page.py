@@ -109,7 +109,7 @@ class QuantizePage(QWidget):
             ("Reports", self.reports),
         )
         self._frame = PageFrame(
-            "Quantize, Evaluate or Reports", forms, self._right,
+            "Quantization views", forms, self._right,
             left_width=LEFT_WIDTH, narrow=NARROW,
         )  # fmt: skip
         self.tabs = self._frame.tabs

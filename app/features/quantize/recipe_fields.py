@@ -80,7 +80,7 @@ class RecipeFields(QWidget):
         )
         self.num_sequences = number_field(
             "Sequences",
-            "Calibration sequences: more improve accuracy but take longer",
+            "More calibration sequences improve accuracy but take longer",
             (1, 4096), 1, default.num_sequences,
         )  # fmt: skip
         self.length = number_field(

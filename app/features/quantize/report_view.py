@@ -226,9 +226,9 @@ class ReportView(QFrame):
             "Send prompts to both the reference and this model",
         )
         self.copy = button(
-            "Copy command line", self.copy_command, "Copy the commands to reproduce this"
+            "Copy command line", self.copy_command, "Copy the commands that reproduce this report"
         )
-        self.export = act("Export…", self.export_wanted, "As JSON, CSV or Markdown")
+        self.export = act("Export…", self.export_wanted, "JSON, CSV or Markdown")
         self.delete = act("Delete", self.delete_wanted, "Delete the report (can be undone)")
         self.compare.hide()
 

@@ -58,12 +58,12 @@ class ComparisonView(QFrame):
         self.chooser.currentIndexChanged.connect(lambda *_: self._draw())
         self.fit = QCheckBox("Fit axis")
         self.fit.setToolTip("Start the axis near the lowest value instead of zero")
-        self.bars = ValueBars("Reports by metric")
+        self.bars = ValueBars("Metric per report")
         self.fit.toggled.connect(self.bars.set_fit)
-        self.table = FigureGrid("Reports by all metrics", 230)
+        self.table = FigureGrid("All metrics per report", 230)
         self.copy = button("Copy", self.copy_table, "Copy as Markdown table")
         self.export = button(
-            "Export…", lambda: self.export_wanted.emit(self.reports), "As JSON, CSV or Markdown"
+            "Export…", lambda: self.export_wanted.emit(self.reports), "JSON, CSV or Markdown"
         )
         self._arrange()
 
@@ -148,7 +148,7 @@ class RunView(QFrame):
         head = hbox((self.title, 1), self.figures, self.cancel, spacing=SPACE_3)
         vbox(
             head, self.bar, self.stage, SPACE_2, (self.layers, 1), STRETCH,
-            wrapped("small", "Chat keeps working, slightly slower."),
+            wrapped("small", "You can keep chatting; replies are slightly slower."),
             of=self, margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_3),
         )  # fmt: skip
 

@@ -95,7 +95,7 @@ def _head(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
     version = int(first[len(_MAGIC) :])
     if version > VERSION:
         raise RecordingError(
-            f"{path.name} has format {version}; this version supports up to format {VERSION}.",
+            f"{path.name} uses format {version}; this version supports formats up to {VERSION}.",
             "Open it with the Inferdeck version that saved it, or a newer one.",
         )
     line, end, _ = rest.partition(b"\n")
