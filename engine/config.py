@@ -154,7 +154,7 @@ class EngineConfig:
     )
     max_model_len: int | None = _setting(
         int, None, Change.RELOAD, "Context length",
-        "Maximum tokens per request, prompt plus reply. None: the model's limit.",
+        "Maximum tokens per request (prompt + output). None: the model's limit.",
         minimum=1, unit="tokens", optional=True,
     )
     num_threads: int | None = _setting(
@@ -243,8 +243,8 @@ class EngineConfig:
     )
     kv_cache_dtype: str = _setting(
         str, "auto", Change.CACHE_REBUILD, "KV cache dtype",
-        "Data type of keys and values. auto: the compute dtype. fp8 (e4m3), int8: 8 bits plus a "
-        "scale per token and head; fits about 2× the tokens. Set separately: k=int8,v=fp8.",
+        "KV cache dtype. auto: the compute dtype. fp8 (e4m3) and int8: 8-bit, per-token scales; "
+        "about 2× the tokens of 16-bit. Different dtypes for K and V: k=int8,v=fp8.",
         choices=KV_DTYPES, check_other=check_kv_dtype, other="k=K,v=V",
     )
     kv_cache_memory_bytes: int | None = _setting(

@@ -225,7 +225,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
     if error.errno == errno.EADDRINUSE:
         return PortInUseError(
             f"Port {port} on {host} is in use.",
-            "Stop the program that uses it, or set another port with --port (0: any).",
+            "Stop the program using it, or choose another --port (0: any free port).",
         )
     if error.errno == errno.EACCES:
         return ServerStartError(

@@ -207,7 +207,7 @@ def longest_length(
     length = num_prompt_tokens
     if length >= context:
         raise ContextLengthError(
-            f"Prompt length is {length:,} tokens; prompt plus reply are limited to {context:,}.",
+            f"Prompt length is {length:,} tokens; prompt + output is limited to {context:,}.",
             "Shorten the prompt, or increase max_model_len if the model allows it.",
         )
     capacity = pool.num_blocks * pool.block_size + 1  # the last token is never stored

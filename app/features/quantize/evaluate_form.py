@@ -119,7 +119,7 @@ TEXT_KINDS = "Text files (*.txt *.md);;All files (*)"
 AGAINST = (
     "Measures the perplexity of both models and the KL divergence of next-token probabilities."
 )
-SAME = "Same as the model: only perplexity is measured. Choose another precision or folder."
+SAME = "No separate reference: only perplexity is measured. To compare, choose another one."
 """One of them is always shown, of similar length: the form below does not move."""
 LARGEST_READ_HERE = 1 << 20
 """Bytes: larger prompt files are checked when the evaluation starts."""

@@ -122,4 +122,4 @@ def test_a_second_start_of_the_program_ends_at_once(tmp_path: Path) -> None:
         running.wait(300)
         if running.stdout is not None:
             running.stdout.close()
-    assert "started again" in (tmp_path / "inferdeck.log").read_text()
+    assert "app.main.startup: " in (tmp_path / "inferdeck.log").read_text()

@@ -13,6 +13,7 @@ from engine import messages as m
 from tests.app.fakes import Script
 from tests.app.server.conftest import wait_until
 from tests.app.wire.windows import ENDLESS, SLOW, Bench, Window, text_of
+from tests.figures import numbers
 
 
 @pytest.mark.slow
@@ -26,7 +27,7 @@ def test_a_reply_goes_on_over_a_cut_line(bench: Bench) -> None:
     wait_until(lambda: len(window.outputs("a")) > 10)
     for _ in range(2):
         proxy.cut()
-        assert "try" in window.wait_now(LinkState.RECONNECTING).words
+        assert numbers(window.wait_now(LinkState.RECONNECTING).words)[0] == 1  # the attempt
         proxy.mend()
         window.wait_now(LinkState.LIVE)
     reply = window.reply("a")

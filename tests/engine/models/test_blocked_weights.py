@@ -46,7 +46,7 @@ def test_it_writes_what_transformers_writes(family: str, tmp_path: Path) -> None
     expected = [tiny_models.reference(model, prompt, 12) for prompt in prompts]
     engine = LLMEngine(EngineConfig(model=str(folder), dtype="float32", num_threads=1))
     assert any(module.is_blocked for _, module in linears(engine))
-    assert "in blocks" in engine.model_info.kernels["linear"]
+    assert "blocked" in engine.model_info.kernels["linear"]
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=0)
     for output, wanted in zip(engine.generate(prompts, params), expected, strict=True):
         assert list(output.token_ids) == wanted.token_ids

@@ -121,8 +121,8 @@ def test_the_cpu_has_no_stages(tmp_path: Path) -> None:
 
     folder = tiny_models.save(tiny_models.make_model("llama"), tmp_path)
     for changes, words in (
-        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size is 2"),
-        ({"pipeline_parallel_size": 2, "tensor_parallel_size": 2}, "tensor_parallel_size is 2"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size 2"),
+        ({"pipeline_parallel_size": 2, "tensor_parallel_size": 2}, "tensor_parallel_size 2"),
     ):
         with pytest.raises(ConfigError, match=words):
             LLMEngine(EngineConfig(model=str(folder), device="cpu", **changes))

@@ -327,9 +327,9 @@ class TestRefusals:
 
     def test_no_text_or_a_short_one(self, folder: Path, tmp_path: Path) -> None:
         recipe = Recipe(method="gptq", **SMALL)
-        with pytest.raises(ConfigError, match="gptq needs"):
+        with pytest.raises(ConfigError, match="gptq"):
             quantize.quantize(folder, recipe, tmp_path / "out")
-        with pytest.raises(ConfigError, match="has 3 tokens; at least 256"):
+        with pytest.raises(ConfigError, match=r"\b3 .*\b256\b"):
             quantize.quantize(folder, recipe, tmp_path / "out", ["t3 t4 t5"])
 
     def test_a_disk_that_is_too_small(

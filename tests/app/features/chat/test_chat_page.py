@@ -421,7 +421,7 @@ def test_a_first_message_that_cannot_be_stored_leaves_no_conversation(chat: Chat
     chat.settle()
     assert chat.titles == [] and chat.texts == []
     assert chat.page.composer.text == "Important" and chat.engine.order == []
-    assert "no permission" in chat.page.problem_notice.text()
+    assert "INFERDECK_DATA_DIR" in chat.page.problem_notice.text()
 
 
 def test_a_reply_that_cannot_be_saved_is_saved_when_it_can_be(chat: Chat, qtbot: QtBot) -> None:
