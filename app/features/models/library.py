@@ -144,8 +144,10 @@ class Library(QWidget):
         yield from self._cached
         known = {source.key for source in (*self._folders, *self._cached)}
         recent = [(m.path, m.load_format, m.title) for m in self._store.recent]
-        yield from (s for s in recent_sources(recent) if s.key not in known)
-        yield from self._chosen
+        for source in (*recent_sources(recent), *self._chosen):
+            if source.key not in known:
+                known.add(source.key)
+                yield source
         yield from shape_sources()
 
     def _on_return(self) -> None:

@@ -83,6 +83,9 @@ def test_a_path_is_looked_at_and_a_name_finds_the_first(
     qtbot.keyClick(page.library.filter, Qt.Key.Key_Return)
     assert page.source is not None and page.source.kind is SourceKind.FOLDER
     assert page.source.path == str(tmp_path) and store.folders == []
+    store.remember_model(RecentModel(str(tmp_path), "auto", "opened"))
+    page.library.show_sources()
+    assert [s.path for s in page.library.list.sources].count(str(tmp_path)) == 1
     page.open_model()
     qtbot.keyClicks(page.library.filter, "llama")
     qtbot.keyClick(page.library.filter, Qt.Key.Key_Return)
