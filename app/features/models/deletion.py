@@ -53,8 +53,8 @@ class Deletion(QObject):
             entries.extend(self._trash.put(folder) for folder in folders)
         except TrashError as error:
             self.failed.emit(error.info())
+        self.changed.emit()
         if entries:
-            self.changed.emit()
             self._toast.show_message(
                 f"Deleted {title(len(entries))}.",
                 "Undo",
@@ -69,11 +69,11 @@ class Deletion(QObject):
         self._trash.purge_all()
 
     def _restore(self, entries: Sequence[Trashed]) -> None:
-        try:
-            for entry in entries:
+        for entry in entries:
+            try:
                 self._trash.restore(entry)
-        except TrashError as error:
-            self.failed.emit(error.info())
+            except TrashError as error:
+                self.failed.emit(error.info())
         self.changed.emit()
 
     def _purge(self, entries: Sequence[Trashed]) -> None:
