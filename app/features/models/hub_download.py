@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -350,11 +350,11 @@ class RepoFolder:
         """Bytes of `files` on the disk, complete and partial."""
         arrived = 0
         for file in files:
-            part = self.incomplete(file.etag)
             if self.has(commit, file):
                 arrived += file.size
-            elif part.exists():
-                arrived += part.stat().st_size
+            else:
+                with suppress(OSError):  # not there, or just completed by another program
+                    arrived += self.incomplete(file.etag).stat().st_size
         return arrived
 
     def discard(self) -> None:
