@@ -223,7 +223,7 @@ class EvaluateForm(QWidget):
             if self.candidate.model.path and self.plan.configs()[1] is None:
                 note = SAME
         except ConfigError as error:
-            problem = str(error)
+            problem = f"{error.cause} {error.remedy}"
         self.candidate.line.say_problem(problem)
         self.reference.line.say(note)
         text, prompts = self.text.choice, self.prompts.text().strip()
@@ -245,5 +245,5 @@ def _prompts_problem(prompts: str) -> str:
         if prompts and file.stat().st_size <= LARGEST_READ_HERE:
             read_prompts(file)
     except InferdeckError as error:
-        return str(error)
+        return f"{error.cause} {error.remedy}"
     return ""

@@ -233,7 +233,7 @@ class RecipeForm(QWidget):
         try:
             plan = self.plan
         except ConfigError as error:  # the fields offer valid values; this is a safeguard
-            return [*found, Problem(METHOD, str(error))]
+            return [*found, Problem(METHOD, f"{error.cause} {error.remedy}")]
         return [*found, *check_plan(plan, self.facts)]
 
     def _note(self, field: str) -> str:
