@@ -17,6 +17,7 @@ class ElidedLine(QWidget):
     `hugs`: it takes the room of its text and no more, and gives way where there is less."""
 
     alignment = Qt.AlignmentFlag.AlignLeft
+    elide_mode = Qt.TextElideMode.ElideRight
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class ElidedLine(QWidget):
         font = self._font()
         painter.setFont(font)
         painter.setPen(theme().color(self._color))
-        cut = QFontMetrics(font).elidedText(self._text, Qt.TextElideMode.ElideRight, self.width())
+        cut = QFontMetrics(font).elidedText(self._text, self.elide_mode, self.width())
         painter.drawText(self.rect(), self.alignment | Qt.AlignmentFlag.AlignVCenter, cut)
         painter.end()
 

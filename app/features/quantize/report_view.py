@@ -205,6 +205,7 @@ class ReportView(QFrame):
         self.made = Made()
         self.can_compare = False  # set where the window has a comparison
         self.title = title_line(hugs=False)
+        self.title.elide_mode = Qt.TextElideMode.ElideMiddle  # names end with their precision
         self.about = ElidedLine("text_muted")
         self.tiles = TileGrid()
         self.figures = FigureGrid("All metrics", 60)

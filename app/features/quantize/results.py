@@ -186,6 +186,7 @@ class MadeView(QFrame):
         self.setAccessibleName("New model")
         self._path = ""
         self.title, self.about = title_line(hugs=False), ElidedLine("text_muted")
+        self.title.elide_mode = Qt.TextElideMode.ElideMiddle  # names end with their precision
         self.tiles, self.layers = TileGrid(), LayersPanel()
         self.layers.setMaximumHeight(HIGHEST)
         self.open = button(
