@@ -24,15 +24,14 @@ Window = TypeVar("Window", bound=PromptWindow)
 
 
 class SingleWindow(QObject, Generic[Window]):
-    """`window` is None while closed."""
+    """At most one window, which `make` creates; `window` is None while it is closed."""
 
-    def __init__(self, bridge: EngineBridge, parent: QWidget) -> None:
+    def __init__(
+        self, bridge: EngineBridge, parent: QWidget, make: Callable[[], Window]
+    ) -> None:
         super().__init__(parent)
-        self._bridge, self._parent = bridge, parent
+        self._bridge, self._make = bridge, make
         self.window: Window | None = None
-
-    def _make(self) -> Window:
-        raise NotImplementedError
 
     def show(self) -> Window:
         if self.window is None:
@@ -73,8 +72,8 @@ class CompareManager(SingleWindow[CompareWindow]):
         session: ModelSession,
         store: SettingsStore,
     ) -> None:
-        super().__init__(bridge, window)
-        self._guide, self._store = guide, store
+        super().__init__(bridge, window, self._make_window)
+        self._guide, self._store, self._parent = guide, store, window
         self.runner = ComparisonRunner(bridge, guide.times, session, self)
 
     def commands(self) -> list[Command]:
@@ -95,7 +94,7 @@ class CompareManager(SingleWindow[CompareWindow]):
         super().close()
         self.runner.close()
 
-    def _make(self) -> CompareWindow:
+    def _make_window(self) -> CompareWindow:
         if not self.runner.is_running:
             self.runner.forget()
         return CompareWindow(self._bridge, self._guide, self.runner, self._store, self._parent)
@@ -107,13 +106,10 @@ class BroadcastManager(SingleWindow[BroadcastWindow]):
     def __init__(
         self, bridge: EngineBridge, window: QWidget, keep: Callable[[Reply, str], None]
     ) -> None:
-        super().__init__(bridge, window)
+        keep_one = lambda reply: keep(reply, self.broadcast.model)
+        make = lambda: BroadcastWindow(bridge, self.broadcast, keep_one, window)
+        super().__init__(bridge, window, make)
         self.broadcast = Broadcast(bridge, self)
-        self._keep = keep
 
     def commands(self) -> list[Command]:
         return [self._command("chat.broadcast", "Broadcast a prompt…", "Ctrl+Alt+B", "branch")]
-
-    def _make(self) -> BroadcastWindow:
-        keep = lambda reply: self._keep(reply, self.broadcast.model)
-        return BroadcastWindow(self._bridge, self.broadcast, keep, self._parent)

@@ -62,7 +62,7 @@ class PrecisionChoice(QWidget):
             box.activated.connect(lambda: self.changed.emit())
             row.addLayout(labelled(_LABELS[name], box), 1)
         self.is_touched = False  # the user chose here
-        self.changed.connect(lambda: setattr(self, "is_touched", True))
+        self.changed.connect(self._touch)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -105,6 +105,9 @@ class PrecisionChoice(QWidget):
             describe_items(box, [(value, titles.get(value, value), "") for value in values])
             box.setCurrentIndex(max(0, box.findData(getattr(config, name))))
         self.is_touched = False
+
+    def _touch(self) -> None:
+        self.is_touched = True
 
     def _show(self, settings: Mapping[str, Any]) -> None:
         for name, value in settings.items():

@@ -84,7 +84,7 @@ class CompareWindow(PromptWindow):
             "Off: one at a time, for independent timings"
         )
         self.together = dressed(QCheckBox("In parallel"), tip=tip)
-        self.together.toggled.connect(lambda on: setattr(self._runner, "together", on))
+        self.together.toggled.connect(self._set_options)
         self.prompt.setAccessibleName("Prompt for both sides")
         self.prompt.setPlaceholderText("Prompt for both sides")
         self.prompt.setFixedHeight(64)
@@ -97,7 +97,7 @@ class CompareWindow(PromptWindow):
         tip = "Off: keep the model and settings of the last side loaded"
         self.back = dressed(QCheckBox("Restore when done"), tip=tip)
         self.back.setChecked(True)
-        self.back.toggled.connect(lambda on: setattr(self._runner, "stays", not on))
+        self.back.toggled.connect(self._set_options)
         tip = "Export the comparison as Markdown or JSON"
         self.export = button("Export…", self._ask_for_export, tip)
         self.start = button("", self.start_or_stop, kind="primary")
@@ -168,10 +168,13 @@ class CompareWindow(PromptWindow):
         prompts = [pair.prompt for pair in self._pairs]
         if prompts:
             self._notice = None
-            self._runner.stays = not self.back.isChecked()
-            self._runner.together = self.together.isChecked()
+            self._set_options()
             self._runner.start(prompts, self.setups)
             self._waiting = []
+
+    def _set_options(self) -> None:
+        self._runner.stays = not self.back.isChecked()
+        self._runner.together = self.together.isChecked()
 
     def _ask_for_prompts(self) -> None:
         read = lambda path: self.read(Path(path))
