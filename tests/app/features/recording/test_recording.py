@@ -254,21 +254,21 @@ def test_a_damaged_file_never_raises_anything_else(place: int, flip: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("data", "figures"),
+    ("data", "figures", "part"),
     [
-        (b"GIF89a....", []),
-        (b"", []),
-        (b"INFERDECK-FLIGHT 99\n{}\n", [99, file.VERSION]),
-        (b"INFERDECK-FLIGHT 1\n{\n", []),
-        (b"INFERDECK-FLIGHT 1\n{}\n", []),
+        (b"GIF89a....", [], ""),
+        (b"", [], ""),
+        (b"INFERDECK-FLIGHT 99\n{}\n", [99, file.VERSION], "format"),
+        (b"INFERDECK-FLIGHT 1\n{\n", [], "header"),
+        (b"INFERDECK-FLIGHT 1\n{}\n", [], "data"),
     ],
 )
 def test_what_is_no_recording_is_refused_with_the_reason(
-    tmp_path: Path, data: bytes, figures: list[int]
+    tmp_path: Path, data: bytes, figures: list[int], part: str
 ) -> None:
     path = tmp_path / "x.inferdeck-flight"
     path.write_bytes(data)
-    with pytest.raises(RecordingError, match="inferdeck-flight") as raised:
+    with pytest.raises(RecordingError, match=f"inferdeck-flight.*{part}") as raised:
         file.read(path)
     assert numbers(raised.value.cause) == figures and raised.value.remedy
     with pytest.raises(RecordingError, match="none"):
