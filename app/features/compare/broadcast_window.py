@@ -30,7 +30,7 @@ _SEEDS, _LINES = "seeds", "lines"
 
 
 class ReplyCell(ReplyView):
-    """`keep` makes a chat of it."""
+    """A reply with its state and figures. `keep` turns it into a chat."""
 
     reply: Reply
 
@@ -55,7 +55,8 @@ class ReplyCell(ReplyView):
 
 
 class BroadcastWindow(PromptWindow):
-    """`keep(reply)` makes a chat of one."""
+    """A prompt, the number of requests, and their replies in a grid. `keep(reply)` turns one into a
+    chat."""
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class BroadcastWindow(PromptWindow):
     # Showing -----------------------------------------------------------------------------------
 
     def _show_replies(self) -> None:
-        """A cell for every reply, in place of the previous ones."""
+        """Replace the cells by one per reply."""
         for cell in self.cells:
             self._grid.removeWidget(cell)
             cell.deleteLater()
@@ -156,7 +157,7 @@ class BroadcastWindow(PromptWindow):
         self._show_figures()
 
     def _place_cells(self) -> None:
-        """As many side by side as fit at a readable width."""
+        """As many columns as fit at a readable width."""
         room = self._area.viewport().width()
         count = max(1, min(len(self.cells), room // (LEAST_WIDTH + SPACE_2)))
         if count == self._num_columns:

@@ -26,7 +26,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme_notifier
 
 
 class SideColumn(ReplyView):
-    """One side: its precision, its figures, and its reply to the chosen prompt."""
+    """One side: precision, figures, and the reply to the chosen prompt."""
 
     def __init__(self, side: int) -> None:
         super().__init__(f"{SIDE_NAMES[side].capitalize()} reply")
@@ -59,7 +59,7 @@ class SideColumn(ReplyView):
         return self.values[name]
 
     def parts(self, reply: Reply) -> list[tuple[str, str, str]]:
-        """What is identical is muted, the first different token is marked."""
+        """The identical part is muted, the first different token marked."""
         if self._pair is None:
             return []
         same, token, rest = self._pair.parts(self._side)
@@ -72,7 +72,7 @@ class SideColumn(ReplyView):
 
 
 class Columns(QWidget):
-    """Both sides, and above them a line on their first difference."""
+    """Both sides below a line about their first difference."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Columns(QWidget):
             side.show_side(name, comparison)
 
     def show_pair(self, pair: PromptReplies | None) -> None:
-        """The replies to a prompt; none before one is chosen."""
+        """Show both replies to a prompt; None: no prompt is chosen."""
         texts = (pair_text(pair), latency_text(pair)) if pair is not None else ()
         self.line.set_text(" ".join(filter(None, texts)))
         for side in self.sides:
@@ -104,7 +104,8 @@ _EXCERPT = 40
 
 
 class PromptTable(QTableWidget):
-    """`chosen`: another prompt's replies are to be shown."""
+    """The prompts, with how much of their replies is identical. `chosen`: another row is
+    selected."""
 
     chosen = Signal()
 
@@ -123,12 +124,12 @@ class PromptTable(QTableWidget):
 
     @property
     def chosen_row(self) -> int:
-        """The chosen prompt; -1 for none."""
+        """Index of the chosen prompt; -1 for none."""
         rows = self.selectionModel().selectedRows()
         return rows[0].row() if rows else -1
 
     def show_pairs(self, pairs: Sequence[PromptReplies]) -> None:
-        """List the prompts; the first is chosen where none was."""
+        """List the prompts; select the first unless one is selected."""
         self.setRowCount(len(pairs))
         for row, pair in enumerate(pairs):
             for column, text in enumerate(_texts(pair)):
@@ -166,7 +167,7 @@ def _texts(pair: PromptReplies) -> tuple[str, str, str, str]:
 
 
 def _excerpt(pair: PromptReplies, side: int) -> str:
-    """The text from the first difference on."""
+    """The text from the first difference onward."""
     _, token, rest = pair.parts(side)
     text = " ".join((token + rest)[: 2 * _EXCERPT].split())
     return text if len(text) <= _EXCERPT else text[:_EXCERPT].rstrip() + "…"

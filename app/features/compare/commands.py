@@ -26,9 +26,7 @@ Window = TypeVar("Window", bound=PromptWindow)
 class SingleWindow(QObject, Generic[Window]):
     """At most one window, which `make` creates; `window` is None while it is closed."""
 
-    def __init__(
-        self, bridge: EngineBridge, parent: QWidget, make: Callable[[], Window]
-    ) -> None:
+    def __init__(self, bridge: EngineBridge, parent: QWidget, make: Callable[[], Window]) -> None:
         super().__init__(parent)
         self._bridge, self._make = bridge, make
         self.window: Window | None = None
@@ -44,7 +42,7 @@ class SingleWindow(QObject, Generic[Window]):
         return self.window
 
     def close(self) -> None:
-        """The main window closes."""
+        """Called when the main window closes."""
         if self.window is not None:
             self.window.close()
 
@@ -54,7 +52,7 @@ class SingleWindow(QObject, Generic[Window]):
             window.deleteLater()
 
     def _command(self, name: str, text: str, keys: str, icon: str) -> Command:
-        """The command that opens it, enabled while a model is open."""
+        """A command that shows the window, enabled while a model is open."""
         return Command(
             name, text, self.show, "Chat", keys, icon, section="reply",
             is_enabled=lambda: self._bridge.is_ready,
@@ -62,7 +60,7 @@ class SingleWindow(QObject, Generic[Window]):
 
 
 class CompareManager(SingleWindow[CompareWindow]):
-    """Opens the comparison, and keeps its runner while the window is closed."""
+    """Opens the comparison window; its runner outlives the window."""
 
     def __init__(
         self,
@@ -80,7 +78,7 @@ class CompareManager(SingleWindow[CompareWindow]):
         return [self._command("chat.compare", "Compare side by side…", "Ctrl+Alt+P", "compare")]
 
     def show(self, prompt: str = "") -> CompareWindow:
-        """Open the window, with `prompt` in it if one is given."""
+        """Open the window, with `prompt` if given."""
         window = super().show()
         if prompt:
             window.prompt.setPlainText(prompt)
@@ -101,7 +99,7 @@ class CompareManager(SingleWindow[CompareWindow]):
 
 
 class BroadcastManager(SingleWindow[BroadcastWindow]):
-    """Opens the broadcast. `keep(reply, model)` makes a chat of a reply."""
+    """Opens the broadcast window. `keep(reply, model)` turns a reply into a chat."""
 
     def __init__(
         self, bridge: EngineBridge, window: QWidget, keep: Callable[[Reply, str], None]

@@ -1,4 +1,5 @@
-"""Engines of a comparison: a second one beside the window's, and the window's as either side."""
+"""Engines of a comparison: a second one beside the main engine, and the main engine as either
+side."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _END_S = 5.0
 
 
 class SecondEngine(QObject):
-    """Ends once `bridge` has unloaded its model."""
+    """An engine that runs beside the main one. It ends once `bridge` has unloaded its model."""
 
     def __init__(self, bridge: EngineBridge, parent: QObject) -> None:
         super().__init__(parent)
@@ -28,20 +29,21 @@ class SecondEngine(QObject):
         bridge.unloaded.connect(lambda: QTimer.singleShot(0, self, self.end))
 
     def let_go(self) -> None:
-        """Free its memory, then end. `end` is for a program that ends first."""
+        """Unload the model, then end, without waiting."""
         self.bridge.cancel_load()
         self.bridge.unload()
 
     def end(self) -> None:
-        """End now. Calling it twice does no harm."""
+        """End now and wait, as the program exits. May be called twice."""
         self.bridge.shutdown(_END_S)
         self.bridge.deleteLater()
         self.deleteLater()
 
 
 class Switcher(QObject):
-    """`switched(ModelInfo, EngineConfig, seconds)`: the engine is `side` now. `failed(ErrorInfo)`:
-    it is not `target`. `disturbed`: the settings of a side were changed from elsewhere."""
+    """Switches the main engine between sides. `switched(ModelInfo, EngineConfig, seconds)`: it is
+    `side` now. `failed(ErrorInfo)`: it could not become `target`. `disturbed`: the user changed
+    settings of a side elsewhere."""
 
     switched = Signal(object, object, float)
     failed = Signal(object)
@@ -62,7 +64,7 @@ class Switcher(QObject):
         bridge.load_failed.connect(self._on_load_failed)
 
     def begin(self, setups: tuple[Setup, Setup], loaded: EngineConfig) -> None:
-        """The engine runs with `loaded`: as one of the sides, or as neither. Raises ConfigError."""
+        """Note which side, if any, the engine with `loaded` is. Raises ConfigError."""
         current = self._session.current
         home = current.config() if current is not None else loaded
         settings = whole_settings(setups, loaded)
@@ -76,7 +78,7 @@ class Switcher(QObject):
         self._is_watching = True
 
     def config(self, side: int) -> EngineConfig:
-        """What an engine of this side is loaded with."""
+        """The configuration of a side."""
         return self._configs[side]
 
     def to(self, side: int) -> None:
@@ -89,7 +91,7 @@ class Switcher(QObject):
             self._bridge.reconfigure(**self._settings[side])
 
     def cancel(self) -> None:
-        """Cancel a switch to a side; the way back is never cancelled."""
+        """Cancel a switch to a side; restoring the original state is never cancelled."""
         if self.is_switching and self.target != self.home:
             self._bridge.cancel_load()
 

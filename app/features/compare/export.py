@@ -95,7 +95,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def pair_text(pair: PromptReplies) -> str:
-    """The first difference of two replies, in a sentence."""
+    """The first difference between two replies, as a sentence."""
     if pair.both is None:
         return ""
     count = len(pair.both[LEFT].tokens)

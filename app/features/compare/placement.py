@@ -1,12 +1,12 @@
 """How both sides get an engine: one for both, two at once, or one after the other. No Qt.
 
-SHARED         only sampling differs: the engine of the window runs both sides
-CONCURRENT     both engines are loaded at once: they fit in memory
-RECONFIGURE    one after the other: the engine of the window changes its settings
-RELOAD         one after the other: another model is loaded in its place
+SHARED         only sampling differs: the main engine runs both sides
+CONCURRENT     two engines at once: both fit in memory
+RECONFIGURE    one after the other: the main engine changes its settings
+RELOAD         one after the other: the main engine loads the other model
 
-Where neither side is what the window has loaded, its engine becomes the left side first. At the end
-the previous state is restored.
+If the main engine is neither side, it becomes the left one first. At the end its previous state is
+restored.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Placement(Enum):
 
     @property
     def is_in_turn(self) -> bool:
-        """Whether the one engine has to change between the sides."""
+        """Whether the main engine switches between the sides."""
         return self in (Placement.RECONFIGURE, Placement.RELOAD)
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A side: `settings` that it has on top of `model`'s own, or of those in force where it is the
-    model that is loaded (None)."""
+    """Configuration of a side: `settings` on top of those stored for `model`, or, where `model` is
+    None, on top of those of the loaded model."""
 
     settings: Mapping[str, Any]
     name: str
@@ -52,37 +52,37 @@ class Setup:
     sampling_name: str = "greedy"
 
     def base(self, loaded: EngineConfig) -> EngineConfig:
-        """What its settings are set on top of."""
+        """The configuration that `settings` are applied to."""
         return loaded if self.model is None else self.model.config()
 
     def config(self, loaded: EngineConfig) -> EngineConfig:
-        """What an engine of this side runs with. Raises ConfigError."""
+        """The engine configuration of this side. Raises ConfigError."""
         set_here = dict(self.settings)
         if set_here.get("dtype") == "auto":  # the engine resolves it
             del set_here["dtype"]
         return self.base(loaded).replace(**set_here)
 
     def is_loaded(self, loaded: EngineConfig) -> bool:
-        """Whether the engine of the window is this side as it is."""
+        """Whether the main engine already runs this side."""
         return self.model is None and agrees(loaded, self.settings)
 
 
 def whole_settings(setups: Sequence[Setup], loaded: EngineConfig) -> list[dict[str, Any]]:
-    """Of each side, every setting that any of them names."""
+    """Settings of each side, completed with those that only the other one names."""
     names = {name for setup in setups for name in setup.settings}
     bases = [{name: getattr(setup.base(loaded), name) for name in names} for setup in setups]
     return [{**base, **setup.settings} for base, setup in zip(bases, setups, strict=True)]
 
 
 def needs_one(setups: tuple[Setup, Setup], loaded: EngineConfig) -> bool:
-    """Whether one engine is both sides."""
+    """Whether one engine can run both sides."""
     left, right = (setup.base(loaded) for setup in setups)
     return is_same_model(left, right) and are_alike(*whole_settings(setups, loaded))
 
 
 class Decision(NamedTuple):
-    """`why`: a sentence with the numbers. `config`: of the engine beside, or in the place of, the
-    one that is loaded."""
+    """Chosen placement. `why`: the reason with its numbers. `config`: of the second engine, or of
+    the one that replaces the loaded one."""
 
     placement: Placement
     why: str
@@ -90,7 +90,7 @@ class Decision(NamedTuple):
 
 
 def in_turn(why: str, config: EngineConfig, taken: EngineConfig) -> Decision:
-    """One after the other, because of `why`: `config` takes the place of `taken`."""
+    """One side after the other, because of `why`: `config` replaces `taken`."""
     if is_same_model(config, taken):
         return Decision(Placement.RECONFIGURE, f"One engine, one side at a time: {why}", config)
     ends = "Loading the other model aborts running replies."
@@ -100,12 +100,11 @@ def in_turn(why: str, config: EngineConfig, taken: EngineConfig) -> Decision:
 def decide(
     config: EngineConfig, taken: EngineConfig, plan: MemoryPlan, found: Estimate, side: str
 ) -> Decision:
-    """Two at once where the planned memory of the window's engine (`taken`) and what `side` needs
+    """Concurrent if the memory plan of the main engine (`taken`) and the memory that `side` needs
     with `config` fit together.
 
-    It needs its weights, its activations and a cache for one request of its context. Layers
-    offloaded to the CPU only because the GPU is full do not count as fitting.
-    """
+    That is its weights, its activations and KV cache for one request of full context. Layers
+    offloaded to the CPU only because the GPU is full do not count as fitting."""
     need, other = found.need, "right" if side == "left" else "left"
     if need is None:
         return in_turn(f"no memory estimate for the {side} side. {found.problem}", config, taken)
@@ -131,7 +130,7 @@ def agrees(config: EngineConfig, settings: Mapping[str, Any]) -> bool:
 
 
 def are_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether both, which name the same settings, mean the same to the engine."""
+    """Whether two sets of settings with the same names are equivalent for the engine."""
     plain = ("auto", "none")
     return all(
         value == second[name]
@@ -145,7 +144,7 @@ _IN_PRECISION = ("quantization", "quantization_head", "dtype", "kv_cache_dtype")
 
 
 def other_settings(setup: Setup, loaded: EngineConfig | None) -> str:
-    """What a side sets beside its precision: "n-gram speculation · running requests 4"."""
+    """Settings of a side apart from its precision: "n-gram speculation · running requests 4"."""
     base = EngineConfig() if setup.model is not None else loaded
     new = {n: v for n, v in setup.settings.items() if base is None or getattr(base, n) != v}
     return " · ".join(_setting_text(n, v) for n, v in new.items() if n not in _IN_PRECISION)

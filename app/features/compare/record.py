@@ -22,15 +22,15 @@ from engine.evaluate.task import PromptLine
 LEFT, RIGHT = SIDES = (0, 1)
 SIDE_NAMES = ("left", "right")
 HOME = 2
-"""Beside LEFT and RIGHT: the engine of the window as it was found."""
+"""The main engine as it was before, beside LEFT and RIGHT."""
 GREEDY = "greedy"
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What replies: its precision (behind the model where there are two), its settings, and the
-    size of its weights (None until it was loaded). `switch_s`: seconds to load it, None where it
-    was loaded already. `sampling`: its name."""
+    """One side: its precision (after the model where the models differ), settings and weight size
+    (None until loaded). `switch_s`: seconds to load it, None if it was loaded already. `sampling`:
+    title of its preset."""
 
     precision: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class Side:
 
 @dataclass(slots=True)
 class PromptReplies:
-    """A prompt with the replies of both sides, as they come. `is_by_text`: two models with
-    different tokenizers are compared by characters."""
+    """A prompt with both replies. `is_by_text`: replies of different tokenizers are compared by
+    characters."""
 
     prompt: PromptLine
     replies: list[Reply | None] = field(default_factory=lambda: [None, None])
@@ -68,7 +68,7 @@ class PromptReplies:
         return self._place(LEFT)
 
     def _place(self, side: int) -> int:
-        """The token of a side with the first difference."""
+        """Index of the first different token of a side."""
         if self.both is None:
             return 0
         if not self.is_by_text:
@@ -84,7 +84,7 @@ class PromptReplies:
 
     @property
     def equal_share(self) -> float | None:
-        """Of the tokens of the left reply, those before the first difference."""
+        """Share of the left reply's tokens that precede the first difference."""
         if self.both is None:
             return None
         return 1.0 if self.is_identical else self.num_equal / max(1, len(self.both[LEFT].tokens))
@@ -109,20 +109,20 @@ def _ids(reply: Reply) -> list[int]:
 
 
 def _num_common(first: Sequence[Any], second: Sequence[Any]) -> int:
-    """Length of the common beginning."""
+    """Length of the common prefix."""
     pairs = zip(first, second, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def _num_within(reply: Reply, length: int) -> int:
-    """Tokens that lie in the first `length` characters."""
+    """Number of tokens within the first `length` characters."""
     ends = accumulate(len(token.text) for token in reply.tokens)
     return sum(end <= length for end in ends)
 
 
 @dataclass(slots=True)
 class Comparison:
-    """`started`: UTC, ISO 8601. `placement`: how both sides got an engine, in words."""
+    """A comparison. `started`: UTC, ISO 8601. `placement`: where the sides ran, as text."""
 
     model: str
     started: str
@@ -131,7 +131,7 @@ class Comparison:
     placement: str = ""
 
     def name_of(self, side: int) -> str:
-        """What replies on a side; of HOME, the model of the window."""
+        """Title of a side; for HOME, of the main engine's model."""
         return f"{self.model} (original settings)" if side == HOME else self.sides[side].precision
 
     def has_todo(self, side: int) -> bool:
@@ -143,7 +143,8 @@ class Comparison:
 
     @property
     def identical_share(self) -> float | None:
-        """Of the prompts that both sides completed; None where there are none."""
+        """Share of prompts with identical replies, of those that both sides completed; None without
+        any."""
         return fmean(pair.is_identical for pair in self.done) if self.done else None
 
     @property
@@ -152,7 +153,7 @@ class Comparison:
         return fmean(shares) if shares else None
 
     def mean_rate(self, side: int) -> float | None:
-        """Tokens per second of decoding, the mean over the replies of a side."""
+        """Decode tokens per second of a side, the mean over its replies."""
         rates = [r.tokens_per_s for r in self._ended(side) if r.tokens_per_s]
         return fmean(rates) if rates else None
 

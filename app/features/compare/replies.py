@@ -44,8 +44,9 @@ _ENDS = {
 
 @dataclass(slots=True)
 class Reply:
-    """`sent`: the window's time of asking; `first`, `last`: the engine's time of its first and its
-    newest tokens. `tokens_per_s`: of decoding, after the first token."""
+    """One reply. `sent`: when the window asked, on its clock; `first`, `last`: when its first and
+    newest tokens came, on the engine's clock. `tokens_per_s`: of decoding, after the first
+    token."""
 
     request_id: str = ""
     prompt: str = ""
@@ -65,7 +66,7 @@ class Reply:
     tokens: list[TokenRecord] = field(default_factory=list)
 
     def add(self, event: OutputEvent, model: str) -> None:
-        """The next event of it."""
+        """Add the next event of the request."""
         self.text += event.text
         self.num_tokens += len(event.token_ids)
         self.tokens += records_of(event)
@@ -88,7 +89,7 @@ class Reply:
 
     @property
     def problem(self) -> str:
-        """Why it is incomplete; "" while it is open, and once it is done."""
+        """Why the reply is incomplete; "" while it is open or when it is done."""
         if self.stage is Stage.STOPPED:
             return STOPPED
         error = self.error if self.stage is Stage.FAILED else None
@@ -100,7 +101,7 @@ class Reply:
 
     @property
     def summary(self) -> str:
-        """ "TTFT 81.0 ms · 18.2 tok/s · 64 tokens"; the error of one that failed."""
+        """ "TTFT 81.0 ms · 18.2 tok/s · 64 tokens", or the error."""
         if self.stage is Stage.QUEUED or self.stage is Stage.FAILED:
             return self.problem or self.stage.name.lower()
         parts = []
@@ -117,8 +118,8 @@ class Reply:
 
 
 def totals_text(replies: Sequence[Reply]) -> str:
-    """All replies of a broadcast: how many there are in which stage, tokens per second from the
-    first request to the newest token (and the median of a reply), TTFT."""
+    """Totals of a broadcast: replies per stage, tokens per second from the first request to the
+    newest token (and the median of a reply), TTFT."""
     stages = [reply.stage for reply in replies]
     counts = (
         (stages.count(Stage.GENERATING), "generating"), (stages.count(Stage.QUEUED), "queued"),
@@ -140,7 +141,7 @@ def totals_text(replies: Sequence[Reply]) -> str:
 
 
 def name_of(request_id: str) -> str:
-    """How the user knows a request: "broadcast 3", "comparison"; "" for all others."""
+    """Display name of a request: "broadcast 3", "comparison"; "" for all others."""
     kind, _, rest = request_id.partition("-")
     if kind == BROADCAST:
         return f"broadcast {rest.rpartition('-')[2]}"
@@ -148,7 +149,7 @@ def name_of(request_id: str) -> str:
 
 
 def keep_as_chat(chats: ChatController, reply: Reply, model: str) -> None:
-    """Make a chat of a reply that has ended, written by `model`."""
+    """Turn a finished reply of `model` into a chat."""
     has_all = len(reply.tokens) == reply.num_tokens > 0
     tokens = ReplyTokens(model, tuple(reply.tokens)) if has_all else None
     state = State.COMPLETE if reply.is_done else State.STOPPED

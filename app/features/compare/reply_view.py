@@ -1,4 +1,4 @@
-"""What the windows of a comparison and of a broadcast share: a prompt's window, a reply's view."""
+"""Shared by the comparison and broadcast windows: `PromptWindow` and `ReplyView`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _EMPTY = "The reply appears here."
 
 
 class ReplyView(QFrame):
-    """A reply as it is generated: a title, what a subclass puts into `column`, the text."""
+    """A reply while it is generated: title, the subclass's widgets in `column`, text."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class ReplyView(QFrame):
         theme_notifier().changed.connect(self.show_text)
 
     def parts(self, reply: Reply) -> list[tuple[str, str, str]]:
-        """(text, colour of the theme, tooltip) of its parts. "accent" is a background."""
+        """(text, theme colour, tooltip) of each part; the colour "accent" is a background."""
         return [(reply.text, "text", "")]
 
     def show_reply(self, reply: Reply | None) -> None:
@@ -62,7 +62,7 @@ class ReplyView(QFrame):
         self.show_text()
 
     def append(self, text: str) -> None:
-        """More of its text; the end stays in view where it was."""
+        """Append text; keeps the end in view if it was."""
         bar = self.text.verticalScrollBar()
         follows = bar.value() == bar.maximum()
         self._insert(text, "text", "")
@@ -92,7 +92,8 @@ class ReplyView(QFrame):
 
 
 class PromptWindow(QDialog):
-    """Kept until it is closed, replies and all. Escape stops what runs, and then closes."""
+    """A window with prompts and replies, which are kept until it is closed. Escape first stops the
+    run, then closes."""
 
     closed = Signal()
 
@@ -105,7 +106,7 @@ class PromptWindow(QDialog):
         on_return: Callable[[], object],
         parent: QWidget | None,
     ) -> None:
-        """`runs` what is shown; `refresh` is called while it does, `on_return` for Ctrl+Return."""
+        """`runs`: what is shown; `refresh` is called while it runs, `on_return` for Ctrl+Return."""
         super().__init__(parent)
         self.setWindowTitle(title)
         self.resize(*SIZE)
@@ -120,7 +121,7 @@ class PromptWindow(QDialog):
         self.seed.setPrefix("seed ")
 
     def run_timer(self) -> None:
-        """While there are figures that change."""
+        """Refresh periodically while figures change."""
         is_wanted = self._runs.is_running and not self._is_closed
         if is_wanted != self._timer.isActive():
             (self._timer.start if is_wanted else self._timer.stop)()

@@ -19,7 +19,8 @@ CLOSED = ErrorInfo("The model was closed.", "Open a model, then send again.")
 
 
 class ReplyRunner(QObject):
-    """`appended(reply, text)`; `changed(reply)`: its stage."""
+    """Sends prompts to one engine. `appended(reply, text)`: more text; `changed(reply)`: another
+    stage."""
 
     appended = Signal(object, str)
     changed = Signal(object)
@@ -42,12 +43,12 @@ class ReplyRunner(QObject):
         self._bridge.add_request(reply.request_id, prompt, reply.params)
 
     def stop(self) -> None:
-        """Abort every open request; text so far stays."""
+        """Abort every open request; keep the text so far."""
         for request_id in list(self._open):
             self._bridge.abort(request_id)
 
     def forget(self) -> None:
-        """Abort every open request and ignore what still arrives."""
+        """Abort every open request and ignore its remaining events."""
         self.stop()
         for request_id in list(self._open):
             reply = self._close(request_id)
@@ -88,7 +89,7 @@ class ReplyRunner(QObject):
 
 
 class Broadcast(ReplyRunner):
-    """`begun`: new `replies`, in place of the previous ones, written by `model`."""
+    """Many requests at once. `begun`: `replies` of `model` replaced the previous ones."""
 
     begun = Signal()
 
@@ -104,7 +105,7 @@ class Broadcast(ReplyRunner):
         return any(reply.stage.is_open for reply in self.replies)
 
     def start(self, asked: Sequence[tuple[str, SamplingParams]]) -> None:
-        """Send all of them now."""
+        """Send all of them."""
         model = self._bridge.model
         if self.is_running or model is None or not self._bridge.is_ready:
             return
@@ -124,12 +125,12 @@ class Broadcast(ReplyRunner):
 
 
 def seeds(prompt: str, params: SamplingParams, count: int) -> list[tuple[str, SamplingParams]]:
-    """One prompt `count` times, each from the next seed."""
+    """One prompt `count` times, with consecutive seeds."""
     first = params.seed or 0
     return [(prompt, dataclasses.replace(params, seed=first + i)) for i in range(count)]
 
 
 def lines(text: str, params: SamplingParams, most: int) -> list[tuple[str, SamplingParams]]:
-    """A prompt a line, blank lines left out, at most `most`."""
+    """One prompt per line without blank lines, at most `most`."""
     found = [line.strip() for line in text.splitlines() if line.strip()]
     return [(line, params) for line in found[:most]]

@@ -26,7 +26,7 @@ _LETTERS = 8
 
 
 def named_box(name: str, tip: str) -> QComboBox:
-    """`name`: its accessible name."""
+    """A combo box with accessible name `name`."""
     box = dressed(ElidedCombo(), name, tip)
     box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
     box.setMinimumContentsLength(_LETTERS)
@@ -34,7 +34,7 @@ def named_box(name: str, tip: str) -> QComboBox:
 
 
 def labelled(name: str, box: QComboBox) -> QVBoxLayout:
-    """The box below its label."""
+    """`box` below its label."""
     title = label(name, "small")
     title.setBuddy(box)
     return vbox(title, box, spacing=1)
@@ -45,7 +45,8 @@ _LABELS = {WEIGHTS: "Weights", HEAD: "Output head", KV: "KV cache"}
 
 
 class PrecisionChoice(QWidget):
-    """`changed` when another precision was chosen."""
+    """Combo boxes for weights, output head and KV cache. `changed`: another precision was
+    chosen."""
 
     changed = Signal()
 
@@ -97,8 +98,8 @@ class PrecisionChoice(QWidget):
             self._show(proposed)
 
     def show_model(self, config: EngineConfig) -> None:
-        """Another model than the loaded one: every choice is offered, because its checkpoint was
-        not read. The engine refuses what it cannot load."""
+        """Offer every precision: the checkpoint of a model that is not loaded was not read. The
+        engine refuses what it cannot load."""
         for name, box in self.boxes.items():
             titles = {"auto": "checkpoint precision"} if name == WEIGHTS else {}
             values = SETTINGS[name].choices
@@ -118,12 +119,13 @@ class PrecisionChoice(QWidget):
 
 
 def as_loaded(config: EngineConfig) -> dict[str, Any]:
-    """The precision in force."""
+    """The current precision of the engine."""
     return {name: getattr(config, name) for name in _LABELS if name in SETTINGS}
 
 
 def another(config: EngineConfig, known: Checkpoint | None) -> dict[str, Any]:
-    """The other of plain weights and int8; of a quantized checkpoint another output head."""
+    """A different precision: INT8 or unquantized weights; for a quantized checkpoint another output
+    head."""
     if known is not None and known.method:
         head = "none" if config.quantization_head == "int8" else "int8"
         return {**as_loaded(config), HEAD: head}
@@ -136,7 +138,7 @@ SAME_MODEL, AS_LOADED = "Loaded model", "Current settings"
 
 
 class SideChoice(QFrame):
-    """`changed`: any choice of this side."""
+    """All choices of one side. `changed`: any of them."""
 
     changed = Signal()
 
@@ -176,7 +178,7 @@ class SideChoice(QFrame):
         vbox(head, row, self.precision, of=self, spacing=SPACE_1, margins=margins)
 
     def offer(self, models: Sequence[RecentModel], profiles: Sequence[Profile]) -> None:
-        """Offer these; the choice stays where it is still offered."""
+        """Offer these; keep the choice if it is still offered."""
         known = [(SAME_MODEL, None), *((m.title, m) for m in models)]
         _fill(self.model, known, lambda a, b: bool(a and b and a.is_same(b)))
         named = [(AS_LOADED, None), *((p.name, p) for p in profiles)]
@@ -185,7 +187,7 @@ class SideChoice(QFrame):
     def show_engine(
         self, config: EngineConfig, known: Checkpoint | None, proposed: Mapping[str, Any]
     ) -> None:
-        """`proposed` is the precision here until the user chooses another."""
+        """Show the loaded engine; `proposed` is selected until the user chooses."""
         self._loaded = config
         if self.chosen_model is None:
             self.precision.show_engine(config, known, proposed)
@@ -200,7 +202,7 @@ class SideChoice(QFrame):
         self.precision.choose({n: settings[n] for n in self.precision.boxes if n in settings})
 
     def setup(self, seed: int) -> Setup:
-        """The choices, with `seed`."""
+        """The side as chosen, with `seed`."""
         model, precision = self.chosen_model, self.precision.text
         name = precision if model is None else f"{model.title} · {precision}"
         settings = {**self._own_settings, **self.precision.settings}
@@ -209,13 +211,13 @@ class SideChoice(QFrame):
 
     @property
     def chosen_model(self) -> RecentModel | None:
-        """None: the loaded one."""
+        """The chosen model; None: the loaded one."""
         model: RecentModel | None = self.model.currentData()
         return model
 
     @property
     def _own_settings(self) -> dict[str, Any]:
-        """Of the profile and the speculation."""
+        """Settings of the chosen profile and speculation."""
         profile: Profile | None = self.profile.currentData()
         found = dict(profile.settings) if profile is not None else {}
         if self.speculation.currentData() is not None:
@@ -223,7 +225,7 @@ class SideChoice(QFrame):
         return found
 
     def _take_precision(self) -> None:
-        """Take the precision of the model, or of the profile."""
+        """Select the precision of the model or the profile."""
         model, own = self.chosen_model, self._own_settings
         config = model.config() if model is not None else self._loaded
         if model is not None:

@@ -134,7 +134,7 @@ class CompareWindow(PromptWindow):
             self.add_prompts([self._line(text)])
 
     def add_prompts(self, lines: Sequence[PromptLine]) -> None:
-        """Add them to the comparison that runs, else to the next one."""
+        """Add them to the running comparison, else to the next one."""
         self._notice = None
         if self._runner.is_running:
             self._runner.add(lines)
@@ -144,7 +144,7 @@ class CompareWindow(PromptWindow):
         self.refresh()
 
     def choose_sides(self, wanted: Sequence[tuple[RecentModel, Mapping[str, Any]]]) -> None:
-        """Choose a model and its precision for left and right, unless a comparison runs."""
+        """Choose model and precision of both sides, unless a comparison runs."""
         if self._runner.is_running:
             return
         self._again()
@@ -188,7 +188,7 @@ class CompareWindow(PromptWindow):
         ask_for_file(self, "Export comparison", [MARKDOWN, JSON], write, file)
 
     def write(self, path: Path) -> None:
-        """Markdown, or JSON where the name ends so."""
+        """Write JSON if the name ends in .json, else Markdown."""
         comparison = self._runner.comparison
         if comparison is not None:
             text = as_json(comparison) if path.suffix == ".json" else as_markdown(comparison)
@@ -238,7 +238,7 @@ class CompareWindow(PromptWindow):
         self.run_timer()
 
     def _offer(self) -> None:
-        """Offer the known models and profiles, and the precisions of the loaded model."""
+        """Offer the known models and profiles, and the loaded model's precisions."""
         recent = self._store.recent
         brought = [m for m in self._brought if not any(m.is_same(known) for known in recent)]
         others = [model for model in (*recent, *brought) if not self._is_loaded(model)]
@@ -259,8 +259,8 @@ class CompareWindow(PromptWindow):
         self.columns.show_pair(self._pairs[row] if 0 <= row < len(self._pairs) else None)
 
     def _show_status(self) -> None:
-        """A notice about a file stays until the user does something else: engine events, which
-        come at any time, do not replace it."""
+        """Show the status. A notice about a file stays until the user's next action: engine events
+        must not replace it."""
         runner = self._runner
         notice, role = self._notice or ("", "muted")
         if runner.problem:
@@ -291,7 +291,7 @@ class CompareWindow(PromptWindow):
         self.export.setEnabled(self._runner.comparison is not None and not is_running)
 
     def _refusal(self) -> str:
-        """Why no comparison can start now; "" where it can."""
+        """Why no comparison can start now; "" if one can."""
         config = self._bridge.config
         if config is None or not self._bridge.is_ready:
             return "Open a model first."

@@ -27,7 +27,7 @@ LONGEST_NAME = 48
 
 
 class EngineViews(QObject):
-    """Builds the views and docks, feeds them, and links them."""
+    """Builds the views and docks, feeds them snapshots, and links them."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class EngineViews(QObject):
         name_of: Callable[[str], str],
         refuse: Callable[[str, Any], str] = lambda name, value: "",
     ) -> None:
-        """`name_of`: how the user knows a request, e.g. by the title of its chat. `refuse(setting,
-        value)`: why the engine cannot take a value; "" where it can."""
+        """`name_of`: display name of a request, e.g. the title of its chat. `refuse(setting,
+        value)`: why the engine cannot take a value, or ""."""
         super().__init__(parent)
         self.kv_blocks = BlocksPanel(clock)
         self.timeline = TimelinePanel(clock)

@@ -1,12 +1,12 @@
-"""Memory as it was planned and as it was measured, by category. No Qt.
+"""Planned and measured memory by category. No Qt.
 
     this process                                                 the rest of the machine
     |<----------------------------------------------------->|<--------------------->|<---->|
     | weights | KV touched | activations | program, texts      | other programs        | free |
 
-A page of the KV cache is the process' own only once something was written to it; so what was never
-touched is planned and allocated, but not resident. A GPU gives the whole cache at once. Of a model
-that is divided all of this is of the GPU; its part in RAM is separate.
+On the CPU a page of the KV cache becomes resident when it is first written: untouched pages are
+planned and allocated, but not resident. On a GPU the whole cache is resident at once. With CPU
+offload all figures are those of the GPU; the part in RAM is separate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.snapshot import BLOCK_FREE, EngineSnapshot, MemorySnapshot, ModelInf
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A category of the plan, in bytes; `measured` is None where nothing was seen of it yet."""
+    """Bytes of one category; `measured` is None until it is known."""
 
     predicted: int
     measured: int | None
@@ -36,8 +36,8 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """What is measured beside the plan, in bytes. `touched`: of the KV cache, written to so far.
-    Of several GPUs all of this is of the first."""
+    """Planned and measured memory, in bytes. `touched`: the part of the KV cache that was written
+    to. With several GPUs, of the first."""
 
     memory: MemorySnapshot
     model: ModelInfo
@@ -65,12 +65,12 @@ class MemoryFigures:
 
     @property
     def untouched(self) -> int:
-        """Of the KV cache, never written to so far."""
+        """The part of the KV cache that was never written to."""
         return max(0, self.memory.kv_cache - self.touched)
 
     @property
     def engine(self) -> int:
-        """Resident for the model: weights, touched KV cache, activations."""
+        """Resident memory of the model: weights, touched KV cache, activations."""
         return self.memory.weights + self.touched + (self.measured_activations or 0)
 
     @property
@@ -80,18 +80,17 @@ class MemoryFigures:
 
     @property
     def others(self) -> int:
-        """What other programs hold."""
+        """Memory of other programs."""
         return max(0, self.memory.total - self.memory.free - self.memory.process)
 
 
 class MemoryAccount:
-    """Feed it with every snapshot.
+    """Accumulates `MemoryFigures` from all snapshots.
 
-    Activations are the growth of the process while steps were computed, less the growth of the
-    touched cache; the largest counts. What the process grows by between them is the program's: a
-    text of a megabyte that is pasted, counted, or refused as a prompt takes some 200 MiB. (Its
-    extra use during a step is not separable.)
-    """
+    Activations are the largest growth of the process during steps, less the growth of the touched
+    cache. Growth between steps belongs to the program: pasting, counting or refusing a prompt of a
+    megabyte takes some 200 MiB. (What the program uses in addition during a step cannot be
+    separated.)"""
 
     def __init__(self) -> None:
         self.clear()
@@ -127,7 +126,7 @@ class MemoryAccount:
         return min(size, memory.kv_cache)
 
     def figures(self) -> MemoryFigures | None:
-        """None before the first snapshot."""
+        """The current figures; None before the first snapshot."""
         memory, model = self._memory, self._model
         if memory is None or model is None:
             return None

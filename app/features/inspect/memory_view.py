@@ -41,7 +41,7 @@ _RAM_TIPS = {
 
 
 class MemoryPanel(QFrame):
-    """Takes every snapshot, and the GPUs' figures."""
+    """Memory bars of RAM and GPUs. Takes every snapshot, and the readings of the GPUs."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -137,7 +137,7 @@ class MemoryPanel(QFrame):
         )
 
     def _show_ram(self, figures: MemoryFigures) -> None:
-        """The CPU-offloaded part of the model."""
+        """Show the CPU-offloaded part of the model."""
         memory, plan, model = figures.memory, figures.memory.plan, figures.model
         for widget in (self._ram_title, self.ram, self.ram_line, self.ram_cache_line):
             widget.setVisible(plan.host_layers > 0)
@@ -170,7 +170,7 @@ class MemoryPanel(QFrame):
 
 
 def _title(text: str, above: int = 0) -> QLabel:
-    """`above`: pixels between it and what stands above it."""
+    """`above`: pixels of space above it."""
     label = QLabel(text)
     label.setContentsMargins(0, above, 0, 0)
     label.setProperty("role", "title")
@@ -284,7 +284,7 @@ def _error_text(row: Compared) -> str:
 
 
 class _Unit:
-    """One unit per column."""
+    """The unit of each column."""
 
     def __init__(self, largest: int) -> None:
         self._factor, self._name = (2**30, "GiB") if largest >= 2**30 else (2**20, "MiB")

@@ -23,9 +23,9 @@ from engine.telemetry.what_if import Situation, SpeedupBound, speedup_bounds, ve
 from widgets.plot.parts_bar import Part
 
 MOST_STEPS = 200
-"""Steps that are averaged: seconds of a large model, one second of a small one."""
+"""Steps to average: seconds of a large model, one second of a small one."""
 MOST_ENTRIES = 8192
-"""Requests over all these steps: large batches need fewer steps."""
+"""Maximum sum of requests over these steps: large batches need fewer steps."""
 
 PRECISION = (
     "dtype", "quantization", "quantization_group_size", "quantization_head", "kv_cache_dtype",
@@ -64,7 +64,7 @@ class Account:
 
 
 class StepAccount:
-    """Takes every snapshot; `account` computes on demand."""
+    """Collects the steps of snapshots; `account` computes on demand."""
 
     def __init__(self) -> None:
         self.peaks: Peaks | None = None
@@ -78,8 +78,8 @@ class StepAccount:
         return bool(self._steps)
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Steps and peaks of another precision, device or parallel size are dropped, with the steps
-        of the snapshot that reports the change."""
+        """Add new steps. Steps and peaks of another precision, device or parallel size are dropped,
+        with the steps of the snapshot that reports the change."""
         before, self._snapshot = self._snapshot, snapshot
         machine = snapshot.model.device_name
         has_moved = before is not None and before.model.device_name != machine
@@ -99,13 +99,13 @@ class StepAccount:
         self.peaks = None
 
     def split(self, step: StepRecord) -> Split | None:
-        """Breakdown of one step; None without peaks."""
+        """Time split of one step; None without peaks."""
         if self._snapshot is None or self.peaks is None:
             return None
         return cost_step(step, 0.0, model_cost(self._snapshot), self.peaks).split
 
     def _drop_oldest(self) -> None:
-        """Keep as many steps as MOST_ENTRIES allows; at least one."""
+        """Keep at most MOST_ENTRIES, but at least one step."""
         over = sum(len(step.entries) for step in self._steps) - MOST_ENTRIES
         while over > 0 and len(self._steps) > 1:
             over -= len(self._steps.popleft().entries)
@@ -124,7 +124,7 @@ class StepAccount:
         return list(made.values())
 
     def account(self, chosen: Chosen = Chosen.ALL) -> Account | None:
-        """None without peaks, or without a step of the kind chosen."""
+        """The breakdown; None without peaks or steps of the chosen kind."""
         snapshot, peaks = self._snapshot, self.peaks
         if snapshot is None or peaks is None:
             return None
@@ -147,7 +147,7 @@ class StepAccount:
 
 
 def _made_of(snapshot: EngineSnapshot) -> tuple[object, ...]:
-    """Parallel sizes and precision."""
+    """Parallel sizes and precision: steps with others are not comparable."""
     config = snapshot.config  # remote engines and recordings may lack some
     several = snapshot.model.num_ranks, snapshot.model.num_stages
     return *several, *(getattr(config, name, None) for name in PRECISION)
@@ -225,7 +225,7 @@ def peaks_words(peaks: Peaks, speed: float) -> str:
 
 
 def short_ms(seconds: float) -> str:
-    """With three digits, for running text."""
+    """Milliseconds with three digits, for running text."""
     value = seconds * 1e3
     return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f} ms"
 

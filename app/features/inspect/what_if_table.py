@@ -32,7 +32,8 @@ _COSTS = {
 
 
 class WhatIf(NamedTuple):
-    """`changes`: settings to apply, by name. Without any, `short` and `refusal` say why not."""
+    """The remedy in a row. `changes`: settings to apply, by name. Without any, `short` and
+    `refusal` say why."""
 
     changes: Mapping[str, Any]
     short: str = ""
@@ -40,7 +41,7 @@ class WhatIf(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Tooltip of the button."""
+        """The button's tooltip."""
         order = list(Change)
         cost = max((SETTINGS[name].change for name in self.changes), key=order.index)
         changes = self.changes.items()
@@ -49,7 +50,7 @@ class WhatIf(NamedTuple):
 
 
 def what_if(one: SpeedupBound, config: Any, refuse: Callable[[str, Any], str]) -> WhatIf:
-    """`refuse(setting, value)`: why it cannot be set now; "" where it can."""
+    """The remedy for `ceiling`. `refuse(setting, value)`: why it cannot be set now, or ""."""
     if not hasattr(config, one.setting):
         return WhatIf({}, UNSUPPORTED, "This engine does not support this setting.")
     found = _CHANGES[one.setting](one, config)
@@ -98,7 +99,7 @@ def _budget(one: SpeedupBound, config: Any) -> WhatIf:
 
 
 def _drafts(one: SpeedupBound, config: Any) -> WhatIf:
-    """n-gram lookup needs no draft model."""
+    """Enable n-gram lookup, which needs no draft model."""
     if config.speculative_method != SETTINGS["speculative_method"].default:
         return WhatIf({}, ENABLED, f"Speculation is already set to {config.speculative_method}.")
     return WhatIf({"speculative_method": "ngram", "num_speculative_tokens": DRAFT_LENGTH})
@@ -130,7 +131,7 @@ class WhatIfTable(QTableWidget):
         self._ceilings: tuple[SpeedupBound, ...] = ()
         self._what_ifs: list[WhatIf] = []
         self.refuse: Callable[[str, Any], str] = lambda name, value: NO_WINDOW
-        """`refuse(setting, value)`: why it cannot be set now; "" where it can."""
+        """`refuse(setting, value)`: why it cannot be set now, or ""."""
         dress_table(self, "Potential gain per setting")
         SmallFigures(self)
         self.setHorizontalHeaderLabels(_COLUMNS)
@@ -143,7 +144,8 @@ class WhatIfTable(QTableWidget):
         theme_notifier().changed.connect(self.paint_factors)
 
     def show_ceilings(self, ceilings: tuple[SpeedupBound, ...], config: Any) -> None:
-        """`config`: of the engine; settings that it lacks are not supported."""
+        """Show the speedup bounds. `config`: the engine's; settings that it lacks are not
+        supported."""
         self._ceilings = ceilings
         self._what_ifs = [what_if(one, config, self.refuse) for one in ceilings]
         self.setRowCount(len(ceilings))

@@ -47,7 +47,7 @@ class Deletion(QObject):
             self.delete([folder], lambda _: f"{source.title} ({format_bytes(size)})")
 
     def delete(self, folders: Sequence[Path], title: Callable[[int], str]) -> None:
-        """`title` of so many deleted folders, for the message."""
+        """Move folders to the trash. `title(n)`: "2 models", for the message."""
         entries: list[Trashed] = []
         try:
             entries.extend(self._trash.put(folder) for folder in folders)
@@ -63,7 +63,7 @@ class Deletion(QObject):
             )
 
     def close(self) -> None:
-        """Remove what was deleted for good."""
+        """Remove all deleted folders permanently."""
         self._closing = True
         self._toast.dismiss()
         self._trash.purge_all()

@@ -49,12 +49,12 @@ class Detail(QFrame):
         self._show_card(False)
 
     def show_nothing(self) -> None:
-        """No model is selected."""
+        """Show the text for no selection."""
         self._show_card(False)
         self.offer(None, ())
 
     def show_card(self) -> None:
-        """A model is selected."""
+        """Show the card of the selected model."""
         self._show_card(True)
 
     def _show_card(self, shown: bool) -> None:
@@ -68,7 +68,7 @@ class Detail(QFrame):
         self._fits_title.setVisible(bool(fits))
 
     def say(self, text: str, role: str = "muted") -> None:
-        """Show a line above the buttons: the download, or an error."""
+        """Show a line above the buttons, e.g. an error."""
         self._message.setText(text)
         self._message.setVisible(bool(text))
         restyle(self._message, role=role)
@@ -78,7 +78,7 @@ class Detail(QFrame):
         return self._message.text()
 
     def offer(self, primary: Action | None, others: Sequence[Action], enabled: bool = True) -> None:
-        """The buttons: the main one at the right, `others` at the left."""
+        """Show these buttons: the main one at the right, `others` at the left."""
         self._do = primary[1] if primary is not None else lambda: None
         self.primary.setVisible(primary is not None)
         self.primary.setEnabled(enabled)
@@ -91,7 +91,7 @@ class Detail(QFrame):
             other.clicked.connect(lambda _=False, do=do: do())
 
     def button(self, text: str) -> QPushButton:
-        """A button by its text. Raises StopIteration where there is none."""
+        """The button with this text. Raises StopIteration."""
         shown = [self.primary, *self._others]
         return next(b for b in shown if b.text() == text and not b.isHidden())
 

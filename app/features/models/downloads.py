@@ -121,7 +121,8 @@ class DownloadQueue(QObject):
     # Running --------------------------------------------------------------------------------
 
     def _next(self) -> None:
-        """Start the first waiting one unless one is running: two would share the bandwidth."""
+        """Start the first waiting one unless one is running: concurrent downloads would share the
+        bandwidth."""
         if self._closed or any(download.state in BUSY for download in self):
             return
         download = next((d for d in self if d.state is State.WAITING), None)
@@ -141,7 +142,7 @@ class DownloadQueue(QObject):
         self._tell(repo_id)
 
     def _ended(self, repo_id: str, path: Path | None, error: ErrorInfo | None) -> None:
-        """`path` and `error` are both None for a stopped one."""
+        """A download ended; `path` and `error` are both None if it was stopped."""
         download = self._all[repo_id]
         download.progress = self._workers.pop(repo_id).progress
         if path is not None:
@@ -229,7 +230,7 @@ def figures_text(progress: Progress) -> str:
 
 
 def how_far(download: Download) -> str:
-    """Figures of a download; speed and time left only while it runs."""
+    """Progress of a download; speed and time left only while it runs."""
     progress = download.progress
     if download.state is not State.RUNNING:
         progress = Progress(progress.done, progress.total)

@@ -102,7 +102,7 @@ class ModelCard(QFrame):
         )  # fmt: skip
 
     def _make_layers(self) -> None:
-        """GPU layers: shown where a GPU is used."""
+        """The GPU layers field: shown where a GPU is used."""
         self.layers = NumberControl(row_spec(SETTINGS[LAYERS], Machine()))
         self._layers_label = QLabel(SETTINGS[LAYERS].label)
         self._gpu_layers: str = AUTO

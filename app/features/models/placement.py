@@ -1,4 +1,4 @@
-"""On how many devices the parts of a model are, or could be. Imports no Qt."""
+"""Number and placement of tensor-parallel ranks and pipeline stages. Imports no Qt."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from engine.snapshot import EngineSnapshot, ModelInfo
 
 
 def most_ranks(device: str) -> int:
-    """As many as have a place of their own: the GPUs from `device` on, which imports torch, or the
-    NUMA nodes."""
+    """Limit of tensor-parallel ranks: GPUs from `device` on (imports torch), or NUMA nodes."""
     if not is_cuda(device):
         return len(nodes())
     return most_stages(device)
 
 
 def most_stages(device: str) -> int:
-    """The GPUs from `device` on, which imports torch; 1 on the CPU."""
+    """Limit of pipeline stages: GPUs from `device` on (imports torch); 1 on the CPU."""
     if not is_cuda(device):
         return 1
     first = rank_devices(device, 1)[0].partition(":")[2]
@@ -34,8 +33,8 @@ def each_of(num_gpus: int) -> str:
 
 
 def of_gpus(model: ModelInfo) -> str:
-    """Whose the plan of a loaded model is: "on each of 2 GPUs" where ranks have parts alike; "on
-    the first of 2 GPUs" where stages have layers; "" for one."""
+    """Which GPUs a memory plan describes: "on each of 2 GPUs" with tensor parallelism, "on the
+    first of 2 GPUs" with pipeline stages, "" for one."""
     if model.num_stages > 1:
         return f"on the first of {model.num_gpus} GPUs"
     return each_of(model.num_gpus)
@@ -58,7 +57,7 @@ def layers_now(s: EngineSnapshot) -> str:
 
 
 def layers_moved(s: EngineSnapshot, wanted: str) -> str:
-    """What `wanted` layers on the GPU move, where that is known before; "" where nothing is."""
+    """Layers and memory moved by `wanted` layers on the GPU; "" where unknown or unchanged."""
     count, device = s.model.num_layers, s.model.device
     host = host_layers_of(device, wanted, count) if device.startswith("cuda") else None
     moved = 0 if host is None else host - s.memory.plan.host_layers
@@ -82,7 +81,7 @@ def each_has(num_layers: int, num_stages: int) -> str:
 
 
 def _of_a_layer(s: EngineSnapshot) -> tuple[float, float]:
-    """Bytes of weights and of KV cache in a layer, on average."""
+    """Mean bytes of weights and of KV cache per layer."""
     model, plan = s.model, s.memory.plan
     weights = model.weights_bytes - model.output_bytes - model.lookup_bytes
     cache = plan.cache_bytes_in_all - plan.num_blocks * plan.draft_bytes_per_block
@@ -92,21 +91,21 @@ def _of_a_layer(s: EngineSnapshot) -> tuple[float, float]:
 RANKS = "tensor_parallel_size"
 STAGES = "pipeline_parallel_size"
 OTHERS = ("device", "gpu_layers", "speculative_method", "num_threads")
-"""Settings that decide, too, whether there can be as many ranks or stages."""
+"""Settings that limit the number of ranks or stages, too."""
 NOT_BOTH = "tensor and pipeline parallelism cannot be combined: set one of them to 1"
 
 
 class Places(NamedTuple):
-    """Where ranks or stages could be. gpus: that the driver tells of; nodes: NUMA nodes of the CPU.
-    0: not known, as of the nodes of a machine elsewhere."""
+    """Where ranks or stages can run. gpus: GPUs that the driver reports; nodes: NUMA nodes. 0:
+    unknown, e.g. the nodes of a remote machine."""
 
     gpus: int = 0
     nodes: int = 0
 
 
 def ranks_now(s: EngineSnapshot, places: Places, exchange: float | None = None) -> str:
-    """What computes the layers. exchange: the part of the model's time that ranks waited for each
-    other lately, where that is known."""
+    """Current ranks. exchange: their recent share of the model's time spent waiting for each other,
+    if known."""
     count, device = s.model.num_ranks, s.model.device
     if device.startswith("cuda"):
         if count > 1:
@@ -127,7 +126,7 @@ def ranks_now(s: EngineSnapshot, places: Places, exchange: float | None = None) 
 def ranks_wanted(
     count: int, device: str, threads: int | None, places: Places, model: ModelInfo | None
 ) -> str:
-    """What so many ranks would be; "" where nothing is known of it."""
+    """Placement of so many ranks; "" where unknown."""
     if is_gpu(device, places):
         if count == 1 or model is None:
             return ""
@@ -139,9 +138,9 @@ def ranks_wanted(
 def parallel_refusal(
     name: str, shown: Callable[[str], Any], places: Places, model: ModelInfo | None
 ) -> str:
-    """Why there cannot be as many ranks (`name` RANKS) or stages (STAGES) as `shown` says, beside
-    the other settings that it says; "" where nothing is known against it. What only the engine
-    knows, such as an architecture that cannot be split, is refused at the load."""
+    """Why the number of ranks (`name` RANKS) or stages (STAGES) in `shown` is impossible with the
+    other settings in it, or "". The engine itself refuses, at the load, what only it knows, such as
+    an architecture that cannot be split."""
     is_tensor = name == RANKS
     count, device, part = shown(name), shown("device"), "rank" if is_tensor else "stage"
     if count == 1:
@@ -166,7 +165,7 @@ def parallel_refusal(
 
 
 def against_gpus(count: int, parts: str, shown: Callable[[str], Any], places: Places) -> str:
-    """Why there cannot be as many "ranks", or "stages", on GPUs; "" where there can."""
+    """Why "ranks" or "stages" cannot run on GPUs, or ""."""
     device = shown("device")
     first = int(_devices_from(device, 1)[0].partition(":")[2])
     if places.gpus and first + count > places.gpus:
@@ -215,7 +214,7 @@ def plural(count: int, name: str) -> str:
 
 
 def stages_now(s: EngineSnapshot, places: Places) -> str:
-    """Where the layers are."""
+    """Current distribution of the layers."""
     count, model = s.model.num_stages, s.model
     if not model.device.startswith("cuda"):
         return ""
@@ -231,7 +230,7 @@ def stages_now(s: EngineSnapshot, places: Places) -> str:
 
 
 def stages_wanted(count: int, device: str, places: Places, model: ModelInfo | None) -> str:
-    """What so many stages would be; "" where nothing is known of it."""
+    """Placement of so many stages; "" where unknown."""
     if count == 1 or model is None or not model.num_layers or not is_gpu(device, places):
         return ""
     weights = format_bytes(model.weights_bytes / count)
@@ -240,6 +239,6 @@ def stages_wanted(count: int, device: str, places: Places, model: ModelInfo | No
 
 
 def nowhere(shown: Callable[[str], Any], places: Places) -> str:
-    """Why there is nothing to choose; "" where there is, or a number is to be taken back."""
+    """Why there is nothing to choose; "" if there is, or if a larger number can be reset."""
     is_alone = shown("device") == CPU or places.gpus == 1
     return "requires 2 or more NVIDIA GPUs" if is_alone and shown(STAGES) == 1 else ""

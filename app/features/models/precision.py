@@ -47,7 +47,7 @@ ROUNDED = ("int8", "int4", "nf4", "fp8")
 """Quantizations of 16-bit weights at load."""
 
 SOURCE, QUANTIZE = "source", "quantize"
-"""What makes a refused choice possible: opening the original model, or quantizing this one."""
+"""Ways to make a refused choice possible: open the original model, or quantize this one."""
 
 _TRIAL_ROWS, _TRIAL_INPUTS = 256, 2048
 
@@ -118,19 +118,19 @@ class Checkpoint:
         return f"Requires a {precision_name(value)} checkpoint."
 
     def seconds_to_round(self, method: str) -> float:
-        """Of all weights, at a load."""
+        """Seconds to quantize all weights at a load."""
         return self.held * self.rounding.get(method, 0.0)
 
     @property
     def limits(self) -> str:
-        """Why other precisions are not possible, or ""."""
+        """Why other precisions are impossible, or ""."""
         if self.method:
             return f"{self.stored} checkpoint: other precisions require the original model"
         return ""
 
     @property
     def way_out(self) -> str:
-        """SOURCE or QUANTIZE: what makes the refused choices possible."""
+        """SOURCE or QUANTIZE: the way to make refused choices possible."""
         return SOURCE if self.method else QUANTIZE
 
 

@@ -83,7 +83,7 @@ class ModelSession(QObject):
         )  # fmt: skip
 
     def restart(self) -> None:
-        """Load the model again that was open, or loading, when the engine crashed."""
+        """Reload the model that was open or loading when the engine crashed."""
         config = self.current.config() if self.current is not None else self._opening
         if config is not None:
             self.load(config)

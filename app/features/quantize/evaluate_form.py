@@ -120,7 +120,7 @@ AGAINST = (
     "Measures the perplexity of both models and the KL divergence of next-token probabilities."
 )
 SAME = "No separate reference: only perplexity is measured. To compare, choose another one."
-"""One of them is always shown, of similar length: the form below does not move."""
+"""Notes of similar length: one is always shown, so the form below does not move."""
 LARGEST_READ_HERE = 1 << 20
 """Bytes: larger prompt files are checked when the evaluation starts."""
 

@@ -110,7 +110,7 @@ def quantize_command(plan: QuantizePlan) -> str:
 
 
 def evaluate_command(plan: EvaluationPlan) -> str:
-    """The evaluate command: the same figures to the last digit on the same machine."""
+    """The evaluate command; on the same machine it gives exactly the same figures."""
     words = [PROGRAM, "evaluate", "--model", plan.candidate.path]
     words += _flags(plan.candidate.settings, "--")
     if plan.reference.path and plan.reference.path != plan.candidate.path:

@@ -202,7 +202,7 @@ def _tile(tile: Tile) -> QFrame:
 
 
 class Cell(NamedTuple):
-    """One cell; `tone`: a role of the stylesheet."""
+    """One table cell; `tone`: a role of the stylesheet."""
 
     text: str
     tone: str = ""

@@ -169,7 +169,7 @@ def needed_bytes(size: int) -> int:
 def check_plan(
     plan: QuantizePlan, facts: SourceFacts, free: Callable[[Path], int] = free_bytes
 ) -> list[Problem]:
-    """Problems of a plan, except of its text, which takes longer to read."""
+    """Problems of a plan, except those of its text, which takes longer to read."""
     if facts.refusal is not None:
         return [Problem(SOURCE, f"{facts.refusal.cause} {facts.refusal.remedy}")]
     modules = _modules_problem(plan.recipe, facts)

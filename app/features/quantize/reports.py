@@ -65,7 +65,7 @@ def side(facts: ModelFacts) -> str:
 
 
 def facts_name(facts: ModelFacts) -> str:
-    """The model's name; the demo model has a title of its own."""
+    """Model name for display; the demo model has its own."""
     return model_title(facts.path) if is_starter(facts.path) else facts.name
 
 
@@ -110,7 +110,7 @@ def keep(store: ReportStore, report: EvaluationReport, commands: tuple[str, ...]
 
 
 def made_of(store: ReportStore, stored: StoredReport) -> Made:
-    """The stored origin; of a missing or damaged file what the model folder has."""
+    """The stored origin; if missing or damaged, the one found in the model folder."""
     try:
         found = json.loads((store.folder / stored.id / _FILE).read_text(encoding="utf-8"))
         made = Made(tuple(map(str, found["commands"])), found["quantization"])

@@ -40,7 +40,7 @@ FIRST_METRIC = "kl_mean"
 
 
 class ComparisonView(QFrame):
-    """`export_wanted(reports)` when its button is pressed."""
+    """Several reports side by side. `export_wanted(reports)` when its button is pressed."""
 
     export_wanted = Signal(object)
 
@@ -83,7 +83,7 @@ class ComparisonView(QFrame):
         )  # fmt: skip
 
     def show_reports(self, reports: Sequence[StoredReport]) -> None:
-        """At least two; the first is the baseline."""
+        """Compare two or more; the first is the baseline."""
         self.reports = list(reports)
         found = self.found = compare([s.report for s in reports], [s.name for s in reports])
         self.title.setText(f"{len(reports)} reports")
@@ -170,7 +170,7 @@ class RunView(QFrame):
             self.layers.show_rows(rows_of(run.layers), run.num_layers)
 
     def rest(self) -> None:
-        """An indeterminate bar animates, which costs time even when it is hidden."""
+        """Stop the indeterminate bar: it animates, which costs time even when hidden."""
         self.bar.setRange(0, 1000)
 
 

@@ -66,7 +66,7 @@ class Pace:
         return rest + sum(self._expected.values()) if kind == self._last else None
 
     def _later(self) -> float:
-        """Seconds of the stages that the candidate has not begun."""
+        """Seconds of the candidate's stages that have not begun."""
         kinds = list(self._expected)
         begun = [i for i, kind in enumerate(kinds) if f"{CANDIDATE}: {kind}" in self._began]
         return sum(self._expected[kind] for kind in kinds[max(begun, default=-1) + 1 :])
@@ -83,7 +83,7 @@ class Pace:
         self._began[text] = seconds
 
     def _rest(self, kind: str, stage: Stage, spent: float) -> float | None:
-        """Of this stage: from its progress, else from the time of the other side."""
+        """Seconds left in this stage: from its progress, else from the other side's time."""
         if stage.total and 0 < stage.done <= stage.total:
             return spent / stage.done * (stage.total - stage.done)
         expected = self._expected.get(kind)
@@ -103,7 +103,7 @@ class RunFigures(NamedTuple):
 
 
 class Run(QObject):
-    """One job, in a thread of its own: the chat continues. `moved`: figures changed;
+    """One job in its own thread; the chat stays usable. `moved`: figures changed;
     `made(QuantizeResult)` when a model is written, `measured(report)` after an evaluation,
     `ended(Outcome)` once, of the last part."""
 
@@ -187,7 +187,7 @@ class Run(QObject):
         self.moved.emit()
 
     def stop(self, timeout_s: float) -> None:
-        """Cancel, and wait for the thread; `ended` does not follow."""
+        """Cancel and wait for the thread, without `ended`."""
         self._timer.stop()
         self._progress.cancel()
         if self._task is not None:

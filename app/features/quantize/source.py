@@ -50,7 +50,7 @@ def _split(module: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A matrix that is never quantized: embeddings, output head."""
+    """A matrix that stays unquantized: embeddings, output head."""
 
     module: str
     num_bytes: int
@@ -58,8 +58,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """`refusal` says why nothing can be made of the model; it has no matrices then. `dtype`: of
-    most of its weights."""
+    """The model's matrices. `refusal`: why it cannot be quantized; it has no matrices then.
+    `dtype`: of most of its weights."""
 
     path: str
     dtype: str = ""
@@ -73,7 +73,7 @@ class SourceFacts:
         return list(dict.fromkeys(matrix.layer for matrix in self.matrices))
 
     def quantized(self, exclude: tuple[str, ...]) -> list[Matrix]:
-        """What an exclusion leaves to be quantized."""
+        """Matrices that remain after an exclusion."""
         return [
             matrix
             for matrix in self.matrices
@@ -88,8 +88,8 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModuleGroup:
-    """Modules of one kind or one layer. `pattern`: theirs in `Recipe.exclude`; None if they are
-    never quantized."""
+    """Modules of one kind or one layer. `pattern`: for `Recipe.exclude`; None if they are never
+    quantized."""
 
     title: str
     pattern: str | None

@@ -150,7 +150,7 @@ class CrashWatch(QObject):
         self.report_written.emit(path)
 
     def _last_known(self) -> dict[str, Any]:
-        """The bridge cleared model and settings: the last snapshot has them."""
+        """Fill in from the last snapshot: the bridge has already cleared model and settings."""
         data = self.black_box()
         if self._snapshot is not None:
             data["model"] = dataclasses.asdict(self._snapshot.model)

@@ -33,7 +33,7 @@ SEGMENT_FRAMES, SEGMENT_BYTES = 64, 2**23
 """16 s of a busy engine, less of a large batch: garbage collection visits all unpacked frames."""
 MOST_PACKED_BYTES = 2**26
 MOST_FRAME_BYTES = 2**28
-"""Of all unpacked frames: a recording must also fit where it is replayed."""
+"""Maximum memory of all unpacked frames: a recording must also fit where it is replayed."""
 MANY_BLOCKS, BLOCKS_INTERVAL_S = 4096, 1.0
 """A large cache's block map is most of a frame: it is kept once a second, and when the engine
 becomes idle."""
@@ -54,7 +54,7 @@ class _Segment:
 
 
 class FlightRecorder(QObject):
-    """Always on; `save` writes what it has."""
+    """Records always; `save` writes what is in memory."""
 
     def __init__(self, bridge: EngineBridge, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -85,7 +85,7 @@ class FlightRecorder(QObject):
 
     @property
     def seconds(self) -> float:
-        """From the first frame to the last."""
+        """Time from the first frame to the last."""
         frames = [*(s.frames[0] for s in self._segments), *self._open[:1]]
         last = self._open[-1] if self._open else self._segments[-1].frames[-1] if frames else None
         return last.time - frames[0].time if last is not None else 0.0

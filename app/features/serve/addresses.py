@@ -1,4 +1,4 @@
-"""What this machine is called by others, and which port is free. No Qt."""
+"""Addresses of this machine, free ports, and client examples. No Qt."""
 
 from __future__ import annotations
 

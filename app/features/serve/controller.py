@@ -52,8 +52,8 @@ class ServingState(StrEnum):
 
 
 class Figures(NamedTuple):
-    """Server load. windows: attached remote windows. running, waiting: requests of its clients in
-    the engine; aborted: those that ended unfinished since the program started."""
+    """Server load. windows: attached remote windows. running, waiting: client requests in the
+    engine; aborted: client requests that ended unfinished since the program started."""
 
     calls_per_s: float
     connections: int

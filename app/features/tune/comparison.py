@@ -34,7 +34,7 @@ class Figures:
 
 
 class TuneHistory:
-    """Bounded history, in engine time. Before `complete_since` samples were dropped."""
+    """Bounded history in engine time. Older samples than `complete_since` were dropped."""
 
     def __init__(self) -> None:
         self._ttft = RingBuffer(_TTFT_KEPT)
@@ -69,7 +69,7 @@ class TuneHistory:
         }
 
     def _tokens_per_second(self, start: float, end: float) -> Floats:
-        """Each token is one TTFT or ITL sample."""
+        """Counted from latency samples: each token is one TTFT or ITL sample."""
         seconds = math.floor(end - start + 1e-9)
         if seconds < 1 or not self.began < end:
             return np.empty(0)

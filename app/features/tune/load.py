@@ -1,11 +1,10 @@
 """`BackgroundLoad`: sends requests of a workload preset to the engine of the chats.
 
-    closed loop:  `concurrency` in flight; one that ends makes room for the next
-    open loop:    they come at a Poisson rate, whatever the engine is doing
+    closed loop:  `concurrency` requests in flight; one that ends is replaced
+    open loop:    Poisson arrivals, whatever the engine is doing
 
-Their lengths, and when they come, follow from the seed; their tokens are others at every start,
-so that none finds its own prompt in the prefix cache. They are ordinary requests, so
-whoever shows requests shows these; `name_of` says which they are.
+The seed determines lengths and arrival times. Tokens differ at every start, so that no prompt is
+in the prefix cache already. They are ordinary requests; `name_of` gives their display names.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ FAILURES_TO_STOP = 3
 
 
 class BackgroundLoad(QObject):
-    """`changed`: the state or the counts. `happened` says in short, and in whole, that it began,
-    ended or goes on at another pace: for a mark."""
+    """Sends the requests of a `LoadPlan`. `changed`: state or counts. `happened(short, full)`: it
+    began, ended or changed its pace; becomes a mark on the charts."""
 
     changed = Signal()
     happened = Signal(str, str)
@@ -80,18 +79,18 @@ class BackgroundLoad(QObject):
 
     @property
     def seconds(self) -> float:
-        """How long it has been running, or ran."""
+        """Duration of the current or last run."""
         running = self.state is LoadState.RUNNING
         return time.perf_counter() - self._began_at if running else self._lasted_s
 
     def name_of(self, request_id: str) -> str | None:
-        """ "load 12" for a request of this, None for others."""
+        """ "load 12" for a request of the load, else None."""
         return request_id.replace("-", " ") if request_id.startswith(PREFIX) else None
 
     # What the user does ------------------------------------------------------------------------
 
     def start(self, plan: LoadPlan) -> None:
-        """Begin; `problem` says why not where that cannot be."""
+        """Start; if that is impossible, `problem` says why."""
         if self.is_on:
             return
         self.problem = self._check(plan)
@@ -124,12 +123,12 @@ class BackgroundLoad(QObject):
         self.changed.emit()
 
     def stop(self) -> None:
-        """End it now; what is in flight is aborted."""
+        """Stop; requests in flight are aborted."""
         self._end(None)
 
     def set_pace(self, pace: Pace) -> None:
-        """Another concurrency or rate, also while it runs. More in flight than wanted now end in
-        their own time."""
+        """Change concurrency or rate, also during a run. Surplus requests in flight still
+        finish."""
         if self.plan is None or pace == self.plan.pace:
             return
         self.plan = replace(self.plan, pace=pace)
@@ -182,7 +181,7 @@ class BackgroundLoad(QObject):
             self._fill()
 
     def _send_due(self) -> None:
-        """Open loop: everything whose time has come, then wait for the next."""
+        """Open loop: send everything that is due, then wait for the next arrival."""
         now = time.perf_counter()
         while self._next_due <= now:
             if len(self._tokens_left) < MOST_IN_FLIGHT:
@@ -193,8 +192,8 @@ class BackgroundLoad(QObject):
         self._clock.start(max(round((self._next_due - now) * 1e3), 1))
 
     def _fill(self) -> None:
-        """Closed loop: as many in flight as wanted; long prompts take a moment to make, so many
-        of them come in parts."""
+        """Closed loop: refill to the wanted concurrency, in parts, because long prompts take time
+        to make."""
         assert self.plan is not None
         missing = (self.plan.pace.concurrency or 0) - len(self._tokens_left)
         for _ in range(min(missing, MOST_AT_ONCE)):

@@ -19,7 +19,7 @@ class LoadState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What to send, and how fast."""
+    """Workload, pace and seed of a load."""
 
     workload: Workload
     variant: str
@@ -32,14 +32,14 @@ class LoadPlan:
 
     @property
     def in_short(self) -> str:
-        """For a mark: "load 8 concurrent", "load 2.5 req/s"."""
+        """Text of a mark: "load 8 concurrent", "load 2.5 req/s"."""
         rate = self.pace.request_rate
         return f"load {self.pace}" if rate is None else f"load {rate:g} req/s"
 
 
 @dataclass(slots=True)
 class LoadCounts:
-    """Of the load that runs, or ran last. `dropped`: arrivals that found the queue full."""
+    """Counts of the current or last run. `dropped`: arrivals while the queue was full."""
 
     in_flight: int = 0
     completed: int = 0
@@ -49,16 +49,17 @@ class LoadCounts:
 
 
 def tokens_asked(config: EngineConfig | None, output_len: int, max_tokens: int) -> int:
-    """What a request asks for of which it takes `output_len` tokens: where memory is reserved for
-    what it might take, all that it is allowed (it hangs up on the way), else no more."""
+    """The max_tokens that a request asks for, of which `output_len` are generated. Usually they are
+    equal; with contiguous allocation, which reserves memory for max_tokens, it asks for all that it
+    is allowed and is aborted early."""
     reserves = config is not None and config.kv_allocation == "contiguous"
     return max(output_len, max_tokens) if reserves else output_len
 
 
 def why_not(work: Workload, config: EngineConfig, capacity: int | None) -> ErrorInfo | None:
-    """Why the longest request of the workload could not be served, with the numbers. `config` has
-    its context resolved; `capacity`: tokens that the KV cache holds. What an engine elsewhere does
-    not tell of either is left to it to refuse."""
+    """Why the longest request of the workload cannot be served, or None. `config` has its context
+    resolved; `capacity`: tokens of the KV cache. Limits that a remote engine does not report are
+    not checked here."""
     longest = work.input.high + tokens_asked(config, work.output.high, work.max_tokens or 0)
     context = config.max_model_len
     if context is not None and longest > context:

@@ -38,7 +38,7 @@ WAYS = {
 
 
 class Kept:
-    """Times that are not saved."""
+    """Measured times, not saved."""
 
     def __init__(self) -> None:
         self.switch_times: dict[str, float] = {}

@@ -29,8 +29,8 @@ WITH_CEILING = (
 
 
 class RowRemarks:
-    """`draft_note`: about the chosen draft model. `ceilings`: potential gain by setting. `plan`:
-    the loaded model's memory."""
+    """Texts below the settings. `draft_note`: about the chosen draft model. `ceilings`: potential
+    gain by setting. `plan`: the loaded model's memory."""
 
     def __init__(self, model: SettingsModel, precision: PrecisionGuide) -> None:
         self._model, self._precision = model, precision
@@ -61,7 +61,7 @@ class RowRemarks:
         self._errors.update(dict.fromkeys(names, error))
 
     def idle_because(self, name: str) -> str:
-        """Why a setting has no effect now; "" where it has."""
+        """Why a setting has no effect now, or ""."""
         device = self._model.shown("device")
         if reason := only_on(name, device, self._is_divided, self._num_gpus):
             return reason
@@ -86,7 +86,7 @@ class RowRemarks:
         return max(map(int, map(self._model.shown, SEVERAL)))
 
     def _too_many(self, name: str) -> str:
-        """Why the pending parallel size is impossible; "" where nothing is known against it."""
+        """Why the pending parallel size is impossible, or ""."""
         if not any(map(self._model.is_pending, (*SEVERAL, *OTHERS))):
             return ""
         return parallel_refusal(name, self._model.shown, self.hints.places, self.hints.model)

@@ -116,7 +116,8 @@ def is_drafting(config: EngineConfig) -> bool:
 
 
 def known_drafts(config: EngineConfig, methods: Collection[str]) -> tuple[str, ...]:
-    """Speculation settings that are carried over or off; an unsupported method is missing."""
+    """Speculation settings if the server supports the method or it is off; otherwise they are
+    missing."""
     if not is_drafting(config) or config.speculative_method in methods:
         return DRAFT_SETTINGS
     return tuple(name for name in DRAFT_SETTINGS if name != "speculative_method")
@@ -124,8 +125,9 @@ def known_drafts(config: EngineConfig, methods: Collection[str]) -> tuple[str, .
 
 @dataclass
 class Translation:
-    """A configuration on its way to a server's options: its `words`, the settings `known` to the
-    server, and `notes` about differences. `weights`, `kv`, `drafts`: the server's names by ours."""
+    """Translates a configuration to a server's options: `words` of the command, settings `known` to
+    the server, and `notes` about differences. `weights`, `kv`, `drafts`: the server's names by
+    ours."""
 
     server: str
     config: EngineConfig
@@ -138,7 +140,7 @@ class Translation:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Take what all servers have in common."""
+        """Translate what all servers have in common."""
         if self.kv_name is not None or not self.config.kv_dtype.is_quantized:
             self.known.append(KV_SETTING)
         self.known += known_drafts(self.config, self.drafts)
@@ -146,7 +148,7 @@ class Translation:
         self._note_placement()
 
     def add(self, option: str, name: str, *, always: bool = False) -> None:
-        """`option` with the value of the setting `name`, where it is changed."""
+        """Add `option` with the value of `name`, if it was changed."""
         value = getattr(self.config, name)
         if value is not None and (always or is_changed(self.config, name)):
             self.words += [option, value]

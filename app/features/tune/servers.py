@@ -189,4 +189,4 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
 
 
 SERVERS = (vllm_command, sglang_command, tensorrt_llm_command)
-"""Each makes a ServerCommand from a configuration and Facts."""
+"""Functions that translate a configuration and Facts to a ServerCommand, by server."""

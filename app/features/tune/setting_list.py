@@ -12,7 +12,7 @@ from widgets.theme.theme import SPACE_1, SPACE_3
 
 
 class SettingList(QScrollArea):
-    """`rows`: by the name of the setting."""
+    """All setting rows. `rows`: by setting name."""
 
     chosen = Signal(str, object)  # name, value
     refused = Signal(str, str)  # name, reason

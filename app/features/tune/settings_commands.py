@@ -65,7 +65,7 @@ class SettingsCommands(QObject):
 
     @property
     def unreported(self) -> str:
-        """Why a remote server's settings are not shown; "" where they are."""
+        """Why a remote server's settings are not shown, or ""."""
         model = self._bridge.model
         if model is None or model.is_described:
             return ""
@@ -80,7 +80,7 @@ class SettingsCommands(QObject):
         return "Open a model to change its settings."
 
     def refusal_of(self, name: str, value: Any) -> str:
-        """Why a setting cannot be set to `value` now; "" where it can."""
+        """Why a setting cannot be set to `value` now, or ""."""
         applied = self._model.applied
         if applied is None:
             return self.why_not
@@ -97,7 +97,7 @@ class SettingsCommands(QObject):
     # Commands -----------------------------------------------------------------------------------
 
     def choose(self, name: str, value: Any) -> None:
-        """Set `name`: send it soon where it is live, else collect it."""
+        """Set `name`: send it soon if live, else collect it."""
         if not self.may_change:
             return
         self._remarks.forget(name)
@@ -119,7 +119,7 @@ class SettingsCommands(QObject):
             self._submit_for_all(self._model.change(settings))
 
     def undo(self) -> None:
-        """Drop the collected changes, or undo the last applied one."""
+        """Drop the collected changes, else undo the last applied change."""
         self._submit_for_all(self._model.undo())
 
     def redo(self) -> None:
@@ -148,7 +148,7 @@ class SettingsCommands(QObject):
         self.unsent.clear()
 
     def _submit_for_all(self, sent: Sent | None) -> None:
-        """The rows show other values than the typed ones."""
+        """Send a change of many settings; it replaces values typed out of range."""
         self._remarks.out_of_range.clear()
         self._submit(sent)
 

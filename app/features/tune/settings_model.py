@@ -1,4 +1,4 @@
-"""What the settings panel knows: applied, collected, on its way, and how to go back. No Qt.
+"""State of the settings panel: applied, pending and sent changes, undo history. No Qt.
 
     choose --live-->    send ---------------> answered --> applied, history
            --others-->  pending --(Apply)---> send
@@ -20,7 +20,7 @@ MAX_HISTORY = 50
 
 
 class Step(Enum):
-    """Where a change leads in the history."""
+    """Settings to apply in order to go back, or forth, one change."""
 
     NEW = auto()
     UNDO = auto()
@@ -29,7 +29,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A change on its way to the engine. `before`: what the user had chosen until then."""
+    """A change that was sent to the engine. `before`: the user's choices until then."""
 
     changes: Mapping[str, Any]
     before: Mapping[str, Any]
@@ -41,16 +41,16 @@ class Sent:
 
 
 def costliest(names: Mapping[str, Any]) -> Change:
-    """The costliest class of change among settings `names`."""
+    """The costliest kind of change among settings `names`."""
     order = list(Change)
     return max((SETTINGS[name].change for name in names), key=order.index)
 
 
 @dataclass
 class SettingsModel:
-    """Settings of the loaded model. `chosen` is what the user asked for and differs from the
-    defaults; `applied` is what the engine runs with, `auto` values resolved. `history` and
-    `undone` hold what to change to go back, and forth again."""
+    """Settings of the loaded model. `chosen`: the user's choices that differ from the defaults;
+    `applied`: the engine's configuration, with `auto` resolved. `history` and `undone`: steps to
+    undo and redo."""
 
     applied: EngineConfig | None = None
     chosen: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class SettingsModel:
     undone: list[Mapping[str, Any]] = field(default_factory=list)
 
     def open(self, applied: EngineConfig, chosen: Mapping[str, Any]) -> None:
-        """A model was loaded: nothing is pending, and there is nothing to undo."""
+        """A model was loaded: clear pending changes and history."""
         self.close()
         self.applied, self.chosen = applied, dict(chosen)
 
@@ -70,25 +70,25 @@ class SettingsModel:
             changes.clear()
 
     def shown(self, name: str) -> Any:
-        """The value to show: collected, else on its way, else applied."""
+        """The value to show: pending, else sent, else applied."""
         for changes in (self.pending, *(sent.changes for sent in reversed(self.sent))):
             if name in changes:
                 return changes[name]
         return getattr(self.applied, name, SETTINGS[name].default)
 
     def chosen_value(self, name: str) -> Any:
-        """What the user chose, `auto` left as it is; the default where nothing was chosen."""
+        """The user's choice, `auto` unresolved; the default if none."""
         return self.chosen.get(name, SETTINGS[name].default)
 
     def wanted(self, name: str) -> Any:
-        """What the user wants, applied or not; the default where he chose nothing."""
+        """The choice including pending changes; the default if none."""
         return self.pending.get(name, self._before(name))
 
     def is_pending(self, name: str) -> bool:
         return name in self.pending
 
     def choose(self, name: str, value: Any) -> Sent | None:
-        """The user set `name`. Returns what to send now (a live change), or None."""
+        """Set `name`. Returns a live change to send now, or None."""
         SETTINGS[name].check(value)
         if value == self.shown(name):
             return None
@@ -102,7 +102,7 @@ class SettingsModel:
         return None
 
     def change(self, settings: Mapping[str, Any]) -> Sent | None:
-        """Set `settings` together and now, whatever they cost; what else is collected stays. One
+        """Set `settings` together and at once, whatever they cost; other pending changes stay. One
         step of the history."""
         for name, value in settings.items():
             SETTINGS[name].check(value)
@@ -119,7 +119,7 @@ class SettingsModel:
         return bool(self.pending or self.history)
 
     def undo(self) -> Sent | None:
-        """Drop what is pending; else go back to before the change that was applied last."""
+        """Drop pending changes; else undo the last applied one."""
         if self.pending:
             self.pending.clear()
             return None
@@ -135,8 +135,8 @@ class SettingsModel:
         return self._send(self.undone.pop(), Step.REDO) if self.can_redo else None
 
     def choose_all(self, settings: Mapping[str, Any]) -> Sent | None:
-        """Be as `settings` say, whatever they cost; what they do not name goes back to its
-        default. One step of the history."""
+        """Set all settings at once, whatever they cost; those not in `settings` return to their
+        defaults. One step of the history."""
         for name, value in settings.items():
             SETTINGS[name].check(value)
         self.pending.clear()
@@ -146,7 +146,7 @@ class SettingsModel:
         return self._send(changes) if changes else None
 
     def accept(self, config: EngineConfig) -> Sent | None:
-        """The engine runs with `config`. Returns the change of ours that this answers."""
+        """The engine applied `config`. Returns our change that this answers, if any."""
         self.applied = config
         if not self.sent:
             return None
@@ -160,7 +160,7 @@ class SettingsModel:
         return sent
 
     def reject(self, config: EngineConfig) -> Sent | None:
-        """The engine refused: `config` is in force again. Returns the change that failed."""
+        """The engine refused and keeps `config`. Returns the change that failed."""
         self.applied = config
         if not self.sent:
             return None
@@ -176,7 +176,7 @@ class SettingsModel:
         return sent
 
     def _before(self, name: str) -> Any:
-        """What the user had chosen, counting what is on its way already."""
+        """The user's choices, including changes that were sent."""
         for sent in reversed(self.sent):
             if name in sent.changes:
                 return sent.changes[name]
