@@ -19,7 +19,7 @@ from app.clients.metric_names import Figure
 from app.clients.metrics import Change, Scrape
 from app.clients.probe import probe
 from app.clients.stream import Streamer
-from app.clients.target import Dialect, Probe, Target, parse_address
+from app.clients.target import Probe, ServerType, Target, parse_address
 from app.clients.watch import Pages, Watch
 from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
@@ -113,9 +113,10 @@ class RemoteBench:
         params = SamplingParams(temperature=0.0, max_tokens=request.output_len, ignore_eos=True)
         ids = request.prompt_token_ids
         prompt: Any = ids if self.prompts == "token ids" else text_of(ids)
-        if self.probe.dialect is Dialect.OPENAI:  # many have no completions of plain text
+        if self.probe.server_type is ServerType.OPENAI:  # many have no completions of plain text
             prompt = ({"role": "user", "content": prompt},)
-        call = make_call(self.probe.dialect, self.model, prompt, params, self.probe.max_model_len)
+        found = self.probe
+        call = make_call(found.server_type, self.model, prompt, params, found.max_model_len)
         if call.remark and call.remark not in self.remarks:
             self.remarks.append(call.remark)
         return call
@@ -150,9 +151,9 @@ class RemoteBench:
 
     async def _learn_ids(self, streamer: Streamer) -> None:
         """Token ids that the model surely has, and that mean nothing special: those of words."""
-        if self.probe.dialect not in TAKES_IDS:
+        if self.probe.server_type not in TAKES_IDS:
             return
-        counter = TokenCounter(streamer.client, self._address, self.probe.dialect, self.model)
+        counter = TokenCounter(streamer.client, self._address, self.probe.server_type, self.model)
         ids = sorted(set(await counter.ids(TEXT)))
         if len(ids) >= FEWEST_IDS:
             self._vocabulary, self.prompts = ids, "token ids"
@@ -203,7 +204,7 @@ class RemoteBench:
 def describe_probe(found: Probe, model: str, prompts: str) -> dict[str, Any]:
     """The server as plain data, for the report."""
     return {
-        "dialect": str(found.dialect),
+        "dialect": str(found.server_type),
         "version": found.version,
         "model": model,
         "max_model_len": found.max_model_len,

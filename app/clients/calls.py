@@ -1,7 +1,7 @@
 """Requests to other servers: SamplingParams as the fields of each API.
 
 Servers have defaults of their own (llama.cpp a top_k of 40, vLLM those of the model's
-generation_config): where a dialect takes a field it is sent, also where it changes nothing here.
+generation_config): every field that a server accepts is sent, even where it changes nothing here.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from app.clients.errors import TargetError
-from app.clients.target import Dialect
+from app.clients.target import ServerType
 from engine.messages import ChatMessages, Prompt
 from engine.sampling_params import PARAMETERS, SamplingParams
 
 
 class Field(NamedTuple):
-    """A field of SamplingParams as a dialect knows it. `value`: what to send for it; None: nothing.
+    """A field of SamplingParams in one server's terms. `value`: what to send; None: nothing.
     is_always_sent: also where it changes nothing."""
 
     name: str
@@ -51,17 +51,17 @@ _VLLM = {
     **_BIAS,
 }  # fmt: skip
 
-TAKEN: Mapping[Dialect, Mapping[str, Field]] = {
-    Dialect.OPENAI: _OPENAI,
-    Dialect.VLLM: _VLLM,
-    Dialect.INFERDECK: _VLLM,
+TAKEN: Mapping[ServerType, Mapping[str, Field]] = {
+    ServerType.OPENAI: _OPENAI,
+    ServerType.VLLM: _VLLM,
+    ServerType.INFERDECK: _VLLM,
     # sglang/srt/entrypoints/openai/protocol.py: a stop text is kept by not trimming it
-    Dialect.SGLANG: {
+    ServerType.SGLANG: {
         **_VLLM,
         "include_stop_str_in_output": Field("no_stop_trim", is_always_sent=False),
     },
     # tensorrt_llm/serve/openai_protocol.py refuses what it does not know
-    Dialect.TENSORRT_LLM: {
+    ServerType.TENSORRT_LLM: {
         **_OPENAI,
         **_sent("top_p"),
         **_if_asked(
@@ -70,7 +70,7 @@ TAKEN: Mapping[Dialect, Mapping[str, Field]] = {
         ),
     },
     # tools/server: top_k 0 keeps all, its repetition penalty has a name of its own
-    Dialect.LLAMA_CPP: {
+    ServerType.LLAMA_CPP: {
         **_OPENAI,
         **_sent("top_p", "min_p", "presence_penalty", "frequency_penalty"),
         "top_k": Field("top_k", lambda k: max(k, 0)),
@@ -79,7 +79,7 @@ TAKEN: Mapping[Dialect, Mapping[str, Field]] = {
     },
     # router/src/lib.rs: ChatRequest says of logit_bias that it is not used, and its presence
     # penalty is another formula
-    Dialect.TGI: {
+    ServerType.TGI: {
         name: field
         for name, field in _OPENAI.items()
         if name not in ("logit_bias", "presence_penalty")
@@ -94,8 +94,8 @@ class Fields(NamedTuple):
     not_taken: tuple[str, ...]
 
 
-def sampling_fields(params: SamplingParams, dialect: Dialect, *, is_chat: bool) -> Fields:
-    taken = TAKEN[dialect]
+def sampling_fields(params: SamplingParams, server_type: ServerType, *, is_chat: bool) -> Fields:
+    taken = TAKEN[server_type]
     body: dict[str, Any] = {}
     missing = []
     for name, parameter in PARAMETERS.items():
@@ -123,22 +123,20 @@ def _logprobs(count: int, is_chat: bool) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": count} if count else {"logprobs": True}
 
 
-def remark(dialect: Dialect, names: tuple[str, ...]) -> str:
+def remark(server_type: ServerType, names: tuple[str, ...]) -> str:
     """Names parameters that were not sent; "" when all were."""
     if not names:
         return ""
-    return f"{dialect} does not support {', '.join(names)}; omitted from the request."
+    return f"{server_type} does not support {', '.join(names)}; omitted from the request."
 
 
-TAKES_IDS = frozenset(
-    (Dialect.INFERDECK, Dialect.VLLM, Dialect.SGLANG, Dialect.TENSORRT_LLM, Dialect.LLAMA_CPP)
-)
-"""Who takes token ids as a prompt of /v1/completions."""
+TAKES_IDS = frozenset(ServerType) - {ServerType.TGI, ServerType.OPENAI}
+"""Servers that accept token ids as a prompt of /v1/completions."""
 
-COUNTS_ALWAYS = frozenset((Dialect.INFERDECK, Dialect.VLLM, Dialect.SGLANG, Dialect.TENSORRT_LLM))
-"""Who reports the number of tokens with every piece (continuous_usage_stats)."""
+COUNTS_ALWAYS = TAKES_IDS - {ServerType.LLAMA_CPP}
+"""Servers that report the token count with every chunk (continuous_usage_stats)."""
 
-TELLS_IDS = frozenset((Dialect.INFERDECK, Dialect.VLLM))
+RETURNS_IDS = frozenset((ServerType.INFERDECK, ServerType.VLLM))
 """Who reports token ids when asked to (return_token_ids)."""
 
 UNBOUNDED = 2048
@@ -160,29 +158,30 @@ class Call:
 
 
 def make_call(
-    dialect: Dialect,
+    server_type: ServerType,
     model: str,
     prompt: Prompt,
     params: SamplingParams,
     max_model_len: int | None = None,
 ) -> Call:
-    """Raises TargetError for a prompt that the dialect does not take."""
+    """Raises TargetError for a prompt that this type of server does not accept."""
     is_chat = not isinstance(prompt, str) and not (prompt and isinstance(prompt[0], int))
-    fields = sampling_fields(params, dialect, is_chat=is_chat)
+    fields = sampling_fields(params, server_type, is_chat=is_chat)
     usage = {"include_usage": True}
-    if dialect in COUNTS_ALWAYS:
+    if server_type in COUNTS_ALWAYS:
         usage["continuous_usage_stats"] = True
     body = {"model": model, "stream": True, "stream_options": usage, **fields.body}
-    if dialect in TELLS_IDS:
+    if server_type in RETURNS_IDS:
         body["return_token_ids"] = True
     if is_chat:
         messages = cast(ChatMessages, prompt)
         body["messages"] = [dict(message) for message in messages]
-        return Call("chat/completions", body, remark(dialect, fields.not_taken))
-    if not isinstance(prompt, str) and dialect not in TAKES_IDS:
-        raise TargetError(f"{dialect} does not accept token ids as a prompt.", "Send text instead.")
+        return Call("chat/completions", body, remark(server_type, fields.not_taken))
+    if not isinstance(prompt, str) and server_type not in TAKES_IDS:
+        cause = f"{server_type} does not accept token ids as a prompt."
+        raise TargetError(cause, "Send text instead.")
     body["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
     if "max_tokens" not in body:
         is_known = max_model_len is not None and not isinstance(prompt, str)
         body["max_tokens"] = max((max_model_len or 0) - len(prompt), 1) if is_known else UNBOUNDED
-    return Call("completions", body, remark(dialect, fields.not_taken))
+    return Call("completions", body, remark(server_type, fields.not_taken))

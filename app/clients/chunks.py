@@ -53,7 +53,7 @@ class ReplyReader:
     num_tokens: int = 0
     num_prompt_tokens: int | None = None
     num_cached_tokens: int | None = None
-    num_told: int | None = None  # generated tokens, by the usage
+    num_reported: int | None = None  # generated tokens, by the usage
     finish_reason: FinishReason | None = None
     counting: Counting = Counting.PIECES
     model: str = ""
@@ -124,7 +124,7 @@ class ReplyReader:
         if not isinstance(usage, dict):
             return
         self.num_prompt_tokens = _count(usage.get("prompt_tokens"), self.num_prompt_tokens)
-        self.num_told = _count(usage.get("completion_tokens"), self.num_told)
+        self.num_reported = _count(usage.get("completion_tokens"), self.num_reported)
         details = usage.get("prompt_tokens_details")
         if isinstance(details, dict):
             self.num_cached_tokens = _count(details.get("cached_tokens"), self.num_cached_tokens)
@@ -141,14 +141,14 @@ class ReplyReader:
         if logprobs:
             self.counting = Counting.LOGPROBS
             return tuple(entry.token_id for entry in logprobs)
-        if self.num_told is not None and choice.get("finish_reason") is None:
+        if self.num_reported is not None and choice.get("finish_reason") is None:
             self.counting = Counting.USAGE
-        if self.counting is Counting.USAGE and self.num_told is not None:
-            return self._made(self.num_told - self.num_tokens, text)
+        if self.counting is Counting.USAGE and self.num_reported is not None:
+            return self._made(self.num_reported - self.num_tokens, text)
         return self._made(1, text) if text else ()
 
     def _rest(self) -> tuple[int, ...]:
-        rest = self._made((self.num_told or 0) - self.num_tokens, "")
+        rest = self._made((self.num_reported or 0) - self.num_tokens, "")
         self.num_tokens += len(rest)
         return rest
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from app.clients.target import Dialect, Target, TargetError, parse_address
+from app.clients.target import ServerType, Target, TargetError, parse_address
 from app.server.options import Problem
 
 MAX_NAME = 60
@@ -20,13 +20,13 @@ MAX_NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """dialect: as it was recognised; None until then. model: asked for by name; "" takes the
+    """server_type: as detected; None until then. model: requested by name; "" takes the
     server's first. is_watched: its figures are read all the time, not only while they are seen."""
 
     id: str
     name: str
     base_url: str
-    dialect: Dialect | None = None
+    server_type: ServerType | None = None
     version: str = ""
     model: str = ""
     is_watched: bool = False
@@ -38,10 +38,10 @@ class Connection:
 
     @property
     def kind(self) -> str:
-        """Dialect and version in words."""
-        if self.dialect is None:
+        """Server type and version as text."""
+        if self.server_type is None:
             return "not identified yet"
-        return f"{self.dialect.value} {self.version}".rstrip()
+        return f"{self.server_type.value} {self.version}".rstrip()
 
     def target(self, key: str) -> Target:
         return Target(self.base_url, key or None, self.name)
@@ -52,7 +52,10 @@ def new_connection(name: str, base_url: str, model: str = "") -> Connection:
 
 
 def to_text(connections: Sequence[Connection]) -> str:
-    return json.dumps([dataclasses.asdict(one) for one in connections])
+    entries = [dataclasses.asdict(one) for one in connections]
+    for entry in entries:
+        entry["dialect"] = entry.pop("server_type")  # the key since version 0.1
+    return json.dumps(entries)
 
 
 def from_text(text: str) -> list[Connection]:
@@ -76,8 +79,8 @@ def _read(entry: Any) -> Connection | None:
     texts = {name: entry[name] for name in names if isinstance(entry.get(name), str)}
     if len(texts) < len(names) or not texts["id"]:
         return None
-    dialect = next((one for one in Dialect if one.value == entry.get("dialect")), None)
-    return Connection(**texts, dialect=dialect, is_watched=entry.get("is_watched") is True)
+    server_type = next((one for one in ServerType if one.value == entry.get("dialect")), None)
+    return Connection(**texts, server_type=server_type, is_watched=entry.get("is_watched") is True)
 
 
 def check(name: str, base_url: str, others: Sequence[Connection]) -> list[Problem]:

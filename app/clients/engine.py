@@ -116,7 +116,7 @@ class ForeignEngine(LoopThread):
 
     @property
     def _server(self) -> str:
-        return str(self._found.dialect) if self._found is not None else self._address.host
+        return str(self._found.server_type) if self._found is not None else self._address.host
 
     # -- the line ---------------------------------------------------------------------------
 
@@ -180,8 +180,8 @@ class ForeignEngine(LoopThread):
                 self._emit(m.LoadFailed(error, serving=self._config.model))
             return
         self._config = EngineConfig(model=name, max_model_len=found.max_model_len)
-        self._model = model_named(name, str(found.dialect), found.max_model_len)
-        self._counter = TokenCounter(self._streamer.client, self._address, found.dialect, name)
+        self._model = model_named(name, str(found.server_type), found.max_model_len)
+        self._counter = TokenCounter(self._streamer.client, self._address, found.server_type, name)
         if self._watch is None:
             self._watch = Watch(self._streamer.client, self.target, self._address, found)
         self._say_link(LinkState.LIVE)

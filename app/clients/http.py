@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from app.clients.errors import TargetError, of_status, of_transport
-from app.clients.target import Address, Dialect, Target
+from app.clients.target import Address, ServerType, Target
 
 MOST_BYTES = 8 * 2**20
 """Of an answer: lists of models and metrics are smaller. What sends more is something else."""
@@ -112,13 +112,13 @@ class TokenCounter:
     """Counts with a server's endpoint; None where it has none."""
 
     def __init__(
-        self, client: httpx.AsyncClient, address: Address, dialect: Dialect, model: str
+        self, client: httpx.AsyncClient, address: Address, server_type: ServerType, model: str
     ) -> None:
         self._client = client
         self._address = address
-        self._dialect = dialect
+        self._server_type = server_type
         self._model = model
-        self._cannot = dialect is Dialect.OPENAI
+        self._cannot = server_type is ServerType.OPENAI
 
     async def count(self, text: str) -> int | None:
         """Tokens of a text, without those that stand at the beginning of every prompt."""
@@ -135,7 +135,7 @@ class TokenCounter:
     async def _asked(self, text: str) -> Any:
         if self._cannot:
             return None
-        folder = "_internal/" if self._dialect is Dialect.TENSORRT_LLM else ""
+        folder = "_internal/" if self._server_type is ServerType.TENSORRT_LLM else ""
         url = self._address.beside(f"{folder}tokenize")
         try:
             answer = await self._client.post(url, json=self._body(text), timeout=TIMEOUT_S)
@@ -146,12 +146,12 @@ class TokenCounter:
             return None
 
     def _body(self, text: str) -> dict[str, Any]:
-        match self._dialect:
-            case Dialect.TGI:
+        match self._server_type:
+            case ServerType.TGI:
                 return {"inputs": text, "add_special_tokens": False}
-            case Dialect.LLAMA_CPP:
+            case ServerType.LLAMA_CPP:
                 return {"content": text, "add_special": False}
-            case Dialect.TENSORRT_LLM:
+            case ServerType.TENSORRT_LLM:
                 return {"model": self._model, "prompt": text}
         return {"model": self._model, "prompt": text, "add_special_tokens": False}
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.clients.target import Dialect, Probe, Target
+from app.clients.target import Probe, ServerType, Target
 
 if TYPE_CHECKING:
     from app.clients.http import Fetcher
@@ -56,8 +56,8 @@ def _number(value: float | None, scale: float) -> str:
 class Looker:
     """Looks at one server, over a connection that is kept. One look at a time, from any thread."""
 
-    def __init__(self, target: Target, dialect: Dialect) -> None:
-        self._target, self._dialect = target, dialect
+    def __init__(self, target: Target, server_type: ServerType) -> None:
+        self._target, self._server_type = target, server_type
         self._fetcher: Fetcher | None = None
         self._before: Scrape | None = None
         self._is_looking = threading.Lock()
@@ -87,14 +87,14 @@ class Looker:
         if self._fetcher is None:
             self._fetcher = Fetcher(self._target, address)
         began = time.perf_counter()
-        if self._dialect is Dialect.OPENAI:  # it shows nothing: whether it is there
+        if self._server_type is ServerType.OPENAI:  # it shows nothing: whether it is there
             answer = self._fetcher.get(address.api("models"), began + LOOK_TIMEOUT_S)
             if answer.status != 200:
                 raise self._fetcher.problem(answer)
             return LiveFigures(round_trip_s=answer.seconds, has_metrics=False)
         from app.clients.metrics import scrape_with
 
-        now = scrape_with(self._fetcher, address, self._dialect, began + LOOK_TIMEOUT_S)
+        now = scrape_with(self._fetcher, address, self._server_type, began + LOOK_TIMEOUT_S)
         before, self._before = self._before, now
         return figures_of(before, now, time.perf_counter() - began)
 
@@ -109,7 +109,7 @@ def figures_of(before: Scrape | None, now: Scrape, round_trip_s: float) -> LiveF
     from app.clients.metric_names import Figure, Latency
     from app.clients.metrics import Change
 
-    change, told, nan = Change(before, now), now.told, float("nan")
+    change, load, nan = Change(before, now), now.load, float("nan")
 
     def p50(which: Latency) -> float | None:
         if which not in now.latencies:
@@ -122,7 +122,7 @@ def figures_of(before: Scrape | None, now: Scrape, round_trip_s: float) -> LiveF
         grown = change.per_second(Figure.GENERATION_TOKENS)
         rate = nan if grown is None else grown
     return LiveFigures(
-        told.num_running, told.num_waiting, told.kv_usage, rate, p50(Latency.TTFT),
+        load.num_running, load.num_waiting, load.kv_usage, rate, p50(Latency.TTFT),
         p50(Latency.ITL), round_trip_s,
     )  # fmt: skip
 
@@ -131,12 +131,12 @@ REACH_TIMEOUT_S = 5.0
 OUR_PATH = "inferdeck/v1"
 
 
-def reach(target: Target, dialect: Dialect | None) -> Probe | None:
+def reach(target: Target, server_type: ServerType | None) -> Probe | None:
     """Who answers there; None where it is an engine of ours, as before, whether a model is open in
     it or not. Blocks for some seconds at most; raises TargetError with cause and remedy."""
     from app.clients.probe import probe
 
-    if dialect is Dialect.INFERDECK and _is_ours(target):
+    if server_type is ServerType.INFERDECK and _is_ours(target):
         return None
     return probe(target, REACH_TIMEOUT_S)
 

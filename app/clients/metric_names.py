@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from app.clients.target import Dialect
+from app.clients.target import ServerType
 from engine.snapshot import Part
 
 
@@ -49,7 +49,7 @@ PARTS: Mapping[Part, tuple[Figure, ...]] = {
 }
 """What each part of a snapshot is made of; one figure that is told is enough for it."""
 
-NEVER_TOLD = frozenset(
+NEVER_REPORTED = frozenset(
     (Part.MODEL, Part.SETTINGS, Part.REQUESTS, Part.BLOCKS, Part.STEPS, Part.MEMORY)
 )
 """What no server of another make tells."""
@@ -57,8 +57,8 @@ NEVER_TOLD = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Where a dialect's figures are on its page of metrics. `names`: without `prefix`, unless they
-    have a colon. Names that a figure has had are joined by |, the newest first: the first that is
+    """Where a server reports its figures (/metrics). `names`: without `prefix`, unless they have a
+    colon. Names that a figure has had are joined by |, the newest first: the first that is
     there counts. Values of names joined by + are added. itl_is_mean: its ITL histogram holds one
     mean per request, not every gap. hits_are_tokens: its prompt tokens include those that its
     prefix hits count. only: labels that a sample must have where it has them."""
@@ -167,12 +167,12 @@ TGI = Table(
     itl_is_mean=True,
 )
 
-TABLES: Mapping[Dialect, Table] = {
-    Dialect.VLLM: VLLM,
-    Dialect.SGLANG: SGLANG,
-    Dialect.TGI: TGI,
-    Dialect.LLAMA_CPP: LLAMA_CPP,
-    Dialect.TENSORRT_LLM: TENSORRT_LLM,
-    Dialect.INFERDECK: VLLM,
+TABLES: Mapping[ServerType, Table] = {
+    ServerType.VLLM: VLLM,
+    ServerType.SGLANG: SGLANG,
+    ServerType.TGI: TGI,
+    ServerType.LLAMA_CPP: LLAMA_CPP,
+    ServerType.TENSORRT_LLM: TENSORRT_LLM,
+    ServerType.INFERDECK: VLLM,
 }
 """In the order in which a page without an owner is looked at (`probe`)."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from app.clients.errors import TargetError
 from app.clients.http import Address, Answer, Fetcher
-from app.clients.metric_names import NEVER_TOLD, PARTS, TABLES, Figure, Latency
+from app.clients.metric_names import NEVER_REPORTED, PARTS, TABLES, Figure, Latency
 from app.clients.metrics_page import (
     Exposition,
     Readings,
@@ -18,8 +18,8 @@ from app.clients.metrics_page import (
     since,
     tensorrt_iterations,
 )
-from app.clients.target import Dialect
-from engine.snapshot import Counters, Part, SpeculationSnapshot, Told
+from app.clients.target import ServerType
+from engine.snapshot import Counters, Part, ReportedLoad, SpeculationSnapshot
 from engine.telemetry.metrics import HistogramSnapshot
 
 
@@ -40,47 +40,47 @@ class Scrape:
     @property
     def missing(self) -> frozenset[Part]:
         """What it does not tell."""
-        return NEVER_TOLD | {
+        return NEVER_REPORTED | {
             part
             for part, figures in PARTS.items()
             if not any(figure in self.values for figure in figures)
         }
 
     @property
-    def told(self) -> Told:
-        return Told(
+    def load(self) -> ReportedLoad:
+        return ReportedLoad(
             _whole(self.get(Figure.RUNNING)),
             _whole(self.get(Figure.WAITING)),
             self.get(Figure.KV_USAGE),
         )
 
 
-NOTHING_TOLD = NEVER_TOLD | frozenset(PARTS)
+NOTHING_REPORTED = NEVER_REPORTED | frozenset(PARTS)
 
 
-def metric_pages(dialect: Dialect) -> Mapping[str, Callable[[Answer], Readings]]:
-    """How each path that may have a dialect's metrics is read; what an earlier page tells goes
+def metric_pages(server_type: ServerType) -> Mapping[str, Callable[[Answer], Readings]]:
+    """How each path that may have a server's metrics is read; what an earlier page tells goes
     before a later one's. Reading raises ValueError for a page of something else."""
-    table = TABLES.get(dialect)
+    table = TABLES.get(server_type)
     if table is None:
         return {}
     text: Callable[[Answer], Readings] = lambda answer: Exposition(answer.text).read(table)
-    if dialect is Dialect.TENSORRT_LLM:
+    if server_type is ServerType.TENSORRT_LLM:
         return {
             "prometheus/metrics": text,
             "metrics": lambda answer: (tensorrt_iterations(answer.json()), {}),
         }
-    if dialect is Dialect.LLAMA_CPP:
+    if server_type is ServerType.LLAMA_CPP:
         return {"metrics": text, "slots": lambda answer: (llama_slots(answer.json()), {})}
     return {"metrics": text}
 
 
-def merged(dialect: Dialect, at: float, answers: Mapping[str, Answer]) -> Scrape:
+def merged(server_type: ServerType, at: float, answers: Mapping[str, Answer]) -> Scrape:
     """One scrape from what came of the pages, by path. Raises TargetError where none has
     anything, and says why not."""
     values: dict[Figure, float] = {}
     latencies: dict[Latency, HistogramSnapshot] = {}
-    for path, read in metric_pages(dialect).items():
+    for path, read in metric_pages(server_type).items():
         answer = answers.get(path)
         if answer is None or answer.status != 200:
             continue
@@ -88,29 +88,31 @@ def merged(dialect: Dialect, at: float, answers: Mapping[str, Answer]) -> Scrape
             more_values, more_latencies = read(answer)
             values, latencies = more_values | values, more_latencies | latencies
     if not values and not latencies:
-        raise TargetError(f"{dialect} reports no metrics.", HOW_TO_SHOW.get(dialect, ""))
-    table = TABLES[dialect]
+        raise TargetError(f"{server_type} reports no metrics.", HOW_TO_SHOW.get(server_type, ""))
+    table = TABLES[server_type]
     return Scrape(at, values, latencies, table.itl_is_mean, table.hits_are_tokens)
 
 
-HOW_TO_SHOW: Mapping[Dialect, str] = {
-    Dialect.SGLANG: "Start it with --enable-metrics.",
-    Dialect.LLAMA_CPP: "Start it with --metrics.",
-    Dialect.TENSORRT_LLM: "Set return_perf_metrics and enable_iter_perf_stats.",
-    Dialect.VLLM: "Start it without --disable-log-stats.",
-    Dialect.OPENAI: "Latencies are measured client-side.",
+HOW_TO_SHOW: Mapping[ServerType, str] = {
+    ServerType.SGLANG: "Start it with --enable-metrics.",
+    ServerType.LLAMA_CPP: "Start it with --metrics.",
+    ServerType.TENSORRT_LLM: "Set return_perf_metrics and enable_iter_perf_stats.",
+    ServerType.VLLM: "Start it without --disable-log-stats.",
+    ServerType.OPENAI: "Latencies are measured client-side.",
 }
 """What makes a server show them."""
 
 
-def scrape_with(fetcher: Fetcher, address: Address, dialect: Dialect, deadline: float) -> Scrape:
+def scrape_with(
+    fetcher: Fetcher, address: Address, server_type: ServerType, deadline: float
+) -> Scrape:
     """Look once, until `deadline` (of time.perf_counter). Raises TargetError."""
     answers: dict[str, Answer] = {}
-    for path in metric_pages(dialect):
+    for path in metric_pages(server_type):
         answers[path] = fetcher.get(address.beside(path), deadline)
         if answers[path].status in (401, 403):
             raise fetcher.problem(answers[path])
-    return merged(dialect, time.perf_counter(), answers)
+    return merged(server_type, time.perf_counter(), answers)
 
 
 @dataclass(frozen=True, slots=True)

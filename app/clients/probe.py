@@ -12,20 +12,20 @@ from app.clients.http import Answer, Fetcher
 from app.clients.metric_names import TABLES
 from app.clients.metrics import scrape_with
 from app.clients.metrics_page import Exposition
-from app.clients.target import Address, Dialect, Probe, Target, parse_address
+from app.clients.target import Address, Probe, ServerType, Target, parse_address
 
-OWNERS: Mapping[str, Dialect] = {
-    "inferdeck": Dialect.INFERDECK,
-    "vllm": Dialect.VLLM,  # vllm/entrypoints/openai/protocol.py: ModelCard
-    "sglang": Dialect.SGLANG,  # sglang/srt/entrypoints/openai/protocol.py
-    "tensorrt_llm": Dialect.TENSORRT_LLM,  # tensorrt_llm/serve/openai_protocol.py
-    "llamacpp": Dialect.LLAMA_CPP,  # llama.cpp tools/server
+OWNERS: Mapping[str, ServerType] = {
+    "inferdeck": ServerType.INFERDECK,
+    "vllm": ServerType.VLLM,  # vllm/entrypoints/openai/protocol.py: ModelCard
+    "sglang": ServerType.SGLANG,  # sglang/srt/entrypoints/openai/protocol.py
+    "tensorrt_llm": ServerType.TENSORRT_LLM,  # tensorrt_llm/serve/openai_protocol.py
+    "llamacpp": ServerType.LLAMA_CPP,  # llama.cpp tools/server
 }
 """owned_by in the list of models. TGI writes the model's own name there, proxies what they like."""
 
 
 class _Facts(NamedTuple):
-    """What a dialect's own pages say; None or "" where they do not."""
+    """What a server's own pages report; None or "" where they do not."""
 
     version: str = ""
     max_model_len: int | None = None
@@ -54,18 +54,18 @@ class _Prober:
         listed = answer.object().get("data")
         if isinstance(listed, list):
             cards = [card for card in listed if isinstance(card, dict) and card.get("id")]
-            dialect, facts = self._recognised(cards)
+            server_type, facts = self._recognised(cards)
         else:  # early versions of TGI have no list of models
-            cards, dialect, facts = [], Dialect.TGI, self._tgi()
+            cards, server_type, facts = [], ServerType.TGI, self._tgi()
             if not facts.models:
                 raise self._no_list(answer)
         models = tuple(str(card["id"]) for card in cards) or facts.models
         has_metrics = False
         with suppress(TargetError):
-            scrape_with(self._fetcher, self._address, dialect, self._deadline)
+            scrape_with(self._fetcher, self._address, server_type, self._deadline)
             has_metrics = True
         return Probe(
-            dialect, facts.version, models, facts.max_model_len or _longest(cards), has_metrics,
+            server_type, facts.version, models, facts.max_model_len or _longest(cards), has_metrics,
             min(self._round_trips),
         )  # fmt: skip
 
@@ -83,21 +83,21 @@ class _Prober:
             "Use the API base URL, such as http://host:8000/v1.", is_final=True,
         )  # fmt: skip
 
-    # -- dialects ---------------------------------------------------------------------------
+    # -- server types ---------------------------------------------------------------------------
 
-    def _recognised(self, cards: list[dict[str, Any]]) -> tuple[Dialect, _Facts]:
+    def _recognised(self, cards: list[dict[str, Any]]) -> tuple[ServerType, _Facts]:
         owners = {str(card.get("owned_by", "")).lower() for card in cards}
         named = next((OWNERS[owner] for owner in owners if owner in OWNERS), None)
         if named is not None:
             return named, self._facts(named)
-        for dialect in (Dialect.TGI, Dialect.SGLANG, Dialect.LLAMA_CPP):
-            facts = self._facts(dialect)
+        for server_type in (ServerType.TGI, ServerType.SGLANG, ServerType.LLAMA_CPP):
+            facts = self._facts(server_type)
             if facts != _Facts():
-                return dialect, facts
-        dialect = self._by_metrics()
-        return dialect, self._facts(dialect)
+                return server_type, facts
+        server_type = self._by_metrics()
+        return server_type, self._facts(server_type)
 
-    def _by_metrics(self) -> Dialect:
+    def _by_metrics(self) -> ServerType:
         """From the names on the page of metrics."""
         for path in ("metrics", "prometheus/metrics"):
             answer = self._try(path)
@@ -105,20 +105,20 @@ class _Prober:
                 continue
             with suppress(ValueError):
                 page = Exposition(answer.text)
-                for dialect, table in TABLES.items():
+                for server_type, table in TABLES.items():
                     if page.is_of(table):
-                        return dialect
-        return Dialect.OPENAI
+                        return server_type
+        return ServerType.OPENAI
 
-    def _facts(self, dialect: Dialect) -> _Facts:
-        match dialect:
-            case Dialect.OPENAI:
+    def _facts(self, server_type: ServerType) -> _Facts:
+        match server_type:
+            case ServerType.OPENAI:
                 return _Facts()
-            case Dialect.SGLANG:
+            case ServerType.SGLANG:
                 return self._sglang()
-            case Dialect.TGI:
+            case ServerType.TGI:
                 return self._tgi()
-            case Dialect.LLAMA_CPP:
+            case ServerType.LLAMA_CPP:
                 return self._llama_cpp()
         return _Facts(_text(self._object("version"), "version"))
 

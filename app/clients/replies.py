@@ -222,11 +222,11 @@ class Replies:
         try:
             if command.begin_with:
                 raise TargetError(
-                    f"{found.dialect} cannot continue a partial reply.",
+                    f"{found.server_type} cannot continue a partial reply.",
                     "Branching from a token needs the built-in engine.",
                 )
             call = make_call(
-                found.dialect, model, command.prompt, command.params, found.max_model_len
+                found.server_type, model, command.prompt, command.params, found.max_model_len
             )
         except TargetError as error:
             self._emit(RequestFailed(command.request_id, error.info()))

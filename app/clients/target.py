@@ -16,7 +16,7 @@ from engine.errors import InferdeckError
 from engine.snapshot import EngineSnapshot
 
 
-class Dialect(StrEnum):
+class ServerType(StrEnum):
     """Type of server at an address."""
 
     INFERDECK = "Inferdeck"
@@ -118,7 +118,7 @@ class Probe:
     """What was found at a target. `version` is "" where it does not say. `has_metrics`: its
     /metrics can be read. `round_trip_s`: seconds of one small request."""
 
-    dialect: Dialect
+    server_type: ServerType
     version: str
     models: tuple[str, ...]
     max_model_len: int | None
@@ -128,7 +128,7 @@ class Probe:
     def may_serve(self, model: str) -> bool:
         """Whether to ask for `model`. Servers that load on demand, and gateways, list what is
         loaded or nothing at all: there a name is tried."""
-        return model in self.models or (self.dialect is Dialect.OPENAI and bool(model))
+        return model in self.models or (self.server_type is ServerType.OPENAI and bool(model))
 
 
 class LinkState(StrEnum):

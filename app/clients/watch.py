@@ -13,9 +13,9 @@ import numpy as np
 from app.clients.errors import TargetError, of_status, of_transport
 from app.clients.http import MOST_BYTES, Address, Answer
 from app.clients.metric_names import Figure
-from app.clients.metrics import NOTHING_TOLD, RunningTotals, Scrape, merged, metric_pages
+from app.clients.metrics import NOTHING_REPORTED, RunningTotals, Scrape, merged, metric_pages
 from app.clients.replies import Samples
-from app.clients.target import Dialect, Probe, Target
+from app.clients.target import Probe, ServerType, Target
 from engine.config import EngineConfig
 from engine.snapshot import (
     BlockSnapshot,
@@ -25,9 +25,9 @@ from engine.snapshot import (
     MemorySnapshot,
     ModelInfo,
     Part,
+    ReportedLoad,
     RequestSnapshot,
     RequestState,
-    Told,
 )
 
 NO_PLAN = MemoryPlan(
@@ -76,7 +76,7 @@ class Watch:
         self._client = client
         self._has_key = bool(target.api_key)
         self._address = address
-        self._dialect: Dialect = found.dialect
+        self._server_type: ServerType = found.server_type
         self.has_metrics = found.has_metrics
         self.last: Scrape | None = None
         self._totals = RunningTotals()
@@ -112,14 +112,14 @@ class Watch:
         TargetError where the server does not answer."""
         answers = {
             path: await self._get(self._address.beside(path))
-            for path in metric_pages(self._dialect)
+            for path in metric_pages(self._server_type)
         }
         return Pages(time.perf_counter(), answers)
 
     def read(self, pages: Pages) -> Scrape | None:
         """None where they show no metrics."""
         try:
-            return merged(self._dialect, pages.time, pages.answers)
+            return merged(self._server_type, pages.time, pages.answers)
         except TargetError:
             return None
 
@@ -134,7 +134,7 @@ class Watch:
         self._own_now = dataclasses.replace(samples, ttft=[], itl=[])
         last = self.last
         drafts = None if last is None else self._totals.drafts()
-        missing = NOTHING_TOLD if last is None else last.missing
+        missing = NOTHING_REPORTED if last is None else last.missing
         if drafts is None:
             missing |= {Part.SPECULATION}
         return EngineSnapshot(
@@ -142,7 +142,7 @@ class Watch:
             requests=requests, blocks=NO_BLOCKS, memory=NO_MEMORY,
             counters=self._counters(samples), ttft=ttft, itl=itl,
             missing=missing, speculation=drafts,
-            told=Told() if last is None else _at_least(last.told, requests),
+            told=ReportedLoad() if last is None else _at_least(last.load, requests),
         )  # fmt: skip
 
     def _counters(self, own: Samples) -> Counters:
@@ -180,7 +180,7 @@ class Watch:
             )
 
 
-def _at_least(told: Told, own: tuple[RequestSnapshot, ...]) -> Told:
+def _at_least(told: ReportedLoad, own: tuple[RequestSnapshot, ...]) -> ReportedLoad:
     """A look is up to a second old: our own requests that run are known to run."""
     if told.num_running is None:
         return told

@@ -78,7 +78,7 @@ class TextThrottle:
 class SnapshotThrottle:
     """`interval_ms` between two snapshots shown, from the CPU time of showing one.
 
-    Use `account` around the showing. Skipped snapshots are merged into the next: no step or sample
+    Use `measure` around the showing. Skipped snapshots are merged into the next: no step or sample
     is lost.
     """
 
@@ -97,7 +97,7 @@ class SnapshotThrottle:
         return round(min(max(needed, self.SHORTEST_MS), self.LONGEST_MS))
 
     @contextmanager
-    def account(self) -> Iterator[None]:
+    def measure(self) -> Iterator[None]:
         began = self._work()
         try:
             yield
@@ -233,7 +233,7 @@ class EventDispatcher(QObject):
             merged, self.snapshots = merge_snapshots(self.snapshots), []
             merged = dataclasses.replace(merged, model=self._titled(merged.model))
             self.snapshot_at = time.perf_counter()
-            with self._snapshot_throttle.account():
+            with self._snapshot_throttle.measure():
                 self._receiver.take_snapshot(merged)
 
     def _titled(self, model: ModelInfo) -> ModelInfo:

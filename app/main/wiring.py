@@ -106,7 +106,7 @@ def _connect_panels(app: Application) -> None:
     panel.commands.changed.connect(changed)
     panel.precision.way_out.connect(get_precision)
     app.bridge.snapshot.connect(panel.update_snapshot)
-    views.bottleneck.accounted.connect(panel.show_ceilings)
+    views.bottleneck.estimated.connect(panel.show_ceilings)
     views.bottleneck.applied.connect(panel.commands.change)
     views.speculation.settings_wanted.connect(partial(show_setting, METHOD))
 

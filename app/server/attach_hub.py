@@ -74,8 +74,8 @@ class Hub:
             raise ProtocolError(f"Window limit reached: {MAX_WINDOWS} windows are attached.")
         session = Session()
         self._sessions[session.id] = session
-        for event in self._engine.attach_state.told():
-            session.tell(self._offers.told(event))
+        for event in self._engine.attach_state.events():
+            session.tell(self._offers.redacted(event))
         return session, self._welcome(session, resumed=False)
 
     def _welcome(self, session: Session, *, resumed: bool) -> Welcome:
@@ -126,7 +126,7 @@ class Hub:
             case m.PeaksMeasured():
                 self._answer_askers(m.MeasurePeaks, lambda key: event)
             case m.ReconfigureFailed() if self._changes:
-                self._answer(self._changes.popleft(), self._offers.told(event))
+                self._answer(self._changes.popleft(), self._offers.redacted(event))
             case _:
                 self._to_all(event)
 
@@ -151,9 +151,9 @@ class Hub:
                 self._end(request_id)
         if not self._sessions:
             return
-        told = self._offers.told(event)
+        event = self._offers.redacted(event)
         for session in list(self._sessions.values()):
-            self._answer(session, told)
+            self._answer(session, event)
 
     def _answer_askers(self, question: object, answer: Callable[[str], m.Event]) -> None:
         for session, key in self._askers.pop(question, ()):
@@ -191,7 +191,7 @@ class Hub:
         except ConfigError as error:
             loaded = self._engine.attach_state.loaded
             for event in permissions.refused(command, error.info(), loaded):
-                session.tell(self._offers.told(event))
+                session.tell(self._offers.redacted(event))
 
     def _obey(self, session: Session, command: WireCommand) -> None:
         """Raises ConfigError in words for the window."""

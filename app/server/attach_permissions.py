@@ -116,15 +116,15 @@ class Offers:
                 found[name] = self.path_of(found[name])
         return found
 
-    def told(self, message: Any) -> Any:
+    def redacted(self, message: Any) -> Any:
         """An event, or the history, with names in place of paths."""
         if self.trusts_paths:
             return message
         if isinstance(message, History):
-            return message._replace(past=tuple(map(self.told, message.past)))
+            return message._replace(past=tuple(map(self.redacted, message.past)))
         named: dict[str, Callable[[Any], Any]] = {
             "config": self._config, "model": self._model, "serving": self.add,
-            "snapshot": self.told,
+            "snapshot": self.redacted,
         }  # fmt: skip
         changes = {
             field: name(value)
@@ -134,13 +134,13 @@ class Offers:
         return dataclasses.replace(message, **changes) if changes else message
 
     def _config(self, config: EngineConfig) -> EngineConfig:
-        before, told = self._last
+        before, redacted = self._last
         if before is config:
-            return told
+            return redacted
         draft = None if config.speculative_model is None else self.add(config.speculative_model)
-        told = config.replace(model=self.add(config.model), speculative_model=draft)
-        self._last = config, told
-        return told
+        redacted = config.replace(model=self.add(config.model), speculative_model=draft)
+        self._last = config, redacted
+        return redacted
 
     def _model(self, model: ModelInfo) -> ModelInfo:
         name = STARTER_TITLE if is_starter(model.path) else model.name

@@ -14,9 +14,9 @@ from engine import messages as m
 from engine.snapshot import (
     BlockSnapshot,
     EngineSnapshot,
+    ReportedLoad,
     Sample,
     StepRecord,
-    Told,
     packed,
     unpacked,
 )
@@ -76,7 +76,7 @@ class AttachState:
             case m.PeaksMeasured() if event.peaks is not None:
                 self._peaks = event
 
-    def told(self) -> Iterator[WireEvent]:
+    def events(self) -> Iterator[WireEvent]:
         """The events after which a window shows what is."""
         if self._crashed is not None:
             yield self._crashed
@@ -117,7 +117,7 @@ _NO_BLOCKS = BlockSnapshot(1, (), _NONE, _NONE, _NONE, np.zeros(0, np.bool_))
 
 def _figures(s: EngineSnapshot) -> EngineSnapshot:
     """What charts draw of a state, in a few hundred bytes."""
-    told = Told(s.num_running, s.num_waiting, s.kv_usage)
+    reported = ReportedLoad(s.num_running, s.num_waiting, s.kv_usage)
     return dataclasses.replace(
-        s, requests=(), blocks=_NO_BLOCKS, steps=(), ttft=(), itl=(), told=told
+        s, requests=(), blocks=_NO_BLOCKS, steps=(), ttft=(), itl=(), told=reported
     )

@@ -23,6 +23,7 @@ from engine.snapshot import (
     ModelInfo,
     PackedTokens,
     Part,
+    ReportedLoad,
     RequestSnapshot,
     RequestState,
     RequestTimes,
@@ -31,7 +32,6 @@ from engine.snapshot import (
     StepRecord,
     ThreadFigures,
     TokenEvent,
-    Told,
 )
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class WireSnapshot(msgspec.Struct, array_like=True):
     itl: tuple[Sample, ...]
     speculation: SpeculationSnapshot | None
     missing: tuple[Part, ...]
-    told: Told | None
+    told: ReportedLoad | None
     gpus: tuple[GpuFigures, ...] | None = None
     threads: ThreadFigures | None = None
     in_ram: tuple[int, int] = (0, 0)

@@ -10,7 +10,7 @@ from engine.attention.choices import attention_dtype, native_limit
 from engine.attention.cpu import CPUAttention
 from engine.attention.gpu import MOST_CAPTURED, MOST_WORKSPACE_BYTES, GPUAttention
 from engine.attention.interface import LayerSpec, PagedBackend
-from engine.attention.offload import DividedAttention
+from engine.attention.offload import OffloadedAttention
 from engine.attention.rows import FEW_QUERIES
 from engine.config import EngineConfig
 
@@ -35,7 +35,7 @@ def make_backend(
     gpu = _on_gpu(config, rest, num_blocks, dtype, device, most_workspace)
     if not first:
         return gpu
-    return DividedAttention(_on_cpu(config, first, num_blocks, dtype), gpu, device)
+    return OffloadedAttention(_on_cpu(config, first, num_blocks, dtype), gpu, device)
 
 
 def divided(

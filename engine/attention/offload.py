@@ -22,7 +22,7 @@ from engine.batch.batch import Batch
 from engine.batch.transfer import Staging
 
 
-class DividedAttention:
+class OffloadedAttention:
     """host, gpu: of the layers that they hold. device: of `gpu`."""
 
     def __init__(self, host: CPUAttention, gpu: GPUAttention, device: torch.device) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from engine.attention import register
 from engine.attention.interface import AttentionBackend, LayerSpec
-from engine.attention.offload import DividedAttention
+from engine.attention.offload import OffloadedAttention
 from engine.config import EngineConfig
 from engine.errors import (
     OutOfMemoryError,
@@ -44,7 +44,7 @@ from engine.models.loader import LoadedModel, LoadRequest, load_model
 from engine.models.placement import not_on_several_devices
 from engine.models.smoke_test import check_architecture
 from engine.numerics.scheme import scheme_of
-from engine.parallel.pipeline import StagedAttention, StagedRunner
+from engine.parallel.pipeline import PipelineAttention, StagedRunner
 from engine.parallel.ranks import load_ranks
 from engine.parallel.runner import ParallelCache, ParallelRunner
 from engine.parallel.share import Share
@@ -62,7 +62,7 @@ def make_runner(loaded: LoadedModel, backend: AttentionBackend, device: str) -> 
     if loaded.ranks is not None:
         assert isinstance(backend, ParallelCache)
         return ParallelRunner(loaded.ranks, backend)
-    if isinstance(backend, StagedAttention):
+    if isinstance(backend, PipelineAttention):
         return StagedRunner(loaded.model, backend)
     if loaded.crossing is not None:
         return OffloadRunner(loaded.model, backend, loaded.crossing, device)
@@ -115,7 +115,7 @@ class Assembly:
     @property
     def host_cache_bytes(self) -> int:
         backend = self.runner.backend
-        return backend.host_nbytes if isinstance(backend, DividedAttention) else 0
+        return backend.host_nbytes if isinstance(backend, OffloadedAttention) else 0
 
     @property
     def taken(self) -> dict[str, int]:
@@ -124,7 +124,7 @@ class Assembly:
         found = {CPU: self.host_weights_bytes + self.host_cache_bytes}
         found[self.config.device] = self.weights_bytes + self.cache_bytes
         backend = self.runner.backend
-        caches = backend.bytes_on if isinstance(backend, ParallelCache | StagedAttention) else {}
+        caches = backend.bytes_on if isinstance(backend, ParallelCache | PipelineAttention) else {}
         for name in self.config.devices[1:]:
             found[name] = self.loaded.bytes_on[name] + caches.get(name, 0)
         return found

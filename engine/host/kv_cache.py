@@ -17,7 +17,7 @@ from engine.hardware.malloc import give_back
 from engine.memory.plan import blocks_of, ranks_beside, shrunk
 from engine.models.loader import Progress
 from engine.numerics.kv_dtype import KVWidths
-from engine.parallel.pipeline import StagedAttention
+from engine.parallel.pipeline import PipelineAttention
 from engine.parallel.ranks import Ranks
 from engine.parallel.runner import ParallelCache
 from engine.runner.cuda_graphs import DRAFT_ROWS, capture_for, most_rows, sizes_for
@@ -66,7 +66,7 @@ def make_cache(
     if config.pipeline_parallel_size == 1:
         return make_backend(config, layers, num_blocks, dtype, host_layers=host_layers)
     parts = {name: on_device(name, own) for name, own in _by_device(layers, config).items()}
-    return StagedAttention(cast(dict[str, GPUAttention], parts))
+    return PipelineAttention(cast(dict[str, GPUAttention], parts))
 
 
 def _by_device(

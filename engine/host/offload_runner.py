@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from engine.attention.interface import AttentionBackend, active
-from engine.attention.offload import DividedAttention
+from engine.attention.offload import OffloadedAttention
 from engine.batch.batch import Batch, Span, pack, padding
 from engine.errors import UnsupportedModelError, describe, is_out_of_memory
-from engine.models.layers.offload import Crossing
+from engine.models.layers.offload import SplitForward
 from engine.numerics.rounding import TOLERANCE
 from engine.runner import cuda_graphs as graphs
 from engine.runner.cuda_graphs import DecodeGraphs, Taps
@@ -22,23 +22,23 @@ from engine.runner.model_runner import ModelRunner, forward
 class OffloadRunner(ModelRunner):
     """A step is launched on the GPU as soon as the CPU has computed its layers. None is launched
     ahead, for the CPU needs the tokens of the one before it. Where everybody decodes the GPU's half
-    is replayed. backend: a DividedAttention; device: of the GPU."""
+    is replayed. backend: a OffloadedAttention; device: of the GPU."""
 
     def __init__(
-        self, model: nn.Module, backend: AttentionBackend, crossing: Crossing, device: str
+        self, model: nn.Module, backend: AttentionBackend, crossing: SplitForward, device: str
     ) -> None:
         super().__init__(model, backend, "cpu")  # where a step begins
-        self._halves: Crossing | None = crossing
+        self._halves: SplitForward | None = crossing
         self._gpu = torch.device(device)
         self._is_checked = False
 
     @property
-    def _cache(self) -> DividedAttention:
-        assert isinstance(self.backend, DividedAttention)
+    def _cache(self) -> OffloadedAttention:
+        assert isinstance(self.backend, OffloadedAttention)
         return self.backend
 
     @property
-    def _crossing(self) -> Crossing:
+    def _crossing(self) -> SplitForward:
         assert self._halves is not None, "dropped"
         return self._halves
 

@@ -30,7 +30,7 @@ from engine.models.checkpoint import Checkpoint
 from engine.models.disk_weights import DiskWeights
 from engine.models.dummy import DummyWeights
 from engine.models.layers.experts import EXPERTS
-from engine.models.layers.offload import Crossing, carry_between_gpus
+from engine.models.layers.offload import SplitForward, carry_between_gpus
 from engine.models.layers.replacement import apply_all
 from engine.models.layers.rotary import TABLE, table_swaps
 from engine.models.materialise import (
@@ -65,7 +65,7 @@ class LoadedModel:
     device_map: DeviceMap
     notices: list[str] = field(default_factory=list)
     kernels: dict[str, str] = field(default_factory=dict)
-    crossing: Crossing | None = None
+    crossing: SplitForward | None = None
     ranks: Ranks | None = None
 
     @property
@@ -158,7 +158,7 @@ def _load(request: LoadRequest) -> LoadedModel:
     _fill(prepared, source, request)
     compute_buffers(model, device_map)
     notices = [*source.notices, *_slow_kernels(request), *freeze_rotary(model, length)]
-    crossing = Crossing(model, device_map) if device_map.host_layers else None
+    crossing = SplitForward(model, device_map) if device_map.host_layers else None
     carry_between_gpus(model, device_map)
     if TABLE in agreed:
         apply_all(list(table_swaps(model, length, dtype)))

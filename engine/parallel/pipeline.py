@@ -22,7 +22,7 @@ from engine.runner.cuda_graphs import put_drawn
 from engine.runner.model_runner import ModelRunner, forward
 
 
-class StagedAttention:
+class PipelineAttention:
     """parts: by their devices, in the order in which a step reaches them."""
 
     def __init__(self, parts: Mapping[str, GPUAttention]) -> None:
@@ -88,9 +88,9 @@ _PIECES_PER_STAGE = 2
 
 
 class StagedRunner(ModelRunner):
-    """Steps are launched operation by operation, by one thread. backend: a StagedAttention."""
+    """Steps are launched operation by operation, by one thread. backend: a PipelineAttention."""
 
-    def __init__(self, model: nn.Module, backend: StagedAttention) -> None:
+    def __init__(self, model: nn.Module, backend: PipelineAttention) -> None:
         self._devices = list(backend.parts)
         super().__init__(model, backend, self._devices[0])
 
@@ -100,7 +100,7 @@ class StagedRunner(ModelRunner):
     @torch.inference_mode()
     def execute_eagerly(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
         cache = self.backend
-        assert isinstance(cache, StagedAttention), "dropped"
+        assert isinstance(cache, PipelineAttention), "dropped"
         most = _PIECES_PER_STAGE * len(self._devices)
         count = 1 if drawn is not None else min(most, batch.num_tokens // LEAST_PIECE)
         found = []

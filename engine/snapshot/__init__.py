@@ -12,12 +12,12 @@ from engine.snapshot.engine import (
     EngineSnapshot,
     ModelInfo,
     Part,
+    ReportedLoad,
     Sample,
     SpeculationSnapshot,
     SpeedUp,
     ThreadFigures,
     ThreadsOf,
-    Told,
 )
 from engine.snapshot.memory import (
     BLOCK_CACHED,

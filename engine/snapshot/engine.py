@@ -92,7 +92,7 @@ class SpeculationSnapshot:
     without drafts because they do not pay, but for a try now and then.
 
     Of a server that counts drafts and tells no more, method is "": told_drafted, told_accepted and
-    rounds are its counts, told_length is what it says of the tokens of a round; None: not told.
+    rounds are its counts, told_length is what it says of the tokens of a round; None: not reported.
     """
 
     method: str
@@ -187,8 +187,8 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Gauges of a server that does not show what they are counted from. None: not told either."""
+class ReportedLoad:
+    """Gauges that a server reports in place of its requests and blocks. None: not reported."""
 
     num_running: int | None = None
     num_waiting: int | None = None
@@ -223,7 +223,7 @@ class EngineSnapshot:
     itl: tuple[Sample, ...] = ()
     speculation: SpeculationSnapshot | None = None
     missing: frozenset[Part] = frozenset()
-    told: Told | None = None
+    told: ReportedLoad | None = None
     gpus: tuple[GpuFigures, ...] = ()
     threads: ThreadFigures | None = None
 

@@ -24,7 +24,7 @@ from pytestqt.qtbot import QtBot
 # What reads the files. Where modules move, these lines follow; the tests below stay.
 from app import paths
 from app.clients.attached_line import stream_url
-from app.clients.target import Dialect, parse_address
+from app.clients.target import ServerType, parse_address
 from app.features.chat.conversation import Conversation, Message
 from app.features.chat.figures import note_of
 from app.features.chat.files import Bundle, collect, dump, keep, parse
@@ -377,13 +377,13 @@ def test_connections_are_there_and_their_keys_are_found_in_the_keyring(
     ring.kept.update({(entry["service"], entry["user"]): entry["key"] for entry in entries})
     found = {one.name: one for one in SettingsStore().connections}
     told = {
-        name: (one.base_url, one.dialect, one.version, one.model) for name, one in found.items()
+        name: (one.base_url, one.server_type, one.version, one.model) for name, one in found.items()
     }
     assert told == {
-        "Big box": ("http://box.invalid:8000", Dialect.INFERDECK, "0.1.0", ""),
-        "Rack vLLM": ("https://rack.invalid/v1", Dialect.VLLM, "0.11.0", "qwen3-32b"),
-        "Laptop": ("http://127.0.0.1:9", Dialect.LLAMA_CPP, "b4000", ""),
-        "Gateway": ("https://gateway.invalid/openai", Dialect.OPENAI, "", "gpt-x"),
+        "Big box": ("http://box.invalid:8000", ServerType.INFERDECK, "0.1.0", ""),
+        "Rack vLLM": ("https://rack.invalid/v1", ServerType.VLLM, "0.11.0", "qwen3-32b"),
+        "Laptop": ("http://127.0.0.1:9", ServerType.LLAMA_CPP, "b4000", ""),
+        "Gateway": ("https://gateway.invalid/openai", ServerType.OPENAI, "", "gpt-x"),
         "Never reached": ("http://new.invalid:1234", None, "", ""),
     }
     assert [name for name, one in found.items() if one.is_watched] == ["Laptop"]

@@ -9,9 +9,9 @@ from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QComboBox, QFrame, QLabel, QStackedLayout, QWidget
 
 from app.features.inspect.step_breakdown import (
-    Account,
     Chosen,
-    StepAccount,
+    StepBreakdown,
+    StepTracker,
     counted_words,
     parts_of,
     peaks_words,
@@ -42,18 +42,18 @@ _MOST_PARTS = 0.42  # of the panel's width
 
 
 class BottleneckPanel(QFrame):
-    """`measure_wanted`: measure the machine's peaks. `accounted`: potential gain per setting, as
+    """`measure_wanted`: measure the machine's peaks. `estimated`: potential gain per setting, as
     text; also while hidden. `applied(changes)`: apply these settings now.
     """
 
     measure_wanted = Signal()
-    accounted = Signal(object)  # dict[str, str]
+    estimated = Signal(object)  # dict[str, str]
     applied = Signal(object)  # dict[str, Any]
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setAccessibleName("Step time breakdown")
-        self.model = StepAccount()
+        self.model = StepTracker()
         self._config: Any = None
         self._is_open = False  # a model is loaded
         self._is_idle = False
@@ -64,7 +64,7 @@ class BottleneckPanel(QFrame):
         self._not_reported = ""  # why a remote engine has nothing to show
         self._shown_at = float("-inf")
         self._build()
-        self._show_account()
+        self._show_breakdown()
 
     def _build(self) -> None:
         self._empty = QLabel(NO_MODEL, wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
@@ -89,7 +89,7 @@ class BottleneckPanel(QFrame):
             QComboBox(), "Step filter", "ITL: decode-only steps. TTFT: steps with prefill."
         )
         self.chosen.addItems([kind.value.capitalize() for kind in Chosen])
-        self.chosen.currentIndexChanged.connect(lambda index: self._show_account())
+        self.chosen.currentIndexChanged.connect(lambda index: self._show_breakdown())
         self.bar = PartsBar("Step time breakdown")
         self.measure = button(
             "Measure again", self._measure,
@@ -119,7 +119,7 @@ class BottleneckPanel(QFrame):
             snapshot, "Steps", Part.STEPS, instead="Use an engine that reports step times."
         )
         if self._not_reported:
-            self._show_account()
+            self._show_breakdown()
             return
         had_steps, had_peaks = self.model.has_steps, self.model.peaks is not None
         self.model.update(snapshot)
@@ -133,9 +133,9 @@ class BottleneckPanel(QFrame):
         interval = _INTERVAL_S if self.isVisible() else _UNSEEN_INTERVAL_S
         if snapshot.time - self._shown_at >= interval or (self._is_idle and snapshot.steps):
             self._shown_at = snapshot.time
-            account = self.model.account()
-            self._emit_gains(account)
-            self._show_account(account)
+            breakdown = self.model.breakdown()
+            self._emit_gains(breakdown)
+            self._show_breakdown(breakdown)
 
     def show_peaks(self, event: PeaksMeasured) -> None:
         self._is_measuring = False
@@ -147,7 +147,7 @@ class BottleneckPanel(QFrame):
         else:
             self._why_not = ""
             self.model.peaks = event.peaks
-        self._show_account()
+        self._show_breakdown()
 
     def open_model(self) -> None:
         self._is_measuring, self._why_not = False, ""
@@ -161,7 +161,7 @@ class BottleneckPanel(QFrame):
     def _reset(self, *, is_open: bool) -> None:
         self.model.clear()
         self._is_open, self._asked, self._is_idle, self._not_reported = is_open, False, False, ""
-        self._show_account()
+        self._show_breakdown()
 
     def set_recorded(self) -> None:
         """Show a recording: measuring and applying are off."""
@@ -172,7 +172,7 @@ class BottleneckPanel(QFrame):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._ask_if_unknown()
-        self._show_account()
+        self._show_breakdown()
 
     def _ask_if_unknown(self) -> None:
         if self.model.peaks is None and self._is_idle and not self._asked and self.isVisible():
@@ -187,46 +187,46 @@ class BottleneckPanel(QFrame):
 
     # Showing -----------------------------------------------------------------------------------
 
-    def _emit_gains(self, account: Account | None) -> None:
+    def _emit_gains(self, breakdown: StepBreakdown | None) -> None:
         words: dict[str, str] = {}
-        for one in account.ceilings if account is not None else ():
+        for one in breakdown.ceilings if breakdown is not None else ():
             before = words.get(one.setting)
             words[one.setting] = f"{before}, {hint_of(one)}" if before else hint_of(one)
-        self.accounted.emit(words)
+        self.estimated.emit(words)
 
     def step_words(self, step: StepRecord) -> str:
         """ "weights 71 %, KV 9 %" of one step; "" without peaks."""
         split = self.model.split(step)
         return "" if split is None else split_words(split)
 
-    def _show_account(self, of_all: Account | None = None) -> None:
+    def _show_breakdown(self, of_all: StepBreakdown | None = None) -> None:
         """`of_all`: the breakdown of all steps, where already computed."""
         if not self.isVisible():
             return
         chosen = list(Chosen)[self.chosen.currentIndex()]
-        account = of_all if of_all and chosen is Chosen.ALL else self.model.account(chosen)
-        if account is None and not (self.model.has_steps and self.model.peaks):
+        breakdown = of_all if of_all and chosen is Chosen.ALL else self.model.breakdown(chosen)
+        if breakdown is None and not (self.model.has_steps and self.model.peaks):
             self._empty.setText(self._why_empty())
             self._stack.setCurrentWidget(self._empty)
             return
         self._stack.setCurrentWidget(self._area)
-        self.table.show_ceilings(account.ceilings if account else (), self._config)
+        self.table.show_ceilings(breakdown.ceilings if breakdown else (), self._config)
         self._show_why()
-        if account is None:
+        if breakdown is None:
             self.verdict.setText(NOT_THERE)
             self.note.set_text("")
             self.counted.setText("")
             self.bar.show_parts([])
             return
-        self.verdict.setText(account.verdict[:1].upper() + account.verdict[1:])
+        self.verdict.setText(breakdown.verdict[:1].upper() + breakdown.verdict[1:])
         self.note.set_text(
-            f"{account.num_steps:,} step{'s' * (account.num_steps != 1)}, "
-            f"mean {short_ms(account.split.total)}, median {short_ms(account.median)}"
+            f"{breakdown.num_steps:,} step{'s' * (breakdown.num_steps != 1)}, "
+            f"mean {short_ms(breakdown.split.total)}, median {short_ms(breakdown.median)}"
         )
         if self.model.peaks is not None and not self._is_measuring:
-            self.peaks_line.setText(peaks_words(self.model.peaks, account.speed))
-        self.bar.show_parts(parts_of(account.split))
-        self.counted.setText(counted_words(account))
+            self.peaks_line.setText(peaks_words(self.model.peaks, breakdown.speed))
+        self.bar.show_parts(parts_of(breakdown.split))
+        self.counted.setText(counted_words(breakdown))
 
     def _show_why(self) -> None:
         self.why.setText(self.table.why())

@@ -84,7 +84,7 @@ class MemoryFigures:
         return max(0, self.memory.total - self.memory.free - self.memory.process)
 
 
-class MemoryAccount:
+class MemoryTracker:
     """Accumulates `MemoryFigures` from all snapshots.
 
     Activations are the largest growth of the process during steps, less the growth of the touched

@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QStackedLayout, QWidget
 
-from app.features.inspect.memory_breakdown import Compared, MemoryAccount, MemoryFigures, is_on_gpu
+from app.features.inspect.memory_breakdown import Compared, MemoryFigures, MemoryTracker, is_on_gpu
 from app.units import format_bytes
 from engine.numerics.kv_dtype import kv_words
 from engine.snapshot import EngineSnapshot, GpuFigures, undivided
@@ -46,7 +46,7 @@ class MemoryPanel(QFrame):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setAccessibleName("Memory")
-        self.model = MemoryAccount()
+        self.model = MemoryTracker()
         self._gpus: tuple[GpuFigures, ...] = ()
         self._shown_at = float("-inf")
         self._empty = QLabel(EMPTY_TEXT, wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)

@@ -47,7 +47,7 @@ class Chosen(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class StepBreakdown:
     """Of `num_steps` steps: mean split in seconds, median step time, mean work of a step, the
     bottleneck, and the potential gain per setting. speed: measured over predicted time of the
     model's operations; below 1 the peaks are too low. exchange: mean seconds per step of
@@ -63,8 +63,8 @@ class Account:
     exchange: float = 0.0
 
 
-class StepAccount:
-    """Collects the steps of snapshots; `account` computes on demand."""
+class StepTracker:
+    """Collects the steps of snapshots; `breakdown` computes on demand."""
 
     def __init__(self) -> None:
         self.peaks: Peaks | None = None
@@ -123,7 +123,7 @@ class StepAccount:
         self._known, self._known_for = made, (model, peaks)
         return list(made.values())
 
-    def account(self, chosen: Chosen = Chosen.ALL) -> Account | None:
+    def breakdown(self, chosen: Chosen = Chosen.ALL) -> StepBreakdown | None:
         """The breakdown; None without peaks or steps of the chosen kind."""
         snapshot, peaks = self._snapshot, self.peaks
         if snapshot is None or peaks is None:
@@ -134,7 +134,7 @@ class StepAccount:
             return None
         situation = Situation(costed, model, peaks, snapshot)
         whole = situation.whole
-        return Account(
+        return StepBreakdown(
             num_steps=len(costed),
             split=Split(*(part / len(costed) for part in whole)),
             median=median(step.split.total for step in costed),
@@ -188,18 +188,18 @@ def parts_of(split: Split) -> list[Part]:
     ]  # fmt: skip
 
 
-def counted_words(account: Account) -> str:
+def counted_words(breakdown: StepBreakdown) -> str:
     """Bytes and operations per step, and the achieved bandwidth."""
-    work, split = account.work, account.split
+    work, split = breakdown.work, breakdown.split
     model_s = split.floor + split.launch
     rate = (work.weights + work.kv) / model_s / 1e9 if model_s else 0.0
     words = (
         f"Per step: {_scaled(work.weights, 'B')} weights, {_scaled(work.kv, 'B')} KV "
         f"({rate:.1f} GB/s), {_scaled(work.linear + work.attention, 'FLOP')}"
     )
-    if account.exchange <= 0:
+    if breakdown.exchange <= 0:
         return words
-    return f"{words}, {short_ms(account.exchange)} inter-rank communication"
+    return f"{words}, {short_ms(breakdown.exchange)} inter-rank communication"
 
 
 def _scaled(count: float, unit: str) -> str:

@@ -31,7 +31,7 @@ class SectionView(QWidget):
         self.section, self._source = section, source
         self.rows: dict[str, SettingRow] = {}
         self._about = {entry.spec.name: entry.about for entry in section.entries}
-        self._unsent: dict[str, Any] = {}
+        self._pending: dict[str, Any] = {}
         self._delay = QTimer(self, singleShot=True, interval=DELAY_MS)
         self._delay.timeout.connect(self._send)
         self._column = vbox(label(section.title, "title"), of=self, spacing=SPACE_4)
@@ -61,7 +61,7 @@ class SectionView(QWidget):
         for name, row in self.rows.items():
             state = self._source.state(name)
             self._source.dress(row)
-            if name not in self._unsent:
+            if name not in self._pending:
                 row.set_value(state.value)
             row.setEnabled(state.is_enabled)
             row.show_default(state.default)
@@ -81,7 +81,7 @@ class SectionView(QWidget):
 
     def _on_chosen(self, name: str, value: Any) -> None:
         if isinstance(self.rows[name].control, NumberControl):
-            self._unsent[name] = value
+            self._pending[name] = value
             self._delay.start()
         else:
             self._source.choose(name, value)
@@ -93,8 +93,8 @@ class SectionView(QWidget):
         self._source.refuse(name, why)
 
     def _send(self) -> None:
-        unsent, self._unsent = self._unsent, {}
-        for name, value in unsent.items():
+        pending, self._pending = self._pending, {}
+        for name, value in pending.items():
             self._source.choose(name, value)
 
     def hideEvent(self, event: object) -> None:

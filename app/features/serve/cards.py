@@ -86,7 +86,7 @@ class EngineCards(QWidget):
         store, known = self._store, connection.id
         watcher = self._watchers[connection.id] = Watcher(connection, key, self)
         watcher.recognised.connect(
-            lambda probe: store.update(known, dialect=probe.dialect, version=probe.version)
+            lambda probe: store.update(known, server_type=probe.server_type, version=probe.version)
         )
         self._keys[connection.id] = key
         card = self.cards[connection.id] = ConnectionCard(watcher)

@@ -105,7 +105,7 @@ class ConnectionForm(QWidget):
         self.details.setVisible(bool(details))
 
     def show_probe(self, probe: Probe) -> None:
-        who = f"{probe.dialect.value} {probe.version}".rstrip()
+        who = f"{probe.server_type.value} {probe.version}".rstrip()
         count = len(probe.models)
         models = ", ".join(probe.models[:3]) + (f" and {count - 3} more" if count > 3 else "")
         parts = [f"Models: {models or 'none loaded'}."]

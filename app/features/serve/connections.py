@@ -19,7 +19,7 @@ from widgets.live.figures import StatTrends
 
 EVERY_MS = 2000
 ASKED_EVERY = 5
-"""Polls between two probes, while the dialect is unknown."""
+"""Polls between two probes, while the server type is unknown."""
 
 TREND = "tokens"
 
@@ -154,7 +154,7 @@ class ConnectionStore(QObject):
 
 
 class Watcher(QObject):
-    """Polls one connection every 2 s. `changed`: state or figures. An unknown dialect is probed."""
+    """Polls one connection every 2 s. `changed`: state or figures. An unknown server is probed."""
 
     changed = Signal()
     recognised = Signal(object)  # Probe
@@ -191,10 +191,10 @@ class Watcher(QObject):
 
     def look(self) -> None:
         """Poll now, unless a poll is running."""
-        dialect = self.connection.dialect
+        server_type = self.connection.server_type
         if self._task is not None:
             return
-        if dialect is None:
+        if server_type is None:
             self._polls += 1
             if self._polls % ASKED_EVERY == 1:
                 target = self.connection.target(self._key)
@@ -203,7 +203,7 @@ class Watcher(QObject):
                 )
             return
         if self._looker is None:
-            self._looker = Looker(self.connection.target(self._key), dialect)
+            self._looker = Looker(self.connection.target(self._key), server_type)
         self._task = run_task(self, self._looker.look, self._on_figures, self._on_error)
 
     def _on_probe(self, probe: Probe) -> None:

@@ -239,10 +239,10 @@ def _with(connection: Connection, name: str, url: str, model: str) -> Connection
     is_same = connection.base_url == url
     return replace(
         connection, name=name, base_url=url, model=model,
-        dialect=connection.dialect if is_same else None,
+        server_type=connection.server_type if is_same else None,
         version=connection.version if is_same else "",
     )  # fmt: skip
 
 
 def _recognised(connection: Connection, probe: Probe) -> Connection:
-    return replace(connection, dialect=probe.dialect, version=probe.version)
+    return replace(connection, server_type=probe.server_type, version=probe.version)

@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.clients.connection import Connection
 from app.clients.look import reach
-from app.clients.target import Dialect, LinkChanged, Probe, Target
+from app.clients.target import LinkChanged, Probe, ServerType, Target
 from app.features.models.session import ModelSession
 from app.features.serve.connections import ConnectionStore
 from app.link.bridge import EngineBridge, EngineState
@@ -95,20 +95,20 @@ class EngineSwitch(QObject):
         # asked first: as long as nobody answers, the engine of now goes on
         self._task = run_task(
             self,
-            lambda: reach(target, connection.dialect),
+            lambda: reach(target, connection.server_type),
             lambda probe: self._on_reached(connection, target, probe),
             lambda error: self._complain(connection, error),
         )
 
     def _on_reached(self, connection: Connection, target: Target, probe: Probe | None) -> None:
         if probe is not None:
-            connection = replace(connection, dialect=probe.dialect, version=probe.version)
+            connection = replace(connection, server_type=probe.server_type, version=probe.version)
             if self.store.find(connection.id) is not None:
                 self.store.keep(connection)
         if not self._bridge.is_remote:
             self._own = self._session.latest
         try:
-            if connection.dialect is Dialect.INFERDECK:
+            if connection.server_type is ServerType.INFERDECK:
                 from app.clients.attached import attach
 
                 attach(self._bridge, target)

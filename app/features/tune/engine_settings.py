@@ -257,7 +257,7 @@ class EngineSettingsPanel(QWidget):
             layers.set_highest(model.num_layers)
         self.precision.show(self.model.applied, {name: self.model.shown(name) for name in OF_IT})
         for name, row in self.rows.items():
-            if name not in self.commands.unsent:
+            if name not in self.commands.pending:
                 row.set_value(self.model.shown(name))
         self._enable_rows()
         self._show_state()

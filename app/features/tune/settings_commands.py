@@ -50,7 +50,7 @@ class SettingsCommands(QObject):
         self._bridge, self._model = bridge, model
         self._precision, self._remarks = precision, remarks
         self._weights = 0  # bytes of the loaded model
-        self.unsent: dict[str, Any] = {}
+        self.pending: dict[str, Any] = {}
         self._delay = QTimer(self, singleShot=True, interval=LIVE_DELAY_MS)
         self._delay.timeout.connect(self._send_live)
         bridge.state_changed.connect(self._on_state)
@@ -102,7 +102,7 @@ class SettingsCommands(QObject):
             return
         self._remarks.forget(name)
         if SETTINGS[name].change is Change.LIVE:
-            self.unsent[name] = value
+            self.pending[name] = value
             self._delay.start()
         else:
             self._model.choose(name, value)
@@ -115,7 +115,7 @@ class SettingsCommands(QObject):
         """Set and apply `settings` now."""
         if self.may_change:
             for name in settings:
-                self.unsent.pop(name, None)
+                self.pending.pop(name, None)
             self._submit_for_all(self._model.change(settings))
 
     def undo(self) -> None:
@@ -139,13 +139,13 @@ class SettingsCommands(QObject):
             self.said.emit(f"Skipped unknown settings: {', '.join(profile.unknown)}.")
 
     def _send_live(self) -> None:
-        unsent, self.unsent = self.unsent, {}
-        for name, value in unsent.items():
+        pending, self.pending = self.pending, {}
+        for name, value in pending.items():
             self._submit(self._model.choose(name, value))
 
     def _drop_unsent(self) -> None:
         self._delay.stop()
-        self.unsent.clear()
+        self.pending.clear()
 
     def _submit_for_all(self, sent: Sent | None) -> None:
         """Send a change of many settings; it replaces values typed out of range."""

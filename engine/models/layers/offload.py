@@ -38,7 +38,7 @@ class _HalfDoneError(Exception):
     """The last layer of the GPU was reached, and knows what it would be given."""
 
 
-class Crossing:
+class SplitForward:
     """Of `model`, loaded onto the devices of `device_map`. Nobody waits for what is copied."""
 
     def __init__(self, model: nn.Module, device_map: DeviceMap) -> None:

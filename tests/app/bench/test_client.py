@@ -23,7 +23,7 @@ from app.clients.errors import TargetError
 from app.clients.metric_names import Figure, Latency
 from app.clients.metrics import Change, Scrape
 from app.clients.stream import Streamer
-from app.clients.target import Dialect, parse_address
+from app.clients.target import ServerType, parse_address
 from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
 from engine.snapshot import RequestTimes, TokenEvent
@@ -54,7 +54,7 @@ def run(server: ScriptedServer, requests: list[BenchRequest], pace: Pace) -> Cli
     async def go() -> ClientRun:
         streamer = Streamer(server.target, parse_address(server.target.base_url))
         make = lambda request: make_call(
-            Dialect.VLLM, "m", request.prompt_token_ids,
+            ServerType.VLLM, "m", request.prompt_token_ids,
             SamplingParams(temperature=0.0, max_tokens=request.output_len),
         )  # fmt: skip
         try:

@@ -11,7 +11,7 @@ import pytest
 
 from app.clients.engine import ForeignEngine
 from app.clients.probe import probe
-from app.clients.target import Dialect, LinkChanged, LinkState, Remark, Target
+from app.clients.target import LinkChanged, LinkState, Remark, ServerType, Target
 from engine.config import EngineConfig
 from engine.messages import (
     Abort,
@@ -352,7 +352,7 @@ def test_stop_hangs_up_and_leaves_the_server_alone(vllm: ScriptedServer, drive: 
     assert driver.finished().finish_reason is FinishReason.ABORT
     assert vllm.hung_up.wait(60)
     driver.ask("late")  # and nothing happens
-    assert probe(vllm.target).dialect is Dialect.VLLM
+    assert probe(vllm.target).server_type is ServerType.VLLM
 
 
 def test_stop_before_start_ends_it_too(vllm: ScriptedServer) -> None:

@@ -1,4 +1,4 @@
-"""Recorded pages of each dialect, under our names."""
+"""Recorded metrics pages of each server type, under our names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from app.clients.errors import TargetError
 from app.clients.http import Answer, Fetcher
-from app.clients.metric_names import NEVER_TOLD, Figure, Latency
+from app.clients.metric_names import NEVER_REPORTED, Figure, Latency
 from app.clients.metrics import Change, RunningTotals, Scrape, merged, metric_pages, scrape_with
 from app.clients.metrics_page import mean, quantile
-from app.clients.target import Dialect, Target, parse_address
+from app.clients.target import ServerType, Target, parse_address
 from engine.snapshot import Part
 from tests.app.clients.conftest import PAGES, Exchange, ScriptedServer
 
@@ -24,36 +24,36 @@ VLLM = {F.RUNNING: 3, F.KV_USAGE: 0.25, F.PROMPT_TOKENS: 1200, F.GENERATION_TOKE
         F.PREEMPTIONS: 4}  # fmt: skip
 TGI = {F.RUNNING: 6, F.WAITING: 2, F.PROMPT_TOKENS: 610, F.GENERATION_TOKENS: 420}
 LLAMA = {F.RUNNING: 1, F.WAITING: 3, F.PROMPT_TOKENS: 6886, F.GENERATION_TOKENS: 3469}
-WANTED: Mapping[str, tuple[Dialect, Mapping[Figure, float], int, int]] = {
-    "vllm_0.5.txt": (Dialect.VLLM, {**VLLM, F.WAITING: 3}, 10, 330),
+WANTED: Mapping[str, tuple[ServerType, Mapping[Figure, float], int, int]] = {
+    "vllm_0.5.txt": (ServerType.VLLM, {**VLLM, F.WAITING: 3}, 10, 330),
     "vllm_0.8.txt": (
-        Dialect.VLLM, {**VLLM, F.WAITING: 2, F.PREFIX_QUERIES: 75, F.PREFIX_HITS: 30}, 10, 330,
+        ServerType.VLLM, {**VLLM, F.WAITING: 2, F.PREFIX_QUERIES: 75, F.PREFIX_HITS: 30}, 10, 330,
     ),
     "vllm_0.12.txt": (
-        Dialect.VLLM,
+        ServerType.VLLM,
         {**VLLM, F.WAITING: 2, F.PREFIX_QUERIES: 1200, F.PREFIX_HITS: 480, F.DRAFT_ROUNDS: 100,
          F.DRAFTED: 300, F.ACCEPTED: 150},
         10, 330,
     ),
     "sglang_0.4.txt": (
-        Dialect.SGLANG,
+        ServerType.SGLANG,
         {F.RUNNING: 162, F.WAITING: 2826, F.KV_USAGE: 0.28, F.PROMPT_TOKENS: 8128902,
          F.PREFIX_QUERIES: 8128902, F.GENERATION_TOKENS: 7557572},
         400, 7400757,
     ),
     "sglang_0.5.txt": (
-        Dialect.SGLANG,
+        ServerType.SGLANG,
         {F.RUNNING: 5, F.WAITING: 1, F.KV_USAGE: 0.5, F.PROMPT_TOKENS: 4096,
          F.PREFIX_QUERIES: 4096, F.PREFIX_HITS: 3072, F.GENERATION_TOKENS: 512, F.PREEMPTIONS: 7,
          F.ROUND_LENGTH: 2.5},
         8, 504,
     ),
-    "tgi_3.txt": (Dialect.TGI, TGI, 0, 10),
-    "llama_cpp_2024.txt": (Dialect.LLAMA_CPP, {**LLAMA, F.KV_USAGE: 0.125}, 0, 0),
-    "llama_cpp_2025.txt": (Dialect.LLAMA_CPP, LLAMA, 0, 0),
-    "tensorrt_llm_1.1.txt": (Dialect.TENSORRT_LLM, {}, 5, 5),
+    "tgi_3.txt": (ServerType.TGI, TGI, 0, 10),
+    "llama_cpp_2024.txt": (ServerType.LLAMA_CPP, {**LLAMA, F.KV_USAGE: 0.125}, 0, 0),
+    "llama_cpp_2025.txt": (ServerType.LLAMA_CPP, LLAMA, 0, 0),
+    "tensorrt_llm_1.1.txt": (ServerType.TENSORRT_LLM, {}, 5, 5),
     "tensorrt_llm_1.3.txt": (
-        Dialect.TENSORRT_LLM,
+        ServerType.TENSORRT_LLM,
         {F.RUNNING: 4, F.WAITING: 1, F.KV_USAGE: 0.6, F.PREFIX_QUERIES: 80, F.PREFIX_HITS: 20,
          F.PROMPT_TOKENS: 900, F.GENERATION_TOKENS: 500, F.DRAFTED: 20, F.ACCEPTED: 12},
         5, 5,
@@ -66,9 +66,9 @@ def answer(text: str, status: int = 200) -> Answer:
 
 
 def read(file: str, at: float = 0.0) -> Scrape:
-    dialect = WANTED[file][0]
-    path = next(iter(metric_pages(dialect)))
-    return merged(dialect, at, {path: answer((PAGES / file).read_text())})
+    server_type = WANTED[file][0]
+    path = next(iter(metric_pages(server_type)))
+    return merged(server_type, at, {path: answer((PAGES / file).read_text())})
 
 
 @pytest.mark.parametrize("file", WANTED)
@@ -82,25 +82,25 @@ def test_every_generation_of_names_is_found(file: str) -> None:
     }
 
 
-def test_there_is_a_fixture_for_each_dialect_with_metrics() -> None:
-    assert {dialect for dialect, *_ in WANTED.values()} == {
-        dialect for dialect in Dialect if metric_pages(dialect)
-    } - {Dialect.INFERDECK}  # ours are read from the real server
+def test_there_is_a_fixture_for_each_server_type_with_metrics() -> None:
+    assert {server_type for server_type, *_ in WANTED.values()} == {
+        server_type for server_type in ServerType if metric_pages(server_type)
+    } - {ServerType.INFERDECK}  # ours are read from the real server
 
 
-def test_what_a_dialect_lacks_is_missing() -> None:
-    assert read("vllm_0.12.txt").missing == NEVER_TOLD
-    assert read("tgi_3.txt").missing == NEVER_TOLD | {
+def test_what_a_server_type_lacks_is_missing() -> None:
+    assert read("vllm_0.12.txt").missing == NEVER_REPORTED
+    assert read("tgi_3.txt").missing == NEVER_REPORTED | {
         Part.KV_USAGE, Part.PREFIX_CACHE, Part.PREEMPTIONS, Part.SPECULATION,
     }  # fmt: skip
     assert Part.KV_USAGE not in read("llama_cpp_2024.txt").missing
     assert Part.KV_USAGE in read("llama_cpp_2025.txt").missing
 
 
-def test_gauges_are_told() -> None:
-    told = read("vllm_0.12.txt").told
-    assert (told.num_running, told.num_waiting, told.kv_usage) == (3, 2, 0.25)
-    assert read("tgi_3.txt").told.kv_usage is None
+def test_load_gauges_are_read() -> None:
+    load = read("vllm_0.12.txt").load
+    assert (load.num_running, load.num_waiting, load.kv_usage) == (3, 2, 0.25)
+    assert read("tgi_3.txt").load.kv_usage is None
 
 
 def test_one_mean_a_request_is_marked() -> None:
@@ -119,33 +119,33 @@ def test_iterations_of_tensorrt_llm_tell_what_its_page_lacks() -> None:
     iterations = (PAGES / "tensorrt_llm_iterations.json").read_text()
     page = (PAGES / "tensorrt_llm_1.1.txt").read_text()
     found = merged(
-        Dialect.TENSORRT_LLM, 0.0,
+        ServerType.TENSORRT_LLM, 0.0,
         {"prometheus/metrics": answer(page), "metrics": answer(iterations)},
     )  # fmt: skip
     assert (found.get(F.RUNNING), found.get(F.WAITING), found.get(F.KV_USAGE)) == (5, 3, 0.6)
     assert (found.get(F.PREFIX_HITS), found.get(F.PREFIX_QUERIES)) == (85, 100)
     assert found.latencies[Latency.TTFT].count == 5
-    idle = merged(Dialect.TENSORRT_LLM, 0.0, {"metrics": answer("[]")})
+    idle = merged(ServerType.TENSORRT_LLM, 0.0, {"metrics": answer("[]")})
     assert idle.get(F.RUNNING) == 0
 
 
 def test_slots_of_llama_cpp_tell_what_runs() -> None:
     slots = json.dumps([{"id": 0, "is_processing": True}, {"id": 1, "is_processing": False}])
-    found = merged(Dialect.LLAMA_CPP, 0.0, {"metrics": answer("", 501), "slots": answer(slots)})
+    found = merged(ServerType.LLAMA_CPP, 0.0, {"metrics": answer("", 501), "slots": answer(slots)})
     assert found.values == {F.RUNNING: 1}
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "{}", '{"error": "x"}', "a b c d\n", "\x00"])
 def test_pages_of_something_else_are_refused(text: str) -> None:
-    for dialect in (Dialect.VLLM, Dialect.TENSORRT_LLM, Dialect.LLAMA_CPP):
-        answers = {path: answer(text) for path in metric_pages(dialect)}
+    for server_type in (ServerType.VLLM, ServerType.TENSORRT_LLM, ServerType.LLAMA_CPP):
+        answers = {path: answer(text) for path in metric_pages(server_type)}
         with pytest.raises(TargetError):
-            merged(dialect, 0.0, answers)
+            merged(server_type, 0.0, answers)
 
 
 def test_openai_has_none() -> None:
     with pytest.raises(TargetError):
-        merged(Dialect.OPENAI, 0.0, {})
+        merged(ServerType.OPENAI, 0.0, {})
 
 
 # -- changes ----------------------------------------------------------------------------------
@@ -192,15 +192,15 @@ def test_quantiles_are_those_of_the_time_between() -> None:
 # -- over the line ----------------------------------------------------------------------------
 
 
-def scrape(target: Target, dialect: Dialect) -> Scrape:
+def scrape(target: Target, server_type: ServerType) -> Scrape:
     address = parse_address(target.base_url)
     with Fetcher(target, address) as fetcher:
-        return scrape_with(fetcher, address, dialect, time.perf_counter() + 3.0)
+        return scrape_with(fetcher, address, server_type, time.perf_counter() + 3.0)
 
 
 def test_a_scrape_reads_what_the_server_shows(server: ScriptedServer) -> None:
     server.answers["/metrics"] = (PAGES / "vllm_0.12.txt").read_text()
-    found = scrape(server.target, Dialect.VLLM)
+    found = scrape(server.target, ServerType.VLLM)
     assert found.get(F.RUNNING) == 3
 
 
@@ -210,7 +210,7 @@ def test_a_scrape_without_its_key_says_so(server: ScriptedServer) -> None:
 
     server.answers["/metrics"] = refuse
     with pytest.raises(TargetError, match="API key"):
-        scrape(server.target, Dialect.VLLM)
+        scrape(server.target, ServerType.VLLM)
 
 
 def test_all_values_are_numbers() -> None:

@@ -1,4 +1,4 @@
-"""Who answers: each dialect by what it really serves, and everything else."""
+"""Server detection: each type by the pages it serves, and what is no model server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from app.clients import http as fetch
 from app.clients.errors import TargetError
 from app.clients.probe import probe
-from app.clients.target import Dialect, Target
+from app.clients.target import ServerType, Target
 from tests.app.clients.conftest import PAGES, Exchange, ScriptedServer
 
 
@@ -25,7 +25,7 @@ def test_vllm(server: ScriptedServer) -> None:
     server.models("vllm", "meta-llama/Llama-3.1-8B", "sql-lora", max_model_len=8192)
     server.answers |= {"/version": {"version": "0.12.0"}, "/metrics": page("vllm_0.12.txt")}
     found = probe(server.target)
-    assert found.dialect is Dialect.VLLM
+    assert found.server_type is ServerType.VLLM
     assert (found.version, found.max_model_len, found.has_metrics) == ("0.12.0", 8192, True)
     assert found.models == ("meta-llama/Llama-3.1-8B", "sql-lora")
     assert 0 < found.round_trip_s < 60
@@ -42,7 +42,8 @@ def test_sglang(server: ScriptedServer, path: str) -> None:
     server.models("sglang", "m", max_model_len=4096)
     server.answers |= {path: {"model_path": "m", "version": "0.5.3"}}
     found = probe(server.target)
-    assert (found.dialect, found.version, found.max_model_len) == (Dialect.SGLANG, "0.5.3", 4096)
+    assert (found.server_type, found.version) == (ServerType.SGLANG, "0.5.3")
+    assert found.max_model_len == 4096
     assert not found.has_metrics  # it was started without --enable-metrics
 
 
@@ -53,8 +54,8 @@ def test_tensorrt_llm(server: ScriptedServer) -> None:
         "/prometheus/metrics": page("tensorrt_llm_1.3.txt"),
     }
     found = probe(server.target)
-    assert (found.dialect, found.version, found.has_metrics) == (
-        Dialect.TENSORRT_LLM, "1.3.0", True,
+    assert (found.server_type, found.version, found.has_metrics) == (
+        ServerType.TENSORRT_LLM, "1.3.0", True,
     )  # fmt: skip
 
 
@@ -72,8 +73,8 @@ def test_tgi_names_the_model_as_its_owner(server: ScriptedServer) -> None:
     server.models("bigscience/bloom", "bigscience/bloom")
     server.answers |= {"/info": INFO, "/metrics": page("tgi_3.txt")}
     found = probe(server.target)
-    assert (found.dialect, found.version, found.max_model_len, found.has_metrics) == (
-        Dialect.TGI, "3.3.5", 2048, True,
+    assert (found.server_type, found.version, found.max_model_len, found.has_metrics) == (
+        ServerType.TGI, "3.3.5", 2048, True,
     )  # fmt: skip
 
 
@@ -90,8 +91,8 @@ def test_llama_cpp(server: ScriptedServer) -> None:
     }  # fmt: skip
     server.answers["/slots"] = [{"id": 0, "is_processing": False}]
     found = probe(server.target)
-    assert (found.dialect, found.version, found.max_model_len, found.has_metrics) == (
-        Dialect.LLAMA_CPP, "b8681-Debian", 4096, True,
+    assert (found.server_type, found.version, found.max_model_len, found.has_metrics) == (
+        ServerType.LLAMA_CPP, "b8681-Debian", 4096, True,
     )  # fmt: skip
 
 
@@ -99,22 +100,23 @@ def test_ours(server: ScriptedServer) -> None:
     server.models("inferdeck", "starter", max_model_len=2048)
     server.answers |= {"/version": {"version": "0.1.0"}, "/metrics": page("vllm_0.12.txt")}
     found = probe(server.target)
-    assert (found.dialect, found.version, found.has_metrics) == (Dialect.INFERDECK, "0.1.0", True)
+    assert (found.server_type, found.version) == (ServerType.INFERDECK, "0.1.0")
+    assert found.has_metrics
 
 
 def test_a_renamed_owner_is_found_by_its_metrics(server: ScriptedServer) -> None:
     server.models("my-company", "m")
     server.answers |= {"/metrics": page("vllm_0.8.txt"), "/version": {"version": "0.8.5"}}
     found = probe(server.target)
-    assert (found.dialect, found.version) == (Dialect.VLLM, "0.8.5")
+    assert (found.server_type, found.version) == (ServerType.VLLM, "0.8.5")
 
 
 def test_plain_openai(server: ScriptedServer) -> None:
     server.models("system", "gpt-x", "gpt-y", context_window=128_000)
     server.answers["/metrics"] = "# something else\nrequests_total 5\n"
     found = probe(server.target)
-    assert (found.dialect, found.version, found.max_model_len, found.has_metrics) == (
-        Dialect.OPENAI, "", 128_000, False,
+    assert (found.server_type, found.version, found.max_model_len, found.has_metrics) == (
+        ServerType.OPENAI, "", 128_000, False,
     )  # fmt: skip
 
 
@@ -261,4 +263,5 @@ def test_odd_values_in_the_list_do_no_harm(server: ScriptedServer) -> None:
         "data": [None, 5, {"id": ""}, {"id": 7, "owned_by": None, "max_model_len": "x"}]
     }
     found = probe(server.target)
-    assert (found.dialect, found.models, found.max_model_len) == (Dialect.OPENAI, ("7",), None)
+    assert (found.server_type, found.models) == (ServerType.OPENAI, ("7",))
+    assert found.max_model_len is None

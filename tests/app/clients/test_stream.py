@@ -12,7 +12,7 @@ from app.clients.calls import make_call
 from app.clients.chunks import Counting, Piece, ReplyReader
 from app.clients.errors import TargetError
 from app.clients.stream import Streamer
-from app.clients.target import Dialect, parse_address
+from app.clients.target import ServerType, parse_address
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason
 from tests.app.clients.conftest import Exchange, ScriptedServer, chat_chunk, usage
@@ -22,10 +22,10 @@ PROMPT = ({"role": "user", "content": "hi"},)
 
 
 def streamed(
-    server: ScriptedServer, dialect: Dialect = Dialect.OPENAI, **params: Any
+    server: ScriptedServer, server_type: ServerType = ServerType.OPENAI, **params: Any
 ) -> tuple[list[Piece], ReplyReader]:
     """The pieces of one chat reply."""
-    call = make_call(dialect, "m", PROMPT, SamplingParams(**params))
+    call = make_call(server_type, "m", PROMPT, SamplingParams(**params))
     reader = ReplyReader()
 
     async def run() -> list[Piece]:
@@ -62,7 +62,7 @@ def test_token_ids_are_those_of_the_server(server: ScriptedServer) -> None:
     for chunk, ids in zip(chunks, ([5], [6, 7], []), strict=True):
         chunk["choices"][0]["token_ids"] = ids
     server.answers[CHAT] = lambda exchange: exchange.stream(*chunks, "[DONE]")
-    pieces, reader = streamed(server, Dialect.VLLM)
+    pieces, reader = streamed(server, ServerType.VLLM)
     assert [piece.token_ids for piece in pieces] == [(5,), (6, 7), ()]
     assert reader.counting is Counting.IDS
     assert server.asked[0]["return_token_ids"] is True
@@ -73,7 +73,7 @@ def test_usage_with_every_piece_counts_tokens(server: ScriptedServer) -> None:
         chat_chunk("", usage=usage(9, 0)), chat_chunk("ab", usage=usage(9, 3)),
         chat_chunk("c", usage=usage(9, 4)), chat_chunk(finish="stop", usage=usage(9, 5)), "[DONE]",
     )  # fmt: skip
-    pieces, reader = streamed(server, Dialect.SGLANG)
+    pieces, reader = streamed(server, ServerType.SGLANG)
     assert [len(piece.token_ids) for piece in pieces] == [0, 3, 1, 1]
     assert (reader.counting, reader.num_tokens) == (Counting.USAGE, 5)
 
@@ -92,7 +92,7 @@ def test_usage_beside_the_finish(server: ScriptedServer) -> None:
     server.answers[CHAT] = lambda exchange: exchange.stream(
         chat_chunk("a", usage=None), chat_chunk("b", "stop", usage=usage(3, 2)), "[DONE]"
     )
-    pieces, reader = streamed(server, Dialect.TGI)
+    pieces, reader = streamed(server, ServerType.TGI)
     assert [len(piece.token_ids) for piece in pieces] == [1, 1]
     assert reader.num_prompt_tokens == 3
 

@@ -63,7 +63,7 @@ def test_work_in_a_pause_does_not_count() -> None:
 
 def cost_states(pace: SnapshotThrottle, work: list[float], *costs: float) -> None:
     for cost in costs:
-        with pace.account():
+        with pace.measure():
             work[0] += cost
 
 

@@ -17,7 +17,7 @@ from engine.evaluate.head import Head
 from engine.hardware.device_map import DeviceMap
 from engine.models import loader
 from engine.models.layers.norm import RESIDUAL_KIND as RESIDUAL
-from engine.models.layers.offload import Crossing
+from engine.models.layers.offload import SplitForward
 from engine.models.placement import place
 from engine.runner import cuda_graphs as graphs
 from engine.runner.cuda_capture import CudaCapture
@@ -152,14 +152,14 @@ def test_halves_that_cannot_be_computed_are_launched_as_a_whole(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(Crossing, "compute_on_cpu", fails)
+        patch.setattr(SplitForward, "compute_on_cpu", fails)
         other = make()
         assert "decode" not in other.model_info.kernels
         assert told in " ".join(other.model_info.notices)
         assert tokens_of(other) == wanted
         other.shutdown()
     with monkeypatch.context() as patch:
-        patch.setattr(Crossing, "_new_copy", fails)
+        patch.setattr(SplitForward, "_new_copy", fails)
         engine.reconfigure(block_size=32)
         assert told in " ".join(engine.model_info.notices)
     assert tokens_of(engine) == wanted

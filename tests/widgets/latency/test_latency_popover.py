@@ -1,4 +1,4 @@
-"""The account of a reply's latency by mouse and keyboard."""
+"""Breakdown of a reply's latency by mouse and keyboard."""
 
 from __future__ import annotations
 

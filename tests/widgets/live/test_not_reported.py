@@ -8,19 +8,21 @@ import math
 import pytest
 from pytestqt.qtbot import QtBot
 
-from app.clients.target import Dialect
-from engine.snapshot import EngineSnapshot, Part, Told
+from app.clients.target import ServerType
+from engine.snapshot import EngineSnapshot, Part, ReportedLoad
 from tests.widgets.synthetic import snapshot
 from widgets.controls.text import not_reported, not_reported_text, server_name
 from widgets.live.charts import LiveCharts
 from widgets.live.figures import StatFigures, state_text
 from widgets.requests.model import NOTHING, RequestModel
 
+NO_LOAD = ReportedLoad()
 
-def elsewhere(*missing: Part, told: Told | None = None, by: str = "TGI") -> EngineSnapshot:
+
+def elsewhere(*missing: Part, reported: ReportedLoad = NO_LOAD, by: str = "TGI") -> EngineSnapshot:
     given = snapshot(10.0)
     model = dataclasses.replace(given.model, device=by)
-    return dataclasses.replace(given, model=model, missing=frozenset(missing), told=told or Told())
+    return dataclasses.replace(given, model=model, missing=frozenset(missing), told=reported)
 
 
 def test_a_text_names_who_does_not_report() -> None:
@@ -31,7 +33,7 @@ def test_a_text_names_who_does_not_report() -> None:
     shown = not_reported_text(given, "Steps", Part.STEPS, instead="Look.")
     assert shown == f"Steps: {not_reported(given, Part.STEPS)}. Look."
     assert not_reported_text(given, "Blocks", Part.BLOCKS) == ""
-    for unknown in ("", Dialect.OPENAI):
+    for unknown in ("", ServerType.OPENAI):
         assert server_name(unknown) in not_reported(elsewhere(Part.MEMORY, by=unknown), Part.MEMORY)
 
 
@@ -62,8 +64,8 @@ def test_the_strip_shows_no_zeros_for_what_is_not_reported() -> None:
 
 
 def test_the_state_is_what_the_server_reports() -> None:
-    assert state_text(elsewhere(told=Told(3, 2)))[0] == "3 running · 2 waiting"
-    assert state_text(elsewhere(told=Told(0, 0))) == ("Ready", "idle")
+    assert state_text(elsewhere(reported=ReportedLoad(3, 2)))[0] == "3 running · 2 waiting"
+    assert state_text(elsewhere(reported=ReportedLoad(0, 0))) == ("Ready", "idle")
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
 from app.features.inspect.bottleneck import NO_MODEL, BottleneckPanel
-from app.features.inspect.memory_breakdown import MemoryAccount
+from app.features.inspect.memory_breakdown import MemoryTracker
 from app.features.inspect.memory_view import EMPTY_TEXT, MemoryPanel
-from app.features.inspect.step_breakdown import FASTER, MOST_ENTRIES, PARTS, Chosen, StepAccount
+from app.features.inspect.step_breakdown import FASTER, MOST_ENTRIES, PARTS, Chosen, StepTracker
 from app.features.inspect.what_if_table import ENABLED, NO_GAIN, what_if
 from app.link.hardware_monitor import PeaksStore
 from engine.config import SETTINGS, EngineConfig
@@ -85,7 +85,7 @@ def test_peaks_are_asked_for_when_the_panel_is_seen_and_the_engine_rests(
 
 def test_steps_in_another_precision_say_nothing_of_this_one(panel: BottleneckPanel) -> None:
     told: list[dict[str, str]] = []
-    panel.accounted.connect(told.append)
+    panel.estimated.connect(told.append)
     panel.open_model()
     panel.show_peaks(PeaksMeasured(PEAKS))
     panel.update_snapshot(seen(1.0, *(step(i) for i in range(20))))
@@ -147,7 +147,7 @@ def test_other_devices_have_other_peaks(panel: BottleneckPanel) -> None:
         divided, time=3.0, steps=(step(2),), model=dataclasses.replace(divided.model, num_heads=8)
     )
     panel.update_snapshot(moved)
-    assert panel.model.peaks == both and panel.model.account() is not None and asked == [1]
+    assert panel.model.peaks == both and panel.model.breakdown() is not None and asked == [1]
     # what is known of the devices before the news of them comes is kept
     panel.show_peaks(PeaksMeasured(dataclasses.replace(PEAKS, machine=here.model.device_name)))
     panel.update_snapshot(dataclasses.replace(here, time=4.0))
@@ -156,15 +156,15 @@ def test_other_devices_have_other_peaks(panel: BottleneckPanel) -> None:
 
 @given(st.lists(st.integers(0, 600), min_size=1, max_size=60))
 def test_large_batches_count_for_fewer_steps(sizes: list[int]) -> None:
-    account = StepAccount()
+    tracker = StepTracker()
     entry = StepEntry("r", "decode", 1, num_context=9, num_logits=1)
     records = [
         StepRecord(index, index * 0.1, 0.01, (entry,) * size, size, 0)
         for index, size in enumerate(sizes)
     ]
     for part in (records[: len(records) // 2], records[len(records) // 2 :]):
-        account.update(seen(1.0, *part))
-    found = list(account._steps)
+        tracker.update(seen(1.0, *part))
+    found = list(tracker._steps)
     assert found == records[-len(found) :] and found
     count = sum(len(step.entries) for step in found)
     assert len(found) == 1 or count <= MOST_ENTRIES
@@ -313,18 +313,18 @@ def with_process(snapshot: EngineSnapshot, process: int) -> EngineSnapshot:
 
 
 def test_activations_are_the_growth_beside_the_cache() -> None:
-    account = MemoryAccount()
-    assert account.figures() is None
+    tracker = MemoryTracker()
+    assert tracker.figures() is None
     start = synthetic.PLAN.weights + 500_000_000
     idle = dataclasses.replace(synthetic.snapshot(0.0), config=CONFIG)
-    account.update(with_process(idle, start))
-    figures = account.figures()
+    tracker.update(with_process(idle, start))
+    figures = tracker.figures()
     assert figures is not None and figures.activations.measured is None
     assert figures.program == 500_000_000 and figures.sum.error is None
     touched = 40 * synthetic.PLAN.bytes_per_block
-    account.update(with_process(seen(1.0, step(1)), start + touched + 30_000_000))
-    account.update(with_process(seen(2.0, step(2)), start + touched + 10_000_000))
-    figures = account.figures()
+    tracker.update(with_process(seen(1.0, step(1)), start + touched + 30_000_000))
+    tracker.update(with_process(seen(2.0, step(2)), start + touched + 10_000_000))
+    figures = tracker.figures()
     assert figures is not None and figures.activations.measured == 30_000_000
     assert figures.untouched == synthetic.PLAN.kv_cache - touched
     assert figures.weights.error == 0.0
@@ -334,40 +334,40 @@ def test_activations_are_the_growth_beside_the_cache() -> None:
 
 
 def test_what_grows_between_steps_is_the_program() -> None:
-    account, start = MemoryAccount(), synthetic.PLAN.weights + 500_000_000
+    tracker, start = MemoryTracker(), synthetic.PLAN.weights + 500_000_000
     touched = 40 * synthetic.PLAN.bytes_per_block
     idle = dataclasses.replace(synthetic.snapshot(0.0), config=CONFIG)
-    account.update(with_process(idle, start))
-    account.update(with_process(seen(1.0, step(1)), start + touched + 30_000_000))
+    tracker.update(with_process(idle, start))
+    tracker.update(with_process(seen(1.0, step(1)), start + touched + 30_000_000))
     start += 200_000_000  # a large text was counted, or refused as a prompt
-    account.update(with_process(seen(2.0), start + touched + 30_000_000))
-    figures = account.figures()
+    tracker.update(with_process(seen(2.0), start + touched + 30_000_000))
+    figures = tracker.figures()
     assert figures is not None and figures.activations.measured == 30_000_000
     assert figures.program == 700_000_000
-    account.update(with_process(seen(3.0, step(2)), start + touched + 35_000_000))
-    account.update(with_process(seen(4.0), start + touched + 5_000_000))  # given back...
-    account.update(with_process(seen(5.0, step(3)), start + touched + 36_000_000))  # ...and taken
-    figures = account.figures()
+    tracker.update(with_process(seen(3.0, step(2)), start + touched + 35_000_000))
+    tracker.update(with_process(seen(4.0), start + touched + 5_000_000))  # given back...
+    tracker.update(with_process(seen(5.0, step(3)), start + touched + 36_000_000))  # ...and taken
+    figures = tracker.figures()
     assert figures is not None and figures.activations.measured == 36_000_000
 
 
 def test_another_plan_starts_the_account_again() -> None:
-    account = MemoryAccount()
-    account.update(with_process(seen(0.0), 3 * 2**30))
-    account.update(with_process(seen(1.0, step(1)), 4 * 2**30))
+    tracker = MemoryTracker()
+    tracker.update(with_process(seen(0.0), 3 * 2**30))
+    tracker.update(with_process(seen(1.0, step(1)), 4 * 2**30))
     rebuilt = dataclasses.replace(synthetic.PLAN, limit=synthetic.PLAN.limit // 2)
     last = with_process(seen(2.0), 4 * 2**30)
-    account.update(dataclasses.replace(last, memory=dataclasses.replace(last.memory, plan=rebuilt)))
-    figures = account.figures()
+    tracker.update(dataclasses.replace(last, memory=dataclasses.replace(last.memory, plan=rebuilt)))
+    figures = tracker.figures()
     assert figures is not None and figures.activations.measured is None
 
 
 def test_a_gpu_gives_the_whole_cache_at_once() -> None:
-    account, on_cpu = MemoryAccount(), MemoryAccount()
+    tracker, on_cpu = MemoryTracker(), MemoryTracker()
     one = seen(0.0)
     model = dataclasses.replace(one.model, device="cuda:0", device_name="A card")
-    account.update(dataclasses.replace(one, model=model))
-    figures = account.figures()
+    tracker.update(dataclasses.replace(one, model=model))
+    figures = tracker.figures()
     assert figures is not None and figures.untouched == 0
     on_cpu.update(one)
     figures = on_cpu.figures()

@@ -353,8 +353,8 @@ def test_a_recording_of_a_real_run_replays_to_equal_views(
                 drawn, wanted = (getattr(data.history[key], part) for data in (one, other))
                 assert np.array_equal(drawn, wanted, equal_nan=True)
                 assert len(drawn) or key == "gpu"
-    account, live_account = window.views.bottleneck.model, live.views.bottleneck.model
-    assert account.account() == live_account.account() is not None
+    tracker, live_tracker = window.views.bottleneck.model, live.views.bottleneck.model
+    assert tracker.breakdown() == live_tracker.breakdown() is not None
     assert window.views.memory.model.figures() == live.views.memory.model.figures()
     assert window.strip.title == live.strip.title and window.strip.state == live.strip.state
     marks = [mark.text for mark in window.charts.itl.marks]

@@ -17,7 +17,7 @@ from app.clients.connection import (
     to_text,
     without_credentials,
 )
-from app.clients.target import Dialect
+from app.clients.target import ServerType
 
 CONNECTIONS = st.lists(
     st.builds(
@@ -25,7 +25,7 @@ CONNECTIONS = st.lists(
         id=st.text(min_size=1),
         name=st.text(),
         base_url=st.text(),
-        dialect=st.none() | st.sampled_from(list(Dialect)),
+        server_type=st.none() | st.sampled_from(list(ServerType)),
         version=st.text(),
         model=st.text(),
         is_watched=st.booleans(),

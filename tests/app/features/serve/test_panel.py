@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.clients.connection import SERVICE
-from app.clients.target import Dialect, LinkState
+from app.clients.target import LinkState, ServerType
 from app.features.serve.connections_panel import MOVED
 from app.features.serve.page import OTHERS, ServerPage
 from app.main.application import Application
@@ -70,7 +70,7 @@ def test_it_is_tested_kept_watched_and_restored(
     assert [page.connections.form.model.itemText(0)] == ["far"]
     page.connections.form.save.click()
     kept = page.store.connections[0]
-    assert (kept.name, kept.dialect) == ("lab", Dialect.INFERDECK)
+    assert (kept.name, kept.server_type) == ("lab", ServerType.INFERDECK)
     qtbot.waitUntil(lambda: ring.kept == {(SERVICE, kept.key_name): KEY}, timeout=WAIT_MS)
     assert not page.connections.form.save.isEnabled()
 
@@ -171,13 +171,13 @@ def test_one_that_was_down_is_recognised_when_it_comes_up(
     page.connections.save()
     wait_for_result(qtbot, page)
     made = page.store.connections[0]
-    assert made.dialect is None
+    assert made.server_type is None
     card = page.cards.cards[made.id]
     qtbot.waitUntil(lambda: "refused" in card.state.text(), timeout=WAIT_MS)
     again = Elsewhere(port=port)
     try:
         qtbot.waitUntil(
-            lambda: page.store.connections[0].dialect is Dialect.INFERDECK, timeout=WAIT_MS
+            lambda: page.store.connections[0].server_type is ServerType.INFERDECK, timeout=WAIT_MS
         )
         fresh = page.cards.cards[made.id]
         qtbot.waitUntil(lambda: fresh.watcher.state is LinkState.LIVE, timeout=WAIT_MS)

@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 
 from app.clients.connection import Connection, new_connection
 from app.clients.look import NOT_TOLD
-from app.clients.target import Dialect, LinkState
+from app.clients.target import LinkState, ServerType
 from app.features.chat.conversation import State
 from app.features.serve.controller import REMOTE
 from app.features.serve.page import OTHERS, ServerPage
@@ -35,7 +35,7 @@ def page(application: Application, ring: MemoryKeyring) -> ServerPage:
 
 
 def keep(page: ServerPage, elsewhere: Elsewhere, name: str = "lab") -> Connection:
-    made = replace(new_connection(name, elsewhere.url), dialect=Dialect.INFERDECK)
+    made = replace(new_connection(name, elsewhere.url), server_type=ServerType.INFERDECK)
     page.store.keep(made, KEY)
     return made
 
@@ -216,7 +216,9 @@ def test_a_server_of_another_make_that_stops_in_mid_reply(
     made = new_connection("their box", f"http://{server.host}/v1")
     page.store.keep(made, "")
     card = page.cards.cards[made.id]
-    qtbot.waitUntil(lambda: page.store.connections[0].dialect is Dialect.OPENAI, timeout=WAIT_MS)
+    qtbot.waitUntil(
+        lambda: page.store.connections[0].server_type is ServerType.OPENAI, timeout=WAIT_MS
+    )
     card = page.cards.cards[made.id]
     qtbot.waitUntil(lambda: card.watcher.state is LinkState.LIVE, timeout=WAIT_MS)
     assert card.figures.value("running") == NOT_TOLD and "metrics" in card.state.text()
