@@ -101,6 +101,8 @@ class CompareManager(SingleWindow[CompareWindow]):
 class BroadcastManager(SingleWindow[BroadcastWindow]):
     """Opens the broadcast window. `keep(reply, model)` turns a reply into a chat."""
 
+    broadcast: Broadcast
+
     def __init__(
         self, bridge: EngineBridge, window: QWidget, keep: Callable[[Reply, str], None]
     ) -> None:
