@@ -29,6 +29,8 @@ from engine.hardware.devices import CPU, rank_devices
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo
 
+_STREAM = (messages.OutputEvent, messages.SnapshotEvent)
+
 
 class EngineState(StrEnum):
     EMPTY = "no model"
@@ -48,6 +50,7 @@ class EngineBridge(QObject):
     """
 
     outputs = Signal(object)  # list[OutputEvent], in order
+    ended = Signal(object)  # OutputEvent: the last of a request
     request_failed = Signal(object)  # RequestFailed
     load_progress = Signal(object)  # LoadProgress, the latest
     loaded = Signal(object)  # Loaded
@@ -70,7 +73,8 @@ class EngineBridge(QObject):
         super().__init__(parent)
         self._handle = EngineHandle(make_thread, self.on_event)
         self._closed = False
-        self._listeners: tuple[Callable[[messages.Event], None], ...] = ()
+        self._listener: Callable[[messages.Event], None] | None = None
+        self._hears_stream = False
         self._requests: set[str] = set()  # that have not ended
         self.dispatcher = EventDispatcher(self)
         self.state = EngineState.EMPTY
@@ -185,10 +189,10 @@ class EngineBridge(QObject):
     def unload(self) -> None:
         self._submit(messages.Unload())
 
-    def add_listener(self, listener: Callable[[messages.Event], None]) -> None:
-        """Call `listener` with every event of the local engine, on its thread: it must return at
-        once and raise nothing."""
-        self._listeners = (*self._listeners, listener)
+    def set_listener(self, listener: Callable[[messages.Event], None], *, streams: bool) -> None:
+        """Call `listener` with the events of the local engine, on its thread: it must return at
+        once and raise nothing. `streams`: with outputs and snapshots too."""
+        self._listener, self._hears_stream = listener, streams
 
     def pass_on(self, command: messages.Command) -> None:
         """Forward a command to the local engine, from any thread; dropped if it does not run."""
@@ -243,17 +247,25 @@ class EngineBridge(QObject):
 
     def on_event(self, event: Event) -> None:
         """Called by the engine's thread: queue the event, wake the window if needed."""
-        if not self.is_remote and not isinstance(event, LinkChanged | Past | Remark):
-            for listener in self._listeners:
-                listener(event)
+        if self._hears_stream or not isinstance(event, _STREAM):
+            self._tell_listener(event)
         self.dispatcher.put(event)
+
+    def _tell_listener(self, event: Event) -> None:
+        if self._listener is None or self.is_remote:
+            return
+        if not isinstance(event, LinkChanged | Past | Remark):
+            self._listener(event)
 
     # The GUI thread: called by the dispatcher ------------------------------------------------
 
     def take_outputs(self, batch: list[messages.OutputEvent]) -> None:
-        ended = {event.request_id for event in batch if event.finish_reason is not None}
-        self._requests -= ended
-        self.outputs.emit([one if one.error is None else event_by_row(one) for one in batch])
+        batch = [one if one.error is None else event_by_row(one) for one in batch]
+        ended = [event for event in batch if event.finish_reason is not None]
+        self._requests.difference_update(event.request_id for event in ended)
+        self.outputs.emit(batch)
+        for event in ended:
+            self.ended.emit(event)
 
     def take_progress(self, progress: messages.LoadProgress) -> None:
         if self.state is EngineState.EMPTY:  # a remote engine is loading already

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -46,10 +47,13 @@ class AttachState:
     def note(self, event: m.Event) -> None:
         match event:
             case m.SnapshotEvent(snapshot):
+                # what the window showed last, the engine's thread may have told before
+                since = self._latest.time if self._latest is not None else -math.inf
                 self._latest = snapshot
-                self._steps.extend(map(packed, snapshot.steps))
-                self._ttft.extend(snapshot.ttft)
-                self._itl.extend(snapshot.itl)
+                recent = (s for s in snapshot.steps if s.start + s.duration > since)
+                self._steps.extend(map(packed, recent))
+                self._ttft.extend(s for s in snapshot.ttft if s.time > since)
+                self._itl.extend(s for s in snapshot.itl if s.time > since)
                 if not self._past or snapshot.time - self._past[-1].time >= PAST_S:
                     self._past.append(_figures(snapshot))
             case m.LoadProgress():

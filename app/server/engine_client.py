@@ -21,7 +21,7 @@ from app.server.call import OutputCollector
 from app.server.errors import ApiError, failed, too_busy, unavailable
 from engine import messages as m
 from engine.config import EngineConfig
-from engine.snapshot import ModelInfo
+from engine.snapshot import EngineSnapshot, ModelInfo
 from engine.telemetry.metrics import EngineMetrics
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,12 @@ class EngineClient:
                 loop.call_soon_threadsafe(loop.call_later, self._pace_s, self._hand_on)
             else:
                 loop.call_soon_threadsafe(self._hand_on)
+
+    def keep(self, snapshot: EngineSnapshot) -> None:
+        """From any thread, while no loop is attached: for windows that attach later."""
+        with self._lock:
+            if self._loop is None:
+                self.attach_state.note(m.SnapshotEvent(snapshot))
 
     def on_left(self) -> None:
         """From any thread: another engine takes the place of this one, which says no more."""

@@ -27,6 +27,7 @@ class FakeEngine(QObject):
     """Keeps what was asked; `say` and `finish` answer in simulated time (seconds)."""
 
     outputs = Signal(object)
+    ended = Signal(object)
     request_failed = Signal(object)
     crashed = Signal(object)
     loaded = Signal(object)
@@ -129,7 +130,9 @@ class FakeEngine(QObject):
     def finish(
         self, text: str = "", request_id: str = "", reason: FinishReason = FinishReason.STOP
     ) -> None:
-        self.outputs.emit([self.output(request_id or self.last, text, reason)])
+        event = self.output(request_id or self.last, text, reason)
+        self.outputs.emit([event])
+        self.ended.emit(event)
 
     def fail(self, cause: str, remedy: str = "", request_id: str = "") -> None:
         self.request_failed.emit(RequestFailed(request_id or self.last, ErrorInfo(cause, remedy)))

@@ -76,7 +76,7 @@ class EngineViews(QObject):
         self.timeline.set_explain(self.bottleneck.step_words)
         self.bottleneck.measure_wanted.connect(bridge.measure_peaks)
         bridge.peaks_measured.connect(self.bottleneck.show_peaks)
-        bridge.outputs.connect(self._on_outputs)
+        bridge.ended.connect(self._on_ended)
         bridge.snapshot.connect(self._on_snapshot)
         bridge.state_changed.connect(self._on_state)
         bridge.loaded.connect(self._on_loaded)
@@ -120,10 +120,9 @@ class EngineViews(QObject):
         self.bottleneck.update_snapshot(snapshot)
         self.memory.update_snapshot(snapshot)
 
-    def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
-        for event in events:
-            if event.finish_reason is not None and event.times is not None:
-                self.requests.finish(event.request_id, event.finish_reason, event.times)
+    def _on_ended(self, event: messages.OutputEvent) -> None:
+        if event.finish_reason is not None and event.times is not None:
+            self.requests.finish(event.request_id, event.finish_reason, event.times)
 
     def _on_state(self, state: EngineState) -> None:
         if state in (EngineState.CRASHED, EngineState.EMPTY):

@@ -31,7 +31,7 @@ class Player(QObject):
     """Emits the signals of the engine's views. Times are seconds of playback, from 0 to
     `duration`, with long pauses shortened."""
 
-    outputs = Signal(object)
+    ended = Signal(object)
     loaded = Signal(object)
     unloaded = Signal()
     reconfigured = Signal(object)
@@ -175,7 +175,7 @@ class Player(QObject):
     def _answer(self, event: messages.Event) -> None:
         match event:
             case messages.OutputEvent():
-                self.outputs.emit([event])
+                self.ended.emit(event)
             case messages.Loaded():
                 self.state_changed.emit(EngineState.READY)
                 self.loaded.emit(event)

@@ -70,7 +70,7 @@ class FlightRecorder(QObject):
         for signal in (bridge.reconfigured, bridge.peaks_measured, bridge.crashed):
             signal.connect(self._take)
         bridge.unloaded.connect(lambda: self._take(messages.Unloaded()))
-        bridge.outputs.connect(self._on_outputs)
+        bridge.ended.connect(self._on_ended)
         bridge.snapshot.connect(self._on_snapshot)
 
     # What there is -----------------------------------------------------------------------------
@@ -98,13 +98,12 @@ class FlightRecorder(QObject):
         self.last_steps.clear()
         self._take(event)
 
-    def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
-        for event in events:
-            if event.finish_reason is not None and event.times is not None:
-                plain = dataclasses.replace(
-                    event, text="", token_ids=(), logprobs=(), error=None, is_first=False
-                )
-                self._take(plain)
+    def _on_ended(self, event: messages.OutputEvent) -> None:
+        if event.times is not None:
+            plain = dataclasses.replace(
+                event, text="", token_ids=(), logprobs=(), error=None, is_first=False
+            )
+            self._take(plain)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self.last_steps.extend(snapshot.steps)

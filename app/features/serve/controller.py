@@ -2,6 +2,9 @@
 
 GUI thread     start, stop  -- task -->  ApiServer (a thread of its own)
 engine thread  on_event  -- listener of the bridge -->  EngineClient
+
+Outputs and snapshots go that way while the server runs. Until then the client keeps the snapshots
+that the window shows, for windows that attach later.
 """
 
 from __future__ import annotations
@@ -85,9 +88,9 @@ class ServerController(QObject):
         self._running = self._waiting = self._aborted = 0
         self._watch = QTimer(self, interval=WATCH_MS)
         self._watch.timeout.connect(self._look)
-        bridge.add_listener(self._on_engine_event)
+        bridge.set_listener(self._on_engine_event, streams=False)
         bridge.snapshot.connect(self._on_snapshot)
-        bridge.outputs.connect(self._on_outputs)
+        bridge.ended.connect(self._on_ended)
         bridge.state_changed.connect(lambda state: self.changed.emit())
         bridge.unloaded.connect(self._on_unloaded)
         bridge.link_changed.connect(self._on_link)
@@ -234,6 +237,7 @@ class ServerController(QObject):
 
     def _set(self, state: ServingState) -> None:
         self.state = state
+        self._bridge.set_listener(self._on_engine_event, streams=state is not ServingState.OFF)
         self.changed.emit()
 
     # What happens ------------------------------------------------------------------------------
@@ -264,14 +268,13 @@ class ServerController(QObject):
             own = [r.state for r in snapshot.requests if origin_of(r.request_id) is not None]
             self._running = sum(state is RequestState.RUNNING for state in own)
             self._waiting = len(own) - self._running
+        elif self.state is ServingState.OFF and not self._bridge.is_remote:
+            self._engine_client.keep(snapshot)
 
-    def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
-        if self._server is not None:
-            self._aborted += sum(
-                event.finish_reason is FinishReason.ABORT
-                and origin_of(event.request_id) is not None
-                for event in events
-            )
+    def _on_ended(self, event: messages.OutputEvent) -> None:
+        is_aborted = event.finish_reason is FinishReason.ABORT
+        if self._server is not None and is_aborted and origin_of(event.request_id) is not None:
+            self._aborted += 1
 
     def _look(self) -> None:
         server = self._server

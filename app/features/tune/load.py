@@ -68,7 +68,6 @@ class BackgroundLoad(QObject):
         self._capacity: int | None = None  # tokens of the KV cache
         self._clock = QTimer(self, singleShot=True, timerType=Qt.TimerType.PreciseTimer)
         self._clock.timeout.connect(self._send_more)
-        bridge.outputs.connect(self._on_outputs)
         bridge.request_failed.connect(self._on_failed)
         bridge.state_changed.connect(self._on_state)
         bridge.snapshot.connect(self._on_snapshot)
@@ -152,6 +151,7 @@ class BackgroundLoad(QObject):
             return
         self._vocabulary = vocabulary
         self.state = LoadState.RUNNING
+        self._bridge.outputs.connect(self._on_outputs)
         self._began_at = time.perf_counter()
         self._failures = 0
         plan = self.plan
@@ -299,6 +299,8 @@ class BackgroundLoad(QObject):
             self._bridge.abort(request_id)
         self.counts.in_flight = 0
         self.counts.aborted += len(aborted)
+        if was_running:
+            self._bridge.outputs.disconnect(self._on_outputs)
         if was_running and self.plan is not None:
             self.happened.emit("load ended", f"{self.plan.words}: load ended")
         self.changed.emit()

@@ -246,3 +246,20 @@ def test_merged_snapshot_is_the_last_with_the_steps_of_all(
     merged = merge_snapshots(parts)
     assert merged.step_index == parts[-1].step_index and merged.time == parts[-1].time
     assert len(merged.steps) == sum(len(s.steps) for s in parts)
+
+
+def test_a_listener_hears_the_stream_only_where_it_asks(
+    qtbot: QtBot, bridge: EngineBridge, script: Script
+) -> None:
+    script.replies = 4
+    told: list[m.Event] = []
+    bridge.set_listener(told.append, streams=False)
+    _load(qtbot, bridge)
+    for request_id in ("unheard", "heard"):
+        with qtbot.waitSignal(bridge.ended, timeout=3000) as end:
+            bridge.add_request(request_id, "hello")
+        (event,) = end.args
+        assert (event.request_id, event.finish_reason) == (request_id, FinishReason.STOP)
+        bridge.set_listener(told.append, streams=True)
+    assert any(isinstance(event, m.Loaded) for event in told)
+    assert {e.request_id for e in told if isinstance(e, m.OutputEvent)} == {"heard"}

@@ -17,6 +17,7 @@ from pytestqt.qtbot import QtBot
 from app.features.serve.controller import ServingState
 from app.features.serve.page import BUTTONS, ServerPage
 from app.main.application import Application
+from app.wire.codec import History
 from engine.messages import AddRequest
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, open_model, script, send, wait_idle
@@ -216,3 +217,24 @@ def test_the_program_ends_while_it_serves(qapp: QApplication, qtbot: QtBot) -> N
     finally:
         made.shutdown()
     assert not page.serving.is_on
+
+
+def test_a_window_that_attaches_sees_the_steps_before_the_server_started(
+    qtbot: QtBot, application: Application, page: ServerPage, script: Script
+) -> None:
+    def steps() -> list[int]:
+        kept = page.serving._engine_client.attach_state.told()
+        return [s.index for e in kept if isinstance(e, History) for s in e.steps]
+
+    open_model(qtbot, application)
+    send(qtbot, application, "before")
+    wait_idle(qtbot, application)
+    qtbot.waitUntil(lambda: len(steps()) >= script.replies, timeout=WAIT_MS)
+    start(qtbot, page)
+    before = len(steps())
+    send(qtbot, application, "while it serves")
+    wait_idle(qtbot, application)
+    stop(qtbot, page)
+    qtbot.waitUntil(lambda: len(steps()) >= before + script.replies, timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: application.bridge.dispatcher.is_at_rest)
+    assert steps() == sorted(set(steps()))  # each once, whichever thread told of it
