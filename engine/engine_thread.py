@@ -3,8 +3,8 @@
     caller  -- submit(Command) -->  queue  -->  EngineThread: commands, one step, events, snapshot
     caller  <-- on_event(Event) --------------------------------------------------'
 
-Nobody waits for anybody: `submit` returns at once, and `on_event` runs on the engine's thread and
-must return quickly (the window's bridge appends to a deque).
+Neither side blocks: `submit` returns at once, and `on_event` runs on the engine's thread and must
+return quickly (the window's bridge appends to a deque).
 """
 
 from __future__ import annotations

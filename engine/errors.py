@@ -37,7 +37,7 @@ class DraftModelError(ConfigError):
 
 
 class InvalidRequestError(InferdeckError):
-    """A request with invalid parameters, or one that never fits."""
+    """A request with invalid parameters, or one that can never fit."""
 
 
 class ContextLengthError(InvalidRequestError):

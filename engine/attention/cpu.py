@@ -1,11 +1,11 @@
-"""Paged attention by torch's own operations, for the CPU and for devices without our kernels:
-gather the pages of a sequence, attend, nothing padded to the longest context and no mask over the
-batch.
+"""Paged attention with torch operations, for the CPU and for devices without our kernels: it
+gathers the pages of a sequence and attends, without padding to the longest context and without a
+mask over the batch.
 
-Requests that compute one token (decode) are taken together in buckets of similar length; longer
-queries (prefill, chunks) go sequence by sequence in blocks of rows, each of which reads only the
-keys that it can see. Where there is compiled code, it takes the requests with few tokens, or all;
-torch does the rest.
+Requests that compute one token (decode) are batched in buckets of similar length. Longer queries
+(prefill, chunks) run sequence by sequence in blocks of rows; a block reads only the keys that it
+can see. Compiled code, where available, handles the requests with few tokens, or all of them; torch
+does the rest.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ BUCKET_SLACK = 64
 
 @dataclass(slots=True)
 class Tables:
-    """Block tables [B, blocks] of sequences that are gathered together, short ones filled up with
-    their own first block, and by the number of heads the rows of their pages."""
+    """Block tables [B, blocks] of sequences that are gathered together (a short table is padded
+    with its own first block), and the page rows for each number of heads."""
 
     tables: Tensor
     _rows: dict[int, Tensor] = field(default_factory=dict)
@@ -58,8 +58,8 @@ class Tables:
 
 
 class Prefill(NamedTuple):
-    """One request that computes several tokens in this step. seq_len counts from the first token
-    of `tables`, which begin with the first block that a token of this step can see."""
+    """A request that computes several tokens in this step. seq_len counts from the first token of
+    `tables`, which start at the first block that a token of this step can see."""
 
     rows: slice
     seq_len: int
@@ -67,10 +67,9 @@ class Prefill(NamedTuple):
 
 
 class DecodeBucket(NamedTuple):
-    """Requests that compute one token each, B rows of the step; tables from the first visible block
-    on, whole blocks of L keys; hidden[B, 1, 1, L]: keys that do not exist or lie before the window,
-    and bias of the same shape: what is added to scores for them, in the dtype of products.
-    """
+    """B requests that compute one token each. Tables start at the first visible block and cover L
+    keys in whole blocks. hidden[B, 1, 1, L]: keys that do not exist or lie before the window; bias,
+    same shape: added to the scores for them, in the compute dtype."""
 
     rows: Tensor | slice
     size: int
@@ -80,20 +79,20 @@ class DecodeBucket(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What all layers of a step that have one window, and leave the same to others, share."""
+    """The prefills and decode buckets of a step, shared by the layers with the same window that
+    leave the same requests to compiled code."""
 
     prefills: list[Prefill]
     buckets: list[DecodeBucket]
 
 
 class CPUAttention:
-    """The attention backend of the CPU, and the slow one of `device`, any other.
+    """The attention backend of the CPU, and the slow fallback for any other `device`.
 
-    compute_dtype: what products run in; float32 where the machine has no fast 16-bit arithmetic.
-    prompt_dtype: the same for requests with many tokens in a step (None: no other).
-    kv_dtype: what keys and values are stored in.
-    few_tokens: compiled code attends for requests that compute fewer tokens than this in a step
-    (`engine.attention.choices`).
+    compute_dtype: dtype of matmuls; float32 where the machine has no fast 16-bit arithmetic.
+    prompt_dtype: the same for requests with many tokens in a step (None: compute_dtype). kv_dtype:
+    storage dtype of keys and values. few_tokens: compiled code attends for requests that compute
+    fewer tokens than this in a step (`engine.attention.choices`).
     """
 
     def __init__(

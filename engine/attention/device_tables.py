@@ -1,14 +1,14 @@
-"""A step's lengths and block tables on the device, where a captured graph finds them again.
+"""A step's lengths and block tables in one device buffer with a fixed address, for captured graphs.
 
 One buffer of int32, filled on the host and copied in one piece:
 
     | stride | query_start_loc       | seq_lens       | block tables, a row for each request |
       4        capacity + 1, padded    the same         num_requests * stride
 
-Its address stays, and how far apart the rows of the tables lie stands in it: a step whose tables
-are longer needs no other launch. The host has two such buffers in turn, so that a step can be
-prepared while the copy of the one before it may still be on its way; each keeps the rows that did
-not change since it was filled last, for most requests get a new block in one step of many.
+The address is fixed and the row stride of the tables is stored in the buffer, so longer tables need
+no other launch. The host alternates between two such buffers: it can prepare a step while the copy
+for the previous one is in flight. Each buffer keeps the rows that have not changed since it was
+last filled; most requests get a new block only once in many steps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Host:
 
 
 class DeviceTables:
-    """For steps of up to `capacity` requests with up to `most_blocks` blocks each."""
+    """Tables for steps of up to `capacity` requests with up to `most_blocks` blocks each."""
 
     def __init__(self, capacity: int, most_blocks: int, device: torch.device) -> None:
         self.capacity, self.most_blocks = capacity, most_blocks

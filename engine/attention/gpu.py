@@ -1,5 +1,5 @@
-"""Paged attention on a GPU: pages, tables and scratch memory on the device, and one launch a layer
-for whatever mixture of prompts, chunks, decoded tokens and drafts a step has."""
+"""Paged attention on a GPU: pages, tables and scratch memory on the device, and one launch per
+layer for any mix of prefill, chunks, decode and drafts."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ H200, for 32 heads of 128 elements in groups of 4, it is 69 MB, where the cache 
 
 
 class GPUAttention:
-    """The attention backend of `device`, a GPU; of the CPU in tests, in Triton's interpreter.
+    """The attention backend of a GPU, `device` (in tests also the CPU, in Triton's interpreter).
 
-    A captured graph may hold what `forward` launches for a batch of `fixed_shape`, but not
-    `begin_step`, which comes before every replay. implementation: one of those between which
-    `choose_attention` chooses, by default; only "triton" can be captured. most_workspace: bytes
-    that the sums of split sequences may take where decoding needs more than WORKSPACE_BYTES.
+    A captured graph may contain what `forward` launches for a batch of `fixed_shape`, but not
+    `begin_step`, which runs before every replay. implementation: one of the choices of
+    `choose_attention` (the default); only "triton" can be captured. most_workspace: maximum bytes
+    for the partial sums of split sequences, where decoding needs more than WORKSPACE_BYTES.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""How a model of transformers reaches our attention.
+"""The interface between a transformers model and our attention.
 
-transformers calls one registered function per layer with the packed queries, keys and values of
-the step. What it does not pass (block tables, lengths) stands in a context object that the model
-runner activates around the forward pass: several model families drop unknown forward kwargs, so a
-context is the only way that works for all.
+transformers calls one registered function per layer with the packed queries, keys and values of the
+step. Block tables and lengths, which it does not pass, are in a context object that the model
+runner activates around the forward pass. Forward kwargs would not do: several model families drop
+unknown ones.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ NAME = "inferdeck"
 
 
 class LayerSpec(NamedTuple):
-    """What the KV cache of one layer has to hold per token, and how many heads read it (0: it is
-    not known)."""
+    """Shape of one layer's KV cache per token, and the number of query heads (0: unknown)."""
 
     num_kv_heads: int
     key_dim: int
@@ -40,7 +39,7 @@ class LayerSpec(NamedTuple):
 
 
 class AttentionContext(Protocol):
-    """What is active during a forward pass: a backend with its step, or a probe."""
+    """The attention that is active during a forward pass: a backend with its step, or a probe."""
 
     def forward(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
@@ -65,7 +64,7 @@ class AttentionBackend(AttentionContext, Protocol):
 
 
 class PagedBackend(AttentionBackend, Protocol):
-    """A backend of a real cache."""
+    """A backend with a real KV cache."""
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store keys and values of the step without attending."""
@@ -137,7 +136,7 @@ def register() -> None:
 
 
 class KVProbe:
-    """Finds what each layer stores by observing one forward pass (on the meta device too)."""
+    """Records the KV shape of each layer during one forward pass (on the meta device too)."""
 
     def __init__(self) -> None:
         self.layers: dict[int, LayerSpec] = {}

@@ -1,10 +1,9 @@
-"""Paged attention of a model that is divided: the pages of each layer lie where it is computed.
+"""Paged attention with CPU offload: each layer's pages are on the device that computes the layer.
 
-    block 7       keys and values of its tokens in layers 0 ... n - 1: memory of the CPU
-                  in layers n and behind: memory of the GPU
+    block 7       keys and values of its tokens in layers 0 ... n - 1: CPU memory
+                  in layers n and later: GPU memory
 
-Blocks are the same everywhere, and so are the tables of requests: scheduler and block pool know of
-one cache.
+Block ids and block tables are the same on both devices: scheduler and block pool see one cache.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from engine.batch.transfer import Staging
 
 
 class OffloadedAttention:
-    """host, gpu: of the layers that they hold. device: of `gpu`."""
+    """The backends of both devices as one. host, gpu: backends with the caches of their layers.
+    device: the GPU."""
 
     def __init__(self, host: CPUAttention, gpu: GPUAttention, device: torch.device) -> None:
         self.host, self.gpu = host, gpu

@@ -1,11 +1,11 @@
 """The KV cache of one layer, and the indices by which its pages are read and written.
 
-Layout, for K and V alike: [num_blocks, Hkv, block_size, D]. A page, the block_size x D tokens of
-one head in one block, is one stretch of memory: gathering the pages of a request head by head is a
-plain copy whose result a batched product reads as it is. With the heads inside the tokens the
-product has to turn keys and values round for itself, which took five to fifteen times as long.
+Layout, for K and V alike: [num_blocks, Hkv, block_size, D]. A page (block_size x D: one head in one
+block) is contiguous. Gathering a request's pages head by head is therefore a plain copy, and a
+batched matmul reads the result without a transpose. With [num_blocks, block_size, Hkv, D] the
+matmul had to transpose keys and values itself and took five to fifteen times as long.
 
-K and V are each in the model's precision or in 8 bits.
+K and V are each stored in the model's dtype or in 8 bits.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _LEAST = 1e-30  # largest magnitude of a vector of zeros, so that nothing is div
 
 
 class Format(NamedTuple):
-    """How elements become codes. name: its key in FORMATS. largest: the code of a vector's largest
-    magnitude. encode: codes of elements within it (NaN stays anything: its scale is NaN). decode:
-    codes as numbers."""
+    """An 8-bit format. name: its key in FORMATS. largest: the code of a vector's largest magnitude.
+    encode: scaled elements to codes (NaN becomes any code: its scale is NaN). decode: codes to
+    numbers."""
 
     name: str
     largest: float
@@ -63,11 +63,11 @@ CPU = torch.device("cpu")
 
 
 class Gathered(NamedTuple):
-    """Keys or values of sequences: elements[B, L, D], of which each token's are still to be
-    multiplied by scales[B, 1, L] (float32); None: they are what they are.
+    """Keys or values of sequences: elements[B, L, D]; scales[B, 1, L] in float32 are still to be
+    applied, or None.
 
-    A product with the tokens' elements costs less to scale (keys: the scores; values: the
-    probabilities) than the elements themselves, as long as there are fewer queries than D.
+    Scaling the matmul result (scores for keys, probabilities for values) costs less than scaling
+    the elements as long as there are fewer queries than D.
     """
 
     elements: Tensor
@@ -87,12 +87,12 @@ class Gathered(NamedTuple):
 
 
 class Pages:
-    """The pages of keys, or of values. elements[num_blocks, Hkv, block_size, D]: in `dtype`; with
+    """The pages of keys, or of values. elements[num_blocks, Hkv, block_size, D] in `dtype`; with
     `form` int8 codes, and scales[num_blocks, Hkv, block_size].
 
-    A step reads what it wrote itself back quantized too, so that chunks, drafts and batch mates
-    change nothing; but where a key of another batch differs in the last bit of float32, it may
-    round to the code beside.
+    A step also reads its own keys and values back quantized, so chunks, drafts and other requests
+    in the batch do not change results. Where a key differs in the last bit of float32 in another
+    batch, it may round to the neighboring code.
     """
 
     def __init__(

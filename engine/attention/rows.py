@@ -1,4 +1,5 @@
-"""Attention of the rows of one sequence: causal, windowed, capped, with sinks."""
+"""Attention for the query rows of one sequence: causal, with window, logit softcapping and sinks.
+"""
 
 from __future__ import annotations
 

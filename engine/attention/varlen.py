@@ -1,7 +1,8 @@
-"""Paged attention by `torch.nn.attention.varlen`, for GPUs on which our kernels do not run: one
-launch a layer, in place on the pages.
+"""Paged attention with `torch.nn.attention.varlen`, for GPUs on which our kernels do not run: one
+launch per layer, in place on the pages.
 
-A check on the device decides whether it is used (`problem`). It has no soft cap and no sinks.
+A test run on the device decides whether it is used (`problem`). It supports neither logit
+softcapping nor sinks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from engine.numerics.kv_dtype import KVDtype
 
 
 class _Step(NamedTuple):
-    """What all layers of a step pass, by torch's names; tensors are int32 on the device."""
+    """The arguments that all layers of a step share, under torch's names; tensors are int32 on the
+    device."""
 
     cu_seq_q: Tensor
     cu_seq_k: Tensor  # its kernel wants it, and reads seqused_k in its place
@@ -35,8 +37,8 @@ class _Step(NamedTuple):
 
 
 class VarlenSteps:
-    """For steps of up to `max_requests` requests with up to `most_blocks` blocks each; for larger
-    ones it takes more memory."""
+    """Arguments for steps of up to `max_requests` requests with up to `most_blocks` blocks each;
+    larger steps allocate more memory."""
 
     def __init__(self, max_requests: int, most_blocks: int, device: torch.device) -> None:
         self._device = device

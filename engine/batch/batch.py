@@ -73,8 +73,8 @@ def slots(block_table: Sequence[int], start: int, end: int, block_size: int) -> 
 
 
 class Span(NamedTuple):
-    """Tokens of one sequence that are computed together: token_ids stand at positions from `start`
-    on, K and V go to the blocks of `block_table`, and the last `num_rows` of them are sampled."""
+    """Consecutive tokens of one sequence: token_ids are at positions from `start` on, K and V go to
+    the blocks of `block_table`, and the last `num_rows` tokens are sampled."""
 
     token_ids: Sequence[int]
     start: int

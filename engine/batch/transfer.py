@@ -1,8 +1,7 @@
-"""Numbers on their way between host and device, without the host waiting for the device.
+"""Copies between host and device that do not block the host.
 
-What a step uploads goes through pinned memory, which the copy engine reads by itself: torch keeps
-such memory from being used again before the copy is done. What a step brings back is copied to
-pinned memory too, behind the kernels that compute it; only `Download.read` waits. On the CPU all of
+Uploads go through pinned memory, which torch reuses only after the copy is done. Results are copied
+to pinned memory behind the kernels that compute them; only `Download.read` waits. On the CPU all of
 it is the same tensors.
 """
 
@@ -72,8 +71,8 @@ class Download:
 
 
 class DeviceTimer:
-    """Times what is launched between two calls of `mark`, on the device's own clock; nothing is
-    timed on the CPU."""
+    """Times what is launched between two calls of `mark`, with device events; measures nothing on
+    the CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -100,8 +99,8 @@ _TENSORS = ("input_ids", "positions", "slot_mapping", "logits_indices")  # of a 
 
 
 class Staging:
-    """`capacity`: numbers that the buffer holds at first; it grows, and moves then. On the CPU a
-    batch is already where it is wanted."""
+    """A device buffer for the inputs of a batch. `capacity`: initial number of elements; it grows,
+    and its address changes then. On the CPU a batch is used as it is."""
 
     def __init__(self, device: torch.device, capacity: int = 0) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""Greedy answers of both models to the user's own prompts, and where they part."""
+"""Greedy replies of both models to the user's prompts, and where they first differ."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
 """One evaluation, from the task to the report.
 
-    reference   load -> read the text: hidden states to a file -> answers, speed -> give it back,
-                but for its output head
+    reference   load -> read the text: hidden states to a file -> replies, speed -> unload,
+                except for its output head
     candidate   load -> read the text: logits of both from their states, tile by tile
-                     -> answers, speed -> give it back
+                     -> replies, speed -> unload
 
-So the two models are never in memory together. The most that is taken at once is the candidate
-with a cache of one context (four with prompts), the reference's output head [vocab, hidden], six
-tiles of logits of 32 MiB, and the activations of one chunk; the file holds tokens * hidden numbers
-in the reference's dtype.
+The two models are never in memory together. Peak memory: the candidate with a cache of one context
+(four with prompts), the reference's output head [vocab, hidden], six tiles of logits of 32 MiB, and
+the activations of one chunk. The file holds tokens * hidden numbers in the reference's dtype.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def run(
 
 @dataclass(slots=True)
 class _Found:
-    """What one model gave beside its scores."""
+    """The results of one model besides its scores."""
 
     facts: ModelFacts
     answers: list[Answer]

@@ -1,13 +1,12 @@
-"""The output head of a model on its own: final hidden states to logits.
+"""A model's output head on its own: final hidden states to logits.
 
-A class of transformers is a body (embedding, layers, final norm) and what it computes after it:
-the head's product, and in some families a soft cap or a scale. That part is written inside the
-class's forward; it is had alone by putting a stand-in in the body's place, which hands out hidden
-states that were computed before:
+A transformers class is a body (embedding, layers, final norm) and what follows it: the head's
+matmul, and in some families logit softcapping or a scale. That part is inside the class's forward.
+To call it alone, a stand-in replaces the body and returns hidden states that were computed before:
 
     forward(ids) = rest(body(ids))              with the stand-in:   rest(states)
 
-So a model's logits can be recomputed from its stored states after its layers were given back.
+So a model's logits can be recomputed from its stored states after its layers were freed.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from engine.runner.model_runner import compute_one, forward
 
 
 class Head:
-    """The head of `model`, and a tap on what goes into it. `vocab_size`: logits of a row.
+    """The head of `model`, and a hook on its input. `vocab_size`: logits of a row.
 
-    Raises UnsupportedModelError where the class cannot be taken apart so; that is tried, not
-    assumed: the logits of one token have to be the same both ways.
+    Raises UnsupportedModelError where the class cannot be split like this, which is tested: the
+    logits of one token must be the same both ways.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -102,7 +101,7 @@ class _StandIn(nn.Module):
 
 
 class _Output:
-    """What a body returns, of any class: the states by name or as the first, all else None."""
+    """What a body of any class returns: the states by name or as the first item, all else None."""
 
     def __init__(self, states: Tensor) -> None:
         self.last_hidden_state = states

@@ -18,8 +18,8 @@ from engine.llm_engine import LLMEngine
 
 
 class StateFile:
-    """Rows [hidden] of one dtype, appended once and read in any order. Bit by bit what was put
-    in. The file has no name and is gone when it is closed, however the process ends."""
+    """A temporary file of rows [hidden] in one dtype, appended once and read back bit by bit in any
+    order. It has no name and is gone when closed, however the process ends."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="inferdeck-states-")  # noqa: SIM115 - closed by close
@@ -52,8 +52,8 @@ class StateFile:
 
 
 class EncodedText(NamedTuple):
-    """Tokens of a text, and what the tokenizer puts before them. `counts`: of each token whether it
-    is scored (None: all are); the others are read as context alone."""
+    """Tokens of a text, and the tokenizer's prefix (BOS). `counts`: for each token whether it is
+    scored (None: all are); the others are context only."""
 
     token_ids: Sequence[int]
     prefix: Sequence[int]

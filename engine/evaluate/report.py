@@ -1,5 +1,5 @@
-"""What an evaluation found. Plain frozen data, no torch: the command line prints it, the window
-shows it, `engine.evaluate.report` writes and reads it.
+"""The results of an evaluation, as plain frozen data without torch, and their JSON form. The
+command line prints them, the window shows them.
 
 Log probabilities are natural, KL divergences in nats per token, shares from 0 to 1, sizes in bytes.
 """
@@ -27,8 +27,8 @@ FEWEST_FOR_P99 = 100
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """One request alone, tokens per second: `prefill` over a prompt of `prefill_tokens`, `decode`
-    over `decode_tokens` of the reply. The median of `rounds` runs after one that is not counted."""
+    """Tokens per second of a single request: `prefill` over a prompt of `prefill_tokens`, `decode`
+    over `decode_tokens` of the reply. The median of `rounds` runs after one warm-up run."""
 
     prefill: Finite
     decode: Finite
@@ -39,9 +39,9 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """One of the two models, as it was loaded. `config` is its EngineConfig as a dictionary, with
-    dtype, max_model_len and num_threads resolved; `weights_bytes` is measured; `quantization`: how
-    the weights of linear layers are held, in words ("" for plain numbers)."""
+    """One of the two models, as it was loaded. `config`: its EngineConfig as a dictionary, with
+    dtype, max_model_len and num_threads resolved. `weights_bytes` is measured. `quantization`: the
+    weight format of linear layers, as a title ("": unquantized)."""
 
     name: str
     path: str
@@ -58,10 +58,10 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class TextFacts:
-    """The text and how it was cut. Every token is scored once (but for the first, where the
-    tokenizer puts none before it, and for what was not to be scored, such as questions): in windows
-    of `context_length` tokens that begin every `stride` tokens. `num_bytes`: UTF-8 bytes of the
-    scored tokens. `sha256`: of the whole text."""
+    """The text and its windows. Every token is scored once, except the first where the tokenizer
+    adds no BOS, and tokens excluded from scoring, such as questions. Windows of `context_length`
+    tokens start every `stride` tokens. `num_bytes`: UTF-8 bytes of the scored tokens. `sha256`: of
+    the whole text."""
 
     name: str
     sha256: str
@@ -76,8 +76,8 @@ class TextFacts:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How well one model predicts the text: -log p of the true token, mean over the scored tokens;
-    perplexity is its exponential, bits per byte do not depend on the tokenizer."""
+    """A model's loss on the text: mean of -log p of the true token over the scored tokens.
+    Perplexity is its exponential; bits per byte do not depend on the tokenizer."""
 
     mean_nll: Finite
     perplexity: Finite
@@ -86,7 +86,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A figure over `num_samples` tokens."""
+    """Mean, percentiles and maximum over `num_samples` tokens."""
 
     mean: Finite
     p50: Finite
@@ -98,7 +98,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Similarity:
-    """Cosine of the two models' final hidden states (what goes into the output head)."""
+    """Cosine similarity of the two models' final hidden states (the input of the output head)."""
 
     mean: Finite
     p1: Finite | None
@@ -108,11 +108,11 @@ class Similarity:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """How far the candidate is from the reference. kl: KL(reference || candidate) per token;
-    top1_agreement: share of tokens where both find the same token most probable; similarity: None
-    where the hidden states differ in width; mean_abs_logprob_change: |difference of log p| of the
-    true token; kl_percentiles: the percentiles 0, 1, ... 100 of the KL, to be drawn as a curve (in
-    which those near the ends are worth as much as there are tokens)."""
+    """How far the candidate is from the reference. kl: KL(reference || candidate) per token.
+    top1_agreement: share of tokens with the same most probable token. similarity: None where the
+    hidden sizes differ. mean_abs_logprob_change: |difference of log p| of the true token.
+    kl_percentiles: percentiles 0, 1, ... 100 of the KL, for a curve (few tokens make its ends
+    unreliable)."""
 
     kl: Spread
     top1_agreement: Finite
@@ -123,7 +123,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One of a model's most probable tokens at a place."""
+    """One of a model's most probable tokens at a position."""
 
     token_id: int
     token: str
@@ -132,8 +132,8 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class WorstToken:
-    """A token of the text at which the models differ most. `position` counts the text's tokens
-    from 0; `before` and `after` are the text around it."""
+    """A token of the text at which the models differ most. `position`: index in the text's tokens,
+    from 0. `before` and `after`: the text around it."""
 
     position: int
     token_id: int
@@ -149,8 +149,8 @@ class WorstToken:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two answers part: after `token_index` equal tokens. The texts that follow are short
-    excerpts, empty where an answer ended."""
+    """The first difference of two replies, after `token_index` equal tokens. The following texts
+    are short excerpts, empty where a reply ended."""
 
     token_index: int
     text_before: str
@@ -160,8 +160,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class AnswerPair:
-    """Both greedy answers to the prompt in line `line` of its file; `difference` is None where
-    they are identical."""
+    """Both greedy replies to the prompt in line `line` of its file; `difference` is None where they
+    are identical."""
 
     line: int
     prompt: str
@@ -178,7 +178,7 @@ class AnswerPair:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """All answers, and their sum: `identical_share` of the prompts, and the mean over all prompts
+    """All replies and their totals: `identical_share` of the prompts, and the mean over all prompts
     of the share of the reference's tokens before the first difference."""
 
     source: str
@@ -193,8 +193,8 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationReport:
-    """`candidate` is what was evaluated, against `reference` where there is one. The parts that
-    were not asked for are None. `created`: UTC, ISO 8601. `machine`: of engine.hardware.machine."""
+    """The report of one evaluation: `candidate` against `reference`, if there is one. Parts that
+    were not requested are None. `created`: UTC, ISO 8601. `machine`: of engine.hardware.machine."""
 
     created: str
     duration_s: Finite

@@ -1,7 +1,7 @@
-"""From logits to figures of single tokens. Everything in float32 or wider.
+"""Scores of single tokens from logits. Everything in float32 or wider.
 
-All logits of a window never lie in memory at once: of 2,048 tokens over 151,936 entries they are
-1.2 GB. They are made and measured in tiles of `rows_per_tile` rows.
+The logits of a whole window are never in memory at once: 2,048 tokens over a vocabulary of 151,936
+take 1.2 GB. They are computed and scored in tiles of `rows_per_tile` rows.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _LARGEST_EXPONENT = 700.0  # math.exp gives up above 709; a perplexity of 1e304 
 
 
 class _Worst(NamedTuple):
-    """Sorted by kl, then by place: the earlier of two equal ones is kept."""
+    """Sorted by kl, then by position: the earlier of two equal ones is kept."""
 
     kl: float
     order: int

@@ -1,4 +1,4 @@
-"""One of the models of an evaluation: an engine of its own, with a cache for what is measured."""
+"""One of the models of an evaluation: its own engine, with a cache of the required size."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Side(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What a cache has to hold, in tokens: one window of a text, and `num_sequences` requests of
-    `longest` tokens."""
+    """The required size of a cache, in tokens: one window of a text, and `num_sequences` requests
+    of `longest` tokens."""
 
     window: int
     longest: int

@@ -1,8 +1,8 @@
-"""What an evaluation tells about its progress, and how it is stopped. No torch.
+"""The task of an evaluation, its text and prompts, and how it reports progress. No torch.
 
-progress(stage, done, total) comes with every chunk, from the thread that evaluates. A stage is a
-text to show, such as "Reference: reading the text"; `unit_of` says what is counted (total 0:
-nothing is). cancelled() is asked at least once per chunk.
+progress(stage, done, total) is called with every chunk, on the thread that evaluates. A stage is a
+text to show, such as "Reference: reading the text"; `unit_of` gives the unit of the count (total 0:
+no count). cancelled() is called at least once per chunk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNITS = {TEXT: "tokens", ANSWERS: "answers", SPEED: "runs"}
 
 
 class EvaluationCancelled(InferdeckError):  # noqa: N818 - not an error to the user, a way out
-    """The user stopped the evaluation; nothing of it is kept."""
+    """The user cancelled the evaluation; no results are kept."""
 
 
 def unit_of(stage: str) -> str:
@@ -57,11 +57,11 @@ PROMPT_LINES = (
 
 
 class TextError(InferdeckError):
-    """A text or a file of prompts that a model cannot be measured on."""
+    """A text or a file of prompts that cannot be used for an evaluation."""
 
 
 class PromptLine(NamedTuple):
-    """A prompt and where it stands: a text to be continued, or chat messages."""
+    """A prompt and its line number: raw text to continue, or chat messages."""
 
     line: int
     prompt: str | tuple[Mapping[str, str], ...]
@@ -179,14 +179,14 @@ WITHOUT_MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class EvaluationTask:
-    """Measure `candidate` (against `reference`) on `text`, on the answers to `prompts`, and with
-    `measure_speed` how fast it is.
+    """Evaluate `candidate` (against `reference`) on `text`, on the replies to `prompts`, and with
+    `measure_speed` its speed.
 
-    scored: parts of the text that count, as (start, end) in characters, in order and apart; none:
-    all of it counts. Of a conversation these are the answers: what a user will ask no model was
-    trained to predict. context_length, stride: see `engine.evaluate.reading`. max_tokens: no
-    more of the text than this. A reference of dtype "auto" runs in the candidate's. A window is
-    computed in chunks of each configuration's max_num_batched_tokens.
+    scored: parts of the text to score, as ascending (start, end) in characters; empty: all of it.
+    In a conversation score the replies: models are not trained to predict what users ask.
+    context_length, stride: see `engine.evaluate.windows`. max_tokens: maximum length of the text. A
+    reference of dtype "auto" runs in the candidate's dtype. A window is computed in chunks of each
+    configuration's max_num_batched_tokens.
     """
 
     candidate: EngineConfig

@@ -18,8 +18,8 @@ DEFAULT_CONTEXT = 2048
 
 
 class Window(NamedTuple):
-    """Tokens start..end-1 of the text, behind the tokenizer's own beginning; those from
-    `first_scored` on are scored."""
+    """Tokens start..end-1 of the text, after the tokenizer's prefix; those from `first_scored` on
+    are scored."""
 
     start: int
     end: int
@@ -27,8 +27,8 @@ class Window(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How a text is cut. `prefix`: number of tokens that the tokenizer puts before every text
-    (BOS); they stand at the beginning of every window."""
+    """How a text is split into windows. `prefix`: number of tokens (BOS) that the tokenizer puts at
+    the start of every window."""
 
     context_length: int
     stride: int

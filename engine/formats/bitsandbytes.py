@@ -168,7 +168,7 @@ def _read_state(stored: Tensor) -> dict[str, Any]:
 
 
 class BitsAndBytesWriter(Writer):
-    """NF4, without double quantization."""
+    """Writes NF4, without double quantization."""
 
     method = "bitsandbytes"
 

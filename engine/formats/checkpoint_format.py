@@ -1,5 +1,5 @@
-"""What every format of quantized checkpoints has in common: the tensors of a module are found
-together, checked, and handed out as one matrix; everything else stays as it is."""
+"""The base of all quantized checkpoint formats: finds the tensors of a module, checks them, and
+returns them as one matrix; other tensors are passed through."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ DOWNLOAD_AGAIN = "Download the model again: the file is corrupt or malformed."
 
 
 class Misfit(Exception):  # noqa: N818 - becomes part of a CheckpointError
-    """What does not fit in the tensors of one module, as words that follow its name."""
+    """A mismatch in the tensors of one module. The message continues a sentence that starts with
+    the module's name."""
 
 
 @dataclass(frozen=True)
 class QuantizedTensor:
-    """What stands in a checkpoint for one dense weight.
+    """The stored form of one dense weight.
 
-    name: the dense tensor's ("model.layers.0.mlp.up_proj.weight"), shape: its (N, K). `members`:
-    what is on disk, by the end of its name; `main` is the one that holds the numbers.
+    name: of the dense tensor ("model.layers.0.mlp.up_proj.weight"); shape: its (N, K). `members`:
+    the tensors on disk, by the suffix of their name; `main`: the one with the codes.
     """
 
     name: str
@@ -103,9 +104,9 @@ _INTEGERS = ("I8", "U8", "I32")  # what a weight that was left as it is, is not
 
 
 class CheckpointFormat(ABC):
-    """How one checkpoint stores its quantized weights. `bits` and `group_size` are those of most
-    of them (group_size -1: whole rows); title, for people: "AWQ, 4 bits, groups of 128"; facts:
-    what else the window shows."""
+    """How a checkpoint stores its quantized weights. `bits` and `group_size`: those of most weights
+    (group_size -1: per output). title: for people ("AWQ, 4-bit, groups of 128"). facts: what else
+    the window shows."""
 
     method: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]  # ends of the names of the tensors that make a matrix

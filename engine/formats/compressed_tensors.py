@@ -225,8 +225,8 @@ _PER_TOKEN = {
 
 
 class CompressedTensorsWriter(Writer):
-    """`layout` "" chooses by the codes: float-quantized for float8, int-quantized for symmetric
-    int8 with a scale per output, pack-quantized for the others."""
+    """Writes compressed-tensors. `layout` "" chooses by the codes: float-quantized for float8,
+    int-quantized for symmetric int8 with per-channel scales, pack-quantized for the others."""
 
     method = "compressed-tensors"
     layouts = ("pack-quantized", "int-quantized", "float-quantized")

@@ -119,8 +119,8 @@ class GPTQFormat(CheckpointFormat):
 
 
 class GPTQWriter(Writer):
-    """layout "gptq" (v1, the usual one) or "gptq_v2". GPTQModel reads asymmetric codes in v1 only
-    where it wrote them itself, so v2 is the one for those."""
+    """Writes GPTQ. layout: "gptq" (v1, the default) or "gptq_v2". GPTQModel reads asymmetric v1
+    codes only if it wrote them itself; use v2 for those."""
 
     method = "gptq"
     layouts = ("gptq", "gptq_v2")

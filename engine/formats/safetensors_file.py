@@ -1,4 +1,4 @@
-"""Where the tensors lie in a safetensors file, read from its header alone.
+"""Reads the header of a safetensors file: name, dtype, shape and offset of each tensor.
 
     | 8 bytes: n, little endian | n bytes of JSON | data ...                               |
     |                           | {"name": {"dtype", "shape", "data_offsets": [from, to]}} |

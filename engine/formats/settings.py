@@ -1,4 +1,4 @@
-"""What a checkpoint says of its quantization, wherever it says it.
+"""The quantization settings of a checkpoint, from any of the files that may contain them.
 
 config.json             quantization_config (older compressed-tensors: compression_config),
                         at the top or under text_config
@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings and the file they are from. Every reader takes the names a key has had, and
-    raises CheckpointError where a value is missing or of the wrong kind."""
+    """The settings and the file that they are from. Each reader accepts all names that a key has
+    had, and raises CheckpointError where a value is missing or of the wrong type."""
 
     values: Mapping[str, Any]
     source: str
@@ -137,8 +137,8 @@ _OTHER = "Choose another checkpoint (AWQ, GPTQ, W4A16, W8A16, FP8), or the origi
 
 @dataclass(frozen=True)
 class Scheme:
-    """How the weights of one config group are stored. `kind`: "int" or "float"; `block`: rows and
-    columns with one scale, for the strategy "block" alone."""
+    """Storage of the weights of one config group. `kind`: "int" or "float". `block`: rows and
+    columns per scale, for the strategy "block" only."""
 
     targets: tuple[str, ...]
     bits: int

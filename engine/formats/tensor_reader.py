@@ -1,4 +1,4 @@
-"""Reads tensors of a checkpoint into memory that is already there, in chunks."""
+"""Reads tensors of a checkpoint in chunks into allocated memory."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def torch_dtype(info: TensorInfo) -> torch.dtype:
 class TensorReader:
     """Streams tensors from files through one reusable buffer of `_CHUNK` bytes.
 
-    Plain reads and not a memory map: a file that shrinks or a disk that fails is then an error
-    that can be caught, and the pages do not count as this process' memory.
+    Plain reads instead of a memory map: a file that shrinks or a failing disk is then an error that
+    can be caught, and the pages do not count as this process's memory.
     """
 
     def __init__(

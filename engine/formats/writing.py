@@ -1,7 +1,8 @@
-"""Small numbers in 32-bit words, as AWQ, GPTQ and compressed-tensors keep them on disk.
+"""The base of all format writers, and the packing of codes into 32-bit words that AWQ, GPTQ and
+compressed-tensors share.
 
-a word of 4-bit numbers:   bits 31..28  ...  7..4  3..0
-                           number 7     ...  1     0        ("natural order")
+    a word of 4-bit numbers:   bits 31..28  ...  7..4  3..0
+                               number 7     ...  1     0        ("natural order")
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def _reinterpret(matrix: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Made(NamedTuple):
-    """What `quantization_config` says of the weights. group_size -1: a scale per output. left_out:
-    every linear module that stays plain, by its dense name."""
+    """The content of a `quantization_config`. group_size -1: per-channel scales. left_out: every
+    unquantized linear module, by its dense name."""
 
     bits: int
     group_size: int
@@ -70,9 +71,9 @@ class Made(NamedTuple):
 
 
 class Writer(ABC):
-    """Codes as the tensors of one format, so that reading them gives the same codes exactly.
+    """Writes codes as tensors of one format; reading them returns exactly the same codes.
 
-    layout: which of the format's `layouts`, where it has several; "" is the usual one.
+    layout: one of the format's `layouts`, where it has several; "": the default.
     """
 
     method: ClassVar[str]

@@ -1,13 +1,13 @@
-"""Which device computes which part of a model.
+"""The device of each part of a model.
 
     cpu       embeddings | layer 0 | ... | layer n - 1 |
     cuda:0                                             | layer n | ... | norm | output head
 
-A model that is larger than the memory of a GPU has its first layers on the CPU, with their part of
-the KV cache: each layer is computed where its weights lie. What passes from one device to the
-other is one vector per token, once a step; and a step begins where its tokens are known, and ends
-where they are sampled, so that the host waits for the GPU once a step as it always does. (llama.cpp
-divides models in the same way: its `--gpu-layers`, LM Studio's "GPU offload".)
+A model that is larger than GPU memory has its first layers and their KV cache on the CPU: each
+layer is computed where its weights are. Only one vector per token crosses between the devices, once
+per step. A step starts where token ids are known and ends where they are sampled, so the host still
+waits for the GPU once per step. (llama.cpp splits models in the same way: `--gpu-layers`, LM
+Studio's "GPU offload".)
 
 Imports no torch.
 """
@@ -57,10 +57,10 @@ def stage_starts(devices: Sequence[str], num_layers: int) -> tuple[tuple[int, st
 
 @dataclass(frozen=True, slots=True)
 class DeviceMap:
-    """device: of the whole model; or, where the CPU computes its first `host_layers`, of the layers
-    behind them and of all that comes after those. layers: path of the list of layers; before: paths
-    of the modules that are computed before the layers. starts: (layer, device) from which on
-    another GPU has them, where there are several; the last one has all that comes after them."""
+    """Assigns layers and modules to devices. device: of the whole model, or, with CPU offload of
+    the first `host_layers`, of the other layers and everything after them. layers: path of the list
+    of layers. before: paths of the modules that run before the layers. starts: (first layer,
+    device) of each further GPU of a pipeline; the last one also has everything after the layers."""
 
     device: str
     host_layers: int = 0

@@ -35,8 +35,8 @@ os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """total_memory in bytes; capability: NVIDIA's number of the generation, (9, 0) for Hopper.
-    problem: why it cannot be used, "" where it can; None: not tried yet, see `why_not`."""
+    """A CUDA device. total_memory in bytes; capability: compute capability, (9, 0) for Hopper.
+    problem: why it cannot be used, "" if usable; None: not tried yet, see `why_not`."""
 
     index: int
     name: str

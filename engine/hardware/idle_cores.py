@@ -1,4 +1,4 @@
-"""Cores that other programs leave idle, from the system's accounts of processor time; NUMA nodes.
+"""Cores that other programs leave idle, from the system's CPU times; NUMA nodes.
 
 Imports no torch.
 """
@@ -30,17 +30,17 @@ would have the count swing with every look."""
 
 
 class Used(NamedTuple):
-    """Seconds of processor time since some moment: of all programs, and of this one."""
+    """CPU seconds since some fixed moment: of all programs, and of this one."""
 
     all: float
     own: float
 
 
 class FreeCores:
-    """How many of `most` threads find a core of their own.
+    """The number of threads, up to `most`, that have a core to themselves.
 
-    read: the accounts; raises OSError or RuntimeError where there are none, and then nothing is
-    known of other programs. `latest`, `latest_others`: what `count` and `others` said last.
+    read: the CPU times; where it raises OSError or RuntimeError, the use by other programs is
+    unknown. `latest`, `latest_others`: the last results of `count` and `others`.
     """
 
     def __init__(

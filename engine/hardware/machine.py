@@ -25,7 +25,7 @@ _UNLIMITED = 1 << 60  # cgroup v1 writes a number near 2**63 for "no limit"
 
 @dataclass(frozen=True, slots=True)
 class MachineInfo:
-    """Sizes are bytes. Cores are those that this process may use."""
+    """Facts about this machine. Sizes are bytes. Cores: those that this process may use."""
 
     cpu: str
     physical_cores: int

@@ -1,8 +1,9 @@
-"""The C library's memory: what a step frees stays for the next one, what a model frees goes back.
+"""Tunes glibc's malloc: memory freed by a step is kept for the next one, memory freed by a model
+goes back to the system.
 
-By default glibc returns freed buffers of a few megabytes to the system and takes them anew, page by
-page, in every step; and a thread other than the first does so for nearly all of them. A step of 8
-requests with 1,000 tokens each took 328,000 page faults so, and three times as long.
+By default glibc returns freed buffers of a few megabytes to the system and maps them again, page by
+page, in every step; on threads other than the first, nearly all of them. A step of 8 requests with
+1,000 tokens each took 328,000 page faults, and three times as long.
 """
 
 from __future__ import annotations

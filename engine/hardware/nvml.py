@@ -1,8 +1,8 @@
 """GPU figures from NVIDIA's driver (NVML): memory by process, utilization, power, temperature.
 
-It is asked of the driver and never of torch: no CUDA context is made for it, and a computation
-that runs is not disturbed. A call takes up to some milliseconds: none belongs on the engine's
-thread or on the window's. Everything is silent where there is no driver.
+NVML needs no CUDA context, unlike torch, and does not disturb running computations. A call takes up
+to a few milliseconds: do not call it on the engine's or the window's thread. Without a driver
+everything here returns nothing, without an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PART_OF = 0.9  # of what the driver tells CUDA has at least, less what it keeps
 
 
 class Driver:
-    """NVML while it is open; `close` it. Raises whatever pynvml raises where there is none."""
+    """An open NVML library; `close` it. Raises whatever pynvml raises where there is none."""
 
     def __init__(self) -> None:
         import pynvml
@@ -189,7 +189,7 @@ def gpu_names() -> tuple[str, ...]:
 
 
 def driver_version() -> str:
-    """ "" where there is no driver."""
+    """The driver's version; empty where there is no driver."""
     with opened() as driver:
         return "" if driver is None else driver.nvml.nvmlSystemGetDriverVersion()
 
@@ -209,9 +209,9 @@ log = logging.getLogger(__name__)
 
 
 class GpuWatch:
-    """`latest`: the figures of every GPU, and () before the first answer, without a driver, and
-    after it was lost. `on_figures(time, figures)` is called on the watch's thread, with the time of
-    `time.perf_counter`."""
+    """Polls the figures of every GPU on a thread. `latest`: the last figures; () before the first,
+    without a driver, and after the driver was lost. `on_figures(time, figures)` is called on that
+    thread, with the time of `time.perf_counter`."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Measured peak rates of a device: bytes read per second, FLOP/s.
 
-The yardstick of `engine.telemetry.step_cost`. Imports no torch until it measures.
+The reference of `engine.telemetry.step_cost`. Imports no torch until it measures.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _MOST_PRODUCTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Measured on `machine` (what `ModelInfo.device_name` says) with `num_threads` threads.
-    `flops_per_s` is that of a large product in `dtype` (in float32 where the machine widens it).
-    measured_at: seconds since 1970."""
+    """Peak rates measured on `machine` (`ModelInfo.device_name`) with `num_threads` threads.
+    `flops_per_s`: of a large matmul in `dtype` (in float32 where the CPU has no fast 16-bit
+    matmul). measured_at: Unix time in seconds."""
 
     read_bytes_per_s: float
     flops_per_s: float
@@ -71,7 +71,7 @@ def peaks_for(
 
 
 class PeaksCancelledError(RuntimeError):
-    """The measurement was given up between two of its turns."""
+    """The measurement was cancelled between two runs."""
 
 
 def measure_peaks(

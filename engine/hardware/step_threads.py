@@ -1,17 +1,16 @@
 """The thread count of each step on the CPU, found while steps run.
 
-Threads that share out a product wait for the last of them: where another program has its core for
-a slice of the scheduler's (some ms to 100), all of them stand still. Beside one program that never
-rests, Qwen3-0.6B in bfloat16 on two cores takes 109 ms a token with two threads and 52 with one;
-alone it takes 29 and 47. And a step of a small model is over before its threads have gained what
-waking them costs. The tokens do not depend on the count.
+All threads of a matmul wait for the slowest: where another program occupies a core for a time slice
+(a few ms to 100), all of them stall. Next to one program that never sleeps, Qwen3-0.6B in bfloat16
+on two cores takes 109 ms per token with two threads and 52 with one; alone it takes 29 and 47. For
+a small model waking the threads costs more than they gain. The tokens do not depend on the count.
 
     steps   A A A A A A A | A A A A A A  B B B B B B  B B B B B B  A A A A A A | A A A ...
             as it is        a trial: B is the next count                         the better
 
-Conditions change: the window draws, other programs begin, contexts grow. So trials go on, and only
-what was measured in turns is compared. They are rare enough to cost at most a fiftieth of the time,
-and become rarer while nothing changes.
+Conditions change: the window draws, other programs start, contexts grow. So trials go on, and only
+alternating measurements are compared. Trials cost at most a fiftieth of the time and become rarer
+while nothing changes.
 """
 
 from __future__ import annotations
@@ -64,7 +63,8 @@ def counts(most: int) -> tuple[int, ...]:
 
 
 class Trial:
-    """Two counts in turns, as A B B A: what changes evenly in the meantime affects both alike."""
+    """A comparison of two counts, alternating as A B B A so that a steady drift affects both
+    equally."""
 
     def __init__(self, here: int, other: int, is_short: bool) -> None:
         self.here, self.other = here, other
@@ -110,7 +110,8 @@ def _mean(seconds: Sequence[float]) -> float:
 
 
 class Search:
-    """The best count for steps of one kind. counts: ascending; place: where to begin among them."""
+    """Searches the best count for steps of one kind. counts: ascending; place: the index to start
+    at."""
 
     def __init__(self, counts: Sequence[int], place: int) -> None:
         self._counts = counts
@@ -228,10 +229,12 @@ def while_loading(
 
 
 class StepThreads:
-    """Of steps that are computed on the CPU, in whole or in part; where a GPU computes all of it,
-    nothing is done. config: with num_threads resolved; weights_bytes: that the CPU reads in a step,
-    None where it computes nothing; clock: the engine's. num_cores, read (of `FreeCores`), apply
-    (which sets the number for the thread that calls) are replaced in tests."""
+    """The thread counts of an engine's steps. Does nothing where a GPU computes everything.
+
+    config: with num_threads resolved. weights_bytes: read by the CPU per step; None: the CPU
+    computes nothing. clock: the engine's. num_cores, read (see `FreeCores`), apply (sets the count
+    for the calling thread): replaced in tests.
+    """
 
     def __init__(
         self,
@@ -261,7 +264,7 @@ class StepThreads:
         self.rest()
 
     def rest(self) -> None:
-        """All threads again, for what is computed between steps."""
+        """Set the full thread count, for computations between steps."""
         self._kind = 0
         self._set(self._most)
 

@@ -78,7 +78,7 @@ _MOVED_AT_ONCE = 16
 @dataclass(slots=True)
 class Assembly:
     """A model that is ready to run. `config` has dtype, max_model_len and num_threads resolved.
-    `step_bytes`: what its largest step was seen to need on a GPU."""
+    `step_bytes`: measured memory of its largest step on a GPU."""
 
     config: EngineConfig
     checkpoint: Checkpoint
@@ -189,7 +189,7 @@ def build(
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """One loading of a model. `config` is resolved."""
+    """Loads one model. `config` is resolved."""
 
     config: EngineConfig
     checkpoint: Checkpoint

@@ -34,8 +34,8 @@ _epochs = itertools.count()
 
 
 class Shortage(NamedTuple):
-    """How often memory did not suffice for something since the cache was built, and the notice of
-    it. before: blocks of the cache then."""
+    """How often memory ran out for something since the cache was built, and the notice about it.
+    before: the cache's blocks before the first time."""
 
     times: int = 0
     text: str = ""
@@ -43,8 +43,8 @@ class Shortage(NamedTuple):
 
 
 class ModelHost:
-    """The model, cache and sampler of one engine. Every exchange that fails puts back what was
-    there before, then raises."""
+    """The model, cache and sampler of one engine. If an exchange fails, the previous state is
+    restored before the error is raised."""
 
     def __init__(self, config: EngineConfig, progress: Progress, cancelled: Cancelled) -> None:
         self.shrinking = self.skipped_async = Shortage()
