@@ -164,7 +164,8 @@ class RemoteEngine(LoopThread):
         if self.welcome is None:
             self._tell(LinkState.CONNECTING, words)
         else:
-            self._tell(LinkState.RECONNECTING, f"Attempt {self._tries}. {words}".strip())
+            numbered = f"Attempt {self._tries}. {words}".strip()
+            self._tell(LinkState.RECONNECTING, numbered, self._tries)
 
     def _on_silence(self, seconds: float | None) -> None:
         """`seconds` without a word, or None: it speaks again."""
@@ -173,9 +174,9 @@ class RemoteEngine(LoopThread):
         else:
             self._tell(LinkState.STALE, f"No data for {seconds:.0f} s.")
 
-    def _tell(self, state: LinkState, words: str = "") -> None:
+    def _tell(self, state: LinkState, words: str = "", attempt: int = 0) -> None:
         log.info("%s: %s %s", self.address.host, state, words)
-        self._emit(LinkChanged(state, time.perf_counter(), words))
+        self._emit(LinkChanged(state, time.perf_counter(), words, attempt))
 
 
 def attach(bridge: EngineBridge, target: Target) -> None:

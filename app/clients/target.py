@@ -141,12 +141,14 @@ class LinkState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LinkChanged:
-    """How the line to an engine elsewhere stands. Comes among the engine's events; `time` is of
-    `time.perf_counter` here. words: the reason and the remedy, "" where all is well."""
+    """State of the connection to a remote engine; one of its events. `time`: of this process's
+    `time.perf_counter`. words: cause and remedy; "" while connected. attempt: number of the
+    reconnection attempt, 0 if not counted."""
 
     state: LinkState
     time: float
     words: str = ""
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

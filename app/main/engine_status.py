@@ -190,8 +190,8 @@ class ConnectionStatus(QObject):
             case LinkState.STALE:
                 text = f"{place} is not responding{age}"
             case LinkState.RECONNECTING:
-                attempt = link.words.split(" try")[0]
-                text = f"Reconnecting to {place} ({attempt} attempt){age}"
+                attempt = f" (attempt {link.attempt})" if link.attempt else ""
+                text = f"Reconnecting to {place}{attempt}{age}"
             case _:
                 text, kind = f"Disconnected from {place}{age}", "error"
         self._strip.set_state(text, kind)

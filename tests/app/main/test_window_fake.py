@@ -12,6 +12,7 @@ from PySide6.QtGui import QDropEvent, QGuiApplication, QImage
 from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.clients.target import LinkChanged, LinkState
 from app.features.chat.conversation import State
 from app.features.models.model_card import DUMMY_NOTE, STARTER_NOTE
 from app.link.bridge import EngineState
@@ -23,6 +24,7 @@ from app.window.settings_store import SettingsStore
 from engine.messages import MadeRoom, OutputEvent
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import application, next_run, open_model, script, send, wait_idle
+from tests.figures import numbers
 from widgets.theme.theme import load_theme
 
 __all__ = ["application", "script"]
@@ -88,6 +90,17 @@ def test_a_step_that_was_not_launched_ahead_is_told_of_apart(
     notice = application.notices.notice("ahead")
     assert notice is not None and "smaller" not in notice.remedy
     assert application.notices.notice("room") is None
+
+
+@pytest.mark.parametrize(("attempt", "shown"), [(3, [3]), (0, [])])
+def test_a_lost_connection_counts_the_attempts(
+    application: Application, attempt: int, shown: list[float]
+) -> None:
+    bridge = application.bridge
+    bridge.attach(FakeEngineThread)
+    cause = "Cannot reach h: port 8000 is closed."
+    bridge.take_answer(LinkChanged(LinkState.RECONNECTING, time.perf_counter(), cause, attempt))
+    assert numbers(application.strip.state[0]) == shown
 
 
 def test_loading_can_be_cancelled(qtbot: QtBot, application: Application, script: Script) -> None:

@@ -27,7 +27,8 @@ def test_a_reply_goes_on_over_a_cut_line(bench: Bench) -> None:
     wait_until(lambda: len(window.outputs("a")) > 10)
     for _ in range(2):
         proxy.cut()
-        assert numbers(window.wait_now(LinkState.RECONNECTING).words)[0] == 1  # the attempt
+        link = window.wait_now(LinkState.RECONNECTING)
+        assert link.attempt == numbers(link.words)[0] == 1
         proxy.mend()
         window.wait_now(LinkState.LIVE)
     reply = window.reply("a")
