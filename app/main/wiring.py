@@ -138,6 +138,7 @@ def _connect_window(app: Application) -> None:
     """What changes which commands are possible, and what closes with the window."""
     refresh = app.window.commands.refresh
     app.engine_settings.actions_changed.connect(refresh)
+    app.recorder.begun.connect(refresh)
     for changed in (app.bridge.state_changed, app.bridge.link_changed):
         changed.connect(lambda _: refresh())
     app.status.title_changed.connect(app.window.setWindowTitle)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QObject
+from PySide6.QtCore import QObject, Signal
 
 from app.features.recording import file
 from app.link.bridge import EngineBridge
@@ -54,7 +54,9 @@ class _Segment:
 
 
 class FlightRecorder(QObject):
-    """Records always; `save` writes what is in memory."""
+    """Records always; `save` writes what is in memory. `begun`: there is something to save."""
+
+    begun = Signal()
 
     def __init__(self, bridge: EngineBridge, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -126,8 +128,11 @@ class FlightRecorder(QObject):
         is_known = isinstance(event, messages.PeaksMeasured) and event.peaks is not None
         if is_known or isinstance(event, messages.Loaded):
             self._in_force[type(event)] = frame
+        is_first = self.is_empty
         self._open.append(frame)
         self._open_bytes += num_bytes
+        if is_first:
+            self.begun.emit()
         if len(self._open) >= SEGMENT_FRAMES or self._open_bytes >= SEGMENT_BYTES:
             self._close_segment()
 

@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 from app.features.preferences.controller import SETTING
 from app.main.application import Application
 from app.window.help_dialogs import in_columns
-from tests.app.window_fixtures import application, open_model, script
+from tests.app.window_fixtures import application, ask, open_model, script, wait_idle
 
 __all__ = ["application", "script"]
 
@@ -26,6 +26,21 @@ def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
     assert wanted <= set(shortcuts)
     menus = [action.text() for action in application.window.menuBar().actions()]
     assert menus == ["&File", "&View", "&Chat", "&Tune", "&Help"]
+
+
+def test_shortcuts_work_before_a_menu_was_opened(qtbot: QtBot, application: Application) -> None:
+    commands = application.window.commands
+
+    def stale() -> list[str]:
+        known = [c for c in commands if c.is_enabled is not None and c.why_not is None]
+        return [c.id for c in known if c.is_enabled() != commands.action(c.id).isEnabled()]
+
+    open_model(qtbot, application)
+    qtbot.waitUntil(lambda: not stale(), timeout=3000)
+    assert commands.action("flight.save").isEnabled()
+    ask(application, "hello")
+    wait_idle(qtbot, application)
+    qtbot.waitUntil(lambda: not stale(), timeout=3000)
 
 
 def test_a_new_chat_begins_in_sight_whatever_page_was_shown(
