@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 from PySide6.QtCore import QByteArray, QSettings
@@ -80,6 +80,7 @@ def chosen_settings(config: EngineConfig) -> dict[str, Any]:
 
 
 T = TypeVar("T")
+Rates = dict[str, Annotated[float, msgspec.Meta(gt=0)]]
 
 
 class _Stored(Generic[T]):
@@ -117,7 +118,7 @@ class SettingsStore:
     """Remote engines of the user; their keys are in the keyring."""
     switch_times = _json("models/switch-times", dict[str, float], "{}")
     """Load time in seconds, by model and precision."""
-    quantize_rates = _json("quantize/rates", dict[str, float], "{}")
+    quantize_rates = _json("quantize/rates", Rates, "{}")
     """Quantization rate on this machine, by method."""
     recent = _json("models/recent", list[RecentModel], "[]")
     """Newest first."""

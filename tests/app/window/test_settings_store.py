@@ -51,6 +51,17 @@ def test_a_damaged_file_gives_the_defaults(qtbot: QtBot) -> None:
     assert store.theme == "system" and store.recent == [] and store.geometry.isEmpty()
 
 
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [('{"int8": 2.5}', {"int8": 2.5}), ('{"int8": 0}', {}), ('{"int8": -1.0}', {}), ("[", {})],
+)
+def test_quantization_rates_can_be_divided_by(
+    store: SettingsStore, text: str, rates: dict[str, float]
+) -> None:
+    store.set_text("quantize/rates", text)
+    assert store.quantize_rates == rates
+
+
 def test_settings_that_this_version_refuses_are_left_out() -> None:
     known = RecentModel("/m", settings={"block_size": -3, "gone": 1, "max_num_seqs": 5})
     config = known.config()
