@@ -7,6 +7,7 @@ the reply are `refused`; unknown fields are ignored, as in vLLM, and reported by
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -241,13 +242,13 @@ class ReplyBody(_SamplingBody, kw_only=True):  # type: ignore[call-arg]
         return self.usage_at_end and bool(options and options.continuous_usage_stats)
 
     @property
+    @abstractmethod
     def num_logprobs(self) -> int | None:
-        """Alternatives beside each token; None: report no logprobs."""
-        raise NotImplementedError
+        """Alternatives reported per token; None: no logprobs."""
 
+    @abstractmethod
     def prompts(self, limits: Limits) -> Sequence[Prompt]:
         """Raises ApiError 400."""
-        raise NotImplementedError
 
     def limit(self) -> int | None:
         """Tokens per reply that the client asks for."""
