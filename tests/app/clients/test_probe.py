@@ -157,8 +157,8 @@ def sends(status: int, value: Any, kind: str = "", *headers: str) -> Callable[[E
         (sends(404, "<html>not here", "text/html"), "HTML"),
         (sends(200, {"hello": "world"}), "JSON without"),
         (sends(200, [1, 2]), "JSON without"),
-        (sends(200, "hello"), "JSON"),
-        (sends(200, b"\x89PNG\r\n\0\1\2"), "JSON"),
+        (sends(200, "hello"), "non-JSON"),
+        (sends(200, b"\x89PNG\r\n\0\1\2"), "non-JSON"),
         (sends(404, {"detail": "Not Found"}), "404.*Not Found"),
         (sends(301, "", "", "location: https://elsewhere/v1/models"), "https://elsewhere"),
         (sends(403, {"message": "no"}), "API key"),
@@ -215,7 +215,7 @@ def raw() -> Iterator[Callable[[bytes], Target]]:
         (b"SSH-2.0-OpenSSH_9.6\r\n", "HTTP response"),
         (b"\x15\x03\x01\x00\x02\x02\x16", "not an HTTP server"),  # a TLS alert
         (b"", "HTTP response"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{", "closed"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{", "mid-response"),
     ],
 )
 def test_other_services(raw: Callable[[bytes], Target], data: bytes, said: str) -> None:

@@ -58,7 +58,7 @@ def test_a_child_says_where_it_listens() -> None:
         (-99, "signal 99"),
         (0xC0000005, "0xC0000005"),
         (0xC0000005 - 2**32, "0xC0000005"),
-        (3, "exit code 3. "),
+        (3, "exit code 3. Last output: ValueError: seven"),
         (0, "exit code 0"),
     ],
 )

@@ -103,6 +103,7 @@ def test_a_restart_moves_the_model_that_is_open(qtbot: QtBot, application: Appli
     assert application.bridge.config.model == "/models/tiny"
     cut = chat.current.path()[-1]
     assert cut.text and cut.state is State.ERROR and cut.error is not None
+    assert "abort" in cut.error.cause
 
 
 def test_the_command_line_can_ask_for_it_for_one_run() -> None:

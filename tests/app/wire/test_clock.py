@@ -16,7 +16,9 @@ def test_before_the_first_exchange_times_stay() -> None:
 
 
 @given(st.floats(-1e5, 1e5), st.lists(st.tuples(st.floats(0, 0.2), st.floats(0, 0.2)), min_size=1))
-def test_the_error_is_half_a_round_trip(offset: float, ways: list[tuple[float, float]]) -> None:
+def test_a_correction_stays_within_a_round_trip(
+    offset: float, ways: list[tuple[float, float]]
+) -> None:
     """`ways`: seconds there and back of every exchange."""
     clock, now = Clock(), 1000.0
     for there, back in ways:
