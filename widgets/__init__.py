@@ -1,1 +1,1 @@
-"""Reusable Qt widgets. They know plain snapshots (engine.snapshot) and no engine."""
+"""Reusable Qt widgets. They read plain snapshots (engine.snapshot) and know no engine."""

@@ -63,7 +63,7 @@ class BlockMap(PaintedPlot):
     # What is shown -----------------------------------------------------------------------------
 
     def update_blocks(self, blocks: BlockSnapshot | None) -> None:
-        """Show another state. Cheap: the clock decides when it is drawn."""
+        """Show another state. Cheap: drawn by the clock."""
         count = blocks.num_blocks if blocks else 0
         owners = blocks.owners if blocks else ()
         self.blocks = blocks
@@ -82,7 +82,7 @@ class BlockMap(PaintedPlot):
             self.pointed.emit(NONE)
 
     def choose(self, owner: str) -> None:
-        """Highlight the blocks of one request; "" or a request without blocks: none."""
+        """Highlight the blocks of one request; none for "" or a request without blocks."""
         if self.blocks is None or owner not in self.blocks.owners:
             owner = ""
         if owner != self.chosen_owner:
@@ -91,7 +91,7 @@ class BlockMap(PaintedPlot):
             self.chosen.emit(owner)
 
     def owners_of(self, block: int) -> list[str]:
-        """Requests whose block table has a block."""
+        """Requests that hold a block."""
         if self.blocks is None:
             return []
         pairs = zip(self.blocks.owners, self.blocks.tables, strict=True)
@@ -192,7 +192,8 @@ class BlockMap(PaintedPlot):
             super().keyPressEvent(event)
 
     def _choose_pointed(self) -> None:
-        """Of a shared block: one request after the other."""
+        """Highlight the request of the block under the pointer; clicks on a shared block cycle
+        through its requests."""
         owners = self.owners_of(self.pointed_index)
         if self.chosen_owner in owners:
             following = owners.index(self.chosen_owner) + 1

@@ -175,7 +175,7 @@ class BlocksPanel(QFrame):
         self._show_words()
 
     def show_details(self, details: BlockDetails | None) -> None:
-        """The engine's answer; dropped unless the block is still pointed at."""
+        """Show the engine's answer, if the block is still pointed at."""
         if details is not None and details.block == self.map.pointed_index:
             self._details = details
             self._show_words()
@@ -215,7 +215,7 @@ class BlocksPanel(QFrame):
         self.map.setAccessibleDescription(f"{line} {text}".strip())
 
     def _tip(self) -> str:
-        """The lines below the map, where they are elided."""
+        """The text of the lines below the map, which may be elided."""
         lines = [line.text() for line in (self.line, self.text) if line.text()]
         is_cut = self.line.is_cut() or self.text.is_cut()
         return "<br>".join(map(escape, lines)) if is_cut else ""

@@ -1,4 +1,4 @@
-"""Where the cell of a block is, and which block a place belongs to. No Qt."""
+"""Layout and pixels of the KV block map. No Qt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GAP_FROM = 4  # smaller cells touch: a gap would be most of them
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`num_blocks` square cells, row by row. `pitch` is a cell with its gap, in pixels."""
+    """`num_blocks` square cells, row by row. `pitch`: pixels of a cell with its gap."""
 
     num_blocks: int
     columns: int
@@ -46,7 +46,7 @@ class Grid:
         return column * self.pitch, row * self.pitch
 
     def block_at(self, x: float, y: float) -> int | None:
-        """The block whose cell (or gap) is at a place; None beside the map."""
+        """The block at a point, gaps included; None outside the map."""
         column, row = int(x // self.pitch), int(y // self.pitch)
         if not (0 <= column < self.columns and row >= 0):
             return None
@@ -55,8 +55,8 @@ class Grid:
 
 
 def fit(num_blocks: int, width: int, height: int) -> Grid:
-    """The grid with the largest cells that shows all blocks in `width` x `height` pixels; with the
-    smallest cells, and higher than that, where there is none."""
+    """The grid with the largest cells that shows all blocks in `width` x `height` pixels; if there
+    is none, the smallest cells in a higher grid."""
     for pitch in range(LARGEST_PITCH, SMALLEST_PITCH - 1, -1):
         columns, rows = width // pitch, height // pitch
         if columns * rows >= num_blocks:
@@ -65,20 +65,20 @@ def fit(num_blocks: int, width: int, height: int) -> Grid:
 
 
 def _tidy(num_blocks: int, columns: int, rows: int) -> int:
-    """A multiple of eight columns is easier to count in, if the blocks still fit."""
+    """Use a multiple of eight columns if the blocks still fit: easier to count."""
     rounded = columns // 8 * 8
     return rounded if rounded and rounded * rows >= num_blocks else max(1, columns)
 
 
 class OwnerSlots:
-    """Gives each request the colour that the fewest others have, and keeps it."""
+    """Assigns each request the colour used by the fewest others, for as long as it is shown."""
 
     def __init__(self, num_colors: int) -> None:
         self._num_colors = num_colors
         self._slots: dict[str, int] = {}
 
     def update(self, owners: Sequence[str]) -> NDArray[np.int64]:
-        """The colours of `owners`, in their order; those of all others are given back."""
+        """Colours of `owners`, in their order; those of all other requests are released."""
         self._slots = {name: self._slots[name] for name in owners if name in self._slots}
         used = [0] * self._num_colors
         for slot in self._slots.values():
@@ -103,9 +103,8 @@ def paint(
     grid: Grid,
     chosen: NDArray[np.bool_] | None = None,
 ) -> Pixels:
-    """Pixels [grid.height, grid.width]. slots[i]: place of blocks.owners[i] in the
-    colours of owners, which are taken in turn.
-    chosen[b]: blocks that stay bright; all of them where it is None."""
+    """Pixels [grid.height, grid.width]. slots[i]: index of blocks.owners[i] in the colours
+    `owners`, modulo their number. chosen[b]: blocks that are not dimmed; None: all."""
     full, empty = _cell_colors(blocks, slots, colors)
     if chosen is not None:
         pale = _pale(colors, full)
@@ -126,7 +125,7 @@ def paint(
 def _cell_colors(
     blocks: BlockSnapshot, slots: NDArray[np.int64], colors: Theme
 ) -> tuple[Pixels, Pixels]:
-    """Colour of each block where it holds tokens, and where it does not yet."""
+    """Colours of each block: of its filled and of its empty part."""
     owners = colors.series.owners
     count = len(owners)
     table = np.array(
@@ -146,7 +145,7 @@ def _cell_colors(
 
 
 def _levels(blocks: BlockSnapshot, cell: int) -> NDArray[np.int64]:
-    """How many pixel rows of each cell hold tokens, from below; one at least where any does."""
+    """Filled pixel rows of each cell, from below; at least one if it holds a token."""
     levels = -(-blocks.fill.astype(np.int64) * cell // blocks.block_size)
     levels[blocks.owner == BLOCK_FREE] = cell
     return levels
@@ -162,7 +161,7 @@ def _pale(colors: Theme, pixels: Pixels) -> Pixels:
 
 
 def _padded(values: NDArray, cells: int, filler: int) -> NDArray:
-    """`values`, and `filler` for the rest of the last row."""
+    """`values`, padded with `filler` to whole rows."""
     rest = np.full(cells - len(values), filler, values.dtype)
     return np.concatenate([values, rest])
 
@@ -174,7 +173,7 @@ def _mark_shared(
     colors: Theme,
     grid: Grid,
 ) -> None:
-    """A square in the middle of every block that more than one request holds."""
+    """A square in the middle of every block held by several requests."""
     shared = blocks.ref_count > 1
     if chosen is not None:
         shared &= chosen

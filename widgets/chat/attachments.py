@@ -83,7 +83,7 @@ class SentFiles(QWidget):
 
 
 def _short(name: str) -> str:
-    """A name of at most `LONGEST_NAME` characters: its beginning, and its end with the suffix."""
+    """A name shortened to `LONGEST_NAME` characters: its beginning, and its end with the suffix."""
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[: LONGEST_NAME - 14]}…{name[-13:]}"

@@ -95,7 +95,7 @@ def _item(branch: BranchRecord) -> QTreeWidgetItem:
 
 
 class PromptPopover(Popover):
-    """`changed(text)` when it is closed with another text."""
+    """Edits the system prompt. `changed(text)` on closing, if it was edited."""
 
     changed = Signal(str)
 

@@ -76,7 +76,7 @@ class Composer(QWidget):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is neither text nor a file to send."""
+        """Whether there is neither text nor an attached file."""
         return not self.text.strip() and not self._has_files
 
     def set_attachments(self, records: Sequence[AttachmentRecord]) -> None:
@@ -89,7 +89,7 @@ class Composer(QWidget):
         self.input.moveCursor(QTextCursor.MoveOperation.End)
 
     def set_busy(self, is_busy: bool) -> None:
-        """While a reply is open the button stops it."""
+        """While a reply is generated the button stops it."""
         is_other, self._is_busy = is_busy is not self._is_busy, is_busy
         tip = "Stop reply (Esc)" if is_busy else "Send (Enter)"
         dressed(self._button, tip, tip)
@@ -98,7 +98,8 @@ class Composer(QWidget):
             self._fit_foot()
 
     def set_context(self, text: str, role: str = "small", short: str = "") -> None:
-        """The context line; `short` where that has no room; `role` "warning" where nearly full."""
+        """Show the context usage; `short` where `text` does not fit; `role` "warning" when nearly
+        full."""
         self.context.show_lines(text, short, "")
         self.context.setToolTip(text)
         if self.context.property("role") != role:
@@ -114,7 +115,7 @@ class Composer(QWidget):
         return super().event(event)
 
     def _fit_foot(self) -> None:
-        """In a narrow line hide the meter and shorten the longest label, then show icons alone."""
+        """In a narrow window hide the meter and shorten the longest label, then show icons only."""
         first = 1 if self.width() < scaled(NARROW) else 0
         fitting = (level for level in (first, 1, 2) if self._width_at(level) <= self.width())
         level = next(fitting, 2)
@@ -135,7 +136,7 @@ class Composer(QWidget):
         return 0 if level else self.meter.sizeHint().width()
 
     def _width_at(self, level: int) -> int:
-        """Least width of the line with the labels of `level`."""
+        """Minimum width with the labels of `level`."""
         width = self._foot.minimumSize().width()
         for one, word in self._labels(level):
             advance = one.fontMetrics().horizontalAdvance
@@ -156,7 +157,7 @@ class Composer(QWidget):
         self._fit_foot()
 
     def send(self) -> None:
-        """As if Enter were pressed. While a reply is open the text stays."""
+        """Like Enter. During a reply the text stays."""
         if not self.is_empty and not self._is_busy:
             self.send_requested.emit(self.text.strip())
 

@@ -118,7 +118,7 @@ def _spoken(record: ConversationRecord) -> str:
 
 
 class ConversationDelegate(QStyledItemDelegate):
-    """A title, and below it the state or the date."""
+    """Paints a title above the state or the date."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)

@@ -1,10 +1,10 @@
-"""Items of markdown in a QTextDocument, changing only what differs.
+"""Items of markdown in a QTextDocument; only changed items are rewritten.
 
     item 0        item 1            item 2 (a table)
     [block] sep   [block] BEGIN_OF_FRAME [cells] END_OF_FRAME [gap block]
 
-For each item it is noted where the document ended before it, so everything from an item on can be
-cut off and written again. After a table Qt keeps an empty paragraph: the next line moves into it.
+The end of the document before each item is stored, so that everything from an item on can be
+removed and rewritten. After a table Qt keeps an empty paragraph, which the next line uses.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _ALIGNMENT = {
 
 
 class _Place(NamedTuple):
-    """The end of the document before an item: position, and whether its last block is empty and
-    to be used."""
+    """End of the document before an item: position, and whether its last block is empty and is
+    reused."""
 
     end: int
     is_free: bool
@@ -50,7 +50,7 @@ class _Place(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Lines on one panel: kind "code", "quote", "rule" or "mark"; items first to last."""
+    """Lines on a common panel: kind "code", "quote", "rule" or "mark"; items first to last."""
 
     kind: str
     first: int
@@ -59,7 +59,7 @@ class Group(NamedTuple):
 
 
 class MarkdownDocument:
-    """Writes items into `document`, which shows nothing else."""
+    """Writes items into `document` and owns its whole content."""
 
     def __init__(self, document: QTextDocument) -> None:
         self._document = document
@@ -93,7 +93,7 @@ class MarkdownDocument:
         self.groups = groups_of(self.items, self.groups, num_same + same)
 
     def rewrite(self) -> None:
-        """Write everything again, after the theme has changed."""
+        """Write everything again in the current theme."""
         items = list(self.items)
         self.set_items([])
         self.set_items(items)
@@ -101,17 +101,17 @@ class MarkdownDocument:
     # Places ----------------------------------------------------------------------------------
 
     def rect(self, group: Group) -> QRectF:
-        """Where a group's lines are, without the space around them."""
+        """Rectangle of a group's lines, without the space around them."""
         layout = self._document.documentLayout()
         top = layout.blockBoundingRect(self._block(group.first))
         return top.united(layout.blockBoundingRect(self._block(group.last)))
 
     def left_of(self, group: Group) -> int:
-        """Where a group's panel begins, in pixels from the left."""
+        """Left edge of a group's panel, in pixels."""
         return left_margin(self.items[group.first])
 
     def right_of_text(self, group: Group) -> float:
-        """Where the text of a group's first line ends, in pixels from the left."""
+        """Right end of the text in a group's first line, in pixels."""
         layout = self._block(group.first).layout()
         if layout.lineCount() == 0:
             return layout.position().x()
@@ -128,7 +128,7 @@ class MarkdownDocument:
     # Writing ---------------------------------------------------------------------------------
 
     def _cut(self, cursor: QTextCursor, count: int) -> None:
-        """Leave the first `count` items only."""
+        """Keep the first `count` items only."""
         if count == len(self.items):
             return
         place = self._places[count]
@@ -204,7 +204,8 @@ class MarkdownDocument:
 
 
 def groups_of(items: Sequence[Item], before: Sequence[Group], num_same: int) -> list[Group]:
-    """The groups of `items`; those `before` were the groups while `num_same` items were there."""
+    """The groups of `items`; `before`: the previous groups, of which `num_same` items are
+    unchanged."""
     start = max(0, num_same - 1)  # what follows an item decides where its group ends
     found = list(before)
     quote_start: int | None = None

@@ -24,7 +24,7 @@ _WHOLE_PROMPT = 3  # lines
 
 
 class Shape(NamedTuple):
-    """Lines of the prompt on a card, and cards in a row."""
+    """Lines of the prompt on a card, and cards per row."""
 
     lines: int
     columns: int
@@ -93,7 +93,7 @@ class EmptyState(QScrollArea):
             self._lay_out()
 
     def _best_shape(self) -> Shape:
-        """The first that fits, else the last."""
+        """The first shape that fits, else the last."""
         room = self.viewport().size()
         few = 3 if room.width() >= self.fontMetrics().height() * _LINES_OF_THREE else 2
         shapes = [Shape(_WHOLE_PROMPT, 2), Shape(1, 2), Shape(1, few), Shape(0, few)]
@@ -151,7 +151,7 @@ class SuggestionCard(QFrame):
         self.set_lines(_WHOLE_PROMPT)
 
     def set_lines(self, count: int) -> None:
-        """Show all of the prompt below the title, one line, or nothing."""
+        """Show the whole prompt below the title (None), one line, or none."""
         is_whole = count >= _WHOLE_PROMPT
         self._text.setVisible(is_whole)
         self._line.setVisible(not is_whole and count > 0)

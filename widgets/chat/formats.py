@@ -1,4 +1,4 @@
-"""How lines and spans of markdown look: Qt formats from the theme."""
+"""Qt formats for lines and spans of markdown, from the theme."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from widgets.theme.fonts import text_scale
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, Theme, mono_font, ui_font
 
 INDENT = 24
-"""Pixels of one level of a list."""
+"""Indent of a list level in pixels."""
 QUOTE_INDENT = SPACE_4
 CODE_PADDING = SPACE_3
 CODE_HEADER = 28
-"""Height of the strip above code with its language and the copy button."""
+"""Pixels of the strip above code, with language and copy button."""
 _LINE_HEIGHT = 118  # percent of the font's own
 _CODE_LINE_HEIGHT = 112
 
@@ -85,7 +85,7 @@ def _code_header(item: Item) -> int:
 
 
 def gap_format() -> QTextBlockFormat:
-    """Of the empty paragraph that Qt requires before and after a table."""
+    """Format of the empty paragraph that Qt requires before and after a table."""
     made = QTextBlockFormat()
     made.setLineHeight(1, QTextBlockFormat.LineHeightTypes.FixedHeight.value)
     return made
@@ -136,7 +136,7 @@ def char_format(
 def _char_format(
     span: Span, kind: str, level: int, is_quoted: bool, colors: Theme, scale: float
 ) -> QTextCharFormat:
-    """`scale`: of all text, which the fonts have."""
+    """`scale`: the text size, which the cached fonts depend on."""
     made = QTextCharFormat()
     made.setFont(_font(kind, level, span))
     color = span.color or ("text_muted" if is_quoted else "text")
@@ -168,5 +168,5 @@ def line_formats(line: Line, colors: Theme) -> list[tuple[str, QTextCharFormat]]
 
 
 def plain_format(line: Line, colors: Theme) -> QTextCharFormat:
-    """Of an empty line: its font decides how high it is."""
+    """Format of an empty line, whose font determines its height."""
     return char_format(Span(""), line.kind, line.level, False, colors)

@@ -1,4 +1,4 @@
-"""Code to coloured spans, by Pygments. No Qt; colours are names of the theme."""
+"""Syntax highlighting by Pygments. No Qt; colours are names of the theme."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pygments.token import Token, _TokenType
 from pygments.util import ClassNotFound
 
 SEGMENT_LINES, LONGEST_SEGMENT = 16, 48
-"""Code is coloured in segments, each for itself, so that a line which is added to a long listing
-costs one segment. A segment ends before a line that begins at the left after an empty one, where
-hardly any language has a string or comment open; or when it is too long."""
+"""Code is highlighted in independent segments, so that a new line in a long listing costs one
+segment. A segment ends before an unindented line after an empty one, where hardly any language has
+an open string or comment, or when it is too long."""
 LONGEST_LINE = 5_000
 """Longer lines (minified code) stay plain."""
 
@@ -38,7 +38,7 @@ _COLORS: tuple[tuple[_TokenType, str], ...] = (
 
 
 CodeSpan = tuple[str, str]
-"""A text, and a colour's name of the theme."""
+"""A text and the name of its theme colour."""
 
 
 @lru_cache(maxsize=64)
@@ -55,7 +55,7 @@ def _color(kind: _TokenType) -> str:
 
 
 def highlight(code: str, language: str) -> list[tuple[CodeSpan, ...]]:
-    """The lines of `code`, each as its spans; joined by newlines they are `code` again."""
+    """The spans of each line of `code`; they preserve its text."""
     lines = code.split("\n")
     found: list[tuple[CodeSpan, ...]] = []
     start = 0
@@ -66,10 +66,8 @@ def highlight(code: str, language: str) -> list[tuple[CodeSpan, ...]]:
 
 
 def segment_ends(lines: list[str]) -> list[int]:
-    """Where segments end but the last: numbers of the lines that begin the next ones.
-
-    Whether a segment ends before a line is decided by the lines up to it.
-    """
+    """Line numbers at which new segments begin. Whether one begins at a line depends only on the
+    text up to it."""
     ends: list[int] = []
     start = 0
     for number, line in enumerate(lines):

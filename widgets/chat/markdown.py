@@ -236,8 +236,8 @@ def _spans(inline: Token) -> tuple[Span, ...]:
 
 
 def _between_marks(spans: tuple[Span, ...]) -> Iterator[tuple[tuple[Span, ...], Span | None]]:
-    """The spans before each mark, with the mark, and then those after the last one (with None),
-    unless there are marks and nothing follows them."""
+    """The spans before each mark, with the mark, then those after the last one, if any (with
+    None)."""
     before: list[Span] = []
     has_marks = False
     for span in spans:
@@ -254,7 +254,7 @@ def _between_marks(spans: tuple[Span, ...]) -> Iterator[tuple[tuple[Span, ...], 
 
 
 def _with_notes(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """A mark between the words, where it cannot have a line."""
+    """A mark inside a line, shown inline."""
     found: list[Span] = []
     for span in spans:
         for text, mark in marks.split(span.text):
@@ -268,7 +268,7 @@ def _note(mark: marks.Mark, before: str = "", after: str = "") -> Span:
 
 
 def _with_links(span: Span) -> Iterator[Span]:
-    """Addresses written out in a text become links."""
+    """Turn plain URLs into links."""
     if span.href:
         yield span
         return
@@ -288,7 +288,7 @@ def _merged(spans: list[Span]) -> Iterator[Span]:
 
 
 class StreamingMarkdown:
-    """A source that grows. Its items are always what `parse(source)` gives."""
+    """Parses a growing source. `items` always equal `parse(source)`."""
 
     def __init__(self) -> None:
         self._settled: list[Item] = []  # what cannot change any more
@@ -299,7 +299,7 @@ class StreamingMarkdown:
 
     @property
     def num_settled(self) -> int:
-        """How many items at the beginning will stay as they are."""
+        """Number of leading items that will not change."""
         return len(self._settled)
 
     def items_from(self, number: int) -> list[Item]:
@@ -320,7 +320,7 @@ class StreamingMarkdown:
         self._tail = self._continued(parse(self._open))
 
     def _settle(self, source: str) -> None:
-        """Settle what cannot change, whatever follows the complete lines of `source`."""
+        """Settle blocks that cannot change, whatever follows the complete lines of `source`."""
         blocks = _blocks(source)
         if len(blocks) > 1:
             items = [item for block in blocks[:-1] for item in block.items]
@@ -331,7 +331,7 @@ class StreamingMarkdown:
             self._settle_code(source, blocks[0])
 
     def _settle_code(self, source: str, block: _Block) -> None:
-        """In a fence that is still open, whole segments of its code are settled."""
+        """Settle complete segments of code in an open fence."""
         code = [item.text for item in block.items if isinstance(item, Line)]
         ends = segment_ends(code)
         if ends:
@@ -342,7 +342,7 @@ class StreamingMarkdown:
             self._is_inside_fence = True
 
     def _continued(self, items: list[Item]) -> list[Item]:
-        """`items`, whose first one continues code that has begun before."""
+        """`items`, the first of which continues a code block."""
         if self._is_inside_fence and isinstance(items[0], Line):
             return [items[0]._replace(first=False), *items[1:]]
         return items

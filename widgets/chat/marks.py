@@ -32,7 +32,7 @@ class Mark(NamedTuple):
 
 
 def with_marks(text: str, marks: Sequence[tuple[int, str, str]]) -> str:
-    """`text` with its marks in it, but those at its end."""
+    """`text` with its marks inserted, except those at its end."""
     for start, label, tip in sorted(marks, reverse=True):
         place = _place(text, start)
         if place is not None:
@@ -50,7 +50,7 @@ def split(text: str) -> Iterator[tuple[str, Mark | None]]:
 
 
 def without(text: str) -> tuple[str, list[Mark]]:
-    """A text without its marks, and the marks with their place in it."""
+    """A text without its marks, and the marks with their positions."""
     kept, marks = "", []
     for piece, mark in split(text):
         kept += piece
@@ -60,7 +60,7 @@ def without(text: str) -> tuple[str, list[Mark]]:
 
 
 def _place(text: str, start: int) -> int | None:
-    """Where a mark for the character `start` breaks nothing; None where no text follows."""
+    """Where a mark for the character `start` is safe; None if no text follows."""
     for tag in _TAGS:
         begin = text.find(tag, max(0, start - len(tag)))
         if 0 <= begin < start < begin + len(tag):

@@ -28,7 +28,7 @@ from widgets.controls.layouts import hbox, label
 from widgets.theme.theme import RADIUS, SPACE_1, SPACE_3, theme, theme_notifier
 
 _COST_SHARE = 8
-"""Rendering takes at most an eighth of the time between two renderings."""
+"""Rendering takes at most an eighth of the time."""
 _CARET_WIDTH = 3
 _MOST_MARKS = 500
 
@@ -104,7 +104,7 @@ class MessageText(QTextBrowser):
         self._cost = self._rendered_at - started
 
     def set_caret(self, has_caret: bool) -> None:
-        """Show a caret after the last character while text streams."""
+        """Show a caret after the last character during streaming."""
         if has_caret != self._has_caret:
             self._has_caret = has_caret
             self.viewport().update()
@@ -134,7 +134,7 @@ class MessageText(QTextBrowser):
         return self.cursorRect(cursor)
 
     def ideal_width(self, limit: int) -> int:
-        """The width that the text needs, at most `limit`."""
+        """Preferred width of the text, at most `limit`."""
         self.document().setTextWidth(limit)
         return min(limit, int(self.document().idealWidth()) + 1)
 
@@ -152,8 +152,8 @@ class MessageText(QTextBrowser):
             self._arrange()
 
     def _arrange(self, num_same: int = 0) -> None:
-        """Fit the height to the text and put the headers above their code. The first `num_same`
-        items are where they were."""
+        """Fit the height to the text and place the headers above their code. The first `num_same`
+        items have not moved."""
         width = self.viewport().width()
         if self.document().textWidth() != width:
             self.document().setTextWidth(width)
@@ -214,8 +214,8 @@ class MessageText(QTextBrowser):
             painter.end()
 
     def _groups_down_to(self, top: float) -> list[Group]:
-        """The groups that do not end above `top`, first to last. They are sorted by their ends, and
-        of a long reply the end is painted."""
+        """Indices of the groups that end below `top`. They are sorted by their ends, and usually
+        the end of a long reply is painted."""
         found: list[Group] = []
         for group in reversed(self._written.groups):
             if self._written.rect(group).bottom() + CODE_PADDING < top:
@@ -291,11 +291,9 @@ class MessageText(QTextBrowser):
             super().keyPressEvent(event)
 
     def createMimeDataFromSelection(self) -> QMimeData:
-        """Plain text: colours of a theme have no place in someone's document.
-
-        In Qt's own object: the clipboard destroys what it holds after the interpreter has ended,
-        and with one that was made here, by Python, the program ended with a segmentation fault.
-        """
+        """Plain text only: theme colours do not belong in other documents. It must be Qt's own
+        object: the clipboard destroys its content after the interpreter has ended, and an object
+        created by Python caused a segmentation fault."""
         data = super().createMimeDataFromSelection()
         data.text()  # the formats are worked out when the first is asked for, and would come back
         data.clear()
@@ -304,7 +302,7 @@ class MessageText(QTextBrowser):
 
 
 class CodeHeader(QWidget):
-    """The strip above a block of code: its language, and a button that copies `code()`."""
+    """The strip above a code block: its language, and a button that copies `code()`."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)

@@ -30,7 +30,7 @@ BUBBLE_SHARE = 0.76
 
 
 class MessageRequests(QObject):
-    """What the user asks of any message of a transcript. All but `link` and `file` carry its id."""
+    """User requests about any message. All except `link` and `file` carry its id."""
 
     edit = Signal(str, str)  # id, new text
     edit_begun = Signal(str)
@@ -44,7 +44,7 @@ class MessageRequests(QObject):
 
 
 class MessageView(QWidget):
-    """Base of both kinds. `requests` are those of the transcript."""
+    """Base of both kinds. `requests`: shared by the transcript."""
 
     def __init__(self, record: MessageRecord, requests: MessageRequests | None = None) -> None:
         super().__init__()
@@ -69,12 +69,12 @@ class MessageView(QWidget):
         return None if place is None else place.translated(self.text.mapTo(self, QPoint()))
 
     def copied(self) -> str:
-        """The text without reasoning, and the note in a line below."""
+        """The text to copy: without reasoning, with the note on a line below."""
         note = f"\n\n[{self.record.note}]" if self.record.note else ""
         return without_reasoning(self.record.text) + note
 
     def show_record(self, record: MessageRecord) -> None:
-        """Show all but the text, which `append` extends."""
+        """Show everything but the text, which `append` extends."""
         self.record = record
         self.versions.show_version(record.version, record.num_versions)
 
@@ -182,7 +182,7 @@ class AssistantMessageView(MessageView):
         return super().mark(words) or self.reasoning.mark(words, self)
 
     def _show_text(self) -> None:
-        """Show reasoning and answer by extending what is shown already."""
+        """Extend the displayed reasoning and answer."""
         is_open, text = self.record.is_open, self.record.text
         shown = with_marks(text, self.record.marks) if self.record.marks else text
         thought, answer, is_thinking = split_reasoning(shown)
@@ -214,7 +214,7 @@ class AssistantMessageView(MessageView):
 
 
 class VersionSwitcher(QWidget):
-    """ "2 / 3" between two arrows; opens the branches. Hidden where there is one version only."""
+    """ "2 / 3" between two arrows; opens the branches. Hidden for a single version."""
 
     def __init__(self, step: Callable[[int], object], show_branches: Callable[[], object]) -> None:
         super().__init__()

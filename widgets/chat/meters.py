@@ -1,4 +1,4 @@
-"""Labels and a meter that fit their room: context usage, figures of a reply."""
+"""Labels and a meter that adapt to the available width: context usage, figures of a reply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from widgets.theme.theme import figure_font, theme, theme_notifier
 
 
 class FittingLine(QLabel):
-    """The first of `lines` that has room; the last one is cut where none has."""
+    """Shows the longest of `lines` that fits, else the shortest, elided."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class FittingLine(QLabel):
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
 
     def show_lines(self, *lines: str) -> None:
-        """From the longest to the shortest."""
+        """`lines`: from the longest to the shortest."""
         if lines != self.lines:
             self.lines = lines
             self._fit()
@@ -50,7 +50,7 @@ _LEAST_WIDTH = 60
 
 
 class FiguresLine(FittingLine):
-    """As many groups of figures as fit, from the left. They can be selected and copied."""
+    """As many groups of figures as fit, from the left. Selectable text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class FiguresLine(FittingLine):
         self.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
 
     def show_line(self, line: str) -> None:
-        """`line`: the groups, BETWEEN them."""
+        """`line`: groups separated by BETWEEN."""
         parts = line.split(BETWEEN)
         self.show_lines(*(BETWEEN.join(parts[:count]) for count in range(len(parts), 0, -1)))
 
@@ -77,7 +77,7 @@ class ContextMeter(QWidget):
         self.hide()
 
     def show_use(self, used: int, draft: int, limit: int) -> None:
-        """Tokens; hidden where the limit is not known (0)."""
+        """`used` and `limit` in tokens; hidden where the limit is unknown (0)."""
         if (used, draft, limit) != (self._used, self._draft, self._limit):
             self._used, self._draft, self._limit = used, draft, limit
             text = f"{used:,} of {limit:,} tokens used, about {draft:,} more in this message"

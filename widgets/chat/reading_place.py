@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class _Place(NamedTuple):
-    """The line with a `character` of the text in `view`, and pixels from its top to the upper edge
-    of what is seen."""
+    """A line, given by a `character` in the text of `view`, and pixels from its top to the upper
+    edge of the viewport."""
 
     view: MessageView
     character: int
@@ -27,12 +27,12 @@ class _Place(NamedTuple):
 
 
 class ReadingPlace(QObject):
-    """Keeps the line at the top of `transcript`, unless it follows its end, until it is scrolled.
+    """Keeps the top line of `transcript` in place until the user scrolls, unless it follows its
+    end.
 
-    A width may change the heights, and a height the width (the bar comes or goes): after a change
-    of sizes the layout comes to rest in several rounds. A new range of the bar may come before
-    the views have their places in it, or after: both are waited for.
-    """
+    Width and height affect each other (the scroll bar appears or disappears), so a layout settles
+    in several rounds. The scroll bar's range may change before or after the views are placed: both
+    are awaited."""
 
     def __init__(self, transcript: Transcript) -> None:
         super().__init__(transcript)
@@ -96,13 +96,13 @@ class ReadingPlace(QObject):
         transcript.is_moving = False
 
     def _top_of(self, view: MessageView, character: int) -> int:
-        """Of the line with a character, in its view."""
+        """Top of the line with a character, in its view's coordinates."""
         cursor = QTextCursor(view.text.document())
         cursor.setPosition(min(character, view.text.document().characterCount() - 1))
         return view.text.mapTo(view, view.text.cursorRect(cursor).topLeft()).y()
 
 
 def _moving(view: MessageView) -> Iterator[QWidget]:
-    """What moves, or changes its size, when the place of a line in `view` changes."""
+    """Objects whose events can move a line of `view`."""
     column = view.parentWidget()
     yield from (view, view.text) if column is None else (view, view.text, column)

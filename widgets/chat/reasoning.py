@@ -35,7 +35,7 @@ class Reasoning(NamedTuple):
 
 
 def split_reasoning(text: str) -> Reasoning:
-    """The two parts of a reply, without the marks and the space around them."""
+    """Reasoning and answer of a reply, without the marks and surrounding space."""
     start = len(text) - len(text.lstrip())
     begins = text.startswith(BEGIN, start)
     end = text.find(END)
@@ -49,19 +49,19 @@ def split_reasoning(text: str) -> Reasoning:
 
 
 def may_become_reasoning(text: str) -> bool:
-    """Whether a growing text may be the beginning of the first mark."""
+    """Whether a growing text may be a prefix of the first mark."""
     begun = text.lstrip()
     return 0 < len(begun) < len(BEGIN) and BEGIN.startswith(begun)
 
 
 def without_reasoning(text: str) -> str:
-    """The answer alone; the reasoning where there is no answer."""
+    """The answer; the reasoning if there is none."""
     thought, answer, _ = split_reasoning(text)
     return answer if answer.strip() else thought
 
 
 def _without_tail(text: str) -> str:
-    """`text` without a tail that may become the closing mark."""
+    """`text` without a suffix that may become the closing mark."""
     for length in range(len(END) - 1, 0, -1):
         if text.endswith(END[:length]):
             return text[:-length]
@@ -114,7 +114,8 @@ class ReasoningBlock(QWidget):
         self.setVisible(bool(thought) or is_open)
 
     def mark(self, words: Sequence[str], view: QWidget) -> QRect | None:
-        """Mark `words` and unfold where there are some; where, in the coordinates of `view`."""
+        """Mark `words`; unfold if any is found. Returns its rectangle in the coordinates of
+        `view`."""
         place = self.text.mark(words)
         if place is None:
             return None

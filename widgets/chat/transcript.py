@@ -29,12 +29,12 @@ from widgets.controls.layouts import STRETCH, dressed, hbox, vbox
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
 COLUMN_WIDTH = 820
-"""Longer lines are hard to read."""
+"""Maximum width of text: longer lines are hard to read."""
 SIDE_MARGIN = SPACE_4
 LEAST_HEIGHT = 32
-"""Pixels; in a low window the composer and its notices come first."""
+"""Minimum height in pixels: in a low window the composer and its notices have priority."""
 FIRST = 6
-"""Views made at once: about a screen."""
+"""Number of views made at once: about a screen."""
 _TEND_MS = 8  # between two views: scrolling is painted meanwhile
 _AHEAD, _KEPT = 2, 6
 """Screens beyond the visible ones that are made ahead, and that are kept."""
@@ -42,7 +42,7 @@ _NEAR = 24  # pixels from the end that count as the end
 
 
 class Transcript(QScrollArea):
-    """`requests`: what the user asks of its messages."""
+    """The messages in a scroll area. `requests`: user requests about its messages."""
 
     def __init__(self) -> None:
         super().__init__(widgetResizable=True)
@@ -117,7 +117,7 @@ class Transcript(QScrollArea):
         return made
 
     def update_message(self, record: MessageRecord) -> None:
-        """Show a changed state of one message; its text is extended by `append_text` alone."""
+        """Show a changed state of one message; only `append_text` extends its text."""
         place = self._places.get(record.id)
         if place is not None:
             self._made[place] = record
@@ -125,7 +125,7 @@ class Transcript(QScrollArea):
             view.show_record(record)
 
     def append_text(self, message_id: str, text: str) -> None:
-        """Extend a reply. Its first text is on the screen when this returns."""
+        """Extend a reply. Its first text is painted before this returns."""
         view, place = self._views.get(message_id), self._places.get(message_id)
         if isinstance(view, AssistantMessageView):
             is_first = not view.record.text
@@ -147,12 +147,12 @@ class Transcript(QScrollArea):
         return self._views.get(message_id)
 
     def top_of(self, view: QWidget) -> int:
-        """Where a view begins, in the values of the scroll bar."""
+        """Scroll bar value at which a view begins."""
         return view.y() + self._column_widget.y()
 
     @property
     def views(self) -> list[MessageView]:
-        """The views that were made, from top to bottom."""
+        """The existing views, from top to bottom."""
         return list(self._views.values())
 
     def unmark(self) -> None:
@@ -254,7 +254,7 @@ class Transcript(QScrollArea):
 
     @property
     def _end(self) -> int:
-        """One more than the record of the last view."""
+        """Index after the last record with a view."""
         return self._first + len(self._views)
 
     @property
@@ -262,7 +262,7 @@ class Transcript(QScrollArea):
         return self._end == len(self._ids)
 
     def _show_stretch(self, first: int, end: int) -> None:
-        """Views of these records, and of no others."""
+        """Make views for exactly these records."""
         for view_id in list(self._views):
             self._remove(view_id)
         self._first = max(0, first)
@@ -275,8 +275,7 @@ class Transcript(QScrollArea):
             self._later.start(milliseconds)
 
     def _tend(self) -> None:
-        """Make or remove one view, where there are too few or too many around the visible ones,
-        which keep their place."""
+        """Make or remove one view around the visible ones, which stay in place."""
         if not self._views or not self.isVisible():
             return
         bar, screen = self.verticalScrollBar(), max(1, self.viewport().height())
@@ -295,7 +294,7 @@ class Transcript(QScrollArea):
         self._tend_soon(_TEND_MS)
 
     def _change(self, do: Callable[[], object], views: Sequence[MessageView]) -> None:
-        """Change the views; the top of the screen keeps its place."""
+        """Change the views; the top of the screen stays in place."""
         bar = self.verticalScrollBar()
         held = self.first_in_view or views[-1]
         place = self.top_of(held) - bar.value()
@@ -333,7 +332,7 @@ class Transcript(QScrollArea):
 
 
 def _may_go(view: MessageView) -> bool:
-    """Whether a view can be removed without losing anything."""
+    """Whether a view can be removed without losing state."""
     focused = QApplication.focusWidget()
     is_used = focused is not None and view.isAncestorOf(focused)
     is_edited = isinstance(view, UserMessageView) and view.is_editing

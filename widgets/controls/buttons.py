@@ -36,7 +36,7 @@ class IconButton(QToolButton):
 
 
 class QuietButton(IconButton):
-    """Drawn only while the pointer is over the widget that it belongs to, or it has the focus."""
+    """Drawn only while the pointer is over its owner, or while it has the focus."""
 
     is_lit = False
 
@@ -46,7 +46,7 @@ class QuietButton(IconButton):
 
 
 class CopyButton(QuietButton):
-    """Copies a text; a tick says so until the pointer leaves."""
+    """Copies a text and shows a tick until the pointer leaves."""
 
     def __init__(self, text: str, read: Callable[[], str], parent: QWidget | None = None) -> None:
         super().__init__("copy", text, self._copy, parent)
@@ -66,7 +66,7 @@ class CopyButton(QuietButton):
 
 
 class JumpButton(QPushButton):
-    """Floats above the end of the transcript while the user reads further up."""
+    """Floats above the end of the transcript while the user has scrolled up."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__("Newest", parent)
@@ -83,7 +83,7 @@ class JumpButton(QPushButton):
 
 
 class ButtonRows(QWidget):
-    """As wide as there is room; `arrange` when buttons were hidden or shown."""
+    """Buttons in as many rows as needed; `arrange` after showing or hiding some."""
 
     def __init__(self, buttons: Sequence[QAbstractButton]) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class ButtonRows(QWidget):
             self.add(button)
 
     def add(self, button: QAbstractButton) -> None:
-        """Behind the others."""
+        """Append a button."""
         row = QHBoxLayout()
         row.setSpacing(SPACE_2)
         row.addStretch(1)

@@ -1,4 +1,4 @@
-"""`ElidedCombo`, and entries that cannot be chosen."""
+"""`ElidedCombo`, and disabled entries with their reasons."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from PySide6.QtWidgets import QComboBox, QStyle, QStyleOptionComboBox, QStylePai
 
 
 def describe_items(box: QComboBox, choices: Sequence[tuple[Any, str, str]]) -> None:
-    """Say more of the entries of `box`: (data, text, why it cannot be chosen or ""). One that
-    cannot be is greyed, and its tooltip says why. Entries of other data stay as they are."""
+    """Describe entries of `box`: (data, text, why it cannot be chosen or ""). Refused entries are
+    disabled and have the reason as tooltip. Other entries stay as they are."""
     model = box.model()
     assert isinstance(model, QStandardItemModel)
     for value, text, refusal in choices:
@@ -24,7 +24,7 @@ def describe_items(box: QComboBox, choices: Sequence[tuple[Any, str, str]]) -> N
 
 
 def described_items(box: QComboBox) -> list[tuple[Any, str, str]]:
-    """What `describe_items` said of every entry."""
+    """The current (data, text, reason) of every entry."""
     model = box.model()
     assert isinstance(model, QStandardItemModel)
     return [
@@ -39,12 +39,13 @@ def described_items(box: QComboBox) -> list[tuple[Any, str, str]]:
 
 
 _PADDING = 2
-"""What a style keeps of the field around the text, both sides together. The width that a choice
-asks for has no room for it: with some fonts its own text would be too long for it."""
+"""Horizontal space of the style around the text. The style's size hint does not include it: with
+some fonts even the widest entry would be cut."""
 
 
 class ElidedCombo(QComboBox):
-    """The style sheet's style cuts a text that is too long in the middle of a letter."""
+    """A combo box with an ellipsis: the stylesheet's style clips long text in the middle of a
+    letter."""
 
     def sizeHint(self) -> QSize:
         return super().sizeHint() + QSize(_PADDING, 0)

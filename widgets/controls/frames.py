@@ -14,13 +14,12 @@ from widgets.theme.theme import SPACE_2
 
 
 class Contained(QWidget):
-    """Holds `content`, as large as it is itself, and asks for a new layout of what is around it
-    only where the content needs another least size.
+    """Holds `content` at its own size, and passes layout requests to its surroundings only when the
+    minimum size of the content changes.
 
-    A label whose text changes makes Qt lay out everything up to the window anew, and paint all of
-    it: every layout on the way passes the request on, whether its own size changed or not. This
-    one has no layout, so that the request ends here; the layouts inside have heeded it before.
-    """
+    When the text of a label changes, Qt lays out and paints everything up to the window: each
+    layout passes the request on, whether its own size changed or not. This widget has no layout, so
+    the request ends here, after the layouts inside have handled it."""
 
     def __init__(self, content: QWidget) -> None:
         super().__init__()
@@ -67,9 +66,9 @@ def scroll_area(content: QWidget, name: str = "") -> QScrollArea:
 
 
 def scroll_by_keys(area: QScrollArea) -> None:
-    """Tab comes to `area` while there is more in it than it shows, so that the arrow keys scroll
-    it, and a ring says that it has the keyboard. (A form's area needs no stop: its fields have it,
-    and bring themselves into view.)"""
+    """Give `area` a tab stop and a focus ring while its content is larger than it, so that the
+    arrow keys scroll it. (A form's area needs none: its fields take the focus and scroll into
+    view.)"""
     area.setProperty("ring", True)
     bars = (area.verticalScrollBar(), area.horizontalScrollBar())
 
@@ -83,20 +82,20 @@ def scroll_by_keys(area: QScrollArea) -> None:
 
 
 MOST_LEFT = 0.42
-"""Of the page's width, what the left half begins with at most."""
+"""Initial share of the page's width for the left half."""
 
 MOST_LEFT_OF_LARGE_TEXT = 0.56
-"""The same where text is larger than usual: a form needs its width more than what stands beside."""
+"""The same with larger text: a form needs its width more than the other half."""
 
 UPPER = 0.58
-"""Of the page's height, what the list or the form begins with where the halves stand above each
-other: there is something to do in it from the start, below it often not yet."""
+"""Initial share of the height for the left half, when the halves are stacked: it is usable from the
+start, the other one is often empty."""
 
 
 class PageFrame(QWidget):
-    """`name` of the tabs for a screen reader; `left_width` to begin with, and `narrow`, the width
-    below which the halves stand above each other: pixels, at the usual size of text. `stretch`: how
-    they share new room."""
+    """Two halves, side by side or stacked, the left one with tabs. `name`: accessible name of the
+    tabs; `left_width`: initial width; `narrow`: width below which they are stacked, both in pixels
+    at the default text size. `stretch`: how they share extra room."""
 
     def __init__(
         self,

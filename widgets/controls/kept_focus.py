@@ -1,13 +1,13 @@
-"""`KeptFocus`: a control that is switched off or hidden while it has the keyboard keeps its place.
+"""`KeptFocus`: keeps the focus in place when the focused control is disabled or hidden.
 
-Qt gives the keyboard to whatever comes next, often by the very click that switched the control off:
-the next Space or Enter then presses another button than the one that was meant.
+Qt moves the focus to the next control, often because of the very click that disabled the first one:
+the next Space or Enter then presses the wrong button.
 
-    Qt:    [Test] off  -->  [Save] has the keyboard
-    here:  [Test] off  -->  what is around it has: Space does nothing, Tab goes on to [Save];
-           [Test] on again  -->  it has the keyboard again
+    Qt:    [Test] disabled  -->  [Save] has the focus
+    here:  [Test] disabled  -->  its parent has the focus: Space does nothing, Tab goes to [Save];
+           [Test] enabled   -->  it has the focus again
 
-Where the program itself says who gets the keyboard, that holds.
+A focus that the program sets explicitly is respected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REASONS = {1: Qt.FocusReason.TabFocusReason, -1: Qt.FocusReason.BacktabFocusRea
 
 
 class KeptFocus(QObject):
-    """For all windows of `application`, as long as it lives."""
+    """Installed on `application` for all of its windows."""
 
     def __init__(self, application: QApplication, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -87,7 +87,7 @@ def _is_usable(widget: QWidget) -> bool:
 
 
 def _following(widget: QWidget, step: int) -> QWidget | None:
-    """What Tab (1) or Shift+Tab (-1) goes to from `widget`; None where there is nothing."""
+    """The next widget in tab order (1) or the previous one (-1) from `widget`, or None."""
     window, following = widget.window(), _next(widget, step)
     while following is not None and following is not widget:
         by_tab = Qt.FocusPolicy.TabFocus.value & following.focusPolicy().value

@@ -97,7 +97,7 @@ def wrapped(role: str = "", text: str = "") -> QLabel:
 
 
 def centered(text: str) -> QLabel:
-    """Small text in the middle of a view that has nothing to show yet."""
+    """Small centred text of an empty view."""
     middle = Qt.AlignmentFlag.AlignCenter
     return dressed(QLabel(text, wordWrap=True, alignment=middle), role="small")
 

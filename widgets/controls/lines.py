@@ -13,8 +13,8 @@ from widgets.theme.theme import theme, theme_notifier, ui_font
 
 
 class ElidedLine(QWidget):
-    """One line, small unless said otherwise, cut where it ends; the tool tip has all of it.
-    `hugs`: it takes the room of its text and no more, and gives way where there is less."""
+    """One elided line of text, small by default; the tooltip has the full text. `hugs`: it is as
+    wide as its text, and shrinks if necessary."""
 
     alignment = Qt.AlignmentFlag.AlignLeft
     elide_mode = Qt.TextElideMode.ElideRight
@@ -38,7 +38,7 @@ class ElidedLine(QWidget):
         return self._text
 
     def is_cut(self) -> bool:
-        """Whether there is no room for all of it."""
+        """Whether the text is elided."""
         return QFontMetrics(self._font()).horizontalAdvance(self._text) > self.width()
 
     def set_text(self, text: str) -> None:
@@ -76,7 +76,7 @@ class ElidedLine(QWidget):
 
 
 def title_line(text: str = "", *, hugs: bool = True) -> ElidedLine:
-    """An elided title; `hugs` as of the line."""
+    """An elided title; `hugs` as for ElidedLine."""
     title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=hugs)
     title.set_text(text)
     return title
@@ -88,8 +88,8 @@ _ONE_LINE = 10_000  # pixels: nothing wraps
 def marked_line(
     text: str, font: QFont, marks: Sequence[tuple[int, int]], marked: QTextCharFormat
 ) -> QTextLayout:
-    """`text` laid out in one line, with the ranges (start, end) of `marks` in the format `marked`.
-    Its `draw` takes the upper left corner; what has no format is in the painter's pen."""
+    """A layout of `text` on one line, with the ranges (start, end) in `marks` formatted as
+    `marked`. Draw it at the upper left corner; unformatted text has the painter's pen."""
     layout = QTextLayout(text, font)
     ranges = []
     for start, end in marks:
@@ -104,7 +104,7 @@ def marked_line(
 
 
 class SecretLine(QLineEdit):
-    """`reveal` is the button, for whoever lays out the form. `name`: what the line is called."""
+    """A password field. `reveal`: its button, placed by the form. `name`: accessible name."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -19,11 +19,11 @@ ICONS = {
     "warning": ("warning", "warning"),
     "error": ("error", "danger"),
 }
-"""Icon and colour of a kind of notice."""
+"""Icon and colour of each kind."""
 
 _ICON = 16
 _MOST_LINES = 3
-"""Of a notice that only informs, before it becomes one that is cut: problems are shown in full."""
+"""Characters above which an info notice is elided; problems are shown in full."""
 
 
 class Notice(QFrame):
@@ -65,7 +65,7 @@ class Notice(QFrame):
         return self._label.text()
 
     def is_brief(self) -> bool:
-        """Whether it is one line, and all of it in the tooltip."""
+        """Whether it is elided to one line, with the full text in the tooltip."""
         return self._label.isHidden()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -94,11 +94,10 @@ SHOWN_MS = 10_000
 
 
 class Toast(QFrame):
-    """`show_message` shows one message; the one before it is over, and its `expired` is called.
+    """Shows one message at a time. `expired` is called once, when a message disappears without its
+    action: after its time, or replaced by the next one.
 
-    `expired` is called once, when the message goes without its action having been taken. Alt and
-    the first letter of the action take it, wherever the keyboard is.
-    """
+    Alt with the first letter of the action triggers it, wherever the focus is."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
@@ -143,7 +142,7 @@ class Toast(QFrame):
         return self._label.text() if not self.isHidden() else ""
 
     def dismiss(self) -> None:
-        """End the message that is shown."""
+        """Hide the message."""
         self._timer.stop()
         self.hide()
         expired, self._expired, self._callback = self._expired, None, None
@@ -151,7 +150,7 @@ class Toast(QFrame):
             expired()
 
     def act(self) -> None:
-        """Take the action."""
+        """Trigger the action."""
         callback, self._expired = self._callback, None
         self.dismiss()
         if callback is not None:

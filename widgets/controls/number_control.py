@@ -18,14 +18,15 @@ from widgets.theme.theme import figure_font, theme_notifier
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
-    """What a row shows. `choices`: (value, text) pairs make a choice; `is_path` a choice among
-    folders; `is_folders` a list of folders; none of these and no bounds a switch; else a number.
+    """Declares the control of a row: `choices`, (value, text) pairs, a combo box; `is_path` a
+    choice of folder; `is_folders` a list of folders; none of these and no bounds a switch; else a
+    number.
 
-    steps: the slider's positions, ascending, in the setting's own unit; none for no slider.
-    scale: how many of the setting's units one shown unit is (2**30 for bytes shown in GiB).
-    is_whole: whether the setting's own value is an integer, whatever is shown.
+    steps: slider positions, ascending, in the setting's unit; none for no slider.
+    scale: the setting's units per shown unit (2**30 for bytes shown in GiB).
+    is_whole: whether the setting's value is an integer, whatever is shown.
     auto: the text for None, where None is allowed.
-    all: the text for the largest number; with it values are texts: those two, or a number's.
+    all: the text for the largest number; with it values are texts: auto, all, or a number.
     """
 
     name: str
@@ -55,7 +56,7 @@ def describe(control: QWidget, spec: RowSpec) -> None:
 
 
 class _NoWheel(QObject):
-    """Scrolling the panel must not change a value under the pointer."""
+    """Ignores the wheel: scrolling the panel must not change a value under the pointer."""
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.Wheel:
@@ -71,7 +72,7 @@ WIDTH = 104
 
 
 class NumberControl(QWidget):
-    """A number: a slider over its usual values, and a field that takes any.
+    """A number: a slider over its usual values, and a field for any value.
 
     auto |----o---------| all    20 of 32
     """
@@ -107,8 +108,7 @@ class NumberControl(QWidget):
             self.slider.setValue(self._nearest(number))
 
     def set_highest(self, highest: int) -> None:
-        """Every number from the lowest to `highest`, which is known by now; what is shown stays
-        where it still can."""
+        """Offer every number from the lowest to `highest`; the shown value stays if still valid."""
         if highest == self.spec.maximum:
             return
         value = self.value()
@@ -131,7 +131,7 @@ class NumberControl(QWidget):
         return round(own) if self.spec.is_whole else round(own, 6)
 
     def _number_of(self, value: Any) -> float | None:
-        """The number that stands for a value; None for auto."""
+        """The number of a value; None for auto."""
         if not isinstance(value, str):
             return value
         if value == self.spec.all:
@@ -146,7 +146,7 @@ class NumberControl(QWidget):
         self.field.setValue(self.field.minimum() if value is None else value / self.spec.scale)
 
     def _nearest(self, value: float | None) -> int:
-        """Index of the slider's position closest to `value`, by ratio."""
+        """Index of the slider position closest to `value`, by ratio."""
         steps = self.spec.steps
         if value is None or not steps:
             return 0
@@ -167,8 +167,8 @@ class NumberControl(QWidget):
 
 
 class StepField(QDoubleSpinBox):
-    """The number as text. Up and down go to the next usual value. A number out of range can be
-    written: the nearest that is allowed takes its place, and `refused` says why."""
+    """The number as text. Up and down step through the usual values. A number out of range is
+    replaced by the nearest valid one, and `refused` says why."""
 
     refused = Signal(str)
 
@@ -188,7 +188,7 @@ class StepField(QDoubleSpinBox):
             theme_notifier().changed.connect(self._fit)
 
     def set_spec(self, spec: RowSpec) -> None:
-        """Other bounds or another unit."""
+        """Change bounds or unit."""
         self._spec = spec
         lowest = spec.minimum if spec.minimum is not None else 0
         highest = spec.maximum if spec.maximum is not None else 2**53
@@ -237,7 +237,7 @@ class StepField(QDoubleSpinBox):
         return bool(self._spec.all) and self._bare(text) == self._spec.all
 
     def _begins_a_word(self, text: str) -> bool:
-        """Whether it may become one of the words that stand for numbers."""
+        """Whether it is a prefix of a word that stands for a number."""
         bare = self._bare(text)
         words = (self._spec.auto, self._spec.all) if self._spec.all else ()
         return any(word.startswith(bare) for word in words)

@@ -59,7 +59,7 @@ class FolderList(QWidget):
         self._show_state()
 
     def add_folder(self, path: str) -> None:
-        """The user chose one more."""
+        """Add a folder, as the user."""
         if path and path not in self.value():
             self._become((*self.value(), path))
 
@@ -88,8 +88,8 @@ _OTHER = object()
 
 
 class PathControl(ElidedCombo):
-    """The known folders by their titles, then "Other folder…", which asks by `browse_wanted`.
-    `none_text` stands for no folder."""
+    """A combo box of known folders by title, then "Other folder…", which emits `browse_wanted`.
+    `none_text`: entry for no folder."""
 
     changed = Signal(object)  # str | None
     browse_wanted = Signal()
@@ -112,13 +112,13 @@ class PathControl(ElidedCombo):
             self._fill()
 
     def set_known(self, known: Sequence[tuple[str, str]]) -> None:
-        """Folders to choose from, as (path, title)."""
+        """Offer these folders, as (path, title)."""
         if list(known) != self.known:
             self.known = list(known)
             self._fill()
 
     def choose(self, path: str) -> None:
-        """The user chose a folder in a dialog."""
+        """Select a folder from a dialog, as the user."""
         self.set_value(path)
         self.changed.emit(path)
 

@@ -12,13 +12,12 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
 
 class Popover(QFrame):
-    """`toggle_at(button)` opens it above the button, or below it where there is no room, or
-    closes it. Escape closes it as well. At a button of a panel that floats and is smaller than
-    this, it opens beside that panel, over the window that the panel comes from.
+    """`toggle_at(button)` opens it above the button (below it without room above), or closes it;
+    Escape closes it, too. At a button of a floating panel smaller than the popover, it opens beside
+    that panel, over the main window.
 
-    It is a child of the window and no popup window: those grab the keyboard, which not every
-    platform can, and drop-down lists inside them would close them.
-    """
+    It is a child widget, not a popup window: those grab the keyboard, which not every platform
+    allows, and drop-down lists inside would close them."""
 
     def __init__(self, parent: QWidget, title: str = "") -> None:
         super().__init__(parent)
@@ -33,11 +32,11 @@ class Popover(QFrame):
         self.hide()
 
     def first_field(self) -> QWidget:
-        """What gets the focus."""
+        """The widget that takes the focus on opening."""
         return self
 
     def closed(self) -> None:
-        """Called after it was open."""
+        """Called after it was closed."""
 
     def toggle_at(self, button: QWidget) -> None:
         if not self.isHidden():
@@ -69,7 +68,7 @@ class Popover(QFrame):
         )
 
     def open_at(self, corner: QPoint) -> None:
-        """Show it with its upper left corner there, and the keyboard in its first field."""
+        """Show it with its upper left corner at a point, and focus its first field."""
         self.move(corner)
         self.show()
         self.raise_()
@@ -78,7 +77,7 @@ class Popover(QFrame):
             app.installEventFilter(self)
 
     def setVisible(self, visible: bool) -> None:
-        """The keyboard goes back to where it came from, not to the first button of the window."""
+        """Return the focus to where it was, not to the first button of the window."""
         inside, button = QApplication.focusWidget(), self._button
         is_left = not visible and inside is not None and self.isAncestorOf(inside)
         if is_left and button is not None and shiboken6.isValid(button) and button.isVisible():
@@ -102,7 +101,7 @@ class Popover(QFrame):
         return super().eventFilter(watched, event)
 
     def _holds(self, widget: QWidget | None) -> bool:
-        """Whether `widget` is inside, also in a drop-down list of its own, or the button."""
+        """Whether `widget` is the button, or inside the popover or its drop-down lists."""
         while widget is not None:
             if widget is self or widget is self._button:
                 return True

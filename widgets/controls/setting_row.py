@@ -89,7 +89,7 @@ class SettingRow(QWidget):
         return self._hint.text()
 
     def describe_choices(self, choices: Sequence[tuple[Any, str, str]]) -> None:
-        """(value, text, refusal or "") per choice."""
+        """Describe choices: (value, text, refusal or "") each."""
         assert isinstance(self.control, ChoiceControl)
         describe_items(self.control, choices)
 
@@ -101,7 +101,7 @@ class SettingRow(QWidget):
         self.control.set_value(value)
 
     def keep_hint_lines(self, count: int) -> None:
-        """Reserve room for so many hint lines."""
+        """Reserve room for this many hint lines."""
         self._hint_lines = count
         self._keep_room()
 
@@ -145,7 +145,7 @@ def _make_control(spec: RowSpec) -> Control:
 
 
 class SwitchControl(QCheckBox):
-    """On or off; carries the row's label itself."""
+    """A checkbox; it shows the row's label itself."""
 
     changed = Signal(object)
 
@@ -162,7 +162,7 @@ class SwitchControl(QCheckBox):
 
 
 class ChoiceControl(ElidedCombo):
-    """One of a few values."""
+    """A combo box."""
 
     changed = Signal(object)
 
@@ -180,7 +180,7 @@ class ChoiceControl(ElidedCombo):
         return self.currentData()
 
     def offer(self, value: Any, text: str) -> None:
-        """One choice more, or another text for one."""
+        """Add a choice, or change its text."""
         index = self.findData(value)
         if index < 0:
             self.addItem(text, value)
@@ -188,7 +188,7 @@ class ChoiceControl(ElidedCombo):
             self.setItemText(index, text)
 
     def withdraw(self, value: Any) -> None:
-        """One choice less; what is chosen stays."""
+        """Remove a choice; the selection stays."""
         index = self.findData(value)
         if index not in (-1, self.currentIndex()):
             self.removeItem(index)

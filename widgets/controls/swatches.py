@@ -16,8 +16,8 @@ _MARK = 3
 
 
 class Swatch(NamedTuple):
-    """`colors` takes from the theme what is shown side by side; `mark` is the colour of a small
-    square in the middle; `fill`: how the colours are laid on."""
+    """One legend entry. `colors`: from the theme, side by side; `mark`: colour of a small square in
+    the middle; `fill`: the brush pattern."""
 
     text: str
     colors: Callable[[Theme], Sequence[str]]
@@ -31,12 +31,12 @@ class Swatch(NamedTuple):
 
 
 def of(name: str) -> Callable[[Theme], Sequence[str]]:
-    """The one colour with this name."""
+    """A swatch of the theme colour `name`."""
     return lambda table: (table.value(name),)
 
 
 class Swatches(QWidget):
-    """As many as fit, from the left."""
+    """As many entries as fit, from the left."""
 
     def __init__(self, swatches: Sequence[Swatch], parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -21,8 +21,8 @@ _FONT_CHANGES = (QEvent.Type.FontChange, QEvent.Type.StyleChange, QEvent.Type.Po
 
 
 class HeadingFonts(QObject):
-    """Calls `fit` whenever the headings have another font: how wide they are is known then, and
-    neither when the table is made nor when another size of text is chosen."""
+    """Calls `fit` when the font of the headings changes: their width is unknown when the table is
+    created, and changes with the text size."""
 
     def __init__(self, header: QHeaderView, fit: Callable[[], object]) -> None:
         super().__init__(header)
@@ -36,8 +36,8 @@ class HeadingFonts(QObject):
 
 
 class FittedColumns(HeadingFonts):
-    """Columns have the widths that `widths` gives, in pixels, and at least those of their
-    headings, until the user makes one wider or narrower."""
+    """Applies `widths` in pixels, at least those of the headings, until the user resizes a
+    column."""
 
     def __init__(self, header: QHeaderView, widths: Callable[[], Mapping[int, int]]) -> None:
         super().__init__(header, self.fit)
@@ -47,7 +47,7 @@ class FittedColumns(HeadingFonts):
         theme_notifier().changed.connect(self.fit)
 
     def fit(self) -> None:
-        """The text has another size, perhaps."""
+        """Apply the widths again, e.g. for another text size."""
         header = self._header
         for column, width in self._widths().items():
             now = header.sectionSize(column)
@@ -57,8 +57,8 @@ class FittedColumns(HeadingFonts):
 
 
 def dress_table(view: QTableView, name: str) -> None:
-    """Whole rows are chosen, one at a time; Tab leaves the table; cells begin where their headings
-    do. `name`: for screen readers."""
+    """Select whole rows, one at a time; Tab leaves the table; cells align with their headings.
+    `name`: accessible name."""
     view.setAccessibleName(name)
     view.setProperty("padded", True)
     view.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
@@ -73,7 +73,7 @@ def dress_table(view: QTableView, name: str) -> None:
 
 
 class SmallFigures(QObject):
-    """A table of small figures, its rows as high as they are, at every text size."""
+    """A table of small figures with minimal row height at every text size."""
 
     def __init__(self, view: QTableView) -> None:
         super().__init__(view)
@@ -92,7 +92,7 @@ Row = TypeVar("Row")
 
 
 class RowTable(QAbstractTableModel, Generic[Row]):
-    """Who derives from it says what stands in a cell: `data`."""
+    """A table model with one object per row. Subclasses implement `data`."""
 
     HEADINGS: tuple[str, ...] = ()
 
@@ -101,13 +101,13 @@ class RowTable(QAbstractTableModel, Generic[Row]):
         self._rows: list[Row] = []
 
     def set_rows(self, rows: list[Row]) -> None:
-        """Show these in place of those before."""
+        """Replace all rows."""
         self.beginResetModel()
         self._rows = rows
         self.endResetModel()
 
     def row_at(self, row: int) -> Row | None:
-        """None where there is no such row (any more)."""
+        """A row; None if there is no such row."""
         return self._rows[row] if 0 <= row < len(self._rows) else None
 
     def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature

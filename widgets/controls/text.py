@@ -69,7 +69,7 @@ class EngineTime:
 
 
 class KeyWords(QObject):
-    """Command -> its keys in this platform's words."""
+    """Shortcuts of commands, in the platform's words."""
 
     changed = Signal()
 
@@ -81,25 +81,25 @@ class KeyWords(QObject):
         return self._words.get(command, "")
 
     def tell(self, words: Mapping[str, str]) -> None:
-        """These commands have these keys from now on; "" is none."""
+        """Set the shortcuts of commands; "" is none."""
         self._words.update(words)
         self.changed.emit()
 
 
 @cache
 def key_words() -> KeyWords:
-    """The one table."""
+    """The shared table."""
     return KeyWords()
 
 
 def with_keys(text: str, command: str) -> str:
-    """`text` with the command's keys behind it, as they are now."""
+    """`text` with the command's current shortcut."""
     keys = key_words().of(command)
     return f"{text} ({keys})" if keys else text
 
 
 def set_key_tip(widget: QWidget, text: str, command: str) -> None:
-    """Give a widget its tooltip, now and after every change of the keys."""
+    """Set a widget's tooltip with the shortcut, and keep it up to date."""
     _follow()
     _bound[widget] = (text, command)
     widget.setToolTip(with_keys(text, command))

@@ -156,7 +156,7 @@ _LEAST_STRETCH = 2  # pixels
 
 
 class LatencyChart(PaintedPlot):
-    """The time to first token as a strip, then a bar per gap."""
+    """TTFT as a strip above a bar per gap."""
 
     preferred = QSize(560, 180)
     least = QSize(200, 120)
@@ -186,7 +186,7 @@ class LatencyChart(PaintedPlot):
 
     @property
     def _room(self) -> int:
-        """Pixels from the first bar to the last."""
+        """Pixels from the first to the last bar."""
         return max(1, self.width() - 2 * _PAD)
 
     def _pen_height(self) -> int:

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from engine.snapshot import RequestTimes, StepEntry, StepRecord, entry_of
 
 SLOW = 1.5
-"""A gap is slow that is longer than the median by this factor ..."""
+"""A gap is slow if it is longer than the median by this factor ..."""
 SLOW_S = 0.002
-"""... and by this many seconds, so that small differences do not count."""
+"""... and by this many seconds: small differences do not count."""
 
 
 class Stage(StrEnum):
@@ -33,7 +33,7 @@ class Stage(StrEnum):
 
 
 class Cause(StrEnum):
-    """Cause of a slow gap, see `ReplyLatency.cause`; as the table of values names it."""
+    """Cause of a slow gap (see `ReplyLatency.cause`), as written in the table of values."""
 
     NONE = ""
     PREFILL = "concurrent prefill"  # of other requests, in the same steps
@@ -71,7 +71,7 @@ class Gap(NamedTuple):
 
     @property
     def between_s(self) -> float:
-        """Seconds in which no step ran."""
+        """Seconds without a running step."""
         return max(0.0, self.seconds - sum(step.duration for step in self.steps))
 
 
@@ -99,7 +99,7 @@ class ReplyLatency:
 
     @property
     def slow_gaps(self) -> list[Gap]:
-        """The slowest first."""
+        """Slow gaps, the slowest first."""
         return sorted(filter(self.is_slow, self.gaps), key=lambda gap: -gap.seconds)
 
     def others_prefill(self, gap: Gap) -> list[StepEntry]:
@@ -111,14 +111,14 @@ class ReplyLatency:
         ]
 
     def num_recomputed(self, gap: Gap) -> int:
-        """Tokens of this request that were computed again, after a preemption."""
+        """Tokens of this request that were recomputed after a preemption."""
         own = (entry_of(step, self.request_id) for step in gap.steps)
         return sum(e.num_tokens for e in own if e is not None and e.kind == "prefill")
 
     def cause(self, gap: Gap) -> Cause:
-        """The first of these that holds: the request was preempted; half of the excess over the
-        median passed between steps; others were prefilled; the batch was larger than the median.
-        UNKNOWN: the step was a normal one."""
+        """The first that holds: the request was preempted; half of the excess over the median
+        passed between steps; others were prefilled; the batch was larger than the median. UNKNOWN:
+        none."""
         if not self.is_slow(gap):
             return Cause.NONE
         if not gap.steps:
@@ -138,7 +138,7 @@ class ReplyLatency:
 def reply_latency(
     request_id: str, times: RequestTimes, steps: Sequence[StepRecord]
 ) -> ReplyLatency:
-    """The breakdown of a request. `steps` in order; those outside it are ignored."""
+    """The breakdown of a request. `steps` are in order; those outside the request are ignored."""
     starts = [step.start for step in steps]
     end = times.tokens[-1].time if times.tokens else times.arrival
     first = bisect_left(starts, _begin(times))

@@ -358,7 +358,7 @@ class LiveCharts(QWidget):
             chart.set_paused(paused)
 
     def set_speed(self, speed: float) -> None:
-        """See `EngineTime`."""
+        """Speed of the clock, see `EngineTime`."""
         self._time.set_speed(speed)
 
     def set_window(self, seconds: float) -> None:

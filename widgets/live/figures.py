@@ -20,7 +20,7 @@ from widgets.plot.series import FEWEST_FOR_P99, Floats, RingBuffer, figure, numb
 
 SPAN_S = 60.0
 STEP_S = 1.0
-"""Between two points: a sparkline is about 80 pixels wide."""
+"""Seconds between two points: a sparkline is about 80 pixels wide."""
 _PAUSE_S = 10.0  # longer than a step of a large model on a small machine
 _KEPT = 2 * round(SPAN_S / STEP_S)
 
@@ -272,7 +272,7 @@ PRECISION_NAMES = {
     "float32": "FP32", "float16": "FP16", "bfloat16": "BF16", "fp8": "FP8", "int8": "INT8",
     "int4": "INT4", "nf4": "NF4", "awq": "AWQ", "gptq": "GPTQ",
 }  # fmt: skip
-"""What the window calls a dtype or a quantization."""
+"""Display names of dtypes and quantizations."""
 
 
 def precision_name(value: str) -> str:

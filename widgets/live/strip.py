@@ -1,4 +1,4 @@
-"""The strip along the top of the window: what runs, and its leading figures with small lines."""
+"""`StatStrip`: model, state and leading figures with sparklines, at the top of the window."""
 
 from __future__ import annotations
 
@@ -55,11 +55,9 @@ _LINE_TIP = f"\nSparkline: last {duration_text(SPAN_S)}"
 
 
 class StatStrip(QFrame):
-    """Model, precision and device; the state in words; the figures, as many as fit.
-
-    `update_snapshot` only takes the snapshot; the strip is painted when `clock` says so. The state
-    is what was said last, by `set_state` or by a snapshot.
-    """
+    """Model, precision and device; the engine's state; as many figures as fit. `update_snapshot`
+    only stores the snapshot; `clock` decides when the strip is painted. The state is the latest
+    from `set_state` or a snapshot."""
 
     def __init__(self, clock: RedrawClock | None = None, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -86,7 +84,7 @@ class StatStrip(QFrame):
     # What is shown ----------------------------------------------------------------------------
 
     def set_place(self, place: str) -> None:
-        """Where the engine runs, at the begin of the first line; "" for here."""
+        """Location of a remote engine, before the first line; "" for the local one."""
         if place != self._place:
             self._place = place
             self.set_model(*self._model)
@@ -97,12 +95,12 @@ class StatStrip(QFrame):
         self._request_redraw()
 
     def set_state(self, text: str, kind: StateKind = "idle") -> None:
-        """Second line: a dot whose colour says the kind, and words."""
+        """The second line: a dot in the colour of `kind`, and a text."""
         self._state, self._kind = text, kind
         self._request_redraw()
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """Take the engine's state and its new samples."""
+        """Take a snapshot: state and samples."""
         self._time.synchronise(snapshot.time)
         self._figures.update(snapshot)
         model = snapshot.model
@@ -110,11 +108,11 @@ class StatStrip(QFrame):
         self.set_state(*state_text(snapshot))
 
     def set_speed(self, speed: float) -> None:
-        """How fast time passes for the figures: see `EngineTime`."""
+        """Speed of the clock, see `EngineTime`."""
         self._time.set_speed(speed)
 
     def clear(self) -> None:
-        """No model is loaded."""
+        """Reset: no model is loaded."""
         self._figures.clear()
         self.set_model("No model")
         self.set_state("Open a model to start")
@@ -128,7 +126,7 @@ class StatStrip(QFrame):
         return self._state, self._kind
 
     def text(self) -> str:
-        """Everything in words, as a screen reader should say it."""
+        """The whole strip as text for screen readers."""
         figures = [self._words(one) for one in FIGURES]
         return "; ".join([self._title, self._state, *figures])
 
@@ -149,12 +147,12 @@ class StatStrip(QFrame):
             self.clock.wake()
 
     def wants_redraw(self) -> bool:
-        """Something new, or a rate that has to come to rest."""
+        """Whether there is something new, or a rate is still falling."""
         return self._dirty or self._values["output"].text != NOTHING
 
     def redraw(self) -> None:
-        """Work the figures out again, at the pace at which they can be read (a new word on the
-        state comes at once); paint if anything is different."""
+        """Update the figures at a readable pace (a new state at once); paint if something
+        changed."""
         now = time.perf_counter()
         if self.state == self._drawn_state and now - self._drawn_at < _FIGURE_INTERVAL_S:
             return
@@ -205,7 +203,7 @@ class StatStrip(QFrame):
         return math.ceil(max(value, self._label_pen.width(one.label)))
 
     def shown_figures(self) -> list[tuple[Figure, QRectF]]:
-        """The figures that fit, each with its place."""
+        """The figures that fit, with their rectangles."""
         shown = list(FIGURES)
         room = self.width() - 2 * SPACE_3 - _LEAST_WORDS
         while shown and sum(self._width_of(f) + SPACE_6 for f in shown) > room:

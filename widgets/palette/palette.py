@@ -26,18 +26,18 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, theme, theme_notifier
 
 
 class Match(NamedTuple):
-    """Text `number` matches; `marks` are the (start, end) of what was found in it."""
+    """A match in text `number`; `marks`: (start, end) of the matched parts."""
 
     number: int
     marks: tuple[tuple[int, int], ...]
 
 
 def search(query: str, texts: Sequence[str]) -> list[Match]:
-    """The texts in which every word of `query` is found, the best first, equals in their order.
+    """Texts that contain every word of `query`, best first, ties in their order.
 
-    A word is found at the beginning of a word of the text, inside one, or as letters in order
-    ("gch" in "Regenerate chat"): in this order, and early before late. No query finds everything.
-    """
+    Rank of a word: at the beginning of a word of the text, inside one, or as scattered letters
+    ("gch" in "Regenerate chat"); within a rank, early matches first. An empty query matches all
+    texts."""
     words = query.lower().split()
     found: list[tuple[tuple[int, int], Match]] = []
     for index, text in enumerate(texts):
@@ -77,7 +77,7 @@ def _find(word: str, text: str) -> _Place | None:
 
 
 def _joined(marks: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sorted marks, with those that touch or overlap made one."""
+    """Sorted marks, merged where they touch or overlap."""
     joined: list[tuple[int, int]] = []
     for start, end in marks:
         if joined and start <= joined[-1][1]:
@@ -91,9 +91,8 @@ ROW = Qt.ItemDataRole.UserRole
 
 
 class Entry(NamedTuple):
-    """A command: where in the menus it stands, its shortcut in this platform's words, whether
-    it is possible now and switched on, and why it is not possible, where there is a reason to tell.
-    """
+    """A command: its menu, its shortcut in the platform's words, whether it is enabled and checked,
+    and why it is disabled, if known."""
 
     id: str
     text: str
@@ -110,7 +109,7 @@ class Row(NamedTuple):
 
 
 class EntryModel(RowTable[Row]):
-    """The entries that were found, in their order; unavailable commands come last."""
+    """Matching entries in order; disabled commands last."""
 
     HEADINGS = ("Command",)
 
@@ -138,7 +137,7 @@ class EntryModel(RowTable[Row]):
         return self._rows[row].entry
 
     def show_matches(self, entries: Sequence[Entry], matches: Sequence[Match]) -> None:
-        """`matches` number the `entries`."""
+        """Show `matches`, whose numbers are indices of `entries`."""
         rows = [Row(entries[match.number], match.marks) for match in matches]
         self.set_rows(sorted(rows, key=lambda row: not row.entry.is_enabled))
 
@@ -148,7 +147,7 @@ class EntryModel(RowTable[Row]):
 
 
 class EntryDelegate(QStyledItemDelegate):
-    """Name, menu, and the shortcut at the right."""
+    """Paints name and menu, with the shortcut at the right."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -193,7 +192,7 @@ class EntryDelegate(QStyledItemDelegate):
         painter.restore()
 
     def _paint_marked(self, painter: QPainter, name: str, row: Row, area: QRectF) -> None:
-        """The name with the letters that were found in the accent's colour."""
+        """Paint the name with the matched letters in the accent colour."""
         colors = theme()
         painter.setPen(colors.color("text" if row.entry.is_enabled else "text_disabled"))
         found = QTextCharFormat()
@@ -214,8 +213,8 @@ _MOVES = {
 
 
 class Palette(Popover):
-    """`chosen(id)` after it has closed. The keyboard stays in the field; up, down and Enter work
-    on the list. What was chosen last stands first, as long as nothing is typed."""
+    """`chosen(id)` after closing. The focus stays in the field; up, down and Enter act on the list.
+    With an empty query the last choice comes first."""
 
     chosen = Signal(str)
 
@@ -252,8 +251,8 @@ class Palette(Popover):
             self.column.addWidget(widget)
 
     def open(self, entries: Iterable[Entry], more: Iterable[Entry] = ()) -> None:
-        """Show it over the middle of the window, near its top; close it if it is open. `more` are
-        found below what is found of `entries` as well, and not listed until something is typed."""
+        """Open it near the top of the window, or close it if open. `more`: entries that are listed
+        after the matches of `entries`, only when something is typed."""
         if not self.isHidden():
             self.close_and_return()
             return

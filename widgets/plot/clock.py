@@ -1,7 +1,7 @@
-"""One clock for everything that is drawn live, and the account of what that costs.
+"""`RedrawClock`: one clock for all live drawing, which measures and limits its cost.
 
-A window that draws takes the interpreter from the engine's thread: redrawing has a rate, a budget
-in milliseconds of GUI work per second, and stops where nobody looks.
+Drawing takes the interpreter from the engine's thread: it has a maximum rate and a budget in
+milliseconds of GUI work per second, and stops for hidden widgets.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _ACCOUNT_S = 5.0  # the account covers this long
 _LONGEST_INTERVAL_MS = 1000
 _TURN_S = 0.004  # of drawing, before the event loop has its turn: a first token does not wait
 work_time = time.thread_time
-"""Clock of the work: this thread's own, so that waiting for a busy core is no work of ours."""
+"""CPU time of this thread: waiting for a busy core does not count as work."""
 
 
 class Redrawable(Protocol):
-    """Something that the clock draws. A QWidget, so that it can be gone or hidden."""
+    """A widget that the clock redraws. It may be hidden or deleted."""
 
     def isVisible(self) -> bool: ...
 
@@ -38,17 +38,16 @@ class Redrawable(Protocol):
 
 
 def _is_seen(member: Redrawable) -> bool:
-    """Whether any of it is on the screen: not behind another tab, not scrolled away."""
+    """Whether any part is on the screen, not behind another tab or scrolled away."""
     return member.isVisible() and not member.visibleRegion().isEmpty()
 
 
 class RedrawClock(QObject):
     """Calls `redraw` of its visible members at most `rate_hz` times a second.
 
-    The rate sinks by itself as far as it takes to hold `budget_ms_per_s` (never below one redraw
-    a second). The timer runs only while a member that is visible wants a redraw: call
-    `wake` when there is something new.
-    """
+    The rate drops as far as needed to stay within `budget_ms_per_s`, but not below one redraw a
+    second. The timer runs only while a visible member wants a redraw: call `wake` when there is
+    something new."""
 
     def __init__(
         self, rate_hz: float = 4.0, budget_ms_per_s: float = 8.0, parent: QObject | None = None
@@ -69,7 +68,7 @@ class RedrawClock(QObject):
         self._rest.timeout.connect(self._draw)
 
     def add(self, member: Redrawable) -> None:
-        """Draw `member` whenever it is visible and says so; the clock does not keep it alive."""
+        """Redraw `member` whenever it is visible and wants it. Holds a weak reference."""
         self._members.add(member)
 
     @property
@@ -78,25 +77,25 @@ class RedrawClock(QObject):
 
     @property
     def redraw_ms_per_s(self) -> float:
-        """Milliseconds of GUI work per second that drawing took, over the last five seconds."""
+        """Milliseconds of drawing work per second, over the last five seconds."""
         self._forget(time.perf_counter())
         return sum(seconds for _, seconds in self._costs) * 1e3 / _ACCOUNT_S
 
     @property
     def interval_ms(self) -> int:
-        """Time between two redraws: from the rate, or longer where the budget asks for it."""
+        """Time between two redraws: from the rate, or longer to stay within the budget."""
         # the median: the first painting of a window is no measure of the next
         round_ms = median(self._rounds) * 1e3 if self._rounds else 0.0
         for_budget = round_ms * 1e3 / self.budget_ms_per_s
         return round(min(max(1e3 / self.rate_hz, for_budget), _LONGEST_INTERVAL_MS))
 
     def wake(self) -> None:
-        """There is something new to draw."""
+        """Start the timer: a member has something new."""
         if not self._timer.isActive():
             self._timer.start(self.interval_ms)
 
     def charge(self, seconds: float) -> None:
-        """Put the work of a paint on the account (members call this from their paintEvent)."""
+        """Count the work of a paint (members call this from their paintEvent)."""
         self._spent_in_round += seconds
         now = time.perf_counter()
         self._costs.append((now, seconds))
@@ -119,7 +118,7 @@ class RedrawClock(QObject):
             self._timer.setInterval(self.interval_ms)
 
     def _draw(self) -> None:
-        """Draw what is due: as many members as one turn has room for, the others in the next."""
+        """Redraw due members for at most one turn; the rest follow in the next."""
         turn = 0.0
         while self._due and turn < _TURN_S:
             member = self._due.popleft()
@@ -132,7 +131,7 @@ class RedrawClock(QObject):
             self._rest.start(0)
 
     def _close_round(self) -> None:
-        """Painting happens after the tick: the round before this tick is complete now."""
+        """Finish the account of the previous round: its painting happened after its tick."""
         if self._spent_in_round:
             self._rounds.append(self._spent_in_round)
         self._spent_in_round = 0.0

@@ -16,10 +16,9 @@ from widgets.plot.table import Column, ValuesTable, join_columns
 def decimate(times: Floats, values: Floats, width: float, max_points: int) -> tuple[Floats, Floats]:
     """At most about `max_points` of a line that spans `width` seconds, extremes kept.
 
-    Every bucket of time gives its smallest and its largest value in their order. Buckets are
-    multiples of an absolute width: as time goes on they do not move against the data, so the line
-    does not shimmer. A bucket with a gap (NaN) in it stays a gap.
-    """
+    Every time bucket gives its minimum and maximum, in their order. Buckets are multiples of an
+    absolute width: as time passes they do not move against the data, so the line does not shimmer.
+    A bucket that contains a gap (NaN) keeps it."""
     count = len(times)
     if count <= max_points:
         return times, values
@@ -38,10 +37,8 @@ def decimate(times: Floats, values: Floats, width: float, max_points: int) -> tu
 
 
 def pick_states(times: Floats, width: float, max_points: int) -> NDArray[np.intp]:
-    """Indices of at most about `max_points` times: the newest of every bucket, and the first.
-
-    For series that are drawn together (a stack), which must keep their common times.
-    """
+    """Indices of at most about `max_points` times: the newest of every bucket, and the first. For
+    series that are drawn together (a stack) and must keep common times."""
     count = len(times)
     if count <= max_points:
         return np.arange(count)
@@ -53,12 +50,11 @@ def pick_states(times: Floats, width: float, max_points: int) -> NDArray[np.intp
 def thin_samples(
     times: Floats, values: Floats, first_index: int, width: float, max_points: int
 ) -> tuple[Floats, Floats]:
-    """At most about `max_points` of a cloud of samples, the outliers kept.
+    """At most about `max_points` of a cloud of samples, outliers kept.
 
-    A sample is chosen by its running number (`first_index` is that of times[0]), so that those
-    chosen stay the same from one redraw to the next; the largest sample of every bucket of time is
-    added, since a spike is what one looks for.
-    """
+    Samples are chosen by their running number (`first_index` is that of times[0]), so that the
+    choice is stable from one redraw to the next; the largest sample of every time bucket is added:
+    spikes matter."""
     count = len(times)
     if count <= max_points:
         return times, values
@@ -78,12 +74,12 @@ def thin_samples(
 
 
 def before_silences(times: Floats, longest: float) -> NDArray[np.intp]:
-    """Indices of the values after which there is none for longer than `longest` seconds."""
+    """Indices of the values that are followed by none for longer than `longest` seconds."""
     return np.flatnonzero(np.diff(times) > longest)
 
 
 def as_steps(times: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """A line that holds each value until it changes: counts have no slopes."""
+    """A step line: each value holds until the next. Counts have no slopes."""
     if len(values) < 2:
         return times, values
     changed = np.flatnonzero(values[1:] != values[:-1]) + 1
@@ -134,7 +130,7 @@ class ChartData:
             ring.clear()
 
     def is_live(self, since: float) -> bool:
-        """Whether anything is newer than `since`."""
+        """Whether there is data newer than `since`."""
         return any((last := ring.last()) and last[0] > since for ring in self.history.values())
 
     # What is drawn ----------------------------------------------------------------------------
@@ -165,8 +161,7 @@ class ChartData:
         return x - now, y
 
     def stack_points(self, now: float, window: float) -> tuple[Floats, dict[str, Floats]]:
-        """Common times (relative to now) and the values of each AREA series that is shown, 0
-        in a gap."""
+        """Common times (relative to now) and the values of each visible AREA series, 0 in a gap."""
         keys = [key for key, one in self.series.items() if one.kind is SeriesKind.AREA]
         times, _ = self.history[keys[0]].since(now - window)
         end = int(np.searchsorted(times, now, side="right"))
@@ -184,7 +179,7 @@ class ChartData:
         return np.append(at - now, 0.0), shares
 
     def newest(self, key: str, now: float, window: float) -> float | None:
-        """The value at the line's end, wherever in the window that is; None without one."""
+        """The value at the line's end within the window; None without one."""
         ring = self.history[key]
         found = ring.at(now)
         if self.series[key].hold:  # a state that ended has none
@@ -198,8 +193,8 @@ class ChartData:
     # What is read -----------------------------------------------------------------------------
 
     def readings_at(self, at: float, window: float) -> list[Reading]:
-        """The exact values of what is shown at time `at`: of states the one in force, of lines
-        the nearest point, of samples the nearest within a hundredth of the window."""
+        """Exact values of the visible series at time `at`: of states the one in force, of lines the
+        nearest point, of samples the nearest within a hundredth of the window."""
         readings = []
         for key, one in self.series.items():
             if key in self.hidden:
@@ -215,11 +210,11 @@ class ChartData:
         return readings
 
     def exact_text(self, value: float) -> str:
-        """A value with its unit, with more digits than a label has."""
+        """A value with its unit, with more digits than a label."""
         return f"{number(value, 0 if float(value).is_integer() else 2)} {self.unit}".rstrip()
 
     def values_table(self, now: float) -> ValuesTable:
-        """All values that are kept, one row per time; times in seconds relative to `now`."""
+        """All stored values, one row per time; times in seconds relative to `now`."""
         unit = f" ({self.unit})" if self.unit else ""
         columns = [
             Column(one.label + unit, self.history[key].times, self.history[key].values)
@@ -228,7 +223,7 @@ class ChartData:
         return join_columns("time (s)", columns, now)
 
     def newest_values(self) -> str:
-        """The newest value of every series in words, as a screen reader should say it."""
+        """The newest value of every series, as text for screen readers."""
         parts = [
             f"{one.label} {one.text(last[1])} {self.unit}".rstrip()
             for key, one in self.series.items()

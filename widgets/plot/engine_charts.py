@@ -46,11 +46,9 @@ def _series(span_s: float) -> tuple[Series, ...]:
 
 
 class LatencyChart(TimeChart):
-    """Milliseconds over time. `span_s`: how far back the percentiles of a moment reach.
+    """Milliseconds over time. `span_s`: seconds of samples behind each percentile.
 
-    Fewer than 100 samples have no 99th percentile: the line is their largest then, and its label
-    says "max".
-    """
+    Fewer than 100 samples have no p99: the line is their maximum then, labelled "max"."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class LatencyChart(TimeChart):
         self._num_samples = 0
 
     def add_samples(self, samples: Sequence[Sample]) -> None:
-        """Samples of the engine, in seconds."""
+        """Samples in seconds."""
         if samples:
             self.extend("samples", [s.time for s in samples], [s.value * 1e3 for s in samples])
 
@@ -96,12 +94,11 @@ class LatencyChart(TimeChart):
 
 
 class RateBins:
-    """Sums counts in bins of `width` seconds and gives each bin's rate once it is over.
+    """Counts per second in bins of `width` seconds, each given once it is complete.
 
     Bins lie at multiples of `width`. A bin is closed `patience` seconds after its end, because
-    snapshots come late; a bin in which nothing was counted gives 0. Counts for a closed bin go
-    into the oldest open one, so that none is lost.
-    """
+    snapshots come late; an empty bin gives 0. Counts for a closed bin go into the oldest open one,
+    so that none is lost."""
 
     def __init__(self, width: float = 1.0, patience: float = 0.3, longest: float = 1200) -> None:
         self.width = width
@@ -121,7 +118,7 @@ class RateBins:
             del self.open[min(self.open)]
 
     def close(self, now: float) -> list[tuple[float, float]]:
-        """(end of the bin, count per second) of each bin that is over and was not given before."""
+        """(end of the bin, count per second) of each newly closed bin."""
         if self._next is None:
             return []
         end = math.floor((now - self.patience) / self.width)  # bins before this are over
@@ -140,17 +137,15 @@ class RateBins:
 
 
 class ShareOverSpan:
-    """The share of two running totals (hits of queries) over the last `span` seconds."""
+    """Ratio of two running totals (hits of queries) over the last `span` seconds."""
 
     def __init__(self, span: float) -> None:
         self.span = span
         self._counted: deque[tuple[float, int, int]] = deque()  # time, part, whole
 
     def add(self, time: float, part: int, whole: int) -> float:
-        """Totals at `time`; gives the share, 0 to 1, or NaN when nothing was counted in the span.
-
-        The first totals stand for themselves, and so do totals that went back (a restart).
-        """
+        """Totals at `time`; returns the ratio, 0 to 1, or NaN without counts in the span. The first
+        totals, and totals that decreased (a restart), count from zero."""
         counted = self._counted
         if counted and whole < counted[-1][2]:
             counted.clear()
@@ -185,7 +180,7 @@ class TokenRateChart(TimeChart):
         self._before: Counters | None = None
 
     def add_counters(self, at: float, counters: Counters) -> None:
-        """What was counted since the counters before; they restart with the engine."""
+        """Add the difference to the previous counters, which restart with the engine."""
         before, self._before = self._before, counters
         if before is None:
             before = counters  # what was counted before the window looked has no time
@@ -196,7 +191,7 @@ class TokenRateChart(TimeChart):
         self.request_redraw()
 
     def wants_redraw(self) -> bool:
-        """Also when nothing new comes: the last second has to end."""
+        """Also without new data: the last second has to be completed."""
         waits = not self.is_paused and any(bins.open for bins in self._bins.values())
         return waits or super().wants_redraw()
 
@@ -216,27 +211,26 @@ _NEAR_LIMIT = 0.4  # share of the limit from which on the axis reaches up to it
 
 
 def area(key: str, label: str, color: str, **options: Any) -> Series:
-    """A series for the stack: a state, which holds until the next."""
+    """A stacked series: a state that holds until the next value."""
     return Series(key, label, color, SeriesKind.AREA, hold=True, **options)
 
 
 class StackedAreaChart(TimeChart):
-    """Series of kind AREA lie on top of each other in their order, the first at the bottom.
+    """Series of kind AREA stacked in their order, the first at the bottom.
 
-    They must be appended together (`append_row`), so that they share their times. Other series
-    are lines. A dashed line shows the limit, once the stack comes near it; before, its value
-    stands at the top and the axis belongs to the data.
-    """
+    They must be appended together (`append_row`), so that they share their times. Other series are
+    lines. When the stack comes near the limit, it appears as a dashed line; below, its value is
+    printed at the top and the axis follows the data."""
 
     _limit: float | None = None
 
     @property
     def stacked(self) -> list[str]:
-        """Keys of the stack, from the bottom."""
+        """Keys of the stacked series, from the bottom."""
         return list(self._areas)
 
     def append_row(self, at: float, values: Mapping[str, float]) -> None:
-        """One value for each stacked series."""
+        """Append one value to each stacked series."""
         for key in self._areas:
             self.append(key, at, values[key])
 
@@ -294,7 +288,7 @@ class StackedAreaChart(TimeChart):
         return labels
 
     def readings_at(self, at: float) -> list[Reading]:
-        """A share's point is drawn where its band ends."""
+        """The point of a stacked value is at the top of its band."""
         found = super().readings_at(at)
         stacked = {self.data.series[key].label for key in self._areas}
         below = 0.0

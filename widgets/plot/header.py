@@ -17,7 +17,7 @@ _SWATCH = 9
 
 
 class LegendKey(QAbstractButton):
-    """The colour and the name of one series; switched off it is pale and struck through."""
+    """Colour and name of one series; pale and struck through while hidden."""
 
     def __init__(self, series: Series) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Legend(QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
     def fit(self, width: int) -> None:
-        """Leave the names out where they do not fit (the newest values carry them too)."""
+        """Hide the names where they do not fit; the newest values show them, too."""
         metrics = QFontMetrics(ui_font("small"))
         shown = [key for key in self.keys.values() if not key.isHidden()]
         names = sum(metrics.horizontalAdvance(key.text()) for key in shown)
@@ -97,8 +97,8 @@ class Legend(QWidget):
 
 
 class NoteLabel(ElidedLine):
-    """One line of small, muted text at the right; left out where it does not fit. The tool tip
-    and the accessible name have it always."""
+    """Right-aligned small, muted text; hidden where it does not fit. Tooltip and accessible name
+    always have it."""
 
     alignment = Qt.AlignmentFlag.AlignRight
 
@@ -112,7 +112,7 @@ class NoteLabel(ElidedLine):
 
 
 class ChartHeader(QWidget):
-    """Gives way in this order: the note, then the names in the legend, then the title."""
+    """Shrinks in this order: the note, the names in the legend, the title."""
 
     def __init__(self, title: str, series: Sequence[Series], parent: QWidget) -> None:
         super().__init__(parent)
@@ -129,7 +129,7 @@ class ChartHeader(QWidget):
         self._title.setToolTip(f"{self._title.text()}\n{text}" if text else self._title.text())
 
     def fit(self) -> None:
-        """Give the legend the room that the title leaves."""
+        """Give the legend the room beside the title."""
         self.legend.fit(self.width() - self._title.sizeHint().width() - 4 * SPACE_3)
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -1,4 +1,4 @@
-"""Graphics items that pyqtgraph does not have in a form that is cheap enough."""
+"""Graphics items that pyqtgraph lacks in a sufficiently cheap form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _polygon(x: Floats, y: Floats) -> QPolygonF:
 
 
 class _PaintedItem(pg.GraphicsObject):
-    """An item in data coordinates whose bounds are whatever the view shows."""
+    """An item in data coordinates; its bounds are the visible area."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class LineItem(_PaintedItem):
         self._weight = 1.0
 
     def set_style(self, color: QColor, weight: float, dashed: bool) -> None:
-        """`weight` is the width in logical pixels."""
+        """`weight`: line width in logical pixels."""
         self._pen = QPen(color, 1.0)
         self._pen.setCosmetic(True)
         if dashed:
@@ -141,7 +141,7 @@ class AreaItem(_PaintedItem):
         self.update()
 
     def set_band(self, x: Floats, low: Floats, high: Floats) -> None:
-        """Arrays of one length; the edge is drawn along `high`."""
+        """Arrays of equal length; the edge is drawn along `high`."""
         self._polygon = _polygon(np.concatenate((x, x[::-1])), np.concatenate((high, low[::-1])))
         self._edge = _polygon(x, high)
         self.update()

@@ -18,8 +18,8 @@ MAX_MARKS = 64
 
 
 class MarkLog(QObject):
-    """The last `MAX_MARKS` marks in the order in which they were made. Charts that share a log
-    show the same marks; the log outlives what is drawn."""
+    """The last `MAX_MARKS` marks in order. Charts that share a log show the same marks; the log
+    outlives the charts."""
 
     changed = Signal()
 
@@ -38,7 +38,7 @@ class MarkLog(QObject):
 
 
 LEAST_S = 0.5
-"""A shorter one is a slip of the hand."""
+"""Shorter selections are ignored as accidental."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Span:
 
 
 class SpanLog(QObject):
-    """The spans that all charts which share this show."""
+    """The spans shown by all charts that share the log."""
 
     changed = Signal()
 
@@ -71,8 +71,8 @@ class SpanLog(QObject):
 
 
 class SpanPicker(QObject):
-    """Lets the user choose a stretch of time on `chart`: by dragging over the plot, or with the
-    keyboard: Enter begins it at the cross-line, the arrows move, Enter again ends it."""
+    """Selects a time range on `chart`: by dragging over the plot, or by keyboard: Enter starts it
+    at the cross-line, arrows extend it, Enter again ends it."""
 
     picked = Signal(float, float)  # start, end
 
@@ -93,7 +93,7 @@ class SpanPicker(QObject):
         self._follow(at - self._chart.view.now)
 
     def end(self, at: float) -> None:
-        """Nothing is chosen where that is too short."""
+        """End the selection; nothing is selected if it is too short."""
         began, self._began = self._began, None
         self._show(None)
         if began is not None and abs(at - began) >= LEAST_S:
@@ -141,13 +141,13 @@ class SpanPicker(QObject):
         )
 
     def _time_at(self, event: QMouseEvent) -> float:
-        """The time under the pointer, kept inside the plot."""
+        """The time under the pointer, limited to the plot."""
         view = self._chart.view
         seconds = view.to_seconds(event.position().x())
         return view.now + min(max(seconds, -view.window_s), 0.0)
 
     def _follow(self, seconds: float | None) -> None:
-        """Draw it up to where the cross-line is now."""
+        """Extend the selection to the cross-line."""
         if self._began is not None and seconds is not None:
             at = self._chart.view.now + seconds
             self._show(Span("", min(self._began, at), max(self._began, at)))

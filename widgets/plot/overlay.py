@@ -1,4 +1,4 @@
-"""What is drawn over a time chart: labels, marks, ranges, the cross-line."""
+"""Painting over a time chart: labels, marks, ranges, the cross-line."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ if TYPE_CHECKING:
 
 
 BESIDE = 5.0
-"""Pixels between a line and its text, and from one text to the next line."""
+"""Pixels between a line and its text, and between lines of text."""
 
 
 def spread(wanted: Sequence[float], height: float, low: float, high: float) -> list[float]:
-    """Centres for labels of `height`, as near to `wanted` as fits between `low` and `high`.
+    """Centres of labels of `height`, as close to `wanted` as fits between `low` and `high`.
 
-    Labels keep the order of `wanted`. Where there is no room for all of them they are packed
-    evenly (and then do overlap).
-    """
+    Labels keep the order of `wanted`. Where there is no room for all of them they are spaced
+    evenly, and overlap."""
     if not wanted:
         return []
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
@@ -62,8 +61,8 @@ def _centred(placed: list[float], wanted: list[float], distance: float, low: flo
 
 
 class Flag(NamedTuple):
-    """Where the text of a vertical line stands: a row from the top, and what it has of the width.
-    Its end or its beginning is at the line."""
+    """Label of a vertical line: its row from the top, and its horizontal extent, which starts or
+    ends at the line."""
 
     row: int
     left: float
@@ -78,13 +77,12 @@ def flags(
     least: float,
     taken: float = 0.0,
 ) -> list[Flag | None]:
-    """A place beside its own line for the text of each, so that none covers another. `widths`:
-    what the texts would like; `least`: below it a text says nothing, and has no place at all.
-    `taken`: so much of the first row, from the left, is somebody else's.
+    """Positions for the labels of vertical lines, so that none covers another.
 
-    The newest (last) line is served first: right of it, or left, in the first row that holds the
-    whole text; where none does, in the one with the most room.
-    """
+    `widths`: preferred widths; `least`: minimum width, below which a label is dropped. `taken`:
+    occupied pixels of the first row, from the left. The newest (last) label is placed first: right
+    or left of its line, in the first row with room for the whole text, else in the row with the
+    most room."""
     rows: list[list[tuple[float, float]]] = [[] for _ in range(num_rows)]
     if taken:
         rows[0].append((plot[0], plot[0] + taken))
@@ -113,7 +111,7 @@ def flags(
 def _beside(
     line: float, row: Sequence[tuple[float, float]], plot: tuple[float, float]
 ) -> list[tuple[float, float]]:
-    """(left, right) of the room in a row to the right of a line, and to its left."""
+    """Free pixels of a row (left, right) of a line."""
     if any(left - BESIDE < line < right + BESIDE for left, right in row):
         return []
     rights = [left - BESIDE for left, _ in row if left > line]
@@ -126,7 +124,7 @@ def _beside(
 
 _MARK_ROWS = 3
 _LEAST = "Running…"
-"""A text of a mark that has less room is not shown."""
+"""Mark texts with less room than this are hidden."""
 _MARK_COLORS = {
     MarkKind.SETTING: "accent",
     MarkKind.LOAD: "text_muted",
@@ -138,7 +136,7 @@ _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
 
 def end_label_rects(view: PlotView) -> list[QRectF]:
-    """Where the newest values are printed: in the right margin, none over another."""
+    """Rectangles of the newest values in the right margin, without overlap."""
     height = view.label_pen.metrics.height() - 1
     plot = view.plot_rect
     centres = spread(
@@ -167,14 +165,13 @@ def draw_end_labels(painter: QPainter, view: PlotView) -> None:
 
 
 def is_named(view: PlotView, label: EndLabel, rect: QRectF) -> bool:
-    """Whether there is room for the name: a number that is wider than it was meant to be comes
-    first, and has the colour of its line."""
+    """Whether there is room for the name beside the number, which has priority."""
     beside = view.label_pen.width(label.value) + SPACE_1
     return view.has_label_names and view.label_pen.width(label.label) + beside <= rect.width()
 
 
 def draw_marks(painter: QPainter, view: PlotView) -> None:
-    """A dashed line each; its text is a flag at the top of it, or is read at the cross-line."""
+    """A dashed line per mark, with its text as a flag at the top, or shown at the cross-line."""
     plot, backdrop = view.plot_rect, theme().color("panel", 0.9)
     shown = [mark for mark in view.marks if -view.window_s <= mark.time - view.now <= 0]
     if not shown:
@@ -199,7 +196,7 @@ def draw_marks(painter: QPainter, view: PlotView) -> None:
 
 
 def mark_flags(view: PlotView, marks: Sequence[Mark], lines: Sequence[float]) -> list[Flag | None]:
-    """Where the texts of marks stand, at lines of these x."""
+    """Positions of the mark texts, at lines of these x."""
     plot, pen = view.plot_rect, view.text_pen
     count = _count_above(view)  # stands at the left of the first row, whatever the marks say
     taken = SPACE_1 + view.small_pen.width(count) if count else 0.0
@@ -215,7 +212,7 @@ def marks_near(view: PlotView, seconds: float) -> list[Mark]:
 
 
 def draw_spans(painter: QPainter, view: PlotView) -> None:
-    """Stretches of time that are compared: a tinted band with its letter at the bottom."""
+    """Selected ranges: a tinted band with its letter at the bottom."""
     plot = view.plot_rect
     for span in (*view.spans, *([view.picking] if view.picking else ())):
         left = max(view.to_x(span.start - view.now), plot.left())
@@ -232,7 +229,7 @@ def draw_spans(painter: QPainter, view: PlotView) -> None:
 
 
 def draw_limit(painter: QPainter, view: PlotView, value: float) -> None:
-    """A dashed line across the plot; its label stands among the newest values."""
+    """A dashed line across the plot; its label is among the newest values."""
     plot = view.plot_rect
     if not view.y_range.low <= value <= view.y_range.high:
         return
@@ -250,7 +247,7 @@ def _dashed_pen(color: str) -> QPen:
 
 
 def draw_count_above(painter: QPainter, view: PlotView) -> None:
-    """How many samples lie beyond the axis (they are drawn at its upper end)."""
+    """The number of samples beyond the axis (they are drawn at its upper end)."""
     text = _count_above(view)
     if not text:
         return
@@ -265,7 +262,7 @@ def _count_above(view: PlotView) -> str:
 
 
 def draw_cursor(painter: QPainter, view: PlotView, seconds: float) -> None:
-    """The cross-line with the exact values beside it, in a box that stays inside the plot."""
+    """The cross-line with the exact values beside it, in a box inside the plot."""
     table, plot = theme(), view.plot_rect
     x = round(view.to_x(seconds))
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)

@@ -1,8 +1,8 @@
-"""`Plot` and `PaintedPlot`: what every drawing of values offers.
+"""`Plot` and `PaintedPlot`: base classes of all plots.
 
 Plot         title, table of values (T), menu (copy, CSV, PNG), theme, redraw clock
   TimeChart      pyqtgraph curves over time
-  PaintedPlot    paints itself: hover, keyboard cursor, focus frame, empty text
+  PaintedPlot    custom painting: hover, keyboard cursor, focus frame, empty text
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Plot(QFrame):
     # Drawing -----------------------------------------------------------------------------------
 
     def apply_theme(self) -> None:
-        """Take fonts and colours from the theme in force."""
+        """Use fonts and colours of the current theme."""
         self.request_redraw()
 
     def request_redraw(self) -> None:
@@ -90,7 +90,7 @@ class Plot(QFrame):
         return self._dirty
 
     def redraw(self) -> None:
-        """Prepare the drawing; Qt paints it next."""
+        """Prepare the drawing; painting follows."""
         self._dirty = False
         self.update()
 
@@ -118,7 +118,7 @@ class Plot(QFrame):
         return menu
 
     def copy_values(self) -> None:
-        """All values to the clipboard, separated by tabs, as spreadsheets expect."""
+        """Copy all values, separated by tabs, for spreadsheets."""
         QGuiApplication.clipboard().setText(self.values_table().as_csv("\t"))
 
     def copy_picture(self) -> None:
@@ -147,7 +147,7 @@ class Plot(QFrame):
             QMessageBox.warning(self, title, f"Cannot save {path.name}: {error}")
 
     def show_table(self) -> None:
-        """The values in a window of their own."""
+        """Show the values in their own window."""
         ValuesDialog(self.title, self.values_table(), self).show()
 
 
@@ -267,7 +267,7 @@ class PaintedPlot(Plot):
 
 
 def paint_centered(painter: QPainter, area: QRectF, text: str) -> None:
-    """A plot's empty text."""
+    """Paint the text of an empty plot."""
     painter.setFont(ui_font("small"))
     painter.setPen(theme().color("text_muted"))
     flags = Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap

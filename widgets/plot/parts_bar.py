@@ -19,8 +19,8 @@ _LEAST = 1.0  # pixels of a part that is there
 
 
 class Part(NamedTuple):
-    """`share` of the whole, 0 to 1. `figures`: one text a column, aligned to the right. `tip`: what
-    belongs to the part. A part without a colour is a row alone, such as a sum."""
+    """`share` of the whole, 0 to 1. `figures`: one text per column, right-aligned. `tip`: explains
+    the part. A part without a colour is only a row, such as a sum."""
 
     label: str
     color: str
@@ -30,7 +30,8 @@ class Part(NamedTuple):
 
 
 class PartsBar(PaintedPlot):
-    """The parts from left to right, and below it one row each. Nothing is drawn without parts."""
+    """A stacked bar of the parts from left to right, above one row for each. Empty without
+    parts."""
 
     def __init__(self, name: str, headers: Sequence[str] = ()) -> None:
         super().__init__(name)

@@ -42,7 +42,7 @@ _MARGIN = SPACE_2 + SPACE_1  # around the newest values
 
 
 class PlotView(pg.GraphicsView):
-    """Axes, curves and what is written over them. `clock` is charged with what painting costs."""
+    """Axes, curves and overlay. `clock` is charged with the cost of painting."""
 
     hovered = Signal(object)  # seconds relative to now under the pointer, or None
 
@@ -80,7 +80,7 @@ class PlotView(pg.GraphicsView):
     # Geometry ---------------------------------------------------------------------------------
 
     def _find_plot_rect(self) -> QRectF:
-        """Where the curves are, in pixels of the viewport."""
+        """Rectangle of the curves in viewport pixels."""
         small = self.small_pen.metrics
         left = max(small.horizontalAdvance(text) for _, text in self._y_ticks()) + SPACE_2
         left = max(left, 4 * small.horizontalAdvance("0") + SPACE_2)
@@ -93,12 +93,12 @@ class PlotView(pg.GraphicsView):
         return QRectF(left, top, width, max(self.height() - bottom - top, 1.0))
 
     def to_x(self, seconds: float) -> float:
-        """Pixel of a time relative to now."""
+        """x of a time relative to now."""
         plot = self.plot_rect
         return plot.right() + seconds * plot.width() / self.window_s
 
     def to_y(self, value: float) -> float:
-        """Pixel of a value, kept inside the plot."""
+        """y of a value, limited to the plot."""
         plot = self.plot_rect
         share = (value - self.y_range.low) / self.y_range.span
         return plot.bottom() - min(max(share, 0.0), 1.0) * plot.height()
@@ -108,7 +108,7 @@ class PlotView(pg.GraphicsView):
         return (x - plot.right()) * self.window_s / plot.width()
 
     def set_axes(self, window_s: float, y_range: Range) -> None:
-        """Change the axes; costs nothing when they are as before."""
+        """Change the axes; costs nothing if they are unchanged."""
         if window_s == self.window_s and y_range == self.y_range:
             return
         self.window_s = window_s
@@ -126,7 +126,7 @@ class PlotView(pg.GraphicsView):
 
     @property
     def full_margin(self) -> float:
-        """Pixels to the right of the plot that the newest values need with their names."""
+        """Pixels that the newest values with their names need to the right of the plot."""
         return self.label_pen.metrics.horizontalAdvance("  ".join(self.value_templates)) + _MARGIN
 
     def set_right_margin(self, pixels: float) -> None:
@@ -168,7 +168,7 @@ class PlotView(pg.GraphicsView):
         return labelled_ticks(self.y_range, height, _TICK_DISTANCE_Y)
 
     def set_empty_text(self, text: str) -> None:
-        """What stands there instead of axes as long as there is nothing to show."""
+        """Text shown in place of axes while there is no data."""
         if text != self.empty_text:
             self.empty_text = text
             self.resetCachedContent()

@@ -65,8 +65,8 @@ class RingBuffer:
         self._start += int(np.searchsorted(self.times, time))
 
     def since(self, time: float) -> tuple[Floats, Floats]:
-        """Times and values from the last one before `time` on, so that a line enters from the
-        left edge of the plot."""
+        """Times and values from the last one before `time` on, so that a line starts at the left
+        edge of the plot."""
         first = max(int(np.searchsorted(self.times, time)) - 1, 0)
         return self.times[first:], self.values[first:]
 
@@ -81,7 +81,7 @@ class RingBuffer:
         return float(self._data[0, self._stop - 1]), float(self._data[1, self._stop - 1])
 
     def nearest(self, time: float) -> tuple[float, float] | None:
-        """The pair whose time is closest to `time`; None if there is none or it is a gap."""
+        """The pair closest to `time`; None without one, or if it is a gap."""
         times = self.times
         if not len(times):
             return None
@@ -93,7 +93,7 @@ class RingBuffer:
         return None if np.isnan(found) else (float(times[index]), found)
 
     def at(self, time: float) -> tuple[float, float] | None:
-        """The pair in force at `time`: the newest one not after it; None before the first."""
+        """The pair in force at `time`: the newest not after it; None before the first."""
         index = int(np.searchsorted(self.times, time, side="right")) - 1
         if index < 0 or np.isnan(self.values[index]):
             return None
@@ -110,7 +110,7 @@ FEWEST_FOR_P99 = 100  # below, the 99th percentile is no more than the largest s
 
 
 class Percentiles(NamedTuple):
-    """p50 and p99 of `num_samples` samples; for fewer than 100 the largest stands for p99."""
+    """p50 and p99 of `num_samples` samples; for fewer than 100, p99 is the maximum."""
 
     p50: float
     p99: float
@@ -118,7 +118,7 @@ class Percentiles(NamedTuple):
 
 
 def percentiles(values: Floats) -> Percentiles:
-    """Of samples without NaN; NaN for none."""
+    """Percentiles of samples without NaN; NaN for no samples."""
     count = len(values)
     if not count:
         return Percentiles(math.nan, math.nan, 0)
@@ -131,10 +131,9 @@ def percentiles(values: Floats) -> Percentiles:
 class RollingPercentiles:
     """p50 and p99 of the samples of the last `span` seconds, every `step` seconds.
 
-    The grid makes the lines independent of how often they are drawn. `advance` computes only what
-    is new, at most `longest` seconds of it, and on a coarser grid where that is much: coming back
-    to a chart that was hidden must not stall the window.
-    """
+    The fixed grid makes the lines independent of the redraw rate. `advance` computes only what is
+    new, at most `longest` seconds of it, and on a coarser grid if that is much: returning to a
+    hidden chart must not stall the window."""
 
     def __init__(self, samples: RingBuffer, span: float, step: float, longest: float) -> None:
         self.samples = samples
@@ -147,7 +146,7 @@ class RollingPercentiles:
         self._done = None
 
     def advance(self, now: float) -> list[tuple[float, Percentiles]]:
-        """(time, percentiles) of every grid time up to `now` that was not given before."""
+        """(time, percentiles) of every new grid time up to `now`."""
         last = math.floor(now / self.step)
         oldest = last - round(self.longest / self.step)
         if self._done is None:
@@ -200,10 +199,9 @@ def range_for(
 ) -> Range:
     """The axis range for data between `low` and `high`.
 
-    It grows at once and shrinks only when the data fills less than half of it, so the axis does
-    not breathe with every sample. From zero on it is at least `least_span` long: nothing at all
-    is not magnified.
-    """
+    It grows at once and shrinks only when the data fills less than half of it, so that the axis
+    does not change with every sample. From zero on it is at least `least_span` long: values near
+    zero are not magnified."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return before or Range(0.0, 1.0)
     if from_zero:
@@ -228,7 +226,7 @@ def _contains(before: Range, wanted: Range, low: float, high: float) -> bool:
 
 
 def tick_text(value: float, step: float) -> str:
-    """A tick's number with just the decimals that the distance of the ticks asks for."""
+    """The number at a tick, with the decimals that the tick distance needs."""
     decimals = max(0, -math.floor(math.log10(step) + 1e-9)) if step > 0 else 0
     if step > 0 and abs(step * 10**decimals - round(step * 10**decimals)) > 1e-6:
         decimals += 1  # 2.5, 0.25
@@ -243,7 +241,7 @@ def labelled_ticks(shown: Range, height: float, distance: float) -> list[tuple[f
 
 
 def number(value: float, decimals: int) -> str:
-    """A number with `decimals` decimals, thousands separated, a real minus sign; – for nothing."""
+    """A number with `decimals` decimals, thousands separators, a real minus sign; – for None."""
     if not math.isfinite(value):
         return "–"
     text = f"{value:,.{decimals}f}"
@@ -260,7 +258,7 @@ def figure(value: float) -> str:
 
 
 def seconds_text(seconds: float, step: float) -> str:
-    """A place on the time axis relative to now: -30 s, -5 min, now."""
+    """Label of the time axis relative to now: -30 s, -5 min, now."""
     if seconds == 0:
         return "now"
     if step >= 60:
@@ -269,7 +267,7 @@ def seconds_text(seconds: float, step: float) -> str:
 
 
 def time_ticks(window: float, max_ticks: int) -> tuple[list[float], float]:
-    """Places on an axis from -window to 0 seconds, and their distance."""
+    """Tick positions on an axis from -window to 0 seconds, and their distance."""
     for step in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600):
         if window / step <= max_ticks:
             return [-float(k * step) for k in range(int(window // step), -1, -1)], float(step)
@@ -277,7 +275,7 @@ def time_ticks(window: float, max_ticks: int) -> tuple[list[float], float]:
 
 
 def duration_text(seconds: float) -> str:
-    """A length of time in words: 30 s, 2 min, 1 h."""
+    """A duration as text: 30 s, 2 min, 1 h."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size and seconds % size == 0:
             return f"{int(seconds // size)} {unit}"
@@ -322,8 +320,8 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened. `text` stands at its line; `details`, a line each, are read where
-    the cross-line is near it (the text itself where there are none)."""
+    """An event on the time axis. `text` is printed at its line; the lines of `details` appear when
+    the cross-line is near (without any, the text itself)."""
 
     time: float
     text: str
@@ -333,7 +331,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class EndLabel:
-    """The newest value of a series, printed at its line's end."""
+    """The newest value of a series, printed at the end of its line."""
 
     label: str
     value: str
@@ -343,7 +341,7 @@ class EndLabel:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """An exact value under the cross-line, and where its point is drawn."""
+    """An exact value at the cross-line, and the position of its point."""
 
     label: str
     value: str

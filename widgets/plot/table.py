@@ -29,16 +29,16 @@ Cell = float | str | None
 
 
 class ValuesTable(NamedTuple):
-    """Numbers and words; None is an empty cell: a series has no value then. `digits`: decimals of
-    each column on the screen; without them the first column is a time, the newest row stands last
-    here and first on the screen."""
+    """Numbers and texts; None is an empty cell. `digits`: decimals of each column on the screen.
+    Without them the first column is a time, and the newest row is last here but first on the
+    screen."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     digits: tuple[int, ...] = ()
 
     def as_csv(self, delimiter: str = ",") -> str:
-        """With full precision, as RFC 4180 has it but for the line ends."""
+        """Full precision, as in RFC 4180 except for the line ends."""
         out = io.StringIO()
         writer = csv.writer(out, delimiter=delimiter, lineterminator="\n")
         writer.writerow(self.headers)
@@ -48,7 +48,7 @@ class ValuesTable(NamedTuple):
         return out.getvalue()
 
     def shown(self, row: int, column: int) -> str:
-        """A cell of the screen's row `row`, from above."""
+        """A cell of row `row` on the screen."""
         value = self.rows[row if self.digits else -1 - row][column]
         if value is None or isinstance(value, str):
             return value or ""
@@ -61,10 +61,8 @@ def _exact(value: Cell) -> str:
 
 
 def join_columns(time_header: str, columns: Sequence[Column], now: float) -> ValuesTable:
-    """Columns side by side over all of their times, oldest first; times relative to `now`.
-
-    Samples that share a time (several tokens of one step) get a row each.
-    """
+    """Columns joined over all of their times, oldest first; times relative to `now`. Samples with
+    equal times (several tokens of one step) get a row each."""
     keys = [_keys(column.times) for column in columns]
     every = sorted(set().union(*keys)) if keys else []
     cells = [
@@ -76,7 +74,7 @@ def join_columns(time_header: str, columns: Sequence[Column], now: float) -> Val
 
 
 def _keys(times: Floats) -> list[tuple[float, int]]:
-    """Each time with the number of the same times before it."""
+    """Each time with the number of equal times before it."""
     if not len(times):
         return []
     starts = np.flatnonzero(np.diff(times, prepend=times[0] - 1))
@@ -112,7 +110,7 @@ class _TableModel(RowTable[tuple[Cell, ...]]):
         return super().headerData(section, orientation, role)
 
     def _alignment(self, column: int) -> Qt.AlignmentFlag:
-        """Words to the left, numbers to the right."""
+        """Texts left-aligned, numbers right-aligned."""
         is_words = column in self._words
         side = Qt.AlignmentFlag.AlignLeft if is_words else Qt.AlignmentFlag.AlignRight
         return side | Qt.AlignmentFlag.AlignVCenter

@@ -25,7 +25,7 @@ def _shape(text: str, font: QFont) -> _Shaped:
 
 
 class TextPen:
-    """Draws in one font; what was shaped before is not shaped again."""
+    """Draws text in one font, with cached shaping."""
 
     def __init__(self, font: QFont, most: int = 512) -> None:
         self.font = font
@@ -38,11 +38,11 @@ class TextPen:
     def elided(
         self, text: str, width: float, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight
     ) -> str:
-        """`text`, cut with an ellipsis where it is wider than `width`."""
+        """`text`, elided to `width`."""
         return text if self.width(text) <= width else self.metrics.elidedText(text, mode, width)
 
     def left(self, painter: QPainter, rect: QRectF, text: str) -> None:
-        """At the left of `rect`, in its vertical middle, in the painter's pen. The painter has to
+        """Left-aligned and vertically centred in `rect`, in the painter's pen. The painter must
         have this font: see `use`."""
         shaped = self._shaped(text)
         self._draw(painter, rect.left(), rect.center().y(), shaped)

@@ -1,4 +1,4 @@
-"""A live chart over time: lines, steps and samples, the newest values at the lines' ends."""
+"""A live chart over time: lines, steps and samples, with the newest values at the line ends."""
 
 from __future__ import annotations
 
@@ -41,13 +41,12 @@ WINDOWS_S = (30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)
 
 
 class TimeChart(Plot):
-    """Title and unit, a legend that toggles, a note, and the plot.
+    """Title and unit, a clickable legend, a note, and the plot.
 
-    `heading` stands in place of title and unit where the title says the unit. Times are seconds
-    of one clock; `time_source` gives that clock's now, which is the right edge. `top`: an upper end
-    of the axis that does not follow the data; an axis from zero is no shorter than `least_span`.
-    Appending is cheap; drawing happens when the `clock` calls `redraw`.
-    """
+    `heading` replaces title and unit where the title contains the unit. Times are seconds of one
+    clock; `time_source` gives its current time, at the right edge. `top`: fixed upper end of the
+    axis; an axis from zero is at least `least_span` long. Appending is cheap; drawing happens when
+    the `clock` calls `redraw`."""
 
     focus = Qt.FocusPolicy.TabFocus
     window_changed = Signal(float)  # the user chose another length of time
@@ -146,7 +145,7 @@ class TimeChart(Plot):
         self.request_redraw()
 
     def share_marks(self, log: MarkLog) -> None:
-        """Show the marks of `log`, which other charts may show as well."""
+        """Show the marks of `log`, possibly together with other charts."""
         self._marks = log
         log.changed.connect(self.request_redraw)
 
@@ -177,7 +176,7 @@ class TimeChart(Plot):
         return self._header.note
 
     def set_note(self, text: str) -> None:
-        """What the figures mean, or a result; left out where the row is too narrow."""
+        """Show a note in the header, hidden where it does not fit."""
         self._header.set_note(text)
 
     def set_fit_to_data(self, fits: bool) -> None:
@@ -195,12 +194,12 @@ class TimeChart(Plot):
         self.request_redraw()
 
     def set_available(self, key: str, available: bool) -> None:
-        """Take the legend key of a series that has no data away, or put it back."""
+        """Show or hide the legend entry of a series, e.g. of one without data."""
         self.legend.keys[key].setVisible(available)
         self._header.fit()
 
     def set_paused(self, paused: bool) -> None:
-        """Stop time at now for reading; values go on being recorded."""
+        """Stop the displayed time for reading; values are still recorded."""
         if paused != self.is_paused:
             self._frozen_at = self.time_source() if paused else None
             self.request_redraw()
@@ -217,13 +216,13 @@ class TimeChart(Plot):
     # Drawing ----------------------------------------------------------------------------------
 
     def wants_redraw(self) -> bool:
-        """Something new, or something on the plot that moves as time passes."""
+        """Whether there is new data, or visible data that moves with time."""
         if super().wants_redraw():
             return True
         return not self.is_paused and self.data.is_live(since=self.now - self.window_s)
 
     def redraw(self) -> None:
-        """Bring the drawing up to now (the painting itself follows from Qt)."""
+        """Update the drawing to now; Qt paints it next."""
         self._dirty = False
         now, view = self.now, self.view
         self.prepare(now)
@@ -248,7 +247,7 @@ class TimeChart(Plot):
         view.viewport().update()
 
     def prepare(self, now: float) -> None:
-        """For subclasses: derive series that are computed when they are drawn."""
+        """Hook of subclasses: derive series that are computed when drawn."""
 
     def _draw_lines(self, now: float) -> tuple[float, float]:
         low, high = math.inf, -math.inf
@@ -263,7 +262,7 @@ class TimeChart(Plot):
         return float(low), float(high)
 
     def _draw_dots(self, clouds: dict[str, tuple[Floats, Floats] | None]) -> None:
-        """Samples beyond the axis are drawn at its upper end and counted."""
+        """Samples beyond the axis are drawn at its upper end, and counted."""
         top = self.view.y_range.high
         self.view.num_above = 0
         for key, dots in self._dots.items():
@@ -293,12 +292,12 @@ class TimeChart(Plot):
         ]
 
     def end_label(self, key: str, value: float) -> EndLabel:
-        """What is printed at the end of the line of series `key`."""
+        """The value printed at the line end of series `key`."""
         one = self.data.series[key]
         return EndLabel(one.label, one.text(value), one.color, value)
 
     def num_drawn_points(self) -> dict[str, int]:
-        """How many points of each series the last redraw gave to the painter."""
+        """Points of each series in the last redraw."""
         items = {**self._lines, **self._dots}
         return {key: item.num_points for key, item in items.items()}
 
@@ -309,7 +308,7 @@ class TimeChart(Plot):
     # Reading ----------------------------------------------------------------------------------
 
     def point_at(self, seconds: float | None) -> None:
-        """Put the cross-line at a time relative to now, or take it away (None)."""
+        """Put the cross-line at a time relative to now; None hides it."""
         if seconds == self.view.cursor:
             return
         self.view.cursor = seconds
@@ -319,15 +318,15 @@ class TimeChart(Plot):
         self.pointed.emit(seconds)
 
     def readings_at(self, at: float) -> list[Reading]:
-        """What the cross-line at time `at` reads."""
+        """Values shown by the cross-line at time `at`."""
         return self.data.readings_at(at, self.window_s)
 
     def values_table(self) -> ValuesTable:
-        """All values that are kept, one row per time; times in seconds relative to now."""
+        """All stored values, one row per time; times in seconds relative to now."""
         return self.data.values_table(self.now)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        """Left and right move the cross-line, Escape takes it away."""
+        """Left and right move the cross-line, Escape hides it."""
         step = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}.get(Qt.Key(event.key()))
         if step is not None:
             before = self.view.cursor if self.view.cursor is not None else 0.0

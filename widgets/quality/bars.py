@@ -45,7 +45,7 @@ class LayerChart(PaintedPlot):
         return self._bars
 
     def show_bars(self, bars: Sequence[LayerBar], num_layers: int = 0) -> None:
-        """`num_layers`: how many layers the model has."""
+        """`num_layers`: number of layers of the model."""
         self._bars, self._num_layers = tuple(bars), max(num_layers, len(bars))
         if self.pointed_index >= len(bars):
             self.point_at(NONE)
@@ -145,7 +145,7 @@ _LABEL_SHARE = 0.3
 
 
 class ValueBar(NamedTuple):
-    """`value` is None where it is not known; `is_best` is marked."""
+    """`value` is None if unknown; `is_best` is marked."""
 
     label: str
     value: float | None
@@ -154,7 +154,7 @@ class ValueBar(NamedTuple):
 
 
 class ValueBars(PaintedPlot):
-    """The axis starts at zero, unless it is fitted to the values (`set_fit`)."""
+    """The axis starts at zero unless fitted to the values (`set_fit`)."""
 
     def __init__(self, name: str, parent: QWidget | None = None) -> None:
         super().__init__(name, parent=parent)
@@ -180,7 +180,8 @@ class ValueBars(PaintedPlot):
         return ValuesTable(("name", "value", "display", ""), rows, (0, 6, 0, 0))
 
     def set_fit(self, fits: bool) -> None:
-        """Start the axis just below the least value: differences are seen, proportions are not."""
+        """Start the axis just below the smallest value: differences become visible, proportions do
+        not."""
         self._fits = fits
         self.update()
 

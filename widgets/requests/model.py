@@ -62,7 +62,7 @@ def ended(record: RequestRecord, reason: FinishReason, times: RequestTimes) -> R
 
 def mean_gap_ms(times: RequestTimes, num_output: int) -> float | None:
     """Mean gap between `num_output` tokens: from the first event to the last, over the tokens after
-    the first event. It looks at two events only: there may be thousands."""
+    the first event. It reads only two of possibly thousands of events."""
     if len(times.tokens) < 2:
         return None
     first, last = times.tokens[0], times.tokens[-1]
@@ -80,7 +80,7 @@ def _ms(seconds: float | None) -> float | None:
 SORT = Qt.ItemDataRole.UserRole
 MOST_ENDED = 500
 MOST_TIMES = 100_000
-"""Output events of ended requests whose times are kept, 16 bytes each: of the last ones."""
+"""Token times kept for ended requests, 16 bytes each; the oldest are dropped."""
 MOST_EARLY = 64
 NOTHING = "–"
 

@@ -26,7 +26,7 @@ _FORGOTTEN = f"Token timings expired: only the last {MOST_TIMES:,} tokens are ke
 
 class RequestsPanel(QFrame):
     """`abort_requested(request id)`; `blocks_wanted(request id)`: show its blocks in the map;
-    `latency_wanted(request id)`: show where its time went, at `latency_button`."""
+    `latency_wanted(request id)`: show its latency breakdown at `latency_button`."""
 
     abort_requested = Signal(str)
     blocks_wanted = Signal(str)

@@ -27,7 +27,7 @@ _LEAST_FOR_TEXT = 34
 
 
 class PositionBars(PaintedPlot):
-    """A column per position: the outline is the number drafted, the filled part the number
+    """One column per position: the outline is the number drafted, the filled part the number
     accepted, the text above it the acceptance rate."""
 
     preferred = QSize(220, 120)
@@ -64,7 +64,7 @@ class PositionBars(PaintedPlot):
     # Painting ----------------------------------------------------------------------------------
 
     def bar_rect(self, index: int) -> QRectF:
-        """The whole height of a column."""
+        """The outline of a column."""
         count = max(1, len(self._drafted))
         pitch = min(_WIDEST + _GAP, self.width() / count)
         line = round(self.line_height)

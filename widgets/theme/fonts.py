@@ -16,7 +16,7 @@ _SCALE: dict[SizeRole, float] = {"small": 0.86, "body": 1.0, "large": 1.36}
 _SMALLEST_BODY, _LARGEST_BODY = 10.0, 14.0  # points
 _text_scale = 1.0
 _tabular: dict[str, bool] = {}
-"""Whether a font has tabular digits, by its key: measuring takes longer than a line of text."""
+"""Whether a font has tabular digits, by its key: a cache, as measuring is slow."""
 
 
 @cache
@@ -32,17 +32,17 @@ def point_size(role: SizeRole) -> float:
 
 
 def text_scale() -> float:
-    """How large the user wants text, against the system's; for lengths that have to hold text."""
+    """The user's text size relative to the system's, for lengths that depend on text."""
     return _text_scale
 
 
 def scaled(length: float) -> int:
-    """Pixels that hold text: `length` of them at the usual size, and not fewer at a smaller one."""
+    """`length` pixels, scaled with a larger text size but not with a smaller one."""
     return round(length * max(1.0, _text_scale))
 
 
 def set_text_scale(scale: float) -> None:
-    """For fonts that are asked for from now on: see `widgets.theme.theme`."""
+    """Applies to fonts created from now on: see `widgets.theme.theme`."""
     global _text_scale
     _text_scale = scale
     point_size.cache_clear()
@@ -76,7 +76,7 @@ def mono_font(role: SizeRole = "body") -> QFont:
 
 
 def figure_font(role: SizeRole = "body", weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
-    """The font of numbers that change: all digits equally wide, so that nothing jumps."""
+    """The font of changing numbers: all digits are equally wide, so that nothing jumps."""
     font = ui_font(role, weight)
     font.setFeature(QFont.Tag("tnum"), 1)
     key = font.key()

@@ -46,7 +46,7 @@ def icon_pixmap(name: str, color: str = "text_muted", size: int = 16, ratio: flo
 
 
 def set_icon(target: QObject, name: str, color: str = "text_muted") -> None:
-    """Give a button or an action its icon, now and after every change of the theme."""
+    """Give a button or an action an icon that follows the theme."""
     _follow_theme()
     _bound[target] = (name, color)
     cast(_TakesIcon, target).setIcon(icon(name, color))
@@ -62,7 +62,7 @@ def _follow_theme() -> None:
 
 
 def _draw_bound_icons(table: Theme) -> Iterator[None]:
-    """Each is drawn in dozens of sizes and states."""
+    """Draw all sizes and states of the bound icons, in slices."""
     for name, color in set(_bound.values()):
         _icon(name, color, table)
         yield

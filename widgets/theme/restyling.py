@@ -27,7 +27,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 
 SLICE_S = 0.008
 REST_MS = 4
-"""Between two slices: an engine in this process needs the interpreter too."""
+"""Pause between two slices: the engine in this process needs the interpreter, too."""
 
 _STYLED = Qt.WidgetAttribute.WA_StyleSheet  # set by QStyleSheetStyle::polish, reset by unpolish
 _POLISHED = Qt.WidgetAttribute.WA_WState_Polished
@@ -35,16 +35,16 @@ _OWN_STYLE = Qt.WidgetAttribute.WA_SetStyle
 
 
 class Change(NamedTuple):
-    """`exchange` gives the application its colours and fonts; `prepare` is done before, piece by
-    piece."""
+    """`exchange` sets the application's colours and fonts; `prepare` is done before, in slices."""
 
     exchange: Callable[[], None]
     prepare: Iterable[None] = ()
 
 
 class Restyling(QObject):
-    """`beginning`: what is on the screen is about to change. `exchanged`: every widget in view has
-    the new style; `arranged`: and its place. It is not painted yet."""
+    """Applies a stylesheet in slices. `beginning`: visible widgets are about to change.
+    `exchanged`: every visible widget has the new style; `arranged`: and its place. They are not
+    painted yet."""
 
     beginning = Signal()
     exchanged = Signal()
@@ -53,9 +53,9 @@ class Restyling(QObject):
     def __init__(self) -> None:
         super().__init__()
         self.is_gradual = False
-        """Whether windows that are open take a change in slices."""
+        """Whether open windows are restyled in slices."""
         self.num_dressed = 0
-        """Widgets styled so far, each as often as it was."""
+        """Number of widgets styled so far, for tests."""
         self._changes: list[tuple[Change, Callable[[], str]]] = []
         self._bare: dict[QWidget, None] = {}  # stripped, parents first
         self._still: list[QWidget] = []  # windows
@@ -69,12 +69,12 @@ class Restyling(QObject):
 
     @property
     def is_busy(self) -> bool:
-        """Whether some widget has no style, or the one before."""
+        """Whether some widget has no style, or the previous one."""
         return self._work is not None or bool(self._changes)
 
     def put(self, change: Change, sheet: Callable[[], str]) -> None:
-        """Do `change` and put `sheet` in force: before this returns, or soon where it is gradual
-        and a window is open."""
+        """Perform `change` and apply `sheet`: before returning, or soon if `is_gradual` and a
+        window is open."""
         self._changes.append((change, sheet))
         if not self.is_gradual or not _windows():
             self.finish()
@@ -82,7 +82,7 @@ class Restyling(QObject):
             self._later.start(0)
 
     def finish(self) -> None:
-        """Do at once what is left to do."""
+        """Do the remaining work now."""
         self._later.stop()
         is_running = self._work is not None and getgeneratorstate(self._work) == GEN_RUNNING
         if self.is_busy and not is_running:  # else the round sees to it
@@ -169,7 +169,7 @@ class Restyling(QObject):
     # The exchange ----------------------------------------------------------------------------
 
     def _exchange(self) -> None:
-        """Nothing has a style now. Qt is to believe so too, and to tell nobody."""
+        """Exchange the sheet while no widget has a style, without Qt notifying any."""
         app = _application()
         widgets = app.allWidgets()
         for widget in widgets:
@@ -193,7 +193,7 @@ class Restyling(QObject):
                 widget.setAttribute(_OWN_STYLE, False)
 
     def _stand_still(self) -> None:
-        """What is on the screen stays there. (Docks that have once been squeezed stay so.)"""
+        """Suspend painting and layouts of the windows. (Docks that were squeezed once stay so.)"""
         if self.is_gradual:
             _application().installEventFilter(self)
             self._holds_layouts = True
@@ -202,7 +202,7 @@ class Restyling(QObject):
                 window.setUpdatesEnabled(False)
 
     def _lay_out(self) -> None:
-        """Do what was asked for while windows stood still."""
+        """Do the layouts that were requested meanwhile."""
         if self._holds_layouts:
             _application().removeEventFilter(self)
             self._holds_layouts = False
@@ -257,7 +257,7 @@ class Restyling(QObject):
 
 @cache
 def restyling() -> Restyling:
-    """The one of this application."""
+    """The one of the application."""
     return Restyling()
 
 
@@ -276,7 +276,7 @@ def _windows() -> list[QWidget]:
 
 
 def _all_widgets() -> list[QWidget]:
-    """Parents first."""
+    """All widgets, parents before their children."""
     found: dict[QWidget, None] = {}
     for top in QApplication.topLevelWidgets():
         if top.parentWidget() is None:

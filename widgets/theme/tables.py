@@ -40,16 +40,14 @@ def contrast(one: str, other: str) -> float:
 
 
 def mix(color: str, other: str, share: float) -> str:
-    """`color` with `share` (0 to 1) of `other` in it."""
+    """`color` mixed with `share` (0 to 1) of `other`."""
     pairs = zip(rgb(color), rgb(other), strict=True)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
 
 def readable(color: str, surface: str, minimum: float = MINIMUM_TEXT_CONTRAST) -> str:
-    """`color`, moved towards black or white just as far as `minimum` contrast on `surface` asks.
-
-    The hue stays, so that a label is recognised as its line's.
-    """
+    """`color`, moved towards black or white as far as `minimum` contrast on `surface` requires. The
+    hue stays, so that a label matches its line."""
     end = "#000000" if luminance(surface) > 0.18 else "#ffffff"
     for percent in range(0, 101, 2):
         candidate = mix(color, end, percent / 100)
@@ -68,7 +66,7 @@ def word(color: str) -> int:
 
 
 def to_image(pixels: Pixels) -> QImage:
-    """pixels[height, width] as an image with memory of its own: the array may go."""
+    """pixels[height, width] as an image with its own memory: the array may be freed."""
     height, width = pixels.shape
     return QImage(pixels.data, width, height, 4 * width, QImage.Format.Format_RGB32).copy()
 
@@ -79,10 +77,8 @@ _folder = Path(__file__).parents[2] / "resources" / "theme"
 
 
 class SeriesColors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a colour means in every chart, map and timeline (Okabe-Ito, safe for the colour-blind).
-
-    `owners` colours blocks by the request that holds them, in turn.
-    """
+    """Series colours of every chart, map and timeline (Okabe-Ito, safe for the colour-blind).
+    `owners`: colours of requests in the block map, in turn."""
 
     weights: Color
     kv_used: Color

@@ -43,7 +43,7 @@ RADIUS = 6  # corners of panels; controls have 4
 
 
 class ThemeNotifier(QObject):
-    """Signals theme changes; owns what lives as long as the application."""
+    """Emits `changed`; owns objects that live as long as the application."""
 
     changed = Signal()
 
@@ -53,11 +53,11 @@ class ThemeNotifier(QObject):
         # coloured images that the stylesheet refers to; removed when the process ends
         self.images = TemporaryDirectory(prefix="inferdeck-theme-")
         self.preparations: list[Callable[[Theme], Iterator[None]]] = []
-        """Work done in slices before a theme is applied."""
+        """Work to do in slices before a theme is applied."""
         self.follows: QGuiApplication | None = None
 
     def follow(self, app: QGuiApplication) -> None:
-        """React when the desktop changes between light and dark, from now on."""
+        """Follow the desktop between light and dark from now on."""
         if self.follows is not app:
             self.follows = app
             app.styleHints().colorSchemeChanged.connect(self._system_changed)
@@ -74,19 +74,19 @@ _wanted: Theme | None = None  # the one in force, or about to be
 
 @cache
 def theme_notifier() -> ThemeNotifier:
-    """The one notifier: connect to its `changed`."""
+    """The notifier of the application: connect to its `changed`."""
     notifier = ThemeNotifier()
     restyling().exchanged.connect(notifier.changed)
     return notifier
 
 
 def theme() -> Theme:
-    """The theme in force (light until `apply_theme` was called)."""
+    """The current theme (light until `apply_theme` was called)."""
     return _current or load_theme("light")
 
 
 def apply_theme(app: QApplication, mode: ModeSetting = "system") -> None:
-    """Give the whole application our look in `mode`; call again to change it."""
+    """Apply the theme of `mode` to the whole application."""
     notifier = theme_notifier()
     notifier.setting = mode
     notifier.follow(app)
@@ -101,8 +101,8 @@ def apply_theme(app: QApplication, mode: ModeSetting = "system") -> None:
 
 @contextmanager
 def styled_together(app: QApplication) -> Iterator[None]:
-    """Build many widgets inside: the stylesheet is put on all of them at the end. With it in force
-    Qt styles a widget, and all that is in it, anew whenever it is put into another."""
+    """Context for building many widgets: the stylesheet is applied to all of them at the end.
+    Otherwise Qt restyles a widget and its children whenever it gets another parent."""
     sheet = app.styleSheet()
     app.setStyleSheet("")
     try:
@@ -133,7 +133,7 @@ def _set_current(app: QApplication, table: Theme) -> None:
 
 
 def _tell_desktop(app: QApplication) -> None:
-    """What the desktop draws of our windows follows the user's choice."""
+    """Window decorations follow the user's choice."""
     schemes = {"dark": Qt.ColorScheme.Dark, "light": Qt.ColorScheme.Light}
     chosen = schemes.get(theme_notifier().setting)
     if chosen is not None:
@@ -141,7 +141,7 @@ def _tell_desktop(app: QApplication) -> None:
 
 
 def renew_look(app: QApplication, change: Callable[[], None], prepare: Iterable[None] = ()) -> None:
-    """Give the application its look again once `change` has exchanged the theme, or fonts."""
+    """Restyle the application after `change` has exchanged the theme or fonts."""
 
     def exchange() -> None:
         change()
@@ -165,11 +165,11 @@ _PALETTE = {
     "border": "Midlight Mid",
     "border_strong": "Dark Shadow",
 }
-"""Theme colour -> roles of the palette."""
+"""Theme colour -> palette roles."""
 
 
 def palette(table: Theme) -> QPalette:
-    """The palette that Fusion paints with where the stylesheet says nothing."""
+    """The palette that Fusion uses where the stylesheet says nothing."""
     made, roles = QPalette(), QPalette.ColorRole
     for color, names in _PALETTE.items():
         for name in names.split():
@@ -180,7 +180,7 @@ def palette(table: Theme) -> QPalette:
 
 
 def restyle(widget: QWidget, **properties: object) -> None:
-    """Set properties that the stylesheet asks for (kind, badge, role...) and apply their style."""
+    """Set properties used by the stylesheet (kind, badge, role...) and apply their style."""
     for name, value in properties.items():
         widget.setProperty(name, value)
     style = widget.style()
@@ -190,12 +190,13 @@ def restyle(widget: QWidget, **properties: object) -> None:
 
 
 KEPT_FONT = "_q_styleSheetWidgetFont"
-"""Where QStyleSheetStyle keeps a widget's own font, to go back to it with every new sheet."""
+"""The property in which QStyleSheetStyle stores a widget's own font, to restore it with every new
+sheet."""
 _wanted_scale = 1.0  # text_scale(), or what it is about to be
 
 
 def apply_text_size(app: QApplication, percent: int) -> None:
-    """Text of `percent` of the system's size, in every widget there is and will be."""
+    """Set the text size of all current and future widgets to `percent` of the system's."""
     global _wanted_scale
     if percent / 100 == _wanted_scale:
         return

@@ -26,14 +26,14 @@ from engine.snapshot import PackedEntries, RequestSnapshot, RequestState, StepRe
 
 CAPACITY = 10_000
 FINISHED = 0x80
-"""Added to the kind of a request's last cell."""
+"""Flag on the kind of a request's last cell."""
 RESUMED = 0x40
-"""Added to the kind of its first cell after a preemption."""
+"""Flag on the kind of its first cell after a preemption."""
 
 
 class Kind(IntEnum):
-    """What a request did in a step; DRAFT: a decode in which drafted tokens were accepted; HELD: it
-    waited beside an idle slot, which a static batch does not fill."""
+    """Work of a request in a step. DRAFT: a decode with accepted draft tokens; HELD: it waited
+    beside an idle slot that a static batch does not fill."""
 
     NOTHING = 0
     PREFILL = 1
@@ -45,7 +45,7 @@ class Kind(IntEnum):
 
 
 class Column(NamedTuple):
-    """One step: the numbers of its requests, and what each did."""
+    """One step: the numbers of its requests, and the work of each."""
 
     numbers: NDArray[np.int64]
     kinds: NDArray[np.uint8]
@@ -53,8 +53,8 @@ class Column(NamedTuple):
 
 @dataclass(slots=True)
 class Span:
-    """A request waits, for the first time or after a preemption, from one step until before
-    another (None: still)."""
+    """A wait of a request, for the first time or after a preemption: from one step until before
+    another (None: still waiting)."""
 
     number: int
     start: int
@@ -83,20 +83,20 @@ class StepHistory:
 
     @property
     def end(self) -> int:
-        """One more than the ordinal of the newest step."""
+        """Ordinal after the newest step."""
         return self.first + len(self._records)
 
     def record(self, ordinal: int) -> StepRecord:
         return self._records[ordinal - self.first]
 
     def between(self, start: float, end: float) -> list[StepRecord]:
-        """The steps that ran at some moment from `start` to `end`, in the engine's clock."""
+        """Ordinals of the steps that ran between `start` and `end`, in engine time."""
         last = bisect_left(self._records, end, key=lambda step: step.start)
         first = bisect_left(self._records, start, key=lambda step: step.end)
         return list(islice(self._records, first, last))
 
     def ordinal_of(self, index: int) -> int | None:
-        """The ordinal of the step that the engine gave this index; None if it is not kept."""
+        """The ordinal of the step with this engine index; None if not in the history."""
         place = bisect_left(self._records, index, key=lambda step: step.index)
         found = place < len(self._records) and self._records[place].index == index
         return self.first + place if found else None
@@ -118,7 +118,7 @@ class StepHistory:
         )
 
     def spans(self, start: int, end: int) -> list[Span]:
-        """Waits that reach into the steps start to end - 1."""
+        """Waits that overlap the steps start to end - 1."""
         return [s for s in self._spans if s.start < end and (s.end is None or s.end > start)]
 
     def durations(self, start: int, end: int) -> NDArray[np.float64]:
@@ -128,7 +128,7 @@ class StepHistory:
     # Feeding -----------------------------------------------------------------------------------
 
     def add(self, steps: Iterable[StepRecord], requests: Sequence[RequestSnapshot] = ()) -> None:
-        """Take the steps since the last call, and the requests as they are after them."""
+        """Add the new steps, and the state of the requests after them."""
         for request in requests:
             self._arrivals.setdefault(request.request_id, request.times.arrival)
         for step in steps:
@@ -156,7 +156,7 @@ class StepHistory:
             self._forget_oldest()
 
     def _add_waits(self, step: StepRecord, ordinal: int) -> tuple[list[int], NDArray[np.uint8]]:
-        """Numbers and kinds of the requests that a step sent back to wait, or left waiting."""
+        """Numbers and kinds of requests that were preempted, or held back, in a step."""
         numbers, kinds = [], []
         for request_id in step.preempted:
             number = self._number(request_id)
@@ -182,14 +182,14 @@ class StepHistory:
         return self._numbers[request_id]
 
     def _begin_all(self, request_ids: Sequence[str], ordinal: int) -> list[int]:
-        """Numbers of requests that take part in a step."""
+        """Numbers of the requests in a step."""
         numbers = list(map(self._numbers.get, request_ids))
         if None in numbers or not self._waiting.keys().isdisjoint(request_ids):
             return [self._begin(request_id, ordinal) for request_id in request_ids]
         return cast("list[int]", numbers)  # as in the step before, mostly
 
     def _begin(self, request_id: str, ordinal: int) -> int:
-        """The request takes part in a step: a wait ends, also one that no snapshot has shown."""
+        """A request takes part in a step: its wait ends, even if no snapshot has shown it."""
         is_new = request_id not in self._numbers
         number = self._number(request_id)
         span = self._waiting.pop(request_id, None)
@@ -210,7 +210,7 @@ class StepHistory:
         return span
 
     def _ordinal_at(self, request_id: str) -> int:
-        """The first step that began after the request had arrived."""
+        """The first step that began after the request's arrival."""
         arrival = self._arrivals.get(request_id)
         if arrival is None:
             return self.end

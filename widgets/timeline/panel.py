@@ -35,7 +35,7 @@ _WORDS_INTERVAL_S = 0.5
 
 
 class TimelinePanel(QFrame):
-    """Takes every snapshot."""
+    """The timeline, its legend and details. Takes every snapshot."""
 
     def __init__(self, clock: RedrawClock, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -78,7 +78,7 @@ class TimelinePanel(QFrame):
     # Feeding -----------------------------------------------------------------------------------
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """Take the new steps; text changes twice a second, the view by its clock."""
+        """Add the new steps; text changes twice a second, the view by its clock."""
         words = not_reported_text(
             snapshot, "Steps", Part.STEPS, instead="See the charts and the request table."
         )

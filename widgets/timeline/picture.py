@@ -1,4 +1,4 @@
-"""The pixels of the timeline's cells and of the bars below them, from arrays. No Qt."""
+"""Pixels of the timeline's cells and of the bars below them. No Qt."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from widgets.theme.theme import theme
 from widgets.timeline.history import FINISHED, RESUMED, Kind, Span, StepHistory
 
 _HATCH = 4
-"""Distance of the lines in a slot that is idle."""
+"""Distance of the hatch lines in an idle slot."""
 _LOW = 0.62
-"""Height of a decode, beside a prefill: what computes many tokens stands out."""
+"""Height of a decode cell, as a share of a prefill's: steps with many tokens stand out."""
 
 
 _COLORS = ("panel", "prefill", "prefill", "decode", "draft", "preempted", "panel")
@@ -53,7 +53,7 @@ def paint_cells(kinds: NDArray[np.uint8], pitch: int, row_height: int, colors: T
 
 
 def _hatched(columns: NDArray[np.int64], pitch: int, height: int, colors: Theme) -> Pixels:
-    """A slot that is empty, for each of `columns`: lines that go on from one to the next."""
+    """An idle slot of `columns` steps, with continuous hatching."""
     x = columns[:, None, None] * pitch + np.arange(pitch)
     lines = (x + np.arange(height)[None, :, None]) % _HATCH == 0
     return np.where(lines, colors.pixel("queued"), colors.pixel("panel")).astype(np.uint32)
@@ -62,8 +62,8 @@ def _hatched(columns: NDArray[np.int64], pitch: int, height: int, colors: Theme)
 def paint_bars(
     durations: NDArray[np.float64], longest: float, pitch: int, height: int, colors: Theme
 ) -> Pixels:
-    """A bar per step, up from below: pixels [height, columns * pitch]. `longest`: seconds of a bar
-    of full height."""
+    """A bar per step, from below: pixels [height, columns * pitch]. `longest`: seconds of a full
+    bar."""
     columns = len(durations)
     background = colors.pixel("panel")
     image = np.full((height, columns, pitch), background, np.uint32)
@@ -76,11 +76,12 @@ def paint_bars(
 
 BARS_HEIGHT = 30
 ROW_HEIGHTS = (18, 14, 10, 8, 6)
-"""Pixels of a row: the first that has room for all requests, else the last, for the newest."""
+"""Pixels per row: the first height that fits all requests, else the last, with the newest
+requests."""
 
 
 class Scene(NamedTuple):
-    """What is on the screen: steps start to end - 1, a row for each of `numbers`."""
+    """What is visible: steps start to end - 1, a row for each of `numbers`."""
 
     start: int
     end: int

@@ -27,7 +27,7 @@ from widgets.timeline.picture import BARS_HEIGHT, Scene, make_scene
 from widgets.timeline.table import steps_table
 
 PITCHES = (2, 3, 4, 6, 8, 12, 16, 24)
-"""Pixels per step that zooming goes through."""
+"""Zoom levels, in pixels per step."""
 _FIRST_PITCH = 8
 _LABEL_WIDTH = 132  # at the usual size of text, as the next two
 _LABELS_FROM = 10  # pixels of a row in which a name can be read
@@ -36,8 +36,8 @@ _MOST_LABEL = 0.45  # of the view's width
 
 
 class TimelineView(PaintedPlot):
-    """The items are steps, by ordinal. `followed(bool)`: whether the newest step stays at the
-    right edge."""
+    """Items are steps, by ordinal. `followed(bool)`: whether the newest step stays at the right
+    edge."""
 
     preferred = QSize(600, 240)
     least = QSize(_LABEL_WIDTH + 96, 80)
@@ -63,7 +63,7 @@ class TimelineView(PaintedPlot):
 
     @property
     def end(self) -> int:
-        """One more than the last step on the screen."""
+        """Ordinal after the last visible step."""
         if self._pinned is None:
             return self.history.end
         least = self.history.first + min(self.num_columns, self.history.end - self.history.first)
@@ -186,7 +186,7 @@ class TimelineView(PaintedPlot):
         return min(scaled(_LABEL_WIDTH), int(_MOST_LABEL * self.width()))
 
     def _left(self, scene: Scene) -> int:
-        """The newest step ends at the right edge."""
+        """x of the first step: the newest one ends at the right edge."""
         area = self._cells_rect()
         return area.left() + area.width() - (scene.end - scene.start) * self.pitch
 
@@ -247,7 +247,7 @@ class TimelineView(PaintedPlot):
             super().keyPressEvent(event)
 
     def _step_cursor(self, step: int) -> None:
-        """Move the cursor; pause, and scroll where it leaves the view."""
+        """Move the cursor; pause, and scroll if it leaves the view."""
         if self.history.end == self.history.first:
             return
         start = self.end if self.pointed_index == NONE else self.pointed_index

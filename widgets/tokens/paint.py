@@ -18,8 +18,8 @@ Background = Callable[[TokenRecord, Theme], QColor | None]
 
 @dataclass(frozen=True)
 class PaintBy:
-    """`background` gives the colour behind a token, None for that of the panel; text in the
-    theme's `text` has to be readable on it."""
+    """A colouring. `background`: colour behind a token, None for the panel's; the theme's `text`
+    must be readable on it."""
 
     name: str
     help: str
@@ -30,7 +30,7 @@ class PaintBy:
 
 _STRENGTHS = (0.0, 0.16, 0.3, 0.45, 0.6)
 _DARKER = 0.8
-"""Factor in the dark theme: light text has to stay readable."""
+"""Factor in the dark theme: light text must stay readable."""
 
 
 _mix = cache(mix)
@@ -51,7 +51,7 @@ def _by_level(level: Callable[[TokenRecord], int | None]) -> Background:
 
 
 def _legend(*names: str) -> tuple[Swatch, ...]:
-    """Of the levels from 1 on: what is not coloured needs no name."""
+    """Legend of the levels from 1 on; level 0 is not coloured."""
     return tuple(
         Swatch(name, lambda table, level=level: (heat(level, table),))  # type: ignore[misc]
         for level, name in enumerate(names, start=1)
@@ -59,7 +59,7 @@ def _legend(*names: str) -> tuple[Swatch, ...]:
 
 
 def _level(value: float, *bounds: float) -> int:
-    """How many of the rising `bounds` the value has reached."""
+    """Number of ascending `bounds` that the value has reached."""
     return sum(value >= bound for bound in bounds)
 
 

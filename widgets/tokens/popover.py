@@ -121,7 +121,7 @@ class TokensPopover(Popover):
 
 
 def _scrolling(inside: QWidget) -> QScrollArea:
-    """`inside` at its full height, scrolled where that does not fit."""
+    """`inside` at full height, scrolled if that does not fit."""
     area = scroll_area(inside)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     area.setFixedWidth(WIDTH)

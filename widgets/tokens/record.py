@@ -9,11 +9,11 @@ from statistics import fmean
 from typing import NamedTuple
 
 UNLIKELY = 0.1
-"""Below this probability a token is marked."""
+"""Tokens below this probability are marked."""
 
 
 class Origin(StrEnum):
-    """How a token came into the reply."""
+    """Origin of a token in the reply."""
 
     SAMPLED = "sampled"
     KEPT = "kept"  # from the version that this one branches from
@@ -34,9 +34,11 @@ class Alternative(NamedTuple):
 
 class TokenRecord(NamedTuple):
     """A token, its log probability (natural) and its rank (1 is the most probable), both before
-    temperature. `alternatives`: the most probable tokens at its place, in falling order, the token
-    itself where it is among them. `is_draft`: an accepted draft. `rejected`: texts of the rejected
-    drafts that it replaces, the first of them at its place."""
+    temperature.
+
+    `alternatives`: the most probable tokens at its place, in descending order, possibly with the
+    token itself. `is_draft`: an accepted draft. `rejected`: texts of the rejected drafts that it
+    replaces, the first of them at its place."""
 
     token_id: int
     text: str
@@ -57,7 +59,7 @@ class TokenRecord(NamedTuple):
 
     @property
     def choices(self) -> tuple[Alternative, ...]:
-        """The alternatives, with the token itself last where it is none of them."""
+        """The alternatives, with the token itself appended if it is not among them."""
         if any(known.token_id == self.token_id for known in self.alternatives):
             return self.alternatives
         return (*self.alternatives, Alternative(self.token_id, self.text, self.logprob))
@@ -81,7 +83,7 @@ _ORIGINS = {Origin.KEPT: "reused from the previous version", Origin.CHOSEN: "cho
 
 
 def shown(text: str) -> str:
-    """A token's text in a row, with signs for line breaks."""
+    """A token's text in a row, with symbols for line breaks."""
     return text.translate(_SIGNS) or "∅"
 
 
@@ -91,7 +93,7 @@ def quoted(text: str) -> str:
 
 
 def percent(probability: float) -> str:
-    """Three digits at most: 99.9 %, 4.2 %, 0.03 %, < 0.01 %."""
+    """At most three digits: 99.9 %, 4.2 %, 0.03 %, < 0.01 %."""
     value = 100 * probability
     if 0 < value < 0.01:
         return "< 0.01 %"
@@ -119,7 +121,7 @@ def token_text(records: Sequence[TokenRecord], index: int) -> str:
 
 
 def summary_text(records: Sequence[TokenRecord]) -> str:
-    """The whole reply in a line."""
+    """One-line summary of the reply."""
     if not records:
         return ""
     unlikely = sum(record.is_unlikely for record in records)

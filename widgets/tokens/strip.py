@@ -31,7 +31,7 @@ from widgets.tokens.record import Origin, TokenRecord, shown, token_text
 
 
 class Place(NamedTuple):
-    """Where a token is: its row, its left edge and its width in pixels."""
+    """Place of a token: its row, left edge and width in pixels."""
 
     row: int
     left: float
@@ -39,8 +39,8 @@ class Place(NamedTuple):
 
 
 def flow(widths: Sequence[float], breaks: Sequence[bool], room: float) -> list[Place]:
-    """A place for every token in rows of `room` pixels; a wider token gets the whole row.
-    `breaks`: after which tokens a row ends."""
+    """Places of all tokens in rows of `room` pixels; a wider token gets a whole row. `breaks`:
+    tokens that end a row."""
     places: list[Place] = []
     row, left = 0, 0.0
     for width, ends_row in zip(widths, breaks, strict=True):
@@ -61,7 +61,7 @@ _MOST_SHAPED = 4096
 
 
 class TokenStrip(QWidget):
-    """`pointed(index)`: the token under the mouse or the keyboard's cursor. A click pins it until
+    """`pointed(index)`: the token under the mouse or the keyboard cursor. A click pins it until
     another click."""
 
     pointed = Signal(int)
@@ -156,7 +156,7 @@ class TokenStrip(QWidget):
         self._by_width.clear()
 
     def _flowed(self, width: int) -> list[Place]:
-        """The places at `width` pixels, cached: a layout asks for the same ones many times."""
+        """The places at `width` pixels, cached: layouts ask for the same widths repeatedly."""
         if width not in self._by_width:
             self._by_width[width] = flow(*self._sizes, max(1, width - 2 * _PAD))
         return self._by_width[width]
@@ -212,7 +212,7 @@ class TokenStrip(QWidget):
             self._frame(painter, area, "accent" if self.is_held else "text", Qt.PenStyle.SolidLine)
 
     def _struck(self, record: TokenRecord) -> str:
-        """Rejected drafts before a token, where they are shown."""
+        """Rejected drafts before a token, where shown."""
         if not self._paint_by.shows_rejected:
             return ""
         return "".join(shown(text) for text in record.rejected)
@@ -295,7 +295,7 @@ class TokenStrip(QWidget):
         return NONE
 
     def _nearest(self, point: QPointF, here: int) -> int:
-        """The token of the row at `point` that is nearest to it; `here` where there is no row."""
+        """The token of the row at `point` nearest to it; `here` outside all rows."""
         row = int((point.y() - _PAD) // self._row_height)
         tokens = self._in_rows(row, row)
         if point.y() < _PAD or not tokens:
