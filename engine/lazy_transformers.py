@@ -1,9 +1,9 @@
-"""What the engine uses of transformers, imported by one thread.
+"""The names that the engine uses of transformers, imported by one thread at a time.
 
-transformers' modules import each other in circles. Where two threads begin with different ones,
-each would wait for the other, and Python lets one go on with a module that is half there: "cannot
-import name ... from 'transformers'". Here the second thread waits until the first has all of it.
-Nothing else in the engine imports transformers, but for classes of single models.
+transformers' modules import each other in circles. If two threads start with different ones, each
+waits for the other, and Python lets one continue with a partly loaded module: "cannot import name
+... from 'transformers'". Here the second thread waits until the first has imported everything.
+Nothing else in the engine imports transformers, except for classes of single models.
 """
 
 # ruff: noqa: F401 - names for other rooms

@@ -1,19 +1,20 @@
-"""Products with plain weights: every implementation that may be the fastest on some machine.
+"""Matmuls with unquantized weights: every implementation that may be the fastest on some machine.
 
     y[..., out] = x[..., in] @ weight[out, in]^T + bias[out]
 
 torch        torch's own
-transposed   the product the other way round, W @ x^T
+transposed   W @ x^T
 upcast       16-bit weights, converted tile by tile and multiplied in float32
+upcast_wide  the same for many rows
 native       16-bit weights by compiled code (`plain.c`)
 
-Weights in blocks: oneDNN reads a weight in small blocks, once and straight on, where a plain one is
-row after row. On an Intel CPU with AVX-512 BF16, 3072 x 1024 in bfloat16, one row takes 0.30 ms in
-place of 0.47 (reading alone 0.24), eight rows 0.51 in place of 0.75. The plain weight is given up,
-so memory stays the same.
+Blocked weights: oneDNN reads a weight in small blocks, once and sequentially, where a plain one is
+row-major. On an Intel CPU with AVX-512 BF16, 3072 x 1024 in bfloat16, one row takes 0.30 ms instead
+of 0.47 (reading alone 0.24), eight rows 0.51 instead of 0.75. The plain weight is freed, so memory
+use stays the same.
 
-onednn       with weights in blocks
-unblocked    the same made plain again first, which pays for many rows
+onednn       with blocked weights
+unblocked    converts them back first, which is faster for many rows
 """
 
 from __future__ import annotations

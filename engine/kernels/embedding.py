@@ -1,6 +1,6 @@
 """Quantized embeddings: int8 rows with a scale per token of the vocabulary.
 
-An output head that is tied to the embeddings is multiplied and looked up from one copy.
+An output head that is tied to the embeddings shares one copy with them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Int8Rows = Int8PerChannel | IntegerWeights | GroupedWeights
 
 
 class QuantizedEmbedding(nn.Module):
-    """In place of an embedding: token ids [...] -> [..., width], times the scale of its class.
+    """Replaces an embedding: token ids [...] -> [..., width], times the scale of its class.
 
-    `original` stays for that scale, which is computed with the other buffers; its weight goes.
+    `original` stays for that scale, which is computed with the other buffers; its weight is freed.
     is_tied: `source` is the output head too.
     """
 

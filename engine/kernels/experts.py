@@ -1,4 +1,4 @@
-"""The weights of all experts of a mixture in one tensor, multiplied together on a GPU."""
+"""The weights of all experts of a mixture in one tensor, multiplied in one launch on a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ so that hardly a weight is read twice. A row's result then depends on nothing el
 
 
 class Route:
-    """Which pairs are multiplied with which expert in one pass of a mixture: chosen [T, k]."""
+    """The experts of each token in one pass of a mixture: chosen [T, k]."""
 
     def __init__(self, chosen: Tensor, num_experts: int) -> None:
         from engine.kernels.triton.experts import Tiles, plan_tiles
@@ -31,7 +31,7 @@ class Route:
 
 
 class StackedExperts:
-    """Packed weights [experts, out, in] behind each other."""
+    """Packed weights [experts, out, in] of all experts, stacked."""
 
     def __init__(self, parts: Sequence[PackedWeights]) -> None:
         """Takes the memory of `parts` over: they become views, one tensor after the other."""

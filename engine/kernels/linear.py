@@ -1,17 +1,17 @@
-"""Linear layers: the product with a weight, by the implementation that the registry chooses.
+"""Linear layers: the matmul with a weight, by the implementation that the registry chooses.
 
-y[..., out] = x[..., in] @ weight[out, in]^T + bias[out]
+    y[..., out] = x[..., in] @ weight[out, in]^T + bias[out]
 
-What a row of a float32 product comes to depends on its number of rows, and on nothing else of the
-other rows: MKL adds up in one order for 1 row, in another for 2 to about 8 or 12, in a third for
-more (seen with torch 2.13; attention in decode depends on neither batch nor padding, bit for bit).
-So the requests that run beside one move its log probabilities by some 1e-5, and a token only where
-two lie that near, or a draw that near to a border. One order for all would be that of 16 rows,
-which makes the product of a single row 2.4 to 3.6 times as slow.
+In float32 a row's result depends on the number of rows, but not on the other rows: MKL sums in one
+order for 1 row, in another for 2 to about 8 or 12, in a third for more (seen with torch 2.13;
+attention in decode is bitwise independent of batch and padding). Other requests in the batch
+therefore change log probabilities by about 1e-5, and a token only where two are that close, or a
+draw is that close to a boundary. A single order for all would be that of 16 rows, which makes the
+matmul of one row 2.4 to 3.6 times as slow.
 
-In 16 bits a product that was compiled here ("native") adds up each row in one order, up to the
-number of rows from which another implementation was measured to be faster. From there on, and
-where nothing can be compiled, a row's last bit depends on how many there are as it does in float32.
+In 16 bits the compiled matmul ("native") sums each row in one order, up to the number of rows from
+which another implementation was measured to be faster. Beyond that, and without a compiler, a row's
+last bit depends on the number of rows as in float32.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class PlainWeights(Weights):
-    """A plain tensor, as a part beside others that are not."""
+    """An unquantized weight, for layers of which other parts are quantized."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__(weight.shape, weight.dtype, dtype_name(weight.dtype), weight)
@@ -48,7 +48,7 @@ class PlainWeights(Weights):
 
 
 class BlockedWeights(Weights):
-    """In the order in which oneDNN's products read it (`engine.kernels.dense`)."""
+    """An unquantized weight in oneDNN's block layout (`engine.kernels.dense`)."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__(weight.shape, weight.dtype, dtype_name(weight.dtype), weight)
@@ -65,8 +65,8 @@ class BlockedWeights(Weights):
 class Linear(nn.Module):
     """A linear layer. `weight` is [out_features, in_features], `bias` [out_features] or None.
 
-    After `pack` the weight is stored in another form (in blocks, quantized); each access to
-    `weight` then makes a plain copy.
+    After `pack` the weight is stored in another form (blocked, quantized); each access to `weight`
+    then makes a dense copy.
     """
 
     weight: nn.Parameter

@@ -1,4 +1,4 @@
-"""Times the candidates for an operation on this machine; callers cache what was found."""
+"""Times the candidates for an operation on this machine; callers cache the results."""
 
 from __future__ import annotations
 

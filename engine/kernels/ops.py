@@ -1,7 +1,7 @@
-"""The small operations between the products, each under one name for every device.
+"""The small operations between matmuls, with one function each for every device.
 
-On a GPU each is one launch of a Triton kernel, on the CPU in 16 bits one call of code that was
-compiled there; elsewhere torch's operations compute the same.
+Each is one launch of a Triton kernel on a GPU, and one call of compiled code on the CPU in 16 bits;
+elsewhere torch computes the same.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """Packed weights on a GPU: 4 and 8 bits in groups, float8 and NF4, with 16-bit activations.
 
-By number of rows, for what limits a product changes with it:
+The kernel depends on the number of rows, which decides what limits a matmul:
 
-    1                 reading the weight: each thread adds up what it read, no tensor cores
-    up to FEW_ROWS    reading, still: the weight is made plain in registers, once for all rows
+    1                 memory-bound: each thread sums what it read, no tensor cores
+    up to FEW_ROWS    memory-bound: weights are dequantized in registers, once for all rows
     up to TILE_ROWS   the same with a tile of all rows, on the tensor cores
-    more              arithmetic: stripes of the weight are made plain, then torch multiplies
+    more              compute-bound: chunks of the weight are dequantized, then torch multiplies
 
-A row's result does not depend on how many rows are with it within the first two, nor within the
-last where torch's product keeps to that; between them rounding differs.
-
-How a kernel shares out its work (a plan) depends on the weight and the device, never on the number
-of rows: so a row's result does not depend on how many rows are with it.
+Within the first two, a row's result does not depend on the number of rows, nor within the last as
+far as torch's matmul guarantees it; between them rounding differs. A kernel's launch plan depends
+on the weight and the device, never on the number of rows.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ def _plan(held: Packed, *, block_n: int, warps: int, stages: int, wanted: float)
 
 
 class PackedWeights(Weights):
-    """Codes as the kernels of `engine.kernels.triton.packed` read them."""
+    """Codes in the layout of the kernels of `engine.kernels.triton.packed`."""
 
     def __init__(self, codes: Codes, dtype: torch.dtype, device: torch.device) -> None:
         self.packed: Packed = pack(codes, device)

@@ -1,13 +1,13 @@
-"""Codes of 4 or 8 bits in the order in which the kernels of a GPU read them.
+"""Codes of 4 or 8 bits in the order in which the GPU kernels read them.
 
     words int32 [blocks * 32, stride]     word [32 b + j, n], field i (of 8 with 4 bits, or 4)
                                           = code of output n, input 32 F b + 32 i + j
     scales [groups, stride]               of input k: k // group
     zeros uint8 [groups, stride]          or none
-    table float32 [16]                    of "table": the numbers that codes are places in (NF4)
+    table float32 [16]                    for "table" (NF4): the numbers that the codes index
 
-Outputs lie beside each other (`stride` of them, the last ones filling), so that a warp reads whole
-lines; 32 inputs that follow each other lie in one group.
+Outputs are adjacent (`stride` of them, the last ones padding), so that a warp reads whole lines; 32
+consecutive inputs are in one group.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _AT_ONCE = 2**26  # codes that are moved and packed at a time
 
 
 class Plan(NamedTuple):
-    """How a kernel shares out its work: outputs of a program, programs along the inputs, and what
-    the compiler is told."""
+    """A kernel's launch plan: outputs per program, programs along the inputs, and compile options.
+    """
 
     block_n: int
     splits: int
@@ -36,8 +36,8 @@ class Plan(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A weight [out, in] = `shape`, or [experts, out, in] with `words`, `scales` and `zeros` of all
-    experts behind each other. `format`: "int4", "int8", "fp8" or "table"."""
+    """A packed weight [out, in] = `shape`; for experts [experts, out, in] with the `words`,
+    `scales` and `zeros` of all experts stacked. `format`: "int4", "int8", "fp8" or "table"."""
 
     format: str
     shape: tuple[int, int]

@@ -1,4 +1,4 @@
-"""What attention kernels take: the tensors of a layer's KV pages, and its options."""
+"""The arguments of attention kernels: the tensors of a layer's KV pages, and its options."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ PLAIN = "plain"
 
 
 class PageTensors(NamedTuple):
-    """Keys or values of a layer: elements[num_blocks, Hkv, block_size, D] of the model's dtype; or
-    int8 codes, of which `form` says whether they are "int8" or the bits of "fp8", and
-    scales[num_blocks, Hkv, block_size] in bfloat16."""
+    """Keys or values of a layer: elements[num_blocks, Hkv, block_size, D] in the model's dtype; or
+    int8 codes, with `form` "int8" or "fp8" (its bits), and scales[num_blocks, Hkv, block_size] in
+    bfloat16."""
 
     elements: Tensor
     form: str = PLAIN

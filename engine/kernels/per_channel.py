@@ -1,9 +1,9 @@
-"""8-bit weights with one scale per output channel, on a GPU: rows [out, in].
+"""8-bit weights with per-channel scales, on a GPU: rows [out, in].
 
-Int8PerChannel   rounds activations to int8 (W8A8), as on the CPU. Sums of integers are exact: a
-                 row's result does not depend on what else is in the step
-Fp8PerChannel    multiplies a few rows in bfloat16; rounds many to float8 too, with a scale each,
-                 for torch's float8 product
+Int8PerChannel   quantizes activations to int8 (W8A8), as on the CPU. Integer sums are exact: a
+                 row's result does not depend on the batch
+Fp8PerChannel    multiplies few rows in bfloat16; quantizes many to float8 too, with a scale each,
+                 for torch's float8 matmul
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SUMS_BYTES = 64 * 2**20  # of int32 that stand at a time
 
 
 class _PerChannel(Weights):
-    """`values` int8 [out, in], both filled up to multiples of 16, and `scales` float32 [out]."""
+    """`values` int8 [out, in], both padded to multiples of 16, and `scales` float32 [out]."""
 
     def __init__(self, codes: Codes, values: Tensor, dtype: torch.dtype, device: torch.device):
         count, width = values.shape

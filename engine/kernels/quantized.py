@@ -1,4 +1,4 @@
-"""Quantized weights: from codes to the form that this device multiplies fastest."""
+"""Converts codes to the form that a device multiplies fastest."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Products with weights that are made plain tile by tile, by torch: quantized weights where no
-compiled kernel multiplies them, on any device, and 16-bit weights in float32.
+"""Matmuls that dequantize or convert weights tile by tile, with torch: quantized weights without a
+compiled kernel, on any device, and 16-bit weights in float32.
 
-Weights stay small in memory; each product converts them.
+Weights stay small in memory; each matmul converts them again.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ _MANY = 48  # rows from which x @ W^T is faster than W @ x^T
 
 
 class TiledWeights(Weights):
-    """Weights that can write any of their rows into a buffer, in float32."""
+    """Weights that can dequantize any of their rows into a float32 buffer."""
 
     device: torch.device
 

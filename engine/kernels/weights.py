@@ -1,5 +1,5 @@
-"""The weight of a linear layer in another form than a plain tensor: the interface, and weights that
-are made of others."""
+"""The interface of a linear layer's weight in any form but a plain tensor, and weights that combine
+others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 
 class Weights(ABC):
-    """A weight [out, in]. dtype: of its plain form and of the activations. title: the number
-    format for people ("int8", "int4, groups of 128"). parts: what it keeps in memory."""
+    """A weight [out, in]. dtype: of its dense form and of the activations. title: the number format
+    for people ("int8", "int4, groups of 128"). parts: the tensors that it keeps in memory."""
 
     def __init__(
         self, shape: Sequence[int], dtype: torch.dtype, title: str, *parts: Tensor | Weights | None
@@ -35,7 +35,8 @@ class Weights(ABC):
 
 
 class StackedWeights(Weights):
-    """Parts with the same inputs and of unlike forms, row after row, each multiplied by itself."""
+    """Weights with the same inputs and different formats, stacked along the outputs; each is
+    multiplied separately."""
 
     def __init__(self, parts: Sequence[Weights]) -> None:
         self._parts = list(parts)
@@ -53,7 +54,7 @@ class StackedWeights(Weights):
 
 
 class ReorderedWeights(Weights):
-    """Weights whose inputs are in another order: column j multiplies x[..., order[j]]."""
+    """Weights with reordered inputs: column j multiplies x[..., order[j]]."""
 
     def __init__(self, weights: Weights, order: Tensor) -> None:
         self._weights, self._order = weights, order.to(torch.int32)

@@ -1,5 +1,4 @@
-"""Attention over the pages of a KV cache, and writing to them (attention.c): nothing is
-gathered first."""
+"""Attention over KV pages, and writing to them, without gathering them first (attention.c)."""
 
 from __future__ import annotations
 
@@ -52,7 +51,8 @@ class _Step(ctypes.Structure):
 
 
 class _Work(NamedTuple):
-    """Of a step and one KV head: its items, and rows of scratch, if parts are split and if not."""
+    """The work of a step for one KV head: its items, and scratch rows with and without split parts.
+    """
 
     shares: int
     parts: int
@@ -60,8 +60,9 @@ class _Work(NamedTuple):
 
 
 class NativeStep:
-    """Requests of a step: tokens first_rows[i] to first_rows[i] + queries[i] of
-    the step, the last of a sequence of lengths[i], whose blocks are tables[i]."""
+    """The arguments for some requests of a step: request i has tokens first_rows[i] to
+    first_rows[i] + queries[i] of the step, the last ones of a sequence of lengths[i], with blocks
+    tables[i]."""
 
     def __init__(
         self,

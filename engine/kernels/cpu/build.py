@@ -1,8 +1,8 @@
-"""Compiles the C sources of this folder for the processor that they run on, once.
+"""Compiles the C sources of this folder for the CPU that runs them, once.
 
-What was compiled is kept in the user's cache, under a name made of everything that it depends on:
-sources, compiler, processor, and the OpenMP library that torch has loaded. That library is linked,
-and no other: two of them would have two teams of threads, which wait for each other's processors.
+The result is in the user's cache, under a name that depends on sources, compiler, CPU, and the
+OpenMP library that torch has loaded. Only that library is linked: two OpenMP libraries would have
+two thread pools that compete for the cores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The compiled library, once its results have been checked: a compiler may be wrong."""
+"""The compiled library, after its results were compared with torch's: a compiler may be wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""float8, NF4 and integer codes that dequantized.c multiplies in float32 by their values."""
+"""float8, NF4 and integer weights that dequantized.c dequantizes and multiplies in float32."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _E4M3, _TABLE, _INT, _ZEROS = 0, 1, 2, 4
 
 
 class _Panels(NamedTuple):
-    """uint8 [panels, steps, 16], a step being an input, or two of a table; scales [panels, groups,
-    16], or float32 [panels, groups] where the outputs of a panel share them; zero points int8
+    """Codes uint8 [panels, steps, 16], a step being one input (two for a table); scales [panels,
+    groups, 16], or float32 [panels, groups] where a panel's outputs share them; zero points int8
     [panels, groups, 16]."""
 
     group: int
@@ -43,7 +43,7 @@ class _Panels(NamedTuple):
 
 
 class DequantizedWeights(Weights):
-    """Multiplied in float32 by the values that the codes stand for, which is lossless."""
+    """Weights that are dequantized and multiplied in float32, which is lossless."""
 
     def __init__(self, codes: Codes, dtype: torch.dtype, library: Library):
         assert fits(codes, dtype)

@@ -1,5 +1,5 @@
-"""Norms, rotary embedding and gated activation on the CPU: by elementwise.c, and parts of them by
-torch."""
+"""Norms, rotary embedding and gated activation on the CPU: elementwise.c, and torch versions of
+parts of them."""
 
 from __future__ import annotations
 

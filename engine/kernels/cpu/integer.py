@@ -19,12 +19,13 @@ _AT_ONCE = 4096  # outputs that are packed or made plain at a time
 
 
 class IntegerWeights(Weights):
-    """Codes in panels of 16 outputs: uint8 [panels, steps, 16, 4], a step being 4 inputs of 8 bits
-    or 8 of 4 (integer.c); scales and zero points [panels, groups, 16].
+    """Weights that integer.c multiplies as integers. Codes in panels of 16 outputs: uint8 [panels,
+    steps, 16, 4], a step being 4 inputs of 8 bits or 8 of 4; scales and zero points [panels,
+    groups, 16].
 
-    Groups are multiplied with activations in 16 bits, which adds nothing to the error of bfloat16
-    or float16. Symmetric int8 per output rounds activations to 8 bits per row, as
-    the GPU kernels do.
+    Grouped weights use activations in 16-bit integers, which adds no error to that of bfloat16 or
+    float16. Symmetric per-channel int8 quantizes activations to 8 bits per row, as the GPU kernels
+    do.
     """
 
     def __init__(

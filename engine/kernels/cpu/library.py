@@ -1,4 +1,4 @@
-"""The compiled functions. `check` decides whether they are used."""
+"""Loads the compiled functions. `check` decides whether they are used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BLOCK = 256  # rows: plain.c
 
 
 class Packed(ctypes.Structure):
-    """`packed` of numbers.h. The owner keeps the tensors that it points to alive."""
+    """The struct `packed` of numbers.h. The owner keeps the tensors that it points to alive."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("outputs", "inputs", "group")),
@@ -58,7 +58,7 @@ _FUNCTIONS = {
 
 
 class Library:
-    """The C files, compiled. Functions are called as their files have them."""
+    """The compiled C functions, called with the arguments of the C files."""
 
     integer_product: Callable[..., None]
     dequantized_product: Callable[..., None]

@@ -1,7 +1,7 @@
-"""How large the tiles of paged attention are, by device, width of a head and number format.
+"""Tile sizes of paged attention by device, head size and dtype; launches the kernels.
 
-Guesses of what a device of each generation does well, from what other engines use; to be measured.
-Nothing is tried out while the engine runs.
+The sizes are estimates from other engines' choices for each GPU generation, still to be measured.
+Nothing is benchmarked while the engine runs.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from engine.kernels.triton.support import (
 
 
 class Tiles(NamedTuple):
-    """rows, keys: of a tile of scores, for requests of many tokens and of few. warps: of a program,
-    for both alike, since sums over a tile are taken in another order by another number of them.
-    stages: of the loop over tiles. A tile's keys wait for its part of the block table: two stages
-    are one tile more on its way. few_stages: where all requests are of few tokens; beside others
-    these would need registers that are not there."""
+    """Tile sizes. rows, keys: of a tile of scores, for requests of many tokens and of few. warps:
+    per program, the same for both, since the order of sums over a tile depends on it. stages: of
+    the loop over tiles; a tile's keys wait for its part of the block table, so two stages mean one
+    tile in flight. few_stages: where all requests have few tokens; in mixed batches there are not
+    enough registers for more."""
 
     rows: int
     keys: int
@@ -90,9 +90,9 @@ _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16
 
 
 class StepTables(Protocol):
-    """A step as the kernels read it, int32 on the device: query_start_loc[B + 1], seq_lens[B] and
-    block_tables, whose row of request b begins at b * stride[0]. `capacity`: requests that a step
-    can have at most."""
+    """A step's tables as the kernels read them, int32 on the device: query_start_loc[B + 1],
+    seq_lens[B] and block_tables, where the row of request b starts at b * stride[0]. `capacity`:
+    most requests in a step."""
 
     query_start_loc: Tensor
     seq_lens: Tensor
@@ -103,7 +103,7 @@ class StepTables(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of one layer's attention. itemsize: bytes of an element of q."""
+    """The sizes of one layer's attention. itemsize: bytes per element of q."""
 
     num_heads: int
     num_kv_heads: int
@@ -121,9 +121,10 @@ class Shape:
 
 
 class Launch(NamedTuple):
-    """What is launched for a step. items: of the grid; few_tokens: tokens of requests of few, 0
-    where there are none; lanes: programs that share the splits of a block of rows; num_splits: most
-    that a sequence has. one_block: every request is of few tokens, in one block of rows."""
+    """The launch of a step. items: size of the grid. few_tokens: tokens of requests with few
+    tokens, 0 without such requests. lanes: programs that share the splits of a block of rows.
+    num_splits: maximum over the sequences. one_block: every request has few tokens, in one block of
+    rows."""
 
     num_requests: int
     items: int

@@ -1,4 +1,4 @@
-"""What the kernels of paged attention share: tiles of the cache, sums of parts, places of rows."""
+"""Functions that the kernels of paged attention share: loading tiles, merging sums, row indices."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NOTHING = tl.constexpr(float("-inf"))
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What the kernels are compiled for. Forms and dtypes: see `decoded`; dims of heads, and the
-    widths of their tiles; wide: the cache has 2^31 elements or more."""
+    """Compile-time constants of the kernels. Forms and dtypes: see `decoded`. dims: head sizes;
+    widths: the same padded to the tile. wide: the cache has 2^31 elements or more."""
 
     has_window: bool
     has_softcap: bool

@@ -84,7 +84,7 @@ def tiles_kernel(
 
 
 class Tiles(NamedTuple):
-    """The tensors of the drawing above, and the rows of a tile."""
+    """The tensors of the drawing above, and the number of rows of a tile."""
 
     order: Tensor
     owner: Tensor

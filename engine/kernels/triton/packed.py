@@ -1,10 +1,10 @@
-"""Codes of 4 bits that are places in a table of 16 numbers (NF4, FP4), looked up by a program.
+"""Matmuls with packed weights: 4- and 8-bit integers, float8, and codes of a table (NF4, FP4).
 
-The table stays in registers, and goes through shared memory for each lookup: its 16 numbers lie in
-16 banks, so that the threads of a warp never wait for each other. Four fields of each word are
-looked up together, for the program's threads meet before and after. (A table that is read from
-memory each time would be fetched ahead like weights, into hundreds of KiB; choosing among 16
-constants takes 16 instructions a weight.)
+A table of 16 numbers stays in registers, and goes through shared memory for each lookup: its
+numbers are in 16 banks, so the threads of a warp never conflict. Four fields of each word are
+looked up together, because a program synchronizes before and after. (A table in global memory would
+be prefetched like weights, into hundreds of KiB; selecting among 16 constants takes 16 instructions
+per weight.)
 """
 
 from __future__ import annotations

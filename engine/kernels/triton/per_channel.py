@@ -1,7 +1,7 @@
-"""Products with weights of 8 bits and one scale per output, rows of the weight behind each other.
+"""Matmuls with 8-bit weights and per-channel scales, row-major.
 
-int8    activations rounded to int8 by row; sums of integers, exact in any order
-fp8     activations as they are; a weight becomes a number of their dtype in the tile
+int8    activations quantized to int8 per row; integer sums, exact in any order
+fp8     activations unchanged; weights are converted to their dtype in the tile
 """
 
 from __future__ import annotations

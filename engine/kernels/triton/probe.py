@@ -1,4 +1,4 @@
-"""The smallest kernel there is: whether Triton compiles and runs on a device at all."""
+"""A minimal kernel that tests whether Triton compiles and runs on a device."""
 
 from __future__ import annotations
 
