@@ -30,24 +30,24 @@ Prompt = str | tuple[int, ...] | ChatMessages
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load the model of `config`, in place of the one that is loaded. Answered by LoadProgress
-    events and then Loaded or LoadFailed (after which the model before it serves again)."""
+    """Load the model of `config` in place of the loaded one. Answered by LoadProgress events, then
+    Loaded or LoadFailed (after which the previous model serves again)."""
 
     config: EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """Abort everything and give the model's memory back. Answered by Unloaded."""
+    """Abort everything and free the model's memory. Answered by Unloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """Answered by OutputEvents, the last with a finish_reason, or by RequestFailed.
+    """Add a request. Answered by OutputEvents, the last with a finish_reason, or by RequestFailed.
 
-    The output begins with the tokens `begin_with`, as if they had been sampled: their text comes
-    with the first event, their ids do not come again. arrival: since when whoever sent it waits, on
-    the engine's clock; None: since this command was submitted.
+    The output starts with the tokens `begin_with`, as if they had been sampled: their text comes
+    with the first event, their ids do not come again. arrival: when the sender submitted the
+    request, on the engine's clock; None: when this command was submitted.
     """
 
     request_id: str
@@ -95,7 +95,7 @@ class CountTokens:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the thread after aborting what runs."""
+    """Abort running requests and end the thread."""
 
 
 Command = (
@@ -118,8 +118,8 @@ class TokenLogprob:
 
 class DraftRound(NamedTuple):
     """The draft tokens of a request in one step, and how many were accepted. The token after these
-    is the model's own. `rejected`: texts of the rejected drafts, if log probabilities were asked
-    for."""
+    is the model's own. `rejected`: texts of the rejected drafts, if log probabilities were
+    requested."""
 
     token_ids: tuple[int, ...]
     num_accepted: int
@@ -128,7 +128,7 @@ class DraftRound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """`stage` in words; done and total in bytes (total 0: not known)."""
+    """Progress of loading. `stage`: a text to show; done and total in bytes (total 0: unknown)."""
 
     stage: str
     done: int
@@ -145,7 +145,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
-    """`serving` names the model that still serves, or None."""
+    """Loading failed or was cancelled. `serving`: the model that is still loaded, or None."""
 
     error: ErrorInfo
     cancelled: bool = False
@@ -159,8 +159,8 @@ class Unloaded:
 
 @dataclass(frozen=True, slots=True)
 class OutputEvent:
-    """New text of one request. `text` is what to append; it may be empty while a stop string or
-    a split character is held back. `time` is when the step that made it was committed."""
+    """New text of one request. `text` is appended to the output; it may be empty while a stop
+    string or a split character is held back. `time`: when its step was committed."""
 
     request_id: str
     text: str
@@ -185,8 +185,8 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class Reconfigured:
-    """`model` and `plan` as they are after the change: a reload may have changed both. Output
-    events before it are of the settings before, those after it of `config`."""
+    """Settings were changed. `model` and `plan`: after the change; a reload may change both.
+    Earlier output events used the previous settings, later ones use `config`."""
 
     config: EngineConfig
     change: Change | None
@@ -211,7 +211,7 @@ class MadeRoom:
 
 @dataclass(frozen=True, slots=True)
 class ReconfigureFailed:
-    """The previous settings are in force again: `config`."""
+    """Changing settings failed; the previous settings, `config`, are in force again."""
 
     config: EngineConfig
     error: ErrorInfo
@@ -224,7 +224,7 @@ class SnapshotEvent:
 
 @dataclass(frozen=True, slots=True)
 class BlockInspected:
-    """`details` is None where the cache has no such block (any more)."""
+    """The content of a KV block. `details`: None where the cache has no such block (any more)."""
 
     block: int
     details: BlockDetails | None
@@ -232,7 +232,7 @@ class BlockInspected:
 
 @dataclass(frozen=True, slots=True)
 class PeaksMeasured:
-    """`peaks` is None if they were not measured; `why_not` is the reason."""
+    """The measured peak rates. `peaks`: None if not measured; `why_not`: the reason."""
 
     peaks: Peaks | None
     why_not: str = ""
@@ -240,7 +240,7 @@ class PeaksMeasured:
 
 @dataclass(frozen=True, slots=True)
 class TokensCounted:
-    """`num_tokens` is None where no model is loaded."""
+    """The number of tokens of a text. `num_tokens`: None where no model is loaded."""
 
     key: str
     num_tokens: int | None
@@ -248,7 +248,7 @@ class TokensCounted:
 
 @dataclass(frozen=True, slots=True)
 class EngineCrashed:
-    """The engine stopped serving: every request in flight is lost, the thread waits for Load."""
+    """The engine crashed: all requests in flight are lost, and the thread waits for Load."""
 
     error: ErrorInfo
     traceback: str

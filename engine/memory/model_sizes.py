@@ -1,4 +1,5 @@
-"""What a model needs, known before its weights are read: for the model page and memory planning."""
+"""The sizes of a model, known before its weights are read: for the model page and memory planning.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ from engine.speculation.eagle3.shape import read_shape
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """The numbers of a model that decide its memory. `kv`: what a token takes in all layers, which
-    may differ in heads and head dimensions; `table_rows`: bytes per position of each rotary table,
-    which has as many rows as the context that is served, at most `longest`. Of the weights,
-    `layer_weights` are in each layer and `embeddings` in those of the input, which are the output
-    head too where it `is_tied`; `layer_kv`: what each layer takes of `kv`."""
+    """The sizes of a model that decide its memory. `kv`: KV of a token in all layers, which may
+    differ in heads and head size. `table_rows`: bytes per position of each rotary table, which has
+    one row per position of the context, at most `longest`. Of `weights`, `layer_weights` are each
+    layer's and `embeddings` the input embeddings', which are the output head too where it
+    `is_tied`. `layer_kv`: each layer's part of `kv`."""
 
     weights: int
     kv: KVWidths
@@ -193,8 +194,8 @@ def head_sizes(head: Checkpoint, target: Checkpoint, dtype: torch.dtype) -> Mode
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """A model folder, for the page of models. `reason` says why a model is not supported; the
-    numbers are 0 then."""
+    """The description of a model folder for the model page. `reason`: why a model is not supported;
+    the numbers are 0 then."""
 
     name: str
     architecture: str

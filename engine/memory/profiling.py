@@ -1,8 +1,9 @@
 """Measures activation memory on a GPU by running the largest possible step.
 
-On a GPU the cache takes all that is left, so an estimate that is too small ends in an error in
+On a GPU the cache takes all remaining memory: an estimate that is too small causes an error in
 mid-generation, and one that is too large wastes memory that requests could use. (On the CPU the
-estimate of `engine.memory.plan` is kept: RAM is taken page by page, an idle page costs nothing.)
+estimate of `engine.memory.plan` is enough: RAM is allocated page by page, an idle page costs
+nothing.)
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ _BUILD_LOCK = threading.Lock()
 
 
 class LayerKV(NamedTuple):
-    """What one attention layer writes to the KV cache per token: heads, and elements of a head's
-    key and value. `window`: it attends to that many tokens at most, or None."""
+    """The KV of one attention layer per token: heads, and head sizes of keys and values. `window`:
+    most tokens that it attends to, or None."""
 
     num_kv_heads: int
     key_dim: int
@@ -155,7 +155,7 @@ def without_token(config: Any, name: str) -> None:
 
 @dataclass(frozen=True)
 class Keyed:
-    """A value as a cache key: equal where `key` is."""
+    """A value as a cache key; equal where `key` is equal."""
 
     key: Hashable
     value: Any = field(compare=False)

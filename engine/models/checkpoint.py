@@ -22,10 +22,10 @@ _SHARD = re.compile(r"^(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.safetensors$")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A Hugging Face model folder whose config and safetensors headers were read and found whole.
+    """A Hugging Face model folder with a complete config and complete safetensors headers.
 
-    `config` is the language model's own config (for a multimodal checkpoint that of its text
-    part, and `is_multimodal` is set). `tensors` is empty when opened for dummy weights.
+    `config`: the language model's own config (of a multimodal checkpoint that of its text part, and
+    `is_multimodal` is set). `tensors`: empty if opened for dummy weights.
     """
 
     path: Path

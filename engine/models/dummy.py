@@ -1,4 +1,4 @@
-"""Seeded random numbers at the speed of a copy, for models without their files."""
+"""Seeded random weights, for models without weight files."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ POOL = 4 * 1024 * 1024  # elements: a size that stays in the last-level cache
 class DummyFiller:
     """Normal(0, std) values for matrices, ones for norms, zeros for biases.
 
-    The values come from one pool of up to 4 million random numbers, which is laid out again
-    from a random place for every piece: so an 8-billion-parameter model fills at the speed of a
-    copy. Speed and memory are those of real weights; the text is noise either way. The same
-    seed, model and dtype give the same weights.
+    The values are copied from one pool of up to 4 million random numbers, starting at a random
+    offset for every piece. An 8-billion-parameter model is filled at the speed of a copy. Speed and
+    memory are those of real weights; the text is meaningless. The same seed, model and dtype give
+    the same weights.
     """
 
     def __init__(self, seed: int, std: float, dtype: torch.dtype, num_elements: int) -> None:

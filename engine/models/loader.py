@@ -1,9 +1,9 @@
-"""Loads a model: its structure first, then the weights straight into their final place.
+"""Loads a model: its structure first, then the weights directly into their final place.
 
 source     a checkpoint (`disk_weights`), or random numbers (`dummy`)
-prepare    the class of transformers, with faster modules where these compute the same
+prepare    the transformers class, with faster modules where these compute the same
 targets    layers that are stored quantized: filled one after the other
-slots      all other weights: memory, and then the source's values
+slots      all other weights: allocated, then filled from the source
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ WeightSource = DiskWeights | DummyWeights
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in memory, in eval mode, without gradients. `bytes_on` each of its devices are
-    measured. `kernels`: what computes what, in words. `crossing`: of a model with CPU offload.
-    `ranks`: of a tensor parallel model, whose `model` is that of the first rank."""
+    """A model in memory, in eval mode, without gradients. `bytes_on`: measured bytes on each
+    device. `kernels`: the implementations by operation, for people. `crossing`: for CPU offload.
+    `ranks`: for tensor parallelism, where `model` is that of the first rank."""
 
     model: nn.Module
     bytes_on: dict[str, int]
@@ -75,13 +75,12 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """Loads `checkpoint` in `dtype` onto `device`.
+    """A request to load `checkpoint` in `dtype` onto `device`.
 
-    load_format: "auto" reads the safetensors, "dummy" fills with random weights of `seed`.
-    scheme: how weights that the checkpoint stores as plain numbers are quantized.
-    host_layers: the first layers, which go to the CPU with what comes before them. starts: (layer,
-    device) of each further GPU of a pipeline. share: of a tensor parallel rank.
-    progress(stage, done, total) counts bytes.
+    load_format: "auto" reads the safetensors, "dummy" fills with random weights of `seed`. scheme:
+    how unquantized weights of the checkpoint are quantized. host_layers: number of first layers
+    that go to the CPU, with what comes before them. starts: (first layer, device) of each further
+    GPU of a pipeline. share: of a tensor parallel rank. progress(stage, done, total) counts bytes.
     """
 
     checkpoint: Checkpoint

@@ -1,6 +1,6 @@
-"""Gives memory to a model that was built on the meta device, and computes its buffers.
+"""Allocates a model that was built on the meta device, and computes its buffers.
 
-names of the class             where the values live after replacements
+names of the class             where the values are after replacements
 q_proj.weight  [Q, H]   --->   packed.weight[0 : Q]
 k_proj.weight  [K, H]   --->   packed.weight[Q : Q + K]
 norm.weight    [H]      --->   norm.weight
@@ -22,7 +22,7 @@ from engine.hardware.device_map import DeviceMap, is_inside
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a parameter of the unmodified class lives: an attribute of a module, a range of its
+    """The location of a parameter of the unmodified class: an attribute of a module, a range of its
     rows (None: all), transposed or not."""
 
     module: nn.Module
@@ -94,9 +94,9 @@ def _shares(name: str, tied: Mapping[str, str], device_map: DeviceMap) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DtypePlan:
-    """Names of parameters that a class wants in float32 whatever the model's dtype.
+    """The parameters that a class keeps in float32 whatever the model's dtype.
 
-    transformers: `_keep_in_fp32_modules` counts for float16, `_keep_in_fp32_modules_strict` for
+    transformers: `_keep_in_fp32_modules` applies to float16, `_keep_in_fp32_modules_strict` to
     bfloat16 too.
     """
 

@@ -46,8 +46,8 @@ _CPU = DeviceMap("cpu")
 
 @dataclass
 class Prepared:
-    """`slots`: where each parameter of the unmodified class lives now. `homes`: the module that
-    holds it when the replacements are taken out."""
+    """A model with its replacements. `slots`: where each parameter of the unmodified class is now.
+    `homes`: where it is without the replacements."""
 
     model: nn.Module
     slots: Slots

@@ -1,9 +1,9 @@
-"""Smoke test of an untested architecture: are packed sequences computed as single ones?
+"""Smoke test of an untested architecture: do packed sequences give the same results as single ones?
 
-Most decoder-only classes of transformers do. Some keep state across the tokens of a row, build
-their own mask, or never call the attention interface: their sequences would leak into each other
-without an error. So two layers of the real shape are built with random weights, and a ragged batch
-in one row is compared with the sequences one by one under transformers' own eager attention.
+Most decoder-only transformers classes do. Some keep state across the tokens of a row, build their
+own mask, or never call the attention interface: their sequences would leak into each other without
+an error. So two layers of the real shape are built with random weights, and a ragged batch in one
+row is compared with the sequences one by one under transformers' own eager attention.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """A layer to fill: a Linear (of several names, where it is packed), or the weights of one name
-    of a mixture's experts."""
+    """A layer to fill: a Linear (with several names, if packed), or one weight of a mixture's
+    experts."""
 
     module: Linear | QuantizedExperts
     names: tuple[str, ...]
@@ -127,7 +127,7 @@ def _rounded(
 
 @dataclass(frozen=True)
 class Head:
-    """Output head and input embeddings, with the names of their weights."""
+    """Output head and input embeddings, and the names of their weights."""
 
     head: Linear
     head_name: str

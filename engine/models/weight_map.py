@@ -1,8 +1,8 @@
-"""Which tensor on disk goes where in the model.
+"""Maps the tensors on disk to the parameters of the model.
 
-transformers' own conversion table (renamings, and the merging of per-expert tensors into one)
-decides; merged parameters are split back into the part that each tensor fills, so that tensors
-can be streamed one at a time.
+transformers' own conversion table decides (renaming, and merging of per-expert tensors). Merged
+parameters are split back into the part that each tensor fills, so that tensors can be streamed one
+at a time.
 
     disk                                  model (transformers 5)
     ...experts.0.gate_proj.weight  --->   experts.gate_up_proj[0, :I]
@@ -54,8 +54,8 @@ CODES = "CODES"
 
 
 class Placement(NamedTuple):
-    """One tensor on disk fills `name`[part] of the model (all of it where part is empty). Where the
-    class keeps [in, out] (`is_turned`), a part is one of [out, in], and so is its tensor."""
+    """A tensor on disk that fills `name`[part] of the model (all of it where part is empty). Where
+    the class stores [in, out] (`is_turned`), the part is one of [out, in], and so is the tensor."""
 
     info: TensorInfo
     name: str
@@ -64,7 +64,7 @@ class Placement(NamedTuple):
 
 @dataclass
 class Conversion:
-    """Tensors that transformers' converter has to compute one parameter (or more) from."""
+    """Tensors from which transformers' converter computes one or more parameters."""
 
     converter: Any  # transformers.core_model_loading.WeightConverter
     name: str

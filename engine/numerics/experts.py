@@ -1,11 +1,11 @@
-"""A mixture's experts that are one tensor, as the matrices that quantized checkpoints have of them.
+"""Maps fused expert tensors to the per-expert matrices of quantized checkpoints.
 
     in the model (and in a 16-bit file)         in a quantized file
     experts.gate_up_proj [E, H, 2I]      --->   experts.0.gate_proj [I, H], experts.0.up_proj [I, H]
     experts.down_proj    [E, I, H]              experts.0.down_proj [H, I], ...
 
-llm-compressor and GPTQModel cut them so, with a bias each where there is one. Some classes keep
-gate and up one behind the other, some (gpt_oss) row by row in turns.
+llm-compressor and GPTQModel split them like this, with the biases if there are any. Some classes
+store gate before up, some (gpt_oss) interleave their rows.
 """
 
 from __future__ import annotations

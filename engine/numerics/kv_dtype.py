@@ -1,8 +1,8 @@
-"""What the KV cache stores keys and values in.
+"""The storage dtypes of keys and values in the KV cache.
 
-    "auto"              the model's precision
+    "auto"              the model's dtype
     "int8", "fp8"       both in 8 bits, with a 16-bit scale for each token and head
-    "k=int8,v=fp8"      keys and values each in their own
+    "k=int8,v=fp8"      separate dtypes for keys and values
 
 Pure Python: no torch.
 """
@@ -21,7 +21,7 @@ REMEDY = "Choose auto, fp8 (e4m3) or int8, or set keys and values separately: k=
 
 
 class KVDtype(NamedTuple):
-    """One of `NAMES` for keys, and one for values."""
+    """The storage dtype of keys and that of values, each one of `NAMES`."""
 
     keys: str = AUTO
     values: str = AUTO
@@ -39,8 +39,8 @@ PLAIN = KVDtype()
 
 
 class KVWidths(NamedTuple):
-    """What one token takes in the cache: elements of keys and of values, and heads, each of which
-    has a scale where it is quantized. Of one layer, or of several together."""
+    """The size of one token in the cache: elements of keys and of values, and heads, each with a
+    scale if quantized. Of one layer, or the sum of several."""
 
     keys: int = 0
     values: int = 0

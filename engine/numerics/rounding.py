@@ -1,4 +1,4 @@
-"""The nearest codes of a matrix, without calibration ("round to nearest")."""
+"""Quantization by rounding to nearest, without calibration."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ _TILE, _TILE_ROWS = 2**16, 64  # elements that are rounded at a time; rows come 
 
 
 class Scheme(NamedTuple):
-    """`method`: "none" or one of METHODS; `group_size` counts for int4. `head`: "none" or "int8",
-    for output head and embeddings."""
+    """How weights are quantized. `method`: "none" or one of METHODS; `group_size`: for int4.
+    `head`: "none" or "int8", for output head and embeddings."""
 
     method: str = "none"
     group_size: int = 128

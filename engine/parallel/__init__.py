@@ -1,13 +1,11 @@
-"""Tensor parallelism: several ranks compute each layer together.
+"""Tensor and pipeline parallelism: several ranks compute each layer, or each a part of the layers.
 
-    shape.py     what a rank has of a model: its config, and how each weight is cut
-    cutting.py   cuts tensors, and matrices of codes
-    share.py     the part of one rank, and how it is filled from the whole checkpoint
-    exchange.py  sums of what ranks hand each other in a step
-    meeting.py   how they wait for each other
-    joining.py   puts the exchanges into a rank's model
-    team.py      a thread for each rank, and the cores or the GPU that it has
-    ranks.py     the loaded models of all ranks
-    runner.py    a step of all ranks, and their caches as one
-    trial.py     whether a class computes the same in parts
+    shape.py        a rank's config, and how each weight is sharded
+    share.py        shards of tensors and quantized matrices
+    exchange.py     all-reduce of the ranks of a step, and their barriers
+    team.py         a thread for each rank, with its cores or GPU
+    ranks.py        the loaded models of all ranks, with the all-reduces inserted
+    runner.py       a step of all ranks, and their caches as one
+    pipeline.py     layers on several GPUs
+    smoke_test.py   whether a class computes the same in shards
 """

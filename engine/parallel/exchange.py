@@ -1,8 +1,8 @@
-"""Where ranks wait until all of them have come.
+"""All-reduce between the ranks of a process, and the barriers that it needs.
 
-An exchange is needed twice a layer, and takes a few microseconds where the ranks come at the same
-time; to be put to sleep and woken by the operating system takes 50 to 100. So a rank looks for a
-while whether the others are there, outside the interpreter, before it sleeps.
+It runs twice per layer and takes a few microseconds when the ranks arrive together; sleeping and
+being woken by the operating system would take 50 to 100. So a rank first spins for a while, without
+the GIL, before it sleeps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FAILED = 2**62
 
 
 class PeerFailedError(InferdeckError):
-    """Another rank failed in this step; its own error tells why."""
+    """Another rank failed in this step; that rank raises the actual error."""
 
     def __init__(self) -> None:
         super().__init__("Another tensor parallel rank failed.")
@@ -43,7 +43,7 @@ class Meeting(Protocol):
 
 
 class LookingMeeting:
-    """By code that was compiled here."""
+    """A spinning barrier in compiled code (barrier.c)."""
 
     def __init__(self, size: int, library: Library) -> None:
         self._size, self._meet = size, library.barrier
@@ -73,7 +73,7 @@ class LookingMeeting:
 
 
 class SleepingMeeting:
-    """By the operating system, where there is no compiler."""
+    """A barrier of the operating system, where there is no compiler."""
 
     def __init__(self, size: int) -> None:
         self._barrier = threading.Barrier(size)
@@ -96,8 +96,8 @@ def new_meeting(size: int, library: Library | None) -> Meeting:
 
 
 class Exchange:
-    """Between `size` ranks, each with a thread of its own. Every rank calls `sum` as often.
-    library: of compiled functions, if there is one."""
+    """All-reduce between `size` ranks, one thread each. Every rank calls `sum` equally often.
+    library: the compiled functions, if available."""
 
     def __init__(self, size: int, library: Library | None) -> None:
         self.size = size

@@ -1,7 +1,7 @@
-"""Paged attention of a model whose layers are on several GPUs: the pages of each layer lie there.
+"""Pipeline parallelism: paged attention and steps of a model with layers on several GPUs.
 
-Blocks are the same everywhere, and so are the tables of requests: scheduler and block pool know of
-one cache.
+Each layer's pages are on its GPU. Block ids and block tables are the same on all of them: scheduler
+and block pool see one cache.
 """
 
 from __future__ import annotations

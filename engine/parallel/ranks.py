@@ -1,8 +1,8 @@
-"""Puts the exchanges between ranks into a rank's model.
+"""Loads the models of all ranks and inserts the all-reduces between them.
 
-    embeddings of the rank's tokens, zeros for the others' -> sum
-    each layer: attention of its heads -> sum; its part of the MLP -> sum
-    logits of its tokens                     (all ranks' parts beside each other: the runner)
+embeddings of the rank's tokens, zeros for the others' -> sum
+each layer: attention of its heads -> sum; its part of the MLP -> sum
+logits of its tokens                     (concatenated by the runner)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def join(model: nn.Module, share: Share, exchange: Exchange) -> None:
 
 
 class _Sum:
-    """Adds up what a module returns, or the first of several things that it returns."""
+    """All-reduces the output of a module, or the first item of its outputs."""
 
     def __init__(self, rank: int, exchange: Exchange) -> None:
         self._rank, self._exchange = rank, exchange
@@ -47,7 +47,7 @@ class _Sum:
 
 
 class _Lookup:
-    """Embeddings of which each rank has some rows: exactly one has that of a token."""
+    """Embeddings sharded by rows: each token's row is on exactly one rank."""
 
     def __init__(self, share: Share, exchange: Exchange) -> None:
         self._rank, self._exchange = share.rank, exchange
@@ -77,8 +77,8 @@ MakeCache = Callable[[str, dict[int, LayerSpec]], PagedBackend]
 
 
 class Ranks:
-    """models: of the ranks in order, which compute together from now on. layers: what each of a
-    rank's layers stores. `close` when the models are not wanted any more."""
+    """The models of all ranks, in order, which compute together. layers: the KV spec of each layer
+    of a rank. Call `close` when the models are no longer needed."""
 
     def __init__(
         self, team: Team, shape: Shape, models: list[nn.Module], layers: dict[int, LayerSpec]

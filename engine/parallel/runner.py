@@ -15,8 +15,8 @@ from engine.runner.model_runner import ModelRunner
 
 
 class ParallelCache:
-    """The caches of all ranks: each has its heads' part of every block, so that tables and blocks
-    are those of one cache. devices: of the ranks."""
+    """The caches of all ranks as one: each has its heads' part of every block, so block ids and
+    tables are shared. devices: of the ranks."""
 
     def __init__(self, caches: Sequence[PagedBackend], devices: Sequence[str]) -> None:
         self.caches, self._devices = list(caches), tuple(devices)
@@ -59,8 +59,8 @@ class ParallelCache:
 
 
 class ParallelRunner(ModelRunner):
-    """Steps are launched operation by operation: what ranks hand each other is not captured. On the
-    CPU the ranks divide the threads that the caller has."""
+    """Runs a step on all ranks, launched kernel by kernel: the all-reduces cannot be captured. On
+    the CPU the ranks share the caller's threads."""
 
     def __init__(self, ranks: Ranks, cache: ParallelCache) -> None:
         devices = ranks.team.devices

@@ -34,9 +34,9 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a weight is cut along dimension `dim`, of `whole` elements. `segments`: elements of each
-    of the matrices that lie behind each other in it, all of which are cut; `part`: elements of each
-    rank. Where they do not come out even, the last ranks have fewer, and zeros behind them."""
+    """How a weight is sharded along dimension `dim` of `whole` elements. `segments`: sizes of the
+    matrices stacked in it, each of which is sharded. `part`: elements per rank; if they do not
+    divide evenly, the last ranks are padded with zeros."""
 
     dim: int
     whole: int
@@ -57,10 +57,10 @@ class Cut:
 
 @dataclass(frozen=True)
 class Shape:
-    """The division of a model among `size` ranks. config: of each rank's model. cuts: by the name
-    of a weight. once: names of biases that only the first rank adds. sums: paths of the modules
-    whose results the ranks add up. vocab_size: of the whole model; is_vocab_cut: whether each rank
-    has a part of embeddings and head."""
+    """The sharding of a model across `size` ranks. config: of each rank's model. cuts: by weight
+    name. once: biases that only the first rank adds. sums: paths of the modules whose outputs are
+    all-reduced. vocab_size: of the whole model. is_vocab_cut: whether embeddings and head are
+    sharded."""
 
     size: int
     config: Any

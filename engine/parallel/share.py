@@ -107,8 +107,8 @@ Index = tuple[int | slice, ...]
 
 
 class Piece(NamedTuple):
-    """What a rank takes of a tensor on disk: `start` to `end` of its dimension `dim`, and where it
-    goes in the rank's own weight."""
+    """The shard of a tensor on disk: `start` to `end` of its dimension `dim`, and its place in the
+    rank's weight."""
 
     dim: int
     start: int
@@ -117,7 +117,7 @@ class Piece(NamedTuple):
 
 
 class Share:
-    """What rank `rank` has of a model that is divided as `shape` says."""
+    """The shard of rank `rank` of a model that is sharded as in `shape`."""
 
     def __init__(self, shape: Shape, rank: int) -> None:
         self.shape, self.rank = shape, rank

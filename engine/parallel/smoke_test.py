@@ -1,8 +1,8 @@
-"""Smoke test of tensor parallelism: whether a class of transformers computes the same in shards.
+"""Smoke test of tensor parallelism: does a transformers class compute the same in shards?
 
-That the shapes of a part come out right does not say that its numbers do: a norm over all heads
-needs the sum of all of them, some classes store projections in an order of their own. So two layers
-of the model's shape are built with random weights, and the ranks' logits compared with the whole's.
+Correct shapes do not guarantee correct results: a norm over all heads needs the sum of all of them,
+and some classes store projections in an order of their own. So two layers of the model's shape are
+built with random weights, and the sharded logits are compared with the unsharded ones.
 """
 
 from __future__ import annotations

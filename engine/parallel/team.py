@@ -1,10 +1,11 @@
-"""A thread for each rank, with the cores or the GPU that it has.
+"""A thread for each rank, with its cores or GPU.
 
     rank 0   thread, its OpenMP threads, weights and KV: NUMA node 0      or   cuda:0
     rank 1   thread, its OpenMP threads, weights and KV: NUMA node 1           cuda:1
 
-What a thread of a node touches first lies in the node's memory, and OpenMP's threads have the cores
-of the one that started them: so a rank's weights are loaded by the thread that computes with them.
+Memory is on the NUMA node of the thread that first touches it, and OpenMP threads run on the cores
+of the thread that started them. So a rank's weights are loaded by the thread that computes with
+them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ T = TypeVar("T")
 
 
 class Team:
-    """devices: of the ranks in order. num_threads: of all ranks together, on the CPU. native: what
-    was compiled for them to wait with, if there is anything."""
+    """The threads of all ranks. devices: of the ranks, in order. num_threads: of all ranks
+    together, on the CPU. native: the compiled library for their barriers, if available."""
 
     def __init__(
         self, devices: Sequence[str], num_threads: int, native: Library | None = None

@@ -1,1 +1,1 @@
-"""Replacements for modules of transformers: fewer and larger operations, the same numbers."""
+"""Replacements for transformers modules: fewer and larger operations, the same results."""

@@ -1,9 +1,9 @@
 """Attention modules with fewer and larger operations around the attention itself.
 
-A step that decodes a few tokens spends more time between its matrix products than most people
-think: after a product that streamed weights through the caches every small operation takes 3 to 5
-microseconds. transformers' forward norms, turns and transposes queries and keys one by one; here
-both go through each operation together, and nothing is transposed back and forth.
+A decode step of few tokens spends much of its time between matmuls: after a matmul that streamed
+weights through the caches every small operation takes 3 to 5 microseconds. transformers' forward
+normalizes, rotates and transposes queries and keys separately. Here both go through each operation
+together, without transposes.
 """
 
 from __future__ import annotations

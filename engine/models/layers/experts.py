@@ -1,4 +1,4 @@
-"""Quantized experts of a mixture: one after the other, on a GPU at once."""
+"""Quantized experts of a mixture: one after the other, or in one launch on a GPU."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ EXPERTS = "experts"
 
 
 class QuantizedExperts(nn.Module):
-    """Computes what transformers' experts compute: per token and chosen expert
-    down(gate(gate_up(x))), weighted and summed. Biases [experts, out] stay plain.
+    """The quantized form of a transformers experts module: per token and chosen expert
+    down(gate(gate_up(x))), weighted and summed. Biases [experts, out] are not quantized.
 
-    `original` gives the gate (its activation, its order of gate and up) and keeps no weights.
+    `original` provides the gate (its activation, its order of gate and up) and keeps no weights.
     """
 
     def __init__(self, original: nn.Module) -> None:
@@ -113,7 +113,8 @@ class QuantizedExperts(nn.Module):
 
 
 class ExpertsSwap(ModuleSwap):
-    """Puts QuantizedExperts in place of the originals. For the check they have plain weights."""
+    """Replaces the original experts with QuantizedExperts, which have plain weights during the
+    check."""
 
     def apply(self) -> None:
         replacement, original = self.replacement, self.original

@@ -1,4 +1,4 @@
-"""Carries the inputs of layers between devices: CPU offload and pipelines."""
+"""Moves the inputs of layers between devices: CPU offload and pipelines."""
 
 from __future__ import annotations
 

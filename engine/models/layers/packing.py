@@ -1,7 +1,7 @@
-"""q, k and v in one matrix product, gate and up in another, without touching a forward.
+"""Packs q, k and v into one matmul, gate and up into another, without changing a forward.
 
 The module in q_proj's place computes all three and keeps the slices that the modules in k_proj's
-and v_proj's places hand out when they are called with the same input:
+and v_proj's places return when they are called with the same input:
 
     attention.q_proj(x)  ->  packed = x @ [Wq; Wk; Wv]^T; returns packed[..., :Q]
     attention.k_proj(x)  ->  same x: packed[..., Q:Q+K]        (another x: x @ Wk^T)
@@ -29,8 +29,8 @@ GATE_UP = "gate/up"
 class PackedLinear(Linear):
     """Linear layers with the same input, stacked along their outputs.
 
-    `bounds` are the rows where each part starts, and the end. As a module it stands for the first
-    part; `Part`s stand for the others.
+    `bounds`: the rows where each part starts, and the end. As a module it replaces the first part;
+    `Part`s replace the others.
     """
 
     def __init__(self, parts: list[Linear]) -> None:
@@ -76,7 +76,7 @@ class PackedLinear(Linear):
 
 
 class Part(nn.Module):
-    """Stands for one of the linears inside a PackedLinear."""
+    """Replaces one of the linears inside a PackedLinear."""
 
     def __init__(self, packed: PackedLinear, part: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Part(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """down(act(gate(x)) * up(x)) with gate and up in one product. x [..., width]."""
+    """down(act(gate(x)) * up(x)) with gate and up in one matmul. x [..., width]."""
 
     def __init__(self, gate: Linear, up: Linear, down: nn.Module, act_fn: Any) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""A replacement of a part of a model that can be taken back, and the check that decides.
+"""Reversible replacements of parts of a model, and the check whether they compute the same.
 
-Before the weights are read, each kind of replacement is compared with what it replaces, on layers
-of the model's shape with random weights. Kinds that agree are put in, so that the weights are
-written where the replacement needs them.
+Before the weights are read, each kind of replacement is compared with the original on layers of the
+model's shape with random weights. Kinds that agree are applied, so that the weights are written
+directly to where the replacement needs them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from engine.numerics.rounding import TOLERANCE
 
 @dataclass(frozen=True)
 class ModuleSwap:
-    """`replacement` stands in the place of `original`: parent.<name>. `kind` groups those that are
-    checked and taken out together. `slots`: parameters of the original that are in the
-    replacement, and where."""
+    """Replaces the module parent.<name>, `original`, with `replacement`. Swaps of one `kind` are
+    checked and reverted together. `slots`: where the original's parameters are in the replacement.
+    """
 
     kind: str
     parent: nn.Module
@@ -44,7 +44,7 @@ class ModuleSwap:
 
 @dataclass(frozen=True)
 class ForwardSwap:
-    """One module computes with another forward function; its class is left as it is."""
+    """Replaces the forward of one module; its class is not changed."""
 
     kind: str
     module: nn.Module

@@ -24,9 +24,10 @@ Apply = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 class RotaryTable(nn.Module):
-    """cos and sin of every position up to max_model_len, made once by the module it replaces.
+    """cos and sin of every position up to max_model_len, computed once by the module that it
+    replaces.
 
-    Called as that one is: (x, position_ids [..., T][, layer_type]) -> cos, sin [..., T, width].
+    Same signature: (x, position_ids [..., T][, layer_type]) -> cos, sin [..., T, width].
     """
 
     def __init__(self, tables: dict[str | None, tuple[torch.Tensor, torch.Tensor]]) -> None:
