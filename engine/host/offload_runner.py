@@ -20,9 +20,10 @@ from engine.runner.model_runner import ModelRunner, forward
 
 
 class OffloadRunner(ModelRunner):
-    """A step is launched on the GPU as soon as the CPU has computed its layers. None is launched
-    ahead, for the CPU needs the tokens of the one before it. Where everybody decodes the GPU's half
-    is replayed. backend: a OffloadedAttention; device: of the GPU."""
+    """Runs steps with CPU offload. A step is launched on the GPU as soon as the CPU has computed
+    its layers. There is no async scheduling: the CPU needs the tokens of the previous step. In
+    decode-only steps the GPU part is replayed from a graph. backend: an OffloadedAttention; device:
+    the GPU."""
 
     def __init__(
         self, model: nn.Module, backend: AttentionBackend, crossing: SplitForward, device: str

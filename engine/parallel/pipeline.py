@@ -23,7 +23,7 @@ from engine.runner.model_runner import ModelRunner, forward
 
 
 class PipelineAttention:
-    """parts: by their devices, in the order in which a step reaches them."""
+    """The attention backends of all GPUs as one. parts: by device, in pipeline order."""
 
     def __init__(self, parts: Mapping[str, GPUAttention]) -> None:
         self.parts = dict(parts)
@@ -88,7 +88,8 @@ _PIECES_PER_STAGE = 2
 
 
 class StagedRunner(ModelRunner):
-    """Steps are launched operation by operation, by one thread. backend: a PipelineAttention."""
+    """Runs a step across the GPUs of a pipeline, launched kernel by kernel on one thread. backend:
+    a PipelineAttention."""
 
     def __init__(self, model: nn.Module, backend: PipelineAttention) -> None:
         self._devices = list(backend.parts)

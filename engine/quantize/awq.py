@@ -1,12 +1,12 @@
-"""AWQ: channels that carry large inputs are scaled up before they are rounded.
+"""AWQ: scales up channels with large inputs before rounding.
 
 Lin et al., "AWQ: Activation-aware Weight Quantization", 2023. For the inputs' mean magnitude x and
 the weights' w (each relative to the largest of its group), per channel:
 
     s = x^r / w^(1 - r),  s /= sqrt(max(s) * min(s)),      r = 0, 1/20, ... 19/20
 
-The r is kept whose rounded weights change the output least: of the attention or MLP that the
-matrices belong to, or of the matrix itself where it is alone. No scaling at all is tried as well.
+The best r is the one whose rounded weights change the output least: of the attention or MLP that
+contains the matrices, or of a single matrix itself. No scaling is a candidate too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RATIOS = 20
 
 
 class Scales(NamedTuple):
-    """[K], and the ratio that made them; None: none were better than no scaling."""
+    """The scales [K] and their ratio r; None: no scaling was best."""
 
     values: Tensor
     ratio: float | None

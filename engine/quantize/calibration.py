@@ -1,7 +1,7 @@
-"""The text that a calibration reads, as sequences of tokens.
+"""Reads calibration text and splits it into token sequences.
 
-All of the text is one row of tokens, cut into sequences of equal length (as AutoAWQ and GPTQModel
-do). Of a long text the sequences are spread evenly over it, so that it is seen from end to end.
+The whole text is one row of tokens, cut into sequences of equal length (as in AutoAWQ and
+GPTQModel). From a long text, sequences are taken at even distances from start to end.
 """
 
 from __future__ import annotations

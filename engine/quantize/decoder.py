@@ -1,11 +1,11 @@
-"""A model of which only one decoder layer is in memory at a time.
+"""Runs a model with only one decoder layer in memory at a time.
 
     embedding -> [ layer 0 ] -> [ layer 1 ] -> ...
                    in memory      still on disk
 
-The body's own forward pass is run once per sequence with every layer replaced by one that only
-notes what it is called with: so each layer gets the masks, rotary tables and other arguments that
-its architecture gives it. The hidden states are then carried from layer to layer here.
+The body's own forward runs once per sequence with every layer replaced by one that only records its
+arguments: each layer gets the masks, rotary tables and other arguments of its architecture. The
+hidden states are then passed from layer to layer here.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Arguments = dict[str, Any]
 
 
 class Decoder:
-    """The layers of one model, computed in float32 on the CPU, each sequence for itself.
+    """The layers of a model, computed in float32 on the CPU, one sequence at a time.
 
-    `states` [1, T, H] are the inputs of the next layer, a tensor for each sequence.
+    `states` [1, T, H]: the inputs of the next layer, one tensor per sequence.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ class Decoder:
 
 
 class _Catcher(nn.Module):
-    """Stands for a layer: notes its arguments and hands its input on. returns_tuple: of all layers,
-    whether they give their hidden state in a tuple, once the first layer was called."""
+    """Replaces a layer: records its arguments and returns its input. returns_tuple: whether the
+    layers return their hidden state in a tuple; shared, known once the first layer was called."""
 
     def __init__(self, original: nn.Module, returns_tuple: list[bool]) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""Moving scales out of a group's input and into what stands before it, changing nothing.
+"""Folds input scales of a group into the preceding operation, without changing the layer's output.
 
     norm.weight / s        up.weight rows / s
          |                        |
     q, k, v columns * s     down columns * s
 
-Whether that leaves the layer as it was is not taken from a table of architectures but tried: with
-random scales the layer's output must stay (in float32), and without the division it must not. A
-norm may multiply by its weight or by 1 + weight; both are tried.
+Whether this works is not looked up by architecture but tested: with random scales the layer's
+output must stay the same (in float32), and without the division it must not. A norm may multiply by
+its weight or by 1 + weight; both are tried.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _CONTRAST = 20  # a wrong scale must change the output by so many times more tha
 
 @dataclass(frozen=True)
 class Fold:
-    """How the channels of a group's input can be scaled.
+    """Where a group's input scales can be folded in.
 
-    Either a norm (`weight`, `bias` of it; is_plus_one: it multiplies by 1 + weight), or rows
-    `start` .. `start + width` of a matrix (with its bias) are divided.
+    Either a norm is divided (its `weight` and `bias`; is_plus_one: it multiplies by 1 + weight), or
+    rows `start` .. `start + width` of a matrix with its bias.
     """
 
     readers: tuple[Reader, ...]

@@ -1,9 +1,9 @@
-"""GPTQ: what rounding one column spoils is made good in the columns after it.
+"""GPTQ: the rounding error of a column is compensated in the columns after it.
 
 Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers",
 2023, algorithm 1. With H = X^T X of the inputs and U the upper Cholesky factor of its inverse, the
-error of column i, divided by U[i, i], is taken off column j > i times U[i, j]. Columns are done in
-blocks: inside a block at once, the columns behind it when the block is done.
+error of column i, divided by U[i, i], is subtracted from column j > i times U[i, j]. Columns are
+processed in blocks: those inside a block at once, those behind it when the block is done.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _DAMPING_STEPS = 6
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """by_importance: columns with large inputs first. static_groups: groups lie as the columns do,
-    with scales fixed beforehand; else groups are formed as columns are taken."""
+    """The order in which columns are rounded. by_importance: columns with large inputs first.
+    static_groups: groups of adjacent columns, with scales fixed in advance; otherwise groups follow
+    the rounding order."""
 
     by_importance: bool
     static_groups: bool

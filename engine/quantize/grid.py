@@ -1,4 +1,4 @@
-"""The integers that a matrix is rounded to, with scales as a file will hold them.
+"""Integer grids for rounding a matrix, with scales as stored in a file.
 
 asymmetric   the range of a group, widened to hold 0, in 2**bits - 1 steps
 symmetric    twice the largest magnitude in 2**bits - 1 steps, with 0 at code 2**(bits - 1)

@@ -1,7 +1,7 @@
-"""Sees every matrix product of a layer while the layer's own code runs.
+"""Observes every matmul of a layer while the layer's own code runs, and groups matrices by input.
 
-transformers writes linear layers as modules, routers and experts as plain functions of a parameter:
-all of them end in a function of torch, which is where they are seen.
+transformers writes linear layers as modules, routers and experts as plain functions of a parameter.
+All of them call a torch function, which is where they are observed.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ _SAME_CHANNELS = frozenset(
 
 @dataclass(frozen=True)
 class Reader:
-    """A parameter that multiplies a group's input. [N, K]; [K, N] where transposed; with experts
-    [E, N, K]."""
+    """A parameter that multiplies a group's input: [N, K]; [K, N] if transposed; with experts [E,
+    N, K]."""
 
     parameter: str
     is_transposed: bool
@@ -101,9 +101,9 @@ class Reader:
 
 @dataclass(frozen=True)
 class Group:
-    """`norm`: the module whose output is the input. `block`: the module within the layer in which
-    all of them work ("" is the layer), or None where each has to be taken by itself.
-    `is_per_expert`: each expert has an input of its own."""
+    """Matrices with the same input. `norm`: the module whose output is the input. `block`: the
+    module inside the layer that contains all of them ("": the layer), or None where each is
+    evaluated separately. `is_per_expert`: each expert has its own input."""
 
     readers: tuple[Reader, ...]
     width: int

@@ -1,4 +1,4 @@
-"""The work of `quantize`: every layer read, rounded and written, then what is left of the model."""
+"""Reads, rounds and writes a model layer by layer, then copies the remaining tensors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ OnLayer = Callable[[LayerResult], None]
 
 @dataclass
 class LayerByLayer:
-    """One quantization, with all that it needs. `check` raises where the user cancelled."""
+    """One quantization run. `check` raises if the user cancelled."""
 
     checkpoint: Checkpoint
     model: nn.Module

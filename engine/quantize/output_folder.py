@@ -1,4 +1,4 @@
-"""The folder that a quantization writes: it appears whole, under its name, or not at all."""
+"""The output folder of a quantization, which appears complete under its name or not at all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _NAMES = {
 
 
 class ShardWriter:
-    """`check` is called between chunks, and may raise. Use `close` at the end, or `abandon`."""
+    """Writes tensors to safetensors shards. `check` is called between chunks, and may raise. Call
+    `close` at the end, or `abandon`."""
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class OutputFolder:
-    """A hidden folder beside the output, in which everything is written before it is renamed."""
+    """A hidden folder next to the output; everything is written there, then it is renamed."""
 
     def __init__(self, output: Path, check: Callable[[], None], expected_bytes: int) -> None:
         self.output = output

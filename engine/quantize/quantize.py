@@ -1,10 +1,10 @@
-"""A model of 16 bits in, a folder of few bits out: read, quantized and written layer by layer.
+"""Quantizes a 16-bit model into a low-bit folder: read, quantized and written layer by layer.
 
     disk -> [ layer i in float32 ] -> codes -> disk
               ^ inputs of the calibration text, as the quantized layers before make them
 
-In memory at a time: one layer's weights in float32 (while AWQ searches also a copy of one group of
-them, as stored), the text's hidden states, and what a method keeps of the inputs of one layer.
+In memory at a time: one layer's weights in float32 (during AWQ's search also a copy of one group of
+them, as stored), the text's hidden states, and the method's statistics of one layer's inputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is made of a model's weights, and with which settings."""
+"""The settings and the results of a quantization."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from engine.errors import ConfigError
 
 
 class Method(NamedTuple):
-    """`format`: how the result is stored, by the name that `formats.writer` knows. `bits`: what
-    can be asked for, the default first. `is_calibrated`: the method reads a text."""
+    """A quantization method. `format`: name of the output format for `formats.writer`. `bits`:
+    supported values, the default first. `is_calibrated`: it needs a calibration text."""
 
     format: str
     title: str
@@ -144,12 +144,12 @@ RESULT_FILE = "inferdeck_quantization.json"
 
 @dataclass(frozen=True, slots=True)
 class LinearResult:
-    """One matrix. Errors are norms relative to the norm of what they are errors of.
+    """The result of one matrix. Errors are norms relative to the norm of the exact value.
 
-    weight_error: of the matrix (after scaling, where it was scaled). output_error: of its output on
-    the calibration text; None where it saw none.
-    scaled: scales were taken from the operation before it; ratio: the exponent of the input's
-    magnitude in them. clipped: share of groups whose range was cut. damping: GPTQ's, as needed.
+    weight_error: of the matrix (after scaling, if scaled). output_error: of its output on the
+    calibration text; None without calibration tokens. scaled: scales were folded into the preceding
+    operation; ratio: the exponent of the input's magnitude in them. clipped: share of groups with a
+    clipped range. damping: GPTQ's, as needed.
     """
 
     name: str
@@ -165,8 +165,9 @@ class LinearResult:
 
 @dataclass(frozen=True, slots=True)
 class LayerResult:
-    """output_error: norm of the error of what the layer adds to its input, relative to that;
-    rounding_error: the same with plain rounding at the same bits. Both None without a text."""
+    """The result of one layer. output_error: norm of the error of the layer's residual output,
+    relative to its norm; rounding_error: the same with round to nearest at the same bits. Both None
+    without a text."""
 
     index: int
     name: str
@@ -179,8 +180,8 @@ class LayerResult:
 
 @dataclass(frozen=True, slots=True)
 class QuantizeResult:
-    """Sizes are bytes of the tensors on disk. `kept`: matrices of layers that stay as they are,
-    with the reason."""
+    """The result of a quantization. Sizes are bytes of the tensors on disk. `kept`: matrices of
+    layers that are not quantized, with the reason."""
 
     output: Path
     source: str

@@ -1,4 +1,4 @@
-"""What is kept of the inputs that the matrices of a layer see on the calibration text."""
+"""Statistics of the inputs that the matrices of a layer get on the calibration text."""
 
 from __future__ import annotations
 

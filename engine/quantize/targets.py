@@ -1,10 +1,10 @@
-"""Which tensors of a checkpoint are quantized: the matrices of its decoder layers.
+"""The tensors of a checkpoint that are quantized: the matrices of its decoder layers.
 
     on disk                                       in the model
     layers.0.mlp.experts.3.up_proj.weight   --->  layers.0.mlp.experts.gate_up_proj[3, I:]
 
-What is quantized is a tensor on disk, as that is what a format stores; what multiplies is a
-parameter of the model, of which it may be a part.
+A format stores tensors on disk, so those are quantized. The model multiplies with parameters, of
+which such a tensor may be a part.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _FLOATS = ("F32", "F16", "BF16", "F64")
 
 @dataclass(frozen=True)
 class Bias:
-    """The bias of a matrix that is cut from experts: `info` is on disk, `part` belongs to it."""
+    """The bias of a matrix that is cut from fused experts. `info`: on disk; `part`: the part of
+    `parameter` that it fills."""
 
     disk_name: str
     info: TensorInfo
@@ -44,11 +45,11 @@ class Bias:
 @dataclass(frozen=True)
 class Piece:
     """A matrix on disk, and the part of a parameter that it fills. `shape` is [N, K]: outputs,
-    inputs; a GPT-2 Conv1D lies transposed on disk.
+    inputs; a GPT-2 Conv1D is transposed on disk.
 
-    cut_from: the name of the tensor of all experts on disk that the matrix is cut from, for which
-    `disk_name` is what it will be called; `info` is then where its expert lies, with rows of other
-    matrices. `bias` is cut with it.
+    cut_from: the fused experts tensor on disk that the matrix is cut from; then `disk_name` is its
+    new name, and `info` the location of its expert, with rows of other matrices. `bias` is cut with
+    it.
     """
 
     disk_name: str
@@ -87,7 +88,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class LayerTargets:
-    """One decoder layer: `path` in the model, what is quantized, and the placements of all."""
+    """The targets of one decoder layer: its `path` in the model, the matrices to quantize, and the
+    placements of all."""
 
     index: int
     path: str
@@ -97,8 +99,8 @@ class LayerTargets:
 
 @dataclass
 class Targets:
-    """`kept`: modules (names on disk) that a reader must not take for quantized ones. `reasons`:
-    why matrices of layers stay as they are, by name."""
+    """The targets of a model. `kept`: modules (names on disk) that readers must treat as
+    unquantized. `reasons`: why matrices of layers are not quantized, by name."""
 
     layers: list[LayerTargets] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)

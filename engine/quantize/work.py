@@ -1,4 +1,4 @@
-"""One layer while it is quantized: its module, its groups, and what belongs to what."""
+"""One layer while it is quantized: its module, its groups and its matrices."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ NO_TOKENS = "received no calibration tokens: rounded to nearest"
 
 @dataclass
 class LayerWork:
-    """`check` raises where the user cancelled. `changed`: parameters that were scaled,
-    so that what is not quantized of them has to be written anew."""
+    """The work on one layer. `check` raises if the user cancelled. `changed`: parameters that were
+    scaled; their unquantized parts must be written again."""
 
     decoder: Decoder
     targets: LayerTargets

@@ -1,6 +1,6 @@
-"""Captures what a function launches on an NVIDIA GPU as a CUDA graph.
+"""Captures the kernels that a function launches on an NVIDIA GPU as a CUDA graph.
 
-The most likely failure, waiting for the device, is looked for in a run before the capture.
+The most likely failure, a synchronization with the GPU, is detected in a run before the capture.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class CudaCapture:
-    """Captures on another stream, for the default stream cannot be captured; everything is replayed
-    on the stream of the engine's thread."""
+    """Captures on a separate stream, since the default stream cannot be captured; replays run on
+    the stream of the engine's thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -57,7 +57,7 @@ class Graph(Protocol):
 
 
 class Capture(Protocol):
-    """Captures what a function launches. `graph_bytes`: what all its graphs take."""
+    """Captures the kernels that a function launches. `graph_bytes`: memory of all its graphs."""
 
     def __call__(self, run: Callable[[], None]) -> Graph: ...
 
@@ -69,7 +69,7 @@ class Capture(Protocol):
 
 
 class Taps(Protocol):
-    """Holds on to hidden states of the pass of a model inside its `with`: [T, hidden] each."""
+    """Keeps hidden states [T, hidden] of the model's passes inside its `with`."""
 
     def __enter__(self) -> object: ...
 
@@ -116,10 +116,9 @@ def capture_for(device: torch.device) -> Capture | None:
 
 
 class DecodeGraphs:
-    """The captured steps of one model over one cache. `compute`: the logits of all rows of a batch
-    that the backend was told of; whatever it launches is captured. `taps`: hidden states that are
-    copied in every replay. `worth`: what was measured of verifying drafts in rows; None where none
-    are."""
+    """The captured steps of one model over one cache. `compute`: returns the logits of all rows of
+    a batch that the backend has begun; its launches are captured. `taps`: hidden states that are
+    copied in every replay. `worth`: measurements of verifying drafts as rows; None without any."""
 
     def __init__(
         self,

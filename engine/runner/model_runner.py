@@ -113,7 +113,7 @@ _PADDING_CHECK = "warn_if_padding_and_no_attention_mask"
 
 
 class _NoCache:
-    """Stands where the cache was dropped, until there is another."""
+    """The backend after the cache was dropped, until there is a new one."""
 
     nbytes = 0
 

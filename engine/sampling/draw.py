@@ -1,8 +1,8 @@
-"""The end of a row: the largest logit, or the inverse of the distribution function at u; and the
-report on its token.
+"""Draws a token per row: the largest logit, or the inverse distribution function at u. Also its log
+probability, rank and alternatives.
 
-The first two look for a block (see `BLOCK`), then inside it. Log probabilities describe the model:
-log_softmax of the raw logits, before temperature, penalties and filters.
+Drawing selects a block first (see `BLOCK`), then a token inside it. Log probabilities describe the
+model: log_softmax of the raw logits, before temperature, penalties and filters.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float
 
 
 class RowLogprobs(NamedTuple):
-    """`rank` is 1 plus the number of tokens that are more probable than the chosen one.
+    """The log probability of a row's token. `rank`: 1 plus the number of more probable tokens.
     `alternatives`: (token id, log probability), most probable first, the lower id at ties."""
 
     token_id: int
@@ -121,10 +121,10 @@ class RowLogprobs(NamedTuple):
 
 
 class PendingLogprobs(NamedTuple):
-    """Of some rows, on the device until `finish` gets their numbers.
+    """Log probabilities of some rows, on the device until `finish` gets their numbers.
 
-    token_ids, chosen, ranks: [R]. tops: for the rows (counted among the R) that ask for equally
-    many alternatives, their values and ids [rows, n].
+    token_ids, chosen, ranks: [R]. tops: values and ids [rows, n] of the alternatives, for rows
+    (indices into the R) with the same number n of them.
     """
 
     token_ids: Tensor

@@ -1,6 +1,6 @@
-"""Changes to single logits that a request asks for: logit_bias, and min_tokens.
+"""Changes to the logits that a request's parameters ask for: logit_bias, min_tokens, penalties.
 
-Both touch a handful of tokens per row, so they are one scatter over the whole batch.
+The first two change a few tokens per row, in one scatter over the whole batch.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def apply_edits(work: Tensor, rows: Sequence[SamplingRow], vocab_size: int) -> N
 
 
 class SeenTokens:
-    """The distinct tokens of one request: how often each is in the output, and whether it is in
-    the prompt. Token ids outside the vocabulary are left out."""
+    """The distinct tokens of one request: occurrences in the output, and whether they are in the
+    prompt. Token ids outside the vocabulary are ignored."""
 
     def __init__(self, prompt_token_ids: Sequence[int], vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -118,7 +118,7 @@ class SeenTokens:
 
 
 class PenalizedRow(NamedTuple):
-    """A row of `work`, with copies of its request's state at that row's position."""
+    """A row of `work`, with copies of its request's state at that position."""
 
     row: int
     params: SamplingParams

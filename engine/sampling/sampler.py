@@ -64,9 +64,9 @@ _DEVICE_CHUNK_ELEMENTS = 2**24
 
 
 class SamplingRow(NamedTuple):
-    """position: the index, in prompt and output together, of the token that is being sampled.
-    output_token_ids: the output before it (in a speculative row with the drafts before it); its
-    last may be UNREAD."""
+    """A request at one position. position: index of the sampled token in prompt and output
+    together. output_token_ids: the output before it (in a speculative row with the drafts before
+    it); the last may be UNREAD."""
 
     request_id: str
     params: SamplingParams
@@ -108,16 +108,16 @@ def row_of(request: Request, draft_token_ids: Sequence[int] = ()) -> SamplingRow
 
 
 class SampledTokens(NamedTuple):
-    """token_ids: one per row, -1 where the logits were NaN, infinite or all -inf. logprobs: for the
-    rows whose parameters ask."""
+    """The sampled token of each row, -1 where the logits were NaN, infinite or all -inf. logprobs:
+    for rows whose parameters request them."""
 
     token_ids: list[int]
     logprobs: list[RowLogprobs | None]
 
 
 class Drawn:
-    """What was launched for the rows of a step. token_ids: int64 [R] on the sampler's device, -1
-    where a row failed; the next step may take them there before anybody has read them."""
+    """The launched sampling of a step's rows. token_ids: int64 [R] on the sampler's device, -1 for
+    failed rows; the next step may use them before the host has read them."""
 
     def __init__(
         self,
@@ -148,9 +148,9 @@ class Drawn:
 
 
 class Weights(NamedTuple):
-    """What rows are sampled from. values: float32 [R, padded vocabulary], not normalized; totals:
-    float32 [R, 1], what they sum to; ok: bool [R, 1], False in rows that failed, in which the rest
-    is of no use."""
+    """The sampling weights of rows. values: float32 [R, padded vocabulary], not normalized; totals:
+    float32 [R, 1], their sums; ok: bool [R, 1], False for failed rows, whose values are
+    meaningless."""
 
     values: Tensor
     totals: Tensor
@@ -158,7 +158,7 @@ class Weights(NamedTuple):
 
 
 class Sampler:
-    """Keeps the penalty state of requests until `forget`, and scratch buffers; nothing else."""
+    """Samples rows. Its state: penalties of requests until `forget`, and scratch buffers."""
 
     def __init__(self, vocab_size: int, device: torch.device | str = "cpu") -> None:
         self.vocab_size = vocab_size

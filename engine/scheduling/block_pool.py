@@ -23,12 +23,12 @@ from engine.errors import InferdeckError
 
 
 class IntegrityError(InferdeckError):
-    """An invariant of the block pool is broken: a bug of the engine."""
+    """A violated invariant of scheduler or block pool: a bug in the engine."""
 
 
 class Prefix(NamedTuple):
-    """What a published block holds: its tokens, the hash of the block before it (the root's for a
-    first block), and when it was published."""
+    """The content of a published block: its tokens, its parent's hash (the root's for a first
+    block), and when it was published."""
 
     parent: bytes
     token_ids: array[int]

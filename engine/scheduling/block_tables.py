@@ -1,7 +1,7 @@
 """Block tables: the KV blocks of each request. Pure Python: no torch.
 
-A request's table grows as its tokens come. It begins with blocks from the prefix cache where its
-beginning is there; its own blocks are published to that cache as they become full.
+A request's table starts with blocks from the prefix cache, if its prefix is cached, and grows with
+its tokens. Its own blocks are published to the prefix cache when they are full.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.scheduling.request import Request
 
 
 class BlockTables:
-    """The tables of an engine's requests. root: the hash that every chain of hashes begins with."""
+    """The tables of an engine's requests. root: the first hash of every hash chain."""
 
     def __init__(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
         self.config = config

@@ -1,6 +1,4 @@
-"""A request: its tokens, state and times; what a step computes of it; the limits at which it is
-refused. Pure Python: no torch.
-"""
+"""A request, what a step computes of it, and the limits for admission. Pure Python: no torch."""
 
 from __future__ import annotations
 
@@ -23,21 +21,21 @@ from engine.snapshot import (
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request's tokens, what is computed of them, and the blocks that hold it.
+    """A request's tokens, how many of them are computed, and its KV blocks.
 
-    There is no prefill and no decode phase: `num_computed_tokens` runs after `num_tokens`.
+    There is no prefill and no decode phase: `num_computed_tokens` follows `num_tokens`.
 
         token_ids      | prompt ................ | output ...... |
         KV is written  |<- num_computed_tokens ->|  the next step computes from here
         block_table      [ b0 ][ b1 ][ b2 ][ b3   ]  ceil(num_computed_tokens / block_size) blocks
 
-    `arrival_index` orders requests by arrival; `seed` keys the request's random numbers together
-    with the position of the token that is sampled. `max_num_tokens` is where the request ends at
-    the latest: prompt + max_tokens, the context, or the cache, whichever is shortest.
+    `arrival_index` orders requests by arrival. `seed` and the position of the sampled token key the
+    random numbers. `max_num_tokens`: the length at which the request ends at the latest: prompt +
+    max_tokens, the context, or the cache, whichever is smallest.
 
-    `draft_limit`: most tokens to draft for it in the next step. The blocks also hold the draft
-    model's KV, of the tokens from `draft_kv_start` (the first of a block; 0 but where hidden states
-    of earlier tokens were not to be had) up to `num_draft_kv_tokens`.
+    `draft_limit`: most tokens to draft in the next step. The blocks also hold the draft model's KV
+    for the tokens from `draft_kv_start` (the start of a block; not 0 where hidden states of earlier
+    tokens were unavailable) to `num_draft_kv_tokens`.
     """
 
     request_id: str
@@ -124,11 +122,10 @@ class Request:
 
 
 class Grant(NamedTuple):
-    """`num_tokens` tokens of `request`, from position `start`, are computed in this step.
+    """`num_tokens` tokens of `request`, from position `start`, that are computed in this step.
 
-    There is room, in the budget and in blocks, for `num_draft_places` drafts after them;
-    `draft_token_ids` are those that were proposed, to be verified in this step. `is_resumed`: it is
-    the first step after a preemption.
+    Budget and blocks leave room for `num_draft_places` drafts after them; `draft_token_ids` are the
+    proposed ones, to be verified in this step. `is_resumed`: the first step after a preemption.
     """
 
     request: Request
@@ -155,7 +152,8 @@ class Grant(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """`held_back` wait though there is a place for them: static batching lets nobody in."""
+    """The work of a step. `held_back`: requests that wait although a batch slot is free, since
+    static batching admits nobody."""
 
     grants: tuple[Grant, ...]
     preempted: tuple[Request, ...]
@@ -168,8 +166,8 @@ class StepPlan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What sampling gave a request: its new tokens, and why it ends if it does. All new tokens but
-    the last are drafts that were accepted, and therefore computed already."""
+    """The result of a step for a request: its new tokens, and the finish reason if it ends. All new
+    tokens but the last are accepted drafts, which are computed already."""
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None

@@ -1,12 +1,12 @@
-"""Which request computes how many tokens in the next step. Pure Python: no torch.
+"""The scheduler: decides how many tokens of each request the next step computes. Pure Python: no
+torch.
 
 One rule serves prefill, chunked prefill, prefix-cache hits, decode, resume after preemption and
-speculative verification: each step grants a request min(its uncomputed tokens and drafts, what is
-left of the token budget). Running requests first, in the order in which they were admitted; then
-waiting ones, in the order of arrival; then drafts, which take what nobody else wants: they never
-delay a prompt and never preempt. When blocks run out the request admitted last is preempted: its
-blocks are freed and it is computed again later (with prefix hits where its blocks survived). A step
-that preempted admits nobody.
+speculative verification: each step grants a request min(its uncomputed tokens and drafts, the rest
+of the token budget). Running requests come first, in order of admission, then waiting ones, in
+order of arrival. Drafts get what is left: they never delay a prompt and never preempt. When blocks
+run out, the request admitted last is preempted: its blocks are freed, and it is computed again
+later (with prefix hits where its blocks are still cached). A step that preempts admits nobody.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from engine.snapshot import FinishReason, RequestState
 
 
 class Candidate(NamedTuple):
-    """A request that could join a step: its prefix in the cache, the tokens to compute then, and
-    the new blocks that its tokens need in all."""
+    """A request that could join a step: its cached prefix, the tokens to compute, and the number of
+    new blocks that it needs in all."""
 
     request: Request
     cached: list[int]
@@ -35,12 +35,12 @@ class Candidate(NamedTuple):
 class Scheduler:
     """Owns the waiting and running requests and their block tables.
 
-    The cycle is `plan()`, the model, `commit()`. Whatever changes requests or settings (`add`,
-    `finish`, `update`, `preempt_all`, `replace_pool`) belongs between cycles, not inside one.
+    The cycle is `plan()`, the model, `commit()`. Changes of requests or settings (`add`, `finish`,
+    `update`, `preempt_all`, `replace_pool`) belong between cycles, not inside one.
 
-    While a step is computed the one after it may be planned and launched too: see `plan_next`.
-    Between the commits of the two it is `next_plan`, and `add` and `finish` may still come; for all
-    else it is committed first, or given up with `revoke_next`.
+    While a step is computed the next one may be planned and launched: see `plan_next`. Between the
+    commits of the two it is `next_plan`, and `add` and `finish` are allowed; before any other
+    change it must be committed, or cancelled with `revoke_next`.
     """
 
     def __init__(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The snapshot of an engine, and the parts that a source does not report."""
+"""The snapshot of an engine, and the parts of it that a source may not report."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from engine.snapshot.steps import StepRecord
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model, in words and numbers.
+    """The loaded model's description.
 
-    `num_lookup_parameters` are those of an input embedding that is not the output layer too: of
-    it a step reads the rows of its tokens alone. `num_expert_parameters` are in experts, of which
-    a token uses `experts_per_token` out of `num_experts`. `quantization`: how weights of linear
-    layers are held ("" for plain numbers). Of `weights_bytes`, `output_bytes` are the output
-    layer's, `lookup_bytes` those of the input embedding above, `expert_bytes` those of experts.
-    `device_name`: the make of `device`, with its cores where that is the CPU, and with the layers
-    that the CPU computes beside a GPU. `num_ranks`: how many compute each layer together;
-    `num_stages`: on how many GPUs the layers are, one behind the other.
+    `num_lookup_parameters`: of an input embedding that is not the output layer too; a step reads
+    only the rows of its tokens. `num_expert_parameters`: in experts, of which a token uses
+    `experts_per_token` out of `num_experts`. `quantization`: the weight format of linear layers
+    ("": unquantized). Of `weights_bytes`, `output_bytes` are the output layer's, `lookup_bytes`
+    those of the input embedding above, `expert_bytes` those of experts. `device_name`: the name of
+    `device`, with its cores for a CPU, and with the offloaded layers. `num_ranks`: ranks that
+    compute each layer together; `num_stages`: GPUs of a pipeline.
     """
 
     name: str
@@ -72,8 +71,8 @@ class ModelInfo:
 
 
 class SpeedUp(NamedTuple):
-    """Tokens per second with drafts over those without, on the same load at the same number of
-    requests; from so many steps with drafts and without."""
+    """Measured speed-up by drafts: tokens per second with drafts over those without, on the same
+    load at the same number of requests, from so many steps with and without drafts."""
 
     factor: float
     num_drafted_steps: int
@@ -85,14 +84,14 @@ class SpeculationSnapshot:
     """Speculative decoding since its method was chosen.
 
     method: "ngram", "draft_model" or "eagle3". rounds: verifications of at least one draft.
-    drafted_per_position[i], accepted_per_position[i]: how many rounds drafted, and kept, an i-th
+    drafted_per_position[i], accepted_per_position[i]: rounds that drafted, and accepted, an i-th
     token (from 0). draft_steps: steps with at least one round; verify_s: seconds of the model's
-    passes in these; draft_s: of drafting, in all steps. draft_model: its name. weights, kv_cache:
-    bytes of the draft model's. rest_steps: steps in a row in which adaptive drafting left everybody
-    without drafts because they do not pay, but for a try now and then.
+    passes in these; draft_s: seconds of drafting, in all steps. draft_model: its name. weights,
+    kv_cache: bytes of the draft model. rest_steps: consecutive steps in which adaptive drafting was
+    paused, without a speed-up, except for single tries.
 
-    Of a server that counts drafts and tells no more, method is "": told_drafted, told_accepted and
-    rounds are its counts, told_length is what it says of the tokens of a round; None: not reported.
+    For a server that reports only counts, method is "": told_drafted, told_accepted and rounds are
+    its counts, told_length is its mean number of tokens per round; None: not reported.
     """
 
     method: str
@@ -131,7 +130,7 @@ class SpeculationSnapshot:
 
 
 class ThreadsOf(NamedTuple):
-    """`threads` were found best for steps of `first` to `last` tokens."""
+    """The best thread count for steps of `first` to `last` tokens: `threads`."""
 
     first: int
     last: int
@@ -139,9 +138,9 @@ class ThreadsOf(NamedTuple):
 
 
 class ThreadFigures(NamedTuple):
-    """most: threads that a step may have. used: those of the last one. free: those that found a
-    core of their own; others: cores that other programs keep busy, None where it is not known.
-    found: what measurement chose, for steps of few tokens."""
+    """Thread counts. most: maximum per step. used: in the last step. free: threads with a core to
+    themselves; others: cores used by other programs, None if unknown. found: the measured best
+    counts, for steps of few tokens."""
 
     most: int
     used: int
@@ -169,8 +168,8 @@ class Counters:
 
 
 class Part(StrEnum):
-    """A part of a snapshot that not every source tells: an engine of ours tells all of them, a
-    server of another make what its metrics have."""
+    """A part of a snapshot that a source may not report: our engine reports all of them, another
+    server those that its metrics contain."""
 
     MODEL = "facts of the model"
     SETTINGS = "settings"
@@ -204,11 +203,11 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """The engine after a step. `steps`, `ttft` and `itl` hold what is new since the snapshot
-    published before this one; everything else is the state now. `missing`: what its source does not
-    tell; there the values are empty and mean nothing. `told`: gauges in place of the parts that
-    they would be counted from. `gpus`: those of the engine's machine, while it computes on one.
-    `threads`: of its steps, while it computes on the CPU; None where nobody tells."""
+    """The engine after a step. `steps`, `ttft` and `itl` contain what is new since the previous
+    snapshot; everything else is the current state. `missing`: parts that the source does not
+    report; their values are empty. `told`: gauges that replace the parts from which they would be
+    counted. `gpus`: of the engine's machine, while it computes on one. `threads`: while it computes
+    on the CPU; None if not reported."""
 
     time: float
     step_index: int

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """How the memory was planned before loading. `limit` is what the engine may use in all.
-    `key_dtype`, `value_dtype`: what the model's keys and values are stored in.
+    """The memory plan from before loading. `limit`: bytes that the engine may use in all.
+    `key_dtype`, `value_dtype`: storage dtypes of the model's keys and values.
 
-    Where the CPU computes the first `host_layers` of a model beside a GPU, all of this is of the
-    GPU, and what begins with `host_` is of the machine's memory: each block has a part in both.
-    `undivided_model_len`: tokens of a context with which all layers would fit on the GPU, where one
-    was looked for and found."""
+    With CPU offload of the first `host_layers`, all of this is GPU memory, and `host_` fields are
+    RAM: each block has a part in both. `undivided_model_len`: a context length at which all layers
+    would fit on the GPU; 0 if none was found or looked for.
+    """
 
     total: int
     free: int
@@ -70,9 +70,9 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
-    """Measured now. kv_used and kv_cached are parts of kv_cache; `other` is the rest of the
-    process (resident size less weights and the touched KV cache), which includes the window. Of a
-    model that is divided all of this is of the GPU, and what begins with `host_` is in RAM."""
+    """Measured memory. kv_used and kv_cached are parts of kv_cache; `other` is the rest of the
+    process (resident size minus weights and the touched KV cache), including the window. With CPU
+    offload all of this is GPU memory, and `host_` fields are RAM."""
 
     plan: MemoryPlan
     weights: int
@@ -90,7 +90,7 @@ class MemorySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A program that holds memory on a GPU, in bytes."""
+    """A program that uses GPU memory, in bytes."""
 
     name: str
     pid: int
@@ -99,10 +99,10 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuFigures:
-    """A GPU as its driver sees it. Memory in bytes: `own` is this process' part, `processes` are
-    the others, the largest first. Utilizations are fractions of the time in which anything ran, or
-    memory was read or written. None: the driver does not tell. part_of: the UUID of the GPU that
-    this is a part of (MIG); "" where it is a whole one."""
+    """A GPU's figures from the driver. Memory in bytes: `own` is this process's, `processes` are
+    the others, the largest first. Utilizations: fraction of the time in which any kernel ran, or
+    memory was read or written. None: not reported. part_of: UUID of the GPU that contains this MIG
+    instance; "" for a whole GPU."""
 
     name: str
     total: int
@@ -140,10 +140,10 @@ BLOCK_CACHED = -2
 class BlockSnapshot:
     """State of every physical KV block, indexed by block id.
 
-    owner[b]: index into `owners` (one of them, if shared), BLOCK_FREE, or BLOCK_CACHED (holds a
-    published prefix that nobody references: evictable). ref_count[b]: how many requests hold it.
-    fill[b]: tokens in it, 0 to block_size. hashed[b]: published in the prefix cache. tables: the
-    blocks of each of `owners`, in the order of its tokens.
+    owner[b]: index into `owners` (one of them, if shared), BLOCK_FREE, or BLOCK_CACHED (a published
+    prefix without references: evictable). ref_count[b]: requests that use it. fill[b]: tokens in
+    it, 0 to block_size. hashed[b]: published in the prefix cache. tables: the blocks of each of
+    `owners`, in token order.
     """
 
     block_size: int
@@ -178,9 +178,9 @@ class BlockSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class BlockDetails:
-    """What one block holds. owners: the requests that reference it. token_ids and text: what its
-    keys and values were computed from. block_hash and parent_hash: hexadecimal, "" where it is not
-    published, or is the first of its chain. published: when it was."""
+    """The content of one block. owners: the requests that use it. token_ids and text: the tokens of
+    its keys and values. block_hash and parent_hash: hexadecimal, "" if it is not published, or the
+    first of its chain. published: when."""
 
     block: int
     owners: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""What the engine measures: key, title, unit and description of each metric, once.
+"""The metrics of the engine: key, title, unit and description of each, declared once.
 
-The exported metrics (`engine.telemetry.metrics`), the charts, the tables and the reports of
-benchmarks are made from this table.
+The exported metrics (`engine.telemetry.metrics`), charts, tables and benchmark reports are made
+from this table.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 class PackedRows(Sequence[Row]):
-    """Named tuples that are kept for long, in arrays; equal to the tuple of them. Those of a few
-    hundred replies are half a million, all of which Python's collector would visit."""
+    """Named tuples in arrays, for long-lived records; equal to the tuple of them. A few hundred
+    replies are half a million tuples, which Python's garbage collector would visit one by one."""
 
     __slots__ = ()
     _make: Callable[..., Row]
@@ -91,8 +91,8 @@ class PackedTokens(PackedRows[TokenEvent]):
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """When what happened to a request. `tokens` has one entry per output event: a tuple, and
-    `PackedTokens` once the request has ended."""
+    """The times of a request. `tokens`: one entry per output event; a tuple, and `PackedTokens`
+    once the request has ended."""
 
     arrival: float
     first_scheduled: float | None = None
@@ -140,7 +140,7 @@ class RequestTimes:
 
 @dataclass(frozen=True, slots=True)
 class RequestSnapshot:
-    """num_blocks, num_preemptions: -1 where they are not told."""
+    """A request's state. num_blocks, num_preemptions: -1 if not reported."""
 
     request_id: str
     state: RequestState

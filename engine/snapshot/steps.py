@@ -14,14 +14,13 @@ from engine.snapshot.requests import PackedRows
 
 
 class StepEntry(NamedTuple):
-    """What one request did in one step.
+    """The work of one request in one step.
 
-    kind: "prefill" (also the recomputation after a preemption) or "decode". `num_tokens` of its own
-    tokens were computed; `num_cached_tokens` were skipped because of a prefix hit at admission in
-    this step; `num_draft` drafts behind them were verified, and `num_accepted` of them accepted.
-    `num_context`: tokens whose K and V the step attended over, its own and the drafts among them;
-    `num_logits`: rows of logits that were computed. `is_resumed`: it is the first step after a
-    preemption.
+    kind: "prefill" (also recomputation after a preemption) or "decode". `num_tokens`: its own
+    tokens that were computed; `num_cached_tokens`: tokens skipped by a prefix hit at admission in
+    this step; `num_draft`: verified drafts, `num_accepted` of them accepted. `num_context`: tokens
+    whose K and V the step attended over, its own and the drafts included; `num_logits`: computed
+    rows of logits. `is_resumed`: the first step after a preemption.
     """
 
     request_id: str
@@ -42,15 +41,14 @@ class StepEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One engine step: when, how long, who took part, and where the time went.
+    """One engine step: when, how long, which requests, and where the time went.
 
-    entries: a tuple, or where the step is kept for long `PackedEntries`, which equals it.
-    held_back: requests that waited although a slot was idle, because the batch is static.
-    kv_usage: share of the KV blocks that requests held during the step, also those that ended with
-    it; None where nobody took it down (older recordings).
-    num_threads: that computed it on the CPU; 0 on a GPU, and where nobody took it down.
-    exchange_s: of model_s, what the first rank of several waited for the others and added up; 0
-    where one computes all, and on GPUs, whose host does not wait.
+    entries: a tuple, or an equal `PackedEntries` for long-lived records. held_back: requests that
+    waited although a batch slot was free, because of static batching. kv_usage: share of the KV
+    blocks in use during the step, including requests that ended with it; None if not recorded
+    (older recordings). num_threads: on the CPU; 0 on a GPU, or if not recorded. exchange_s: part of
+    model_s in which the first of several ranks waited for the others and summed; 0 with one rank,
+    and on GPUs, whose host does not wait.
     """
 
     index: int
@@ -99,7 +97,8 @@ assert StepEntry._fields == ("request_id", "kind", *_NUMBERS, "is_resumed")
 
 
 class PackedEntries(PackedRows[StepEntry]):
-    """request_ids: str [n]; is_prefill, is_resumed: bool [n]; `numbers(name)`: int32 [n]."""
+    """A step's entries in arrays. request_ids: str [n]; is_prefill, is_resumed: bool [n];
+    `numbers(name)`: int32 [n]."""
 
     __slots__ = ("_numbers", "is_prefill", "is_resumed", "request_ids")
     _make = StepEntry

@@ -35,11 +35,12 @@ class _Half(Enum):
 
 
 class _HalfDoneError(Exception):
-    """The last layer of the GPU was reached, and knows what it would be given."""
+    """Ends a pass at the last GPU layer, once its inputs are known."""
 
 
 class SplitForward:
-    """Of `model`, loaded onto the devices of `device_map`. Nobody waits for what is copied."""
+    """The forward pass of `model`, split between the devices of `device_map`. Copies between them
+    do not block the host."""
 
     def __init__(self, model: nn.Module, device_map: DeviceMap) -> None:
         self._device = torch.device(device_map.device)
