@@ -44,11 +44,11 @@ def read_attachment(path: Path) -> Attachment:
     """Raises AttachmentError."""
     try:
         if not path.is_file():
-            raise AttachmentError(f"{path.name} is a folder.", "Attach its files instead.")
+            raise AttachmentError(f"{path.name} is a folder.", "Attach individual files instead.")
         size = path.stat().st_size
         if size > LARGEST:
             raise AttachmentError(
-                f"{path.name} is {format_bytes(size)}; the limit is {format_bytes(LARGEST)}.",
+                f"{path.name} is too large: {format_bytes(size)} (limit: {format_bytes(LARGEST)}).",
                 "Attach a smaller file.",
             )
         data = path.read_bytes()
@@ -70,7 +70,7 @@ def _decoded(name: str, data: bytes) -> str:
         ) from error
     if "\0" in text:
         raise AttachmentError(
-            f"{name} is a binary file: NUL character at offset {text.index(chr(0)):,}.",
+            f"{name} is a binary file: NUL byte at offset {text.index(chr(0)):,}.",
             "Attach text files only.",
         )
     return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -158,13 +158,13 @@ def context_warning(use: ContextUse) -> str:
         return ""
     if use.is_stuck:
         return (
-            f"The unanswered message is too long: about {use.total:,} tokens, context length "
+            f"The last message is too long: about {use.total:,} tokens; the context length is "
             f"{use.limit:,}. Edit it, start a new chat, or increase the context length."
         )
     if use.draft and use.room <= 0:
         return (
-            f"Prompt too long: about {use.total:,} tokens. The context length is {use.limit:,}, "
-            f"including the reply. {_REMEDY}"
+            f"The prompt is too long: about {use.total:,} tokens. Prompt and reply share a "
+            f"{use.limit:,}-token context. {_REMEDY}"
         )
     if use.room <= 0:
         return f"The context is full: {use.total:,} of {use.limit:,} tokens. {_REMEDY}"

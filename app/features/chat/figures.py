@@ -101,7 +101,7 @@ def figures_line(figures: Figures, precisions: str = "") -> str:
     if figures.tokens_per_s is not None:
         groups.append(f"{figures.tokens_per_s:,.0f} tok/s")
     unit = "token" if figures.num_tokens == 1 else "tokens"
-    given = f" + {figures.num_given_tokens:,} reused" if figures.num_given_tokens else ""
+    given = f" + {figures.num_given_tokens:,} reused tokens" if figures.num_given_tokens else ""
     groups.append(f"{figures.num_tokens:,} {unit}{given}")
     if precisions:
         groups.append(precisions)
@@ -252,7 +252,7 @@ def marks_of(passages: Passages) -> tuple[tuple[int, str, str], ...]:
     return tuple(
         (
             after.start,
-            f"{precision_change(before.precision, after.precision)} from here",
+            f"{precision_change(before.precision, after.precision)} from this token on",
             f"The precision changed from {before.precision} to {after.precision} after "
             f"{after.num_tokens:,} tokens.",
         )

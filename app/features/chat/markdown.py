@@ -126,6 +126,6 @@ def _below(body: str) -> str:
 def _used(note: str) -> float:
     """When the chat was last used; now where the file lacks that."""
     try:
-        return datetime.strptime(note.partition(" Not in")[0], _USED).timestamp()
+        return datetime.strptime(note.partition(".")[0] + ".", _USED).timestamp()
     except (ValueError, OverflowError):
         return time.time()

@@ -83,7 +83,7 @@ class BroadcastWindow(PromptWindow):
         self.prompt.setAccessibleName("Broadcast prompt")
         self.prompt.setFixedHeight(96)
         self.prompt.textChanged.connect(self._show_buttons)
-        tip = "Send one prompt with many seeds, or one prompt per line"
+        tip = "Send one prompt with different seeds, or each line as a separate prompt"
         self.kind = dressed(QComboBox(), "Prompts", tip)
         self.kind.addItem("One prompt, many seeds", _SEEDS)
         self.kind.addItem("One prompt per line", _LINES)

@@ -92,9 +92,9 @@ class Decision(NamedTuple):
 def in_turn(why: str, config: EngineConfig, taken: EngineConfig) -> Decision:
     """One side after the other, because of `why`: `config` replaces `taken`."""
     if is_same_model(config, taken):
-        return Decision(Placement.RECONFIGURE, f"One engine, one side at a time: {why}", config)
+        return Decision(Placement.RECONFIGURE, f"One engine, one side at a time. {why}", config)
     ends = "Loading the other model aborts running replies."
-    return Decision(Placement.RELOAD, f"One engine, one side at a time: {why} {ends}", config)
+    return Decision(Placement.RELOAD, f"One engine, one side at a time. {why} {ends}", config)
 
 
 def decide(
@@ -107,14 +107,14 @@ def decide(
     offloaded to the CPU only because the GPU is full do not count as fitting."""
     need, other = found.need, "right" if side == "left" else "left"
     if need is None:
-        return in_turn(f"no memory estimate for the {side} side. {found.problem}", config, taken)
+        return in_turn(f"No memory estimate for the {side} side. {found.problem}", config, taken)
     planned, room = plan.predicted, min(plan.limit - plan.predicted, need.limit)
     has = f"{format_bytes(planned)} {each_of(len(taken.devices))}".rstrip()
     needs = f"{format_bytes(need.everywhere)} {need.where}".rstrip()
-    numbers = f"{other} {has}, {side} {needs}, limit {format_bytes(plan.limit)}"
+    numbers = f"{other}: {has}, {side}: {needs}, limit: {format_bytes(plan.limit)}"
     is_squeezed = need.in_ram is not None and config.gpu_layers == AUTO
     if need.needed > room or not need.fits or is_squeezed:
-        return in_turn(f"not enough memory for both sides ({numbers}).", config, taken)
+        return in_turn(f"Not enough memory for both sides ({numbers}).", config, taken)
     if config.kv_cache_memory_bytes is None or is_same_model(config, taken):
         config = config.replace(kv_cache_memory_bytes=need.kv_of_all)
     return Decision(Placement.CONCURRENT, f"Two engines in parallel ({numbers}).", config)

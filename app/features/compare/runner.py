@@ -259,7 +259,7 @@ class ComparisonRunner(QObject):
             return
         if self._weigh is None and "engine.host.resolve" not in sys.modules:
             # no engine of this process has loaded anything, nor what an estimate needs
-            reason = f"no memory estimate for the {SIDE_NAMES[self._other]} side."
+            reason = f"No memory estimate for the {SIDE_NAMES[self._other]} side."
             self._go(in_turn(reason, wanted, taken))
             return
         self.phase = Phase.WEIGHING
@@ -322,7 +322,7 @@ class ComparisonRunner(QObject):
             self.is_stopping = True
             self._next()
         else:
-            reason = f"the second engine failed to load. {event.error.cause}"
+            reason = f"The second engine failed to load. {event.error.cause}"
             wanted, taken = (self._switcher.config(side) for side in (self._other, self._own))
             self._go(in_turn(reason, wanted, taken))
 

@@ -80,7 +80,7 @@ class CompareWindow(PromptWindow):
             side.changed.connect(self.refresh)
         self.seed.setToolTip("Sampling seed for both sides")
         tip = (
-            "With two engines, generate on both concurrently; they share the hardware. "
+            "Generate on both engines concurrently; they share the hardware. "
             "Off: one at a time, for independent timings"
         )
         self.together = dressed(QCheckBox("In parallel"), tip=tip)
@@ -90,11 +90,11 @@ class CompareWindow(PromptWindow):
         self.prompt.setFixedHeight(64)
         self.prompt.textChanged.connect(self._show_buttons)
         self.max_tokens.setToolTip("Max tokens per reply for new prompts")
-        tip = "Add another prompt (Ctrl+Return). The engine switches once for all prompts"
+        tip = "Add another prompt (Ctrl+Return). Each side is loaded once for all prompts"
         self.add = button("Add prompt", self.add_prompt, tip)
         self.placement = ElidedLine("text_muted")
         self.file = button("Import prompts…", self._ask_for_prompts, PROMPT_LINES)
-        tip = "Off: keep the model and settings of the last side loaded"
+        tip = "Off: keep the model and settings of the side loaded last"
         self.back = dressed(QCheckBox("Restore when done"), tip=tip)
         self.back.setChecked(True)
         self.back.toggled.connect(self._set_options)
@@ -271,7 +271,7 @@ class CompareWindow(PromptWindow):
         elif notice:
             self._say(notice, role)
         elif runner.comparison is not None:
-            self._say(verdict(runner.comparison) or "No prompt was completed by both sides.")
+            self._say(verdict(runner.comparison) or "No prompt was completed on both sides.")
         else:
             self._say(self._refusal() or READY)
 
@@ -282,7 +282,7 @@ class CompareWindow(PromptWindow):
         self.start.setText("Stop" if is_running else "Compare")
         self.start.setEnabled(not self._runner.is_stopping if is_running else can_start)
         self.start.setToolTip(
-            "Stop, keep the replies and restore the engine settings" if is_running
+            "Stop and restore the engine settings. Replies are kept." if is_running
             else self._refusal() or "Run all prompts on both sides"
         )  # fmt: skip
         for widget in (*self.sides, self.seed):
@@ -299,7 +299,7 @@ class CompareWindow(PromptWindow):
             return self._bridge.look_only
         left, right = self.setups
         if needs_one((left, right), config) and left.sampling == right.sampling:
-            return "Both sides are identical. Change model, precision, settings or sampling."
+            return "Both sides are identical. Change the model, precision, settings or sampling."
         return ""
 
     def _say(self, text: str, role: str = "muted") -> None:

@@ -190,8 +190,8 @@ class BottleneckPanel(QFrame):
     def _emit_gains(self, breakdown: StepBreakdown | None) -> None:
         words: dict[str, str] = {}
         for one in breakdown.ceilings if breakdown is not None else ():
-            before = words.get(one.setting)
-            words[one.setting] = f"{before}, {hint_of(one)}" if before else hint_of(one)
+            before, hint = words.get(one.setting), hint_of(one)
+            words[one.setting] = f"{before}; {hint[:1].lower()}{hint[1:]}" if before else hint
         self.estimated.emit(words)
 
     def step_words(self, step: StepRecord) -> str:

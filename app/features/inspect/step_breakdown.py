@@ -172,8 +172,8 @@ _SHORT = (("weights", "weights"), ("KV", "kv"), ("arithmetic", "arithmetic"),
           ("launch and other", "launch"), ("Python", "python"))  # fmt: skip
 _TRUSTED = 0.9
 FASTER = (
-    ". Steps exceed these peaks: the weights fit in the CPU cache, or the machine was busy during "
-    "the measurement"
+    "Steps exceed these peaks: the weights fit in the CPU cache, or the machine was busy during "
+    "the measurement."
 )
 
 
@@ -217,7 +217,7 @@ def ms(seconds: float) -> str:
 def peaks_words(peaks: Peaks, speed: float) -> str:
     day = datetime.fromtimestamp(peaks.measured_at)
     when = f"today at {day:%H:%M}" if day.date() == date.today() else f"{day:%Y-%m-%d}"
-    faster = "" if speed > _TRUSTED else FASTER
+    faster = "" if speed > _TRUSTED else f". {FASTER}"
     return (
         f"Peaks: {peaks.read_bytes_per_s / 1e9:.1f} GB/s, {peaks.flops_per_s / 1e9:,.0f} GFLOP/s "
         f"in {peaks.dtype}, {peaks.num_threads} threads, measured {when}{faster}"

@@ -45,7 +45,7 @@ class WhatIf(NamedTuple):
         order = list(Change)
         cost = max((SETTINGS[name].change for name in self.changes), key=order.index)
         changes = self.changes.items()
-        values = ", ".join(f"{SETTINGS[name].label} {format_value(v)}" for name, v in changes)
+        values = ", ".join(f"{SETTINGS[name].label} to {format_value(v)}" for name, v in changes)
         return f"Set {values}. {_COSTS[cost]}. You can undo this."
 
 
@@ -116,7 +116,7 @@ _CHANGES: Mapping[str, Callable[[SpeedupBound, Any], WhatIf]] = {
 
 
 CHOOSE = "Select a setting to see how its potential gain is estimated."
-NO_WINDOW = "Settings cannot be changed here."
+NO_WINDOW = "Settings are read-only here."
 _APPLY, _WHY = 3, 4
 _COLUMNS = ("Setting", "Value", "Potential gain", "Apply", "Why")
 

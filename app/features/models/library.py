@@ -165,7 +165,7 @@ class Library(QWidget):
         self.loaded.emit()
 
     def _on_failed(self, error: ErrorInfo) -> None:
-        self._say(f"Cannot read model folders or cache. {error.cause} {error.remedy}", "error")
+        self._say(f"Cannot read model folders or the cache. {error.cause} {error.remedy}", "error")
 
     def _say(self, text: str, role: str = "small") -> None:
         self._hint.setText(text)
@@ -249,7 +249,7 @@ class HubSearch(QWidget):
             )
             return
         count = f"{len(hits):,} model{'s' if len(hits) > 1 else ''}"
-        most = " (most downloaded only; refine your search)" if len(hits) >= MAX_HITS else ""
+        most = " (showing the most downloaded; refine your search)" if len(hits) >= MAX_HITS else ""
         self._set_status(f"{count} for “{self._asked}”{most}")
         self._show_hits()
         self._stack.setCurrentWidget(self.list)

@@ -119,7 +119,7 @@ def ranks_now(s: EngineSnapshot, places: Places, exchange: float | None = None) 
         return ""
     words = _groups(count, threads, places.nodes)
     if exchange and count > 1:
-        words += f" · inter-rank communication: {100 * exchange:.0f} % of model time"
+        words = f"{words} · inter-rank communication: {100 * exchange:.0f} % of model time"
     return words
 
 
@@ -160,7 +160,7 @@ def parallel_refusal(
         return f"{count} pipeline stages need {count} layers; the model has {model.num_layers}"
     for heads, title in ((model.num_heads, "head"), (model.num_kv_heads, "KV head")):
         if is_tensor and model.num_heads and heads % count:
-            return f"{plural(heads, title)} not divisible by {count} ranks"
+            return f"{plural(heads, title)} cannot be split across {count} ranks"
     return ""
 
 
@@ -183,7 +183,7 @@ def _groups(count: int, threads: int, nodes: int) -> str:
         return " · ".join(filter(None, (together, plural(nodes, "NUMA node") if nodes else "")))
     words = f"{count} ranks, {plural(max(1, threads // count), 'thread')} each"
     if threads < count:
-        words += f", but only {plural(threads, 'CPU thread')}"
+        words = f"{words}, but only {plural(threads, 'CPU thread')}"
     if nodes >= count:
         return f"{words} · one NUMA node per rank"
     if nodes == 1:

@@ -194,7 +194,7 @@ class ModelSession(QObject):
         self.remark.emit(None)
 
     def _on_made_room(self, event: messages.MadeRoom) -> None:
-        remedy = "Close other programs to free memory or lower Memory utilization or KV cache size."
+        remedy = "Close other programs, or reduce Memory utilization or KV cache size."
         if event.is_smaller:
             remedy = (
                 "Close other programs to free memory. To rebuild the KV cache, change Memory "

@@ -119,7 +119,7 @@ TEXT_KINDS = "Text files (*.txt *.md);;All files (*)"
 AGAINST = (
     "Measures the perplexity of both models and the KL divergence of next-token probabilities."
 )
-SAME = "No separate reference: only perplexity is measured. To compare, choose another one."
+SAME = "Model and reference are identical: only perplexity is measured. Choose another reference."
 """Notes of similar length: one is always shown, so the form below does not move."""
 LARGEST_READ_HERE = 1 << 20
 """Bytes: larger prompt files are checked when the evaluation starts."""
@@ -228,7 +228,7 @@ class EvaluateForm(QWidget):
         self.reference.line.say(note)
         text, prompts = self.text.choice, self.prompts.text().strip()
         self.text_field.say_problem("" if text.is_there else _missing(text.path))
-        about = "Compares the answers of both models token by token" if prompts else ""
+        about = "Compares answers from both models token by token" if prompts else ""
         self.prompts_field.say_problem(_prompts_problem(prompts), about)
         self.changed.emit()
 

@@ -127,7 +127,7 @@ OwnText = tuple[str, str, str]
 FOR_CALIBRATION: tuple[OwnText, ...] = (
     (
         PROGRAM, "Built-in",
-        "English text (demo model: conversations similar to its training data)",
+        "English text; for the demo model, conversations similar to the training data",
     ),
 )  # fmt: skip
 FOR_EVALUATION = tuple((text.key, f"Built-in: {text.title}", text.about) for text in BUILTIN_TEXTS)

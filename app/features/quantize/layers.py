@@ -108,7 +108,7 @@ def summary(rows: Sequence[LayerRow]) -> str:
     rounded = [row.rounding for row in rows if row.rounding is not None]
     if len(rounded) == len(rows) and sum(rounded) > 0:
         share = 1 - mean * len(rows) / sum(rounded)
-        words += f"; {percent(abs(share))} {'lower' if share >= 0 else 'higher'} than RTN"
+        words = f"{words}; {percent(abs(share))} {'lower' if share >= 0 else 'higher'} than RTN"
     return words
 
 

@@ -36,7 +36,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
 METHOD_HINTS = {
     "awq": "4-bit, activation-aware scales from calibration text. Takes minutes to hours.",
-    "gptq": "4- or 8-bit, error-compensated, uses calibration text. Slower than AWQ.",
+    "gptq": "4- or 8-bit, error-compensated with calibration text. Slower than AWQ.",
     "rtn": "Group-wise round-to-nearest, 4- or 8-bit. Takes seconds; highest error at 4-bit.",
     "int8": "8-bit, one scale per output channel. Half the size, minimal error.",
     "fp8": "8-bit floating point. Half the size; fast on recent GPUs.",

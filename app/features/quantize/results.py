@@ -58,9 +58,9 @@ class ComparisonView(QFrame):
         self.chooser.currentIndexChanged.connect(lambda *_: self._draw())
         self.fit = QCheckBox("Fit axis")
         self.fit.setToolTip("Start the axis near the lowest value instead of zero")
-        self.bars = ValueBars("Metric per report")
+        self.bars = ValueBars("Selected metric for each report")
         self.fit.toggled.connect(self.bars.set_fit)
-        self.table = FigureGrid("All metrics per report", 230)
+        self.table = FigureGrid("All metrics for each report", 230)
         self.copy = button("Copy", self.copy_table, "Copy as Markdown table")
         self.export = button(
             "Export…", lambda: self.export_wanted.emit(self.reports), "JSON, CSV or Markdown"

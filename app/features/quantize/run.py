@@ -253,9 +253,9 @@ class Run(QObject):
         stage, seconds = self._progress.stage, self.seconds
         words = stage.text or "Starting"
         if stage.total and (unit := unit_of(stage.text)) == "bytes":
-            words += f": {format_bytes(stage.done)} of {format_bytes(stage.total)}"
+            words = f"{words}: {format_bytes(stage.done)} of {format_bytes(stage.total)}"
         elif stage.total:
-            words += f": {stage.done:,} of {stage.total:,} {unit}"
+            words = f"{words}: {stage.done:,} of {stage.total:,} {unit}"
         fraction = stage.done / stage.total if stage.total else None
         rest = self._pace.left(stage, seconds) if self._pace is not None else None
         return RunFigures(self.title, words, _time(seconds, rest), fraction)

@@ -72,7 +72,7 @@ class RecordingController(QObject):
         )
 
     def _not_saved(self, error: ErrorInfo) -> None:
-        self.notice.emit(error_notice(_NOTICE, "Recording not saved.", error))
+        self.notice.emit(error_notice(_NOTICE, "Cannot save the recording.", error))
 
     # Opening -----------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class RecordingController(QObject):
         window.show()
 
     def _not_opened(self, error: ErrorInfo) -> None:
-        self.notice.emit(error_notice(_NOTICE, "Recording not opened.", error))
+        self.notice.emit(error_notice(_NOTICE, "Cannot open the recording.", error))
 
     def _forget(self, window: ReplayWindow) -> None:
         if window in self.windows:

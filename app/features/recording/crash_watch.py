@@ -142,7 +142,7 @@ class CrashWatch(QObject):
             self,
             lambda: write_report(text, time.time()),
             self._report_written,
-            lambda error: log.warning("crash report not written: %s", error.cause),
+            lambda error: log.warning("cannot write the crash report: %s", error.cause),
         )
 
     def _report_written(self, path: Path) -> None:
@@ -164,7 +164,7 @@ class CrashWatch(QObject):
         at = remains.data.get("at")
         when = f" at {datetime.fromtimestamp(at):%H:%M}" if isinstance(at, float) else ""
         session = session_of(remains)
-        model = f" while {model_title(session.path)} was open" if session is not None else ""
+        model = f" while {model_title(session.path)} was loaded" if session is not None else ""
         text = report_text(
             "Inferdeck exited unexpectedly", remains.data, remains.fault,
             log_tail(log_file()),
@@ -178,7 +178,7 @@ class CrashWatch(QObject):
             self.notice.emit(Notice(CRASHED, what, remedy, "warning", text, (*actions, look)))
 
         def failed(error: ErrorInfo) -> None:
-            remedy = f"Crash report not written: {error.cause} Use Copy details instead."
+            remedy = f"Cannot write the crash report: {error.cause} Click Copy details instead."
             self.notice.emit(Notice(CRASHED, what, remedy, "warning", text, actions))
 
         run_task(self, lambda: write_report(text, time.time()), done, failed)

@@ -86,7 +86,7 @@ class EngineCard(QFrame):
         self.place = ElidedLine("text_muted")
         self.place.set_text(place)
         self.state = StateLine()
-        self.figures = FigureRow(f"Metrics of {title}", figures, width=92)
+        self.figures = FigureRow(f"{title} metrics", figures, width=92)
         self.trend = TrendLine(trends, key)
         self.use = button(use, self.use_wanted.emit)
         self.foot = ButtonRows((self.use,))
@@ -168,7 +168,7 @@ class LocalCard(EngineCard):
     def renew(self) -> None:
         bridge = self._bridge
         if not bridge.is_remote and bridge.is_ready and bridge.model is not None:
-            self.place.set_text(f"{bridge.model.name}, in this window")
+            self.place.set_text(f"{bridge.model.name} (this window)")
             return
         self._snapshot = None
         self._taken.clear()

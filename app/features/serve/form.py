@@ -45,11 +45,11 @@ class CopyButton(QPushButton):
 
 _NUMBERS = (
     ("max_queued", "Max waiting requests", "", "",
-     "Queue limit, excluding running requests; excess requests get 429"),
-    ("max_connections", "Max connections", "", "", "Excess connections get 503"),
+     "Queue limit, excluding running requests; excess requests are rejected with 429"),
+    ("max_connections", "Max connections", "", "", "Excess connections are rejected with 503"),
     ("max_output_tokens", "Max output tokens", "", "context",
-     "Limit per reply; larger max_tokens values get 400. “context”: the context length"),
-    ("max_body_mib", "Max request body", " MiB", "", "Larger requests get 413"),
+     "Limit per reply; larger max_tokens values return 400. “context”: the context length"),
+    ("max_body_mib", "Max request body", " MiB", "", "Larger requests are rejected with 413"),
 )  # fmt: skip
 
 
@@ -68,11 +68,11 @@ class ServingForm(QWidget):
 
     def _make_fields(self) -> None:
         self.address = dressed(
-            QComboBox(), "Reachable from",
+            QComboBox(), "Network access",
             "127.0.0.1, or all network interfaces (requires an API key)",
         )  # fmt: skip
         self.address.addItem("This machine only", False)
-        self.address.addItem("Network", True)
+        self.address.addItem("All interfaces", True)
         self.port = _number("port", "Port", "", "")
         self.port.setGroupSeparatorShown(False)
         self.key = SecretLine("API key")
@@ -99,7 +99,7 @@ class ServingForm(QWidget):
     def _arrange(self) -> None:
         where, limits = QGridLayout(), QGridLayout()
         top = Qt.AlignmentFlag.AlignTop
-        where.addWidget(Field("Reachable from", self.address), 0, 0, top)
+        where.addWidget(Field("Network access", self.address), 0, 0, top)
         where.addWidget(Field("Port", self.port), 0, 1, top)
         for place, (name, title, _, _, tip) in enumerate(_NUMBERS):
             limits.addWidget(Field(title, self.numbers[name], tip=tip), *divmod(place, 2))

@@ -114,7 +114,7 @@ def _why_no_p99(figures: Figures) -> str:
     if figures.p99 is not None or figures.largest is None:
         return ""
     return (
-        f"p99 requires {FEWEST_FOR_P99} samples ({figures.num_samples} so far); maximum "
+        f"p99 requires {FEWEST_FOR_P99} samples ({figures.num_samples} so far); maximum: "
         f"{value_text(figures.largest)}"
     )
 
@@ -264,7 +264,7 @@ class CompareView(QFrame):
         if self._mark is not None and self.source.currentData() == LATEST:
             words = f"{self._mark.text} · {words}"
         if a.start < self._history.complete_since:
-            words += " · range A is incomplete"
+            words = f"{words} · range A is incomplete"
         return words
 
     def _show_spans(self) -> None:

@@ -274,8 +274,8 @@ class Hints:
         figures = s.speculation
         if figures is None or figures.acceptance_length is None:
             return NO_DRAFT
-        drafted = figures.drafted / figures.rounds
-        return f"{drafted:.1f} drafted per round, acceptance length {figures.acceptance_length:.1f}"
+        drafted, length = figures.drafted / figures.rounds, figures.acceptance_length
+        return f"{drafted:.1f} draft tokens per round, acceptance length {length:.1f}"
 
     @staticmethod
     def _weights(s: EngineSnapshot) -> str:

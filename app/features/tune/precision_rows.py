@@ -114,8 +114,8 @@ class PrecisionGuide(QObject):
     def words_of(self, config: EngineConfig) -> str:
         """Message for a pending reload."""
         expected = self.expected(config)
-        takes = f"Takes {expected.words}; " if expected is not None else ""
-        text = f"{takes}requests pause and resume."
+        takes = f"Takes {expected.words}. " if expected is not None else ""
+        text = f"{takes}Requests pause and resume."
         known = self.checkpoint
         size = known.bytes_of(config.quantization, config.quantization_head) if known else None
         if size is not None and self._bridge.model is not None:

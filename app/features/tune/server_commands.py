@@ -191,7 +191,7 @@ class Translation:
         else:
             self.known.append("quantization")
             self.notes.append(
-                f"{method}: the server quantizes differently. Evaluate it on the server."
+                f"{method}: the server quantizes differently. Evaluate quality on the server."
             )
             if self.weights is WEIGHTS_VLLM and method == "fp8":
                 self.notes.append(
@@ -213,7 +213,7 @@ class Translation:
             )
         if (ranks := config.tensor_parallel_size) > 1 and config.device == CPU:
             notes.append(
-                f"Tensor parallel {ranks}: CPU threads here, {ranks} GPUs with {self.server}."
+                f"Tensor parallel {ranks}: CPU threads in Inferdeck, {ranks} GPUs in {self.server}."
             )
         if self.kv_name is not None and self.kv is not KV_VLLM:
             notes.append(

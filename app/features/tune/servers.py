@@ -63,7 +63,7 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
         drafted = config.num_speculative_tokens
         words += ["--speculative-algorithm", made.draft_name]
         if config.speculative_method == "ngram":
-            notes.append("SGLang's NGRAM lookup differs; n-gram lengths have no equivalent.")
+            notes.append("SGLang's NGRAM method differs and has no options for n-gram lengths.")
         else:
             words += ["--speculative-draft-model-path", config.speculative_model]
             words += ["--speculative-num-steps", drafted, "--speculative-eagle-topk", 1]
@@ -183,7 +183,7 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
         notes.append("Speculation with --pipeline-parallel-size requires a recent vLLM.")
     if config.block_size % 16:
         notes.append(
-            f"Block size {config.block_size}: most vLLM attention backends need a multiple of 16."
+            f"Block size {config.block_size}: most vLLM attention backends need multiples of 16."
         )
     return made.command()
 

@@ -69,7 +69,7 @@ class SettingsCommands(QObject):
         model = self._bridge.model
         if model is None or model.is_described:
             return ""
-        return f"Settings not reported by {server_name(model.device)}. Set them on the server."
+        return f"{server_name(model.device)} does not report settings. Change them on the server."
 
     @property
     def why_not(self) -> str:

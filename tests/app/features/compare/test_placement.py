@@ -42,9 +42,9 @@ def test_two_engines_at_once_only_where_both_fit_the_budget() -> None:
     both = decide(wanted, CONFIG, plan(1000 * MIB), needs(100 * MIB), "right")
     assert both.placement is Placement.CONCURRENT and both.config is not None
     assert both.config.kv_cache_memory_bytes == 90 * MIB
-    assert all(figure in both.why for figure in ("left 600 MiB", "right 200 MiB", "1000 MiB"))
+    assert all(figure in both.why for figure in ("left: 600 MiB", "right: 200 MiB", "1000 MiB"))
     tight = decide(wanted, CONFIG, plan(700 * MIB), needs(100 * MIB), "left")
-    assert all(figure in tight.why for figure in ("right 600 MiB", "left 200 MiB", "700 MiB"))
+    assert all(figure in tight.why for figure in ("right: 600 MiB", "left: 200 MiB", "700 MiB"))
     assert tight.placement is Placement.RECONFIGURE
     other = CONFIG.replace(model="/models/other")
     assert (

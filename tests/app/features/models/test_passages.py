@@ -48,7 +48,7 @@ def test_a_precision_in_which_nothing_was_written_leaves_no_trace() -> None:
 def test_a_switch_is_told_in_the_text_and_in_copies() -> None:
     passages = (Passage(0, 0, "BF16"), Passage(40, 9, "BF16 · INT8 weights"))
     ((start, label, tip),) = marks_of(passages)
-    assert (start, label) == (40, "INT8 weights from here") and "after 9 tokens" in tip
+    assert start == 40 and label.startswith("INT8 weights") and "after 9 tokens" in tip
     assert note_of(passages) == "Written in BF16, from token 10 on in BF16 · INT8 weights."
     assert precisions_of(passages) == "BF16 → BF16 · INT8 weights"
     assert marks_of(passages[:1]) == () and note_of(passages[:1]) == ""

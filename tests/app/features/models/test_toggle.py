@@ -174,7 +174,7 @@ def _check_copies(application: Application, done: Message) -> None:
     view = page.transcript.view(done.id)
     assert view is not None
     view.text.render_now()
-    assert "INT8 weights from here" in view.text.toPlainText()
+    assert "INT8 weights" in view.text.toPlainText()
     page.copy_last()
     assert "in FP32 · INT8 weights.]" in QApplication.clipboard().text()
     chat.saver.save()
