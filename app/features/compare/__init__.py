@@ -1,6 +1,6 @@
 """The same prompts on two models or settings, side by side; and one prompt as many requests.
 
 Read `replies` (the record of a reply), `requests` (sends prompts, collects replies), `reply_view`
-(shows one). A comparison: `record`, `placement`, `engines`, `runner`, `export`, `sides`, `columns`,
-`window`. A broadcast: `broadcast_window`. `commands` opens both windows.
+(shows one). A comparison: `record`, `placement`, `engines`, `sending`, `runner`, `export`, `sides`,
+`columns`, `window`. A broadcast: `broadcast_window`. `commands` opens both windows.
 """

@@ -1,11 +1,11 @@
-"""`ComparisonRunner`: gets both sides an engine and sends them the same prompts.
+"""`ComparisonRunner`: gives both sides an engine and sends them the same prompts.
 
     two engines, or one for both    left and right, prompt by prompt
     one after the other             left: 1, 2, 3 ... --switch--> right: 1, 2, 3 ... --back-->
 
-The engine of the window is the side that it is already, else it becomes the left one first. Where
-it has to switch, prompts that are added meanwhile run first on the side that is loaded: all share
-one switch. At any end the engine of the window goes back, unless it is to stay or has failed. See
+If the main engine is neither side, it becomes the left one first. With one side after the other,
+prompts that are added during a run first run on the loaded side: all share one switch. At the end
+the main engine returns to its original state, unless it is to stay or has failed. See
 `app.features.compare.placement`.
 """
 
@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import sys
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from statistics import fmean
 
 from PySide6.QtCore import QObject, Signal
 
@@ -43,8 +41,8 @@ from app.features.compare.record import (
     PromptReplies,
     Side,
 )
-from app.features.compare.replies import COMPARE, Reply, Stage
-from app.features.compare.requests import ReplyRunner
+from app.features.compare.replies import Reply, Stage
+from app.features.compare.sending import SideReplies
 from app.features.models.estimate import Estimate, estimate
 from app.features.models.precision import SwitchTimes, precision_text
 from app.features.models.session import ModelSession
@@ -63,9 +61,9 @@ CHANGED = "Comparison stopped: the precision was changed."
 
 
 class ComparisonRunner(QObject):
-    """`changed`: anything of `comparison`, `phase` or `problem`; `appended(reply, text)`. `stays`:
-    do not go back at the end. `together`: where both engines are loaded, both generate at the same
-    time. `session` opens models in the window."""
+    """Runs one comparison at a time. `changed`: `comparison`, `phase` or `problem`;
+    `appended(reply, text)`: more text. `stays`: the main engine keeps the last side at the end.
+    `together`: two engines generate in parallel. `session` opens models in the main engine."""
 
     changed = Signal()
     appended = Signal(object, str)
@@ -81,25 +79,19 @@ class ComparisonRunner(QObject):
         self.phase, self.problem = Phase.IDLE, ""
         self.stays = self.together = self.is_stopping = False
         self._setups = (Setup({}, ""), Setup({}, ""))
-        self._found: EngineConfig | None = None  # what the window's engine ran with
-        self._own = LEFT  # the side that the window's engine is first
+        self._found: EngineConfig | None = None  # original state of the main engine
+        self._own = LEFT  # the first side of the main engine
         self._load_began = 0.0
         self._task: Task | None = None
         self._second: SecondEngine | None = None
-        self._by_window = [self._replies(bridge, side) for side in SIDES]
-        self._runners = list(self._by_window)
-        self._seconds: list[list[float]] = [[], []]  # of the replies of each side
+        self._replies = SideReplies(bridge, self)
+        self._replies.appended.connect(self.appended)
+        self._replies.changed.connect(self._on_reply)
         self._switcher = switcher = Switcher(bridge, session, self)
         switcher.switched.connect(self._switched)
         switcher.failed.connect(self._not_switched)
         switcher.disturbed.connect(lambda: self._end(CHANGED))
         bridge.state_changed.connect(self._on_state)
-
-    def _replies(self, bridge: EngineBridge, side: int) -> ReplyRunner:
-        made = ReplyRunner(bridge, self)
-        made.appended.connect(self.appended)
-        made.changed.connect(partial(self._on_reply, side))
-        return made
 
     # What the user does ------------------------------------------------------------------------
 
@@ -108,7 +100,7 @@ class ComparisonRunner(QObject):
         return self.phase is not Phase.IDLE
 
     def start(self, prompts: Sequence[PromptLine], setups: tuple[Setup, Setup]) -> None:
-        """Run `prompts` on the left and on the right of `setups`."""
+        """Run `prompts` with both `setups`, left and right."""
         config, model = self._bridge.config, self._bridge.model
         if self.is_running or config is None or model is None or not self._bridge.is_ready:
             return
@@ -118,8 +110,8 @@ class ComparisonRunner(QObject):
         self.comparison = Comparison(model.name, started, sides)
         self.comparison.pairs = self._new_pairs(prompts)
         self.problem, self.is_stopping = "", False
-        self.decision, self._seconds = None, [[], []]
-        self._runners = list(self._by_window)
+        self.decision = None
+        self._replies.begin()
         try:
             self._switcher.begin(setups, config)
         except ConfigError as error:
@@ -140,12 +132,11 @@ class ComparisonRunner(QObject):
             self.changed.emit()
 
     def stop(self) -> None:
-        """Send nothing more, and go back. Replies so far stay."""
+        """Stop sending, then restore the main engine. Replies so far stay."""
         if not self.is_running:
             return
         self.is_stopping = True
-        for runner in self._runners:
-            runner.stop()
+        self._replies.stop()
         if self.phase is Phase.WEIGHING:
             self._next()
         elif self.phase is Phase.LOADING and self._second is not None:
@@ -155,15 +146,15 @@ class ComparisonRunner(QObject):
         self.changed.emit()
 
     def forget(self) -> None:
-        """The results of a comparison that has ended."""
+        """Discard the results of a finished comparison."""
         self.comparison, self.decision, self.problem = None, None, ""
 
     def close(self) -> None:
-        """The program ends."""
+        """End all second engines, as the program exits."""
         if self._task is not None:
             self._task.cancel()
         self._second = None
-        for second in self.findChildren(SecondEngine):  # those too that give their memory back
+        for second in self.findChildren(SecondEngine):  # also those that are still unloading
             second.end()
 
     def _new_pairs(self, prompts: Sequence[PromptLine]) -> list[PromptReplies]:
@@ -175,7 +166,7 @@ class ComparisonRunner(QObject):
 
     @property
     def side(self) -> int:
-        """The side that is loaded in the window; HOME where it is neither."""
+        """The current side of the main engine; HOME for neither."""
         return self._switcher.side
 
     @property
@@ -190,7 +181,7 @@ class ComparisonRunner(QObject):
 
     @property
     def status(self) -> str:
-        """What happens now, and the time left."""
+        """Current activity and the time left."""
         comparison = self.comparison
         if comparison is None or not self.is_running:
             return ""
@@ -208,7 +199,7 @@ class ComparisonRunner(QObject):
             case Phase.SWITCHING:
                 verb = "Switching back" if target == self._switcher.home else "Switching"
                 return f"{verb} to {name_of(target)}"
-        asked = [side for side in self._sides_ready if self._runners[side].is_running]
+        asked = [side for side in self._sides_ready if self._replies.is_side_running(side)]
         asked = asked or [self._own]
         names = " and ".join(comparison.sides[side].title for side in asked)
         count = len(comparison.pairs)
@@ -216,20 +207,15 @@ class ComparisonRunner(QObject):
         return f"Prompt {min(done + 1, count):,} of {count:,} on {names}"
 
     def _time_left_s(self, comparison: Comparison) -> float | None:
-        """Of replies, as long as those of their side took, and of switches; None until a reply was
-        timed."""
-        known = [*self._seconds[LEFT], *self._seconds[RIGHT]]
-        if not known:
+        """For missing replies and switches; None before any reply is complete."""
+        replies_s = self._replies.seconds_left(comparison.pairs)
+        if replies_s is None:
             return None
-        replies_s = (
-            fmean(seconds or known) * sum(not pair.has_ended(side) for pair in comparison.pairs)
-            for side, seconds in enumerate(self._seconds)
-        )
-        return sum(replies_s) + sum(self._switch_s(comparison, side) for side in self._switches)
+        return replies_s + sum(self._switch_s(comparison, side) for side in self._switches)
 
     @property
     def _switches(self) -> list[int]:
-        """What the engine of the window still has to become, in order."""
+        """Sides that the main engine still has to switch to, in order."""
         switcher, is_switching = self._switcher, self.phase is Phase.SWITCHING
         at = switcher.target if is_switching else switcher.side
         switches = [at] if is_switching else []
@@ -252,7 +238,7 @@ class ComparisonRunner(QObject):
         return RIGHT if self._own == LEFT else LEFT
 
     def _place_sides(self) -> None:
-        """For the side that the engine of the window is not."""
+        """Decide where the side runs that the main engine is not."""
         taken, wanted = self._switcher.config(self._own), self._switcher.config(self._other)
         if self._found is not None and needs_one(self._setups, self._found):
             self._go(Decision(Placement.SHARED, "One engine: the sides differ only in sampling."))
@@ -302,7 +288,7 @@ class ComparisonRunner(QObject):
         bridge.crashed.connect(
             lambda event: self._give_up(f"The second engine crashed. {event.error.cause}")
         )
-        self._runners[self._other] = self._replies(bridge, self._other)
+        self._replies.use(self._other, bridge)
         self.phase, self._load_began = Phase.LOADING, time.perf_counter()
         bridge.load(config)
         self.changed.emit()
@@ -314,7 +300,7 @@ class ComparisonRunner(QObject):
             self._next()
 
     def _second_failed(self, event: messages.LoadFailed) -> None:
-        """The estimate was wrong: one after the other then."""
+        """Fall back to one side after the other: the estimate was wrong."""
         if self.phase is not Phase.LOADING:
             return
         self._drop_second()
@@ -329,8 +315,7 @@ class ComparisonRunner(QObject):
     def _drop_second(self) -> None:
         if self._second is not None:
             second, self._second = self._second, None
-            self._runners[self._other].forget()
-            self._runners = list(self._by_window)
+            self._replies.use_main(self._other)
             second.let_go()
 
     def _describe(
@@ -351,13 +336,13 @@ class ComparisonRunner(QObject):
         return self.comparison is not None and self.comparison.has_todo(side)
 
     def _next(self) -> None:
-        """Send what can be sent; else change sides, or end."""
+        """Send the next prompts; else switch sides, or end."""
         if self.side == HOME:
             self._next_at_home()
             return
         if not self.is_stopping and self._ask():
             return
-        if any(runner.is_running for runner in self._runners):
+        if self._replies.is_running:
             return
         other = RIGHT if self.side == LEFT else LEFT
         if self._is_in_turn and not self.is_stopping and self._has_todo(other):
@@ -370,7 +355,7 @@ class ComparisonRunner(QObject):
             self._end()
 
     def _next_at_home(self) -> None:
-        """The end, but for prompts that were added on the way back."""
+        """End, unless prompts were added during the switch back."""
         if not self.is_stopping and any(self._has_todo(side) for side in SIDES):
             self.decision = None
             self._switch(self._own)
@@ -378,24 +363,14 @@ class ComparisonRunner(QObject):
             self._end()
 
     def _ask(self) -> bool:
-        """Whether a prompt was sent."""
+        """Send the next prompts; whether there were any."""
         assert self.comparison is not None
-        asked = False
-        for pair in self.comparison.pairs:
-            for side in self._sides_ready:
-                busy = [runner.is_running for runner in self._runners]
-                free = not busy[side] if self.together else not any(busy)
-                if free and pair.replies[side] is None:
-                    params = self._setups[side].sampling
-                    params = replace(params, max_tokens=pair.prompt.max_tokens, logprobs=0)
-                    name = f"{COMPARE}-{uuid.uuid4().hex}"
-                    reply = pair.replies[side] = Reply(name, pair.prompt.shown, params)
-                    self.phase = Phase.ANSWERING
-                    self._runners[side].send(reply, pair.prompt.prompt)
-                    asked = True
-        if asked:
+        pairs, sides = self.comparison.pairs, self._sides_ready
+        is_sent = self._replies.send(pairs, self._setups, sides, self.together)
+        if is_sent:
+            self.phase = Phase.ANSWERING
             self.changed.emit()
-        return asked
+        return is_sent
 
     def _switch(self, side: int) -> None:
         self.phase = Phase.SWITCHING
@@ -406,8 +381,7 @@ class ComparisonRunner(QObject):
         self.problem = problem or self.problem
         self.phase = Phase.IDLE
         self._switcher.end()
-        for runner in self._runners:
-            runner.forget()
+        self._replies.forget()
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -420,8 +394,6 @@ class ComparisonRunner(QObject):
         if self.is_running and not reply.stage.is_open:
             if reply.stage is Stage.STOPPED and not self.is_stopping:
                 self.problem, self.is_stopping = ABORTED, True
-            if reply.is_done:
-                self._seconds[side].append(time.perf_counter() - reply.sent)
             self._next()
         self.changed.emit()
 
@@ -442,7 +414,7 @@ class ComparisonRunner(QObject):
             self._give_up(f"Switching to {name} failed. {error.cause} {error.remedy}")
 
     def _give_up(self, problem: str) -> None:
-        """Go back, where the engine of the window is not as it was found."""
+        """Restore the main engine if necessary, and end with `problem`."""
         switcher = self._switcher
         self._drop_second()
         is_lost = not self._bridge.is_ready or switcher.target == switcher.home
