@@ -43,8 +43,8 @@ MAX_NAMED_FIELDS = 100
 
 
 class Api:
-    """The handlers. `started`: seconds since 1970, when the model came up for clients. `calls`:
-    where each is written down when it ends."""
+    """The handlers. `started`: seconds since 1970, when the server started. `calls`: log of
+    finished calls."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Api:
     # -- windows elsewhere ------------------------------------------------------------------
 
     async def stream_facts(self, request: Request) -> Json:
-        """What a window may know before it attaches."""
+        """What a window may learn before it attaches."""
         model = self._engine.model
         return {
             "program": "inferdeck",
@@ -196,7 +196,7 @@ class Api:
         return body
 
     def _report_unknown(self, names: list[str]) -> None:
-        """Ignored, as vLLM does; the log says so, once for each name."""
+        """Unknown fields are ignored, as in vLLM, and logged once per name."""
         for name in names:
             if name not in self._unknown and len(self._unknown) < MAX_NAMED_FIELDS:
                 self._unknown.add(name)
@@ -225,8 +225,8 @@ class Api:
 
 
 def _safe(handle: Handler) -> Handler:
-    """Values become JSON and errors objects; what nobody foresaw is logged and says nothing of the
-    inside."""
+    """Converts results to JSON and errors to error objects. Logs unexpected errors, whose details
+    the client does not see."""
 
     async def answer(request: Request) -> Any:
         try:

@@ -29,7 +29,7 @@ from engine.errors import ConfigError
 log = logging.getLogger(__name__)
 
 MAX_ASKED = 64
-"""Questions of a window that the engine has not answered."""
+"""Maximum unanswered queries per window."""
 
 
 class Hub:
@@ -58,8 +58,8 @@ class Hub:
     # Windows come and go ----------------------------------------------------------------------
 
     def open(self, hello: Hello) -> tuple[Session, Welcome]:
-        """The session that `hello` names, if it is there, else a new one. Raises ProtocolError
-        in words for the window."""
+        """The session that `hello` names, or a new one. Raises ProtocolError with a message for the
+        window."""
         if hello.version != VERSION:
             raise ProtocolError(
                 f"Protocol mismatch: server version {VERSION} (Inferdeck "
@@ -86,7 +86,7 @@ class Hub:
         )  # fmt: skip
 
     def cut(self, session: Session) -> None:
-        """Its line was lost: it has a while to come back."""
+        """Its connection was lost: keep the session for SESSION_S."""
         loop = asyncio.get_running_loop()
         session.cut_at = at = loop.time()
         loop.call_later(SESSION_S, self._expire, session, at)
@@ -97,12 +97,12 @@ class Hub:
             self.forget(session)
 
     def forget(self, session: Session) -> None:
-        """The window has left: what it asked for is aborted."""
+        """The window has left: abort its requests."""
         session.is_ended = True
         session.heard()
         self._sessions.pop(session.id, None)
         for request_id in session.requests:
-            # It stays in the books until the engine says that it is gone.
+            # It stays registered until the engine reports its end.
             self._engine.submit(m.Abort(request_id))
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Hub:
         self._engine.listener = None
         self._engine.foreign.clear()
 
-    # The engine says --------------------------------------------------------------------------
+    # Events of the engine ---------------------------------------------------------------------
 
     def on_event(self, event: m.Event) -> None:
         match event:
@@ -178,7 +178,7 @@ class Hub:
     # A window says ----------------------------------------------------------------------------
 
     def command(self, session: Session, command: WireCommand) -> None:
-        """Hand a command on, or answer why not."""
+        """Forward a command, or answer why not."""
         if session.is_ended:
             return
         if isinstance(command, m.Abort) and not self._options.allows_control:
@@ -194,7 +194,7 @@ class Hub:
                 session.tell(self._offers.redacted(event))
 
     def _obey(self, session: Session, command: WireCommand) -> None:
-        """Raises ConfigError in words for the window."""
+        """Raises ConfigError with a message for the window."""
         submit = self._engine.submit
         match command:
             case m.AddRequest():

@@ -25,14 +25,14 @@ _LOOK_ONLY = (
 
 
 def check_allowed(command: WireCommand, options: ServerOptions, own: Collection[str]) -> None:
-    """Raises ConfigError where a window with the requests `own` may not give `command`."""
+    """Raises ConfigError if a window with the requests `own` may not send `command`."""
     is_of_others = isinstance(command, m.Abort) and command.request_id not in own
     if not options.allows_control and (is_of_others or isinstance(command, _CONTROLS)):
         raise ConfigError(*_LOOK_ONLY)
 
 
 def check_request(command: m.AddRequest, limits: Limits) -> None:
-    """Raises ConfigError where a request would take more than clients may."""
+    """Raises ConfigError if a request exceeds the limits for clients."""
     params = command.params
     most = limits.max_output_tokens
     if most is not None and (params.max_tokens is None or params.max_tokens > most):
@@ -51,7 +51,7 @@ def check_request(command: m.AddRequest, limits: Limits) -> None:
 
 
 def refused(command: WireCommand, error: ErrorInfo, loaded: m.Loaded | None) -> Iterator[m.Event]:
-    """What answers a command that was not handed on. `loaded`: what serves, on the server."""
+    """Answers to a rejected command. `loaded`: the server's model."""
     match command:
         case m.AddRequest(request_id) | m.Abort(request_id):
             yield m.RequestFailed(request_id, error)
@@ -83,7 +83,7 @@ class Offers:
         return tuple(map(Offer, self._paths))
 
     def add(self, path: str) -> str:
-        """Offer what is at `path`; returns its name."""
+        """Offer the model at `path`; returns its name."""
         known = self._names.get(path)
         if known is not None:
             return known
@@ -96,7 +96,7 @@ class Offers:
         return name
 
     def path_of(self, name: str) -> str:
-        """Raises ConfigError for what is not offered."""
+        """Raises ConfigError for a model that is not offered."""
         if self.trusts_paths:
             return name
         found = self._paths.get(name)

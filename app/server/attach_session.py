@@ -25,7 +25,7 @@ from engine.snapshot import EngineSnapshot
 MERGE_AT = 1000
 MAX_EVENTS = 20_000
 MAX_WEIGHT = 16_000_000
-"""Characters, tokens and log probabilities that wait: all that a window may cost of memory."""
+"""Maximum queued characters, tokens and logprobs: bounds the memory per window."""
 
 
 class EventQueue:
@@ -36,14 +36,14 @@ class EventQueue:
         self._merge_at = MERGE_AT
         self._weight = 0
         self.is_urgent = False
-        """Whether something of it is to be sent at once."""
+        """Whether something must be sent at once."""
 
     def __bool__(self) -> bool:
         return bool(self._events) or self._snapshot is not None or self._progress is not None
 
     @property
     def is_full(self) -> bool:
-        """Whether more waits for the window than it may cost."""
+        """Whether the queue exceeds its limits."""
         return len(self._events) > MAX_EVENTS or self._weight > MAX_WEIGHT
 
     def put(self, event: WireEvent) -> None:
@@ -60,7 +60,7 @@ class EventQueue:
                 self.is_urgent |= event.is_first or event.finish_reason is not None
                 self._weight += _weight(event)
             case m.Loaded() | m.Unloaded() | m.EngineCrashed():
-                self._snapshot = None  # it tells of the model before
+                self._snapshot = None  # of the previous model
                 self.is_urgent = True
             case _:
                 self.is_urgent = True
@@ -73,7 +73,7 @@ class EventQueue:
             self._merge_at = max(MERGE_AT, 2 * len(self._events))
 
     def next(self) -> WireEvent | None:
-        """The next to send, which leaves the box."""
+        """Remove and return the next event to send."""
         if self._events:
             event = self._events.popleft()
             if isinstance(event, m.OutputEvent):
@@ -96,7 +96,7 @@ def _weight(event: m.OutputEvent) -> int:
 
 
 def _merged(events: deque[WireEvent]) -> deque[WireEvent]:
-    """Between two events that are no outputs, one output of each request."""
+    """One output per request between two other events."""
     made: deque[WireEvent] = deque()
     run: dict[str, list[m.OutputEvent]] = {}
     for event in events:
@@ -111,7 +111,7 @@ def _merged(events: deque[WireEvent]) -> deque[WireEvent]:
 
 
 def _joined(events: list[m.OutputEvent]) -> m.OutputEvent:
-    """The last with the text of all. What was drafted in each is not told any more."""
+    """The last event with the text of all. Details of the drafts are dropped."""
     if len(events) == 1:
         return events[0]
     return dataclasses.replace(
@@ -126,19 +126,19 @@ def _joined(events: list[m.OutputEvent]) -> m.OutputEvent:
 
 
 PIECE_BYTES = 256 * 1024
-"""A frame is sent when it holds so much."""
+"""A frame is sent at this size."""
 
 
 class Session:
-    """All of it belongs to the server's loop."""
+    """Used only on the server's loop."""
 
     def __init__(self) -> None:
         self.id = secrets.token_urlsafe(18)
         self.sequencer = Sequencer()
         self.requests: set[str] = set()
-        """Those of the window that have not ended."""
+        """The window's unfinished requests."""
         self.num_asked = 0
-        """Questions that were not answered yet."""
+        """Unanswered queries."""
         self.line: object | None = None
         self.cut_at: float | None = None
         self.is_ended = False
@@ -167,7 +167,7 @@ class Session:
         self._changed.set()
 
     async def wait(self, seconds: float) -> None:
-        """Until something happened that may be worth a frame, or for so long."""
+        """Wait until there may be something to send, or until the timeout."""
         with suppress(TimeoutError):
             # not wait_for: on Python 3.11 it may swallow that the task is cancelled
             async with asyncio.timeout(seconds):

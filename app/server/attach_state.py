@@ -23,9 +23,9 @@ from engine.snapshot import (
 )
 
 MAX_STEPS = 20_000
-"""Kept of the steps, and of the samples of each kind."""
+"""Maximum stored steps, and samples of each kind."""
 PAST_S, MAX_PAST = 1.0, 600
-"""Of the figures of the engine's state, one snapshot in so long, and so many."""
+"""Interval and maximum number of stored snapshots with figures only."""
 _PIECE = 1000
 
 
@@ -34,7 +34,7 @@ class AttachState:
 
     def __init__(self) -> None:
         self.loaded: m.Loaded | None = None
-        """As the engine is now: its settings may have changed since."""
+        """The loaded model with its current settings."""
         self._progress: m.LoadProgress | None = None
         self._crashed: m.EngineCrashed | None = None
         self._peaks: m.PeaksMeasured | None = None
@@ -81,7 +81,7 @@ class AttachState:
                 self._peaks = event
 
     def events(self) -> Iterator[WireEvent]:
-        """The events after which a window shows what is."""
+        """The events that bring a new window up to date."""
         if self._crashed is not None:
             yield self._crashed
         elif self.loaded is None:
@@ -107,7 +107,7 @@ class AttachState:
             yield m.SnapshotEvent(dataclasses.replace(self._latest, steps=(), ttft=(), itl=()))
 
     def _forget(self) -> None:
-        """Another model: what was measured tells of the one before."""
+        """Another model: drop the measurements of the previous one."""
         self.loaded = self._progress = self._crashed = self._latest = None
         self._steps.clear()
         self._ttft.clear()
@@ -120,7 +120,7 @@ _NO_BLOCKS = BlockSnapshot(1, (), _NONE, _NONE, _NONE, np.zeros(0, np.bool_))
 
 
 def _figures(s: EngineSnapshot) -> EngineSnapshot:
-    """What charts draw of a state, in a few hundred bytes."""
+    """A snapshot with only what charts draw: a few hundred bytes."""
     reported = ReportedLoad(s.num_running, s.num_waiting, s.kv_usage)
     return dataclasses.replace(
         s, requests=(), blocks=_NO_BLOCKS, steps=(), ttft=(), itl=(), told=reported

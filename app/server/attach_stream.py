@@ -29,7 +29,7 @@ from app.wire.protocol import (
 log = logging.getLogger(__name__)
 
 PACE_S = 0.015
-"""Between frames that nobody waits for."""
+"""Interval between frames that are not urgent."""
 _REFUSED, _PROTOCOL, _REPLACED = 4000, 1002, 4001
 
 
@@ -59,7 +59,7 @@ class Stream:
                 self._hub.cut(session)
 
     async def _greet(self) -> Session | None:
-        """None where the window is refused. Raises ProtocolError."""
+        """None if the window is refused. Raises ProtocolError."""
         hello = read_hello(await self._receive(HELLO_S))
         try:
             session, welcome = self._hub.open(hello)
@@ -69,7 +69,7 @@ class Stream:
             return None
         before, session.line, session.cut_at = session.line, self, None
         self._session = session
-        if isinstance(before, Stream):  # the window knows better that its line is dead
+        if isinstance(before, Stream):  # the window knows that its old connection is dead
             await before._close(_REPLACED, "The window opened a new connection.")
         await self._socket.send_bytes(encode(welcome))
         while True:  # pings, until the window has set its clock
@@ -82,7 +82,7 @@ class Stream:
             await self._pong(session, frame.messages[0][1])
 
     async def _serve(self, session: Session) -> None:
-        """Until one side goes away. Raises what ended it."""
+        """Run until one side disconnects. Raises the cause."""
         tasks = [asyncio.create_task(work(session)) for work in (self._hear, self._send)]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Request bodies: one struct a route, from which parsing, errors and the OpenAPI schema come.
+"""Request bodies: one struct per route defines parsing, errors and the OpenAPI schema.
 
 `null` means "not given" everywhere, as in OpenAI's API. Fields of other servers that would change
 the reply are `refused`; unknown fields are ignored, as in vLLM, and reported by `unknown`.
@@ -24,7 +24,7 @@ MAX_REPLIES = 128
 COMPLETION_MAX_TOKENS = 16  # where none is given, as in OpenAI's API and vLLM
 MAX_STOPS, MAX_STOP_CHARACTERS = 64, 1024
 MAX_NAMED_TOKENS = 1024
-"""Of stop_token_ids and of logit_bias: the engine looks at them for every token."""
+"""Limit of stop_token_ids and logit_bias: the engine checks them for every token."""
 
 T = TypeVar("T")
 Given = Mapping[str, Any]
@@ -73,7 +73,7 @@ class Body(Struct, kw_only=True):
         return [name for name in given if name not in known]
 
     def check(self) -> None:
-        """What the types cannot say. Raises ApiError 400."""
+        """Checks beyond the types. Raises ApiError 400."""
 
 
 _PARAM = re.compile(r"messages\[\d+\]\.\w+|\w+(?:\.\w+)?")

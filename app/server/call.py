@@ -103,8 +103,8 @@ class Piece:
 
 
 class OutputCollector:
-    """Pieces of all requests of a call, merged per request until `take` fetches them: a reader
-    that is slow makes them longer, not more. All methods belong to the server's loop."""
+    """Pieces of all requests of a call, merged per request until `take` fetches them: for a slow
+    reader they grow longer, not more numerous. All methods run on the server's loop."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class OutputCollector:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every request has ended and all that they wrote was taken."""
+        """Whether every request has ended and all output was taken."""
         return not self._open and not self._pieces
 
     def on_output(self, event: OutputEvent) -> None:
@@ -149,17 +149,17 @@ class OutputCollector:
         self._tell()
 
     def check(self) -> None:
-        """Raise ApiError where one of the requests has failed."""
+        """Raise ApiError if one of the requests has failed."""
         if self._error is not None:
             raise self._error
 
     async def wait(self) -> None:
-        """Until there is something to take."""
+        """Wait until there is something to take."""
         await self._changed.wait()
 
     async def take(self) -> list[Piece]:
-        """What was written since the last call, in the order of the requests; waits for something.
-        Raises ApiError where one of them failed."""
+        """The output since the last call, in request order; waits for some. Raises ApiError if a
+        request failed."""
         await self._changed.wait()
         self._changed.clear()
         self.check()
@@ -168,7 +168,7 @@ class OutputCollector:
         return pieces
 
     async def take_whole(self) -> list[Piece]:
-        """One piece for each request, when all have ended. Raises ApiError where one failed."""
+        """One piece per request, when all have ended. Raises ApiError if one failed."""
         await self._ended.wait()
         pieces = await self.take()
         for piece in pieces:
@@ -177,14 +177,14 @@ class OutputCollector:
         return pieces
 
     def handed_over(self, pieces: Sequence[Piece]) -> None:
-        """They are on their way to a client who reads them as they come, just now."""
+        """Streamed pieces were just sent to the client."""
         now = time.perf_counter()
         for piece in pieces:
             if piece.first is not None:
                 self._first_token(piece.first, now)
 
     def close(self) -> None:
-        """Nobody reads any more: what still runs is aborted."""
+        """The client is gone: abort the running requests."""
         self._is_closed = True
         self._pieces.clear()
         for request_id in list(self._open):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 KEPT = 1000
 RATE_S = 10.0
-"""Calls a second are counted over so long."""
+"""Period over which calls per second are counted."""
 
 MAX_PATH, MAX_ERROR = 120, 300
 _NOTE, _ARRIVAL = "inferdeck.call", "inferdeck.arrival"
@@ -26,9 +26,9 @@ HUNG_UP = "Client disconnected."
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call that has ended. number: counts from 1. at: seconds since 1970, when it came.
-    status: 0 where the client hung up before an answer. num_tokens: written in reply, None where
-    nothing is written. ttft_s: from the call to its first token, as /metrics has it."""
+    """A finished call. number: counts from 1. at: arrival, in seconds since 1970. status: 0 if the
+    client disconnected before a response. num_tokens: generated tokens; None for calls that
+    generate none. ttft_s: from arrival to the first token, as in /metrics."""
 
     number: int
     at: float
@@ -64,20 +64,20 @@ class CallLog:
         self.total = 0
 
     def end(self, record: CallRecord) -> None:
-        """Keep it; its number is given here."""
+        """Number the record and store it."""
         with self._lock:
             self.total += 1
             self._ends.append(time.monotonic())
             self._records.append(replace(record, number=self.total))
 
     def since(self, number: int) -> list[CallRecord]:
-        """Those after the `number`-th that are still kept, oldest first."""
+        """Stored records after the `number`-th, oldest first."""
         with self._lock:
             missing = min(self.total - number, len(self._records))
             return [self._records[place] for place in range(-missing, 0)]
 
     def rate(self) -> float:
-        """Calls that ended in a second, over the last `RATE_S`."""
+        """Finished calls per second over the last `RATE_S`."""
         with self._lock:
             until = time.monotonic() - RATE_S
             while self._ends and self._ends[0] < until:
@@ -86,24 +86,24 @@ class CallLog:
 
 
 def note_arrival(scope: Any, at: float) -> None:
-    """When a call's first bytes were here, of time.perf_counter."""
+    """Note when a call's first bytes arrived (time.perf_counter)."""
     scope[_ARRIVAL] = at
 
 
 def arrival_of(scope: Scope) -> float:
-    """When a call's first bytes were here; now, where nobody noted it."""
+    """When a call's first bytes arrived; now if not noted."""
     return float(scope.setdefault(_ARRIVAL, time.perf_counter()))
 
 
 def note_of(scope: Scope) -> CallNote:
-    """Where the parts of a call say what they know of it."""
+    """The note that the parts of a call fill in."""
     note = scope.setdefault(_NOTE, CallNote())
     assert isinstance(note, CallNote)
     return note
 
 
 class Logged:
-    """ASGI middleware, around everything else: also what is refused is a call."""
+    """Outermost ASGI middleware: rejected calls are logged too."""
 
     def __init__(self, app: ASGIApp, log: CallLog) -> None:
         self._app, self._log = app, log

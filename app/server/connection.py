@@ -105,7 +105,7 @@ def _is_local(host: str, own: str) -> bool:
 
 
 class _ReaderWatch:
-    """Disconnects readers that stall. A base before a protocol of asyncio."""
+    """Disconnects readers that stall. Mixin for an asyncio protocol."""
 
     limits = Limits()
     loop: asyncio.AbstractEventLoop
@@ -210,7 +210,7 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
             self._deadline = None
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """The connection goes on as a LimitedSocket."""
+        """The connection continues as a LimitedSocket."""
         self._is_socket = True
         _cancel(self._deadline)
         super().handle_websocket_upgrade(event)

@@ -3,8 +3,8 @@
     engine thread   on_event -> deque, at most one wake-up posted
     server's loop   wake-up -> flights and metrics
 
-What the engine says while no loop is attached is kept as far as a window that attaches later
-needs it (`AttachState`).
+Events that arrive while no loop is attached are stored as far as a window that attaches later needs
+them (`AttachState`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 class EngineClient:
-    """Call `on_event` from the engine's thread; everything else belongs to the server's loop.
+    """Call `on_event` from the engine's thread; use everything else on the server's loop only.
 
-    `submit` and `cancel_load` are the engine's own: they return at once. `listener` hears every
-    event, on the loop. `foreign`: requests in the engine that came another way than by `send`, and
-    count as much. `pace_s`: for so long may rest what nobody waits for (text after the first, and
-    snapshots): each turn of the loop takes the interpreter from the engine.
+    `submit` and `cancel_load` are the engine's and return at once. `listener` receives every event,
+    on the loop. `foreign`: engine requests that did not come through `send`; they count against the
+    queue limit too. `pace_s`: maximum delay of events that are not urgent (text after the first
+    token, snapshots): each turn of the loop takes the interpreter from the engine.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class EngineClient:
                 self.attach_state.note(m.SnapshotEvent(snapshot))
 
     def on_left(self) -> None:
-        """From any thread: another engine takes the place of this one, which says no more."""
+        """From any thread: another engine replaces this one, which sends no more events."""
         self.on_event(m.Unloaded())
         with self._lock:
             loop = self._loop
@@ -113,7 +113,7 @@ class EngineClient:
         self.is_closing = False
 
     def detach(self) -> None:
-        """No more events. What is still in outputs is aborted."""
+        """Deliver no more events, and abort unfinished requests."""
         self.abort_all()
         with self._lock:
             self._loop = None
@@ -123,7 +123,7 @@ class EngineClient:
         self._collectors.clear()
 
     def room(self, max_queued: int) -> int:
-        """How many more requests may come where so many may wait."""
+        """How many more requests fit if `max_queued` may wait."""
         runs = 0 if self.config is None else self.config.max_num_seqs
         return runs + max_queued - len(self._collectors) - len(self.foreign)
 
@@ -136,7 +136,7 @@ class EngineClient:
         return len(self._collectors)
 
     def serving(self) -> tuple[ModelInfo, EngineConfig]:
-        """The model that serves; ApiError 503 while there is none."""
+        """The loaded model; raises ApiError 503 if there is none."""
         model, config = self.model, self.config
         if self.is_closing:
             raise unavailable("The server is stopping.", "stopping")
@@ -147,7 +147,7 @@ class EngineClient:
     def send(self, requests: Sequence[m.AddRequest], max_queued: int) -> OutputCollector:
         """Give the requests of one call to the engine, together.
 
-        Raises ApiError 429 where more than `max_queued` would wait, 503 without a model.
+        Raises ApiError 429 if more than `max_queued` would wait, 503 without a model.
         """
         self.serving()
         room, running = self.room(max_queued), len(self._collectors) + len(self.foreign)
@@ -170,8 +170,8 @@ class EngineClient:
             self.submit(m.Abort(request_id))
 
     def _abort(self, request_id: str) -> None:
-        # It stays in the books until the engine says that it is gone: whoever sends and hangs up
-        # in a loop meets the queue's limit all the same.
+        # It stays registered until the engine reports its end: a client that sends and hangs up
+        # in a loop still meets the queue limit.
         if request_id in self._collectors:
             self.submit(m.Abort(request_id))
 

@@ -72,14 +72,14 @@ def unavailable(message: str, code: str = "not_ready") -> ApiError:
 
 
 def failed(info: ErrorInfo) -> ApiError:
-    """What the engine reports of a request that it refused or could not finish."""
+    """The error for a request that the engine refused or could not finish."""
     if info.kind in ("InvalidRequestError", _TOO_LONG):
         return refused(info)
     return ApiError(500, _text(info), kind=SERVER_ERROR, code=info.kind)
 
 
 def refused(info: ErrorInfo) -> ApiError:
-    """A request that the engine cannot serve. Its messages on a parameter begin with the name."""
+    """The error for an invalid request. Engine messages about a parameter begin with its name."""
     first = info.cause.split(" ", 1)[0]
     return bad_request(
         _text(info),

@@ -29,7 +29,7 @@ from engine.telemetry.metrics import (
 from engine.text.tokenizer import EncodedPrompt, Tokenizer, encode_prompt
 
 COMMON_LABELS = ("model_name", "engine")
-"""As vLLM labels every sample; it counts engines from 0."""
+"""vLLM's labels of every sample; engines are numbered from 0."""
 
 
 class EngineCollector(Collector):

@@ -17,11 +17,11 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients can take of the server. Times in seconds.
+    """Limits for clients. Times in seconds.
 
-    max_queued: requests beyond those that the engine runs at once. max_output_tokens: most tokens
-    of one reply; None leaves it to the context. header_s: a request's head must be there by then;
-    body_s: its body; stall_s: how long a reader may take nothing before it is cut off.
+    max_queued: requests beyond those that run concurrently. max_output_tokens: per reply; None:
+    limited by the context length. header_s, body_s: time limits for a request's head and body.
+    stall_s: how long a reader may stall before it is disconnected.
     """
 
     max_body_bytes: int = 4 * MIB
@@ -45,14 +45,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Raises ConfigError where the server would be open to others without an API key.
+    """Raises ConfigError if other machines could use the server without an API key.
 
-    port 0 takes any free one. cors_origins: pages of these origins may call ("*": all may).
-    model_name: what clients call the model; "" is the name of its folder. grace_s: how long running
-    replies may go on when the server is stopped. models: folders that a window elsewhere may open
-    beside the one that serves. allows_control: whether it may open models and change settings at
-    all. trusts_paths: it names folders itself; for an engine that a window started as a part of
-    itself, and no flag of the command line.
+    port: 0 for any free port. cors_origins: allowed origins of web pages ("*": all). model_name:
+    name in the API; "": the folder name. grace_s: how long running replies may continue after a
+    stop. models: folders that attached windows may load beside the served model. allows_control:
+    whether attached windows may load models and change settings. trusts_paths: commands name
+    folders of this machine; only for the engine process of a window.
     """
 
     host: str = "127.0.0.1"
@@ -128,8 +127,9 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServingChoice:
-    """is_public: other machines may call, with the key. max_output_tokens: 0 leaves it to the
-    context. max_body_mib: of one request. allows_control: windows elsewhere may change settings."""
+    """Settings of the Server page. is_public: accept calls from other machines, with the key.
+    max_output_tokens: 0: limited by the context length. max_body_mib: per request. allows_control:
+    attached windows may change settings."""
 
     is_public: bool = False
     port: int = 8000
@@ -146,7 +146,7 @@ class ServingChoice:
         return EVERYWHERE if self.is_public else LOOPBACK
 
     def problems(self, key: str) -> list[Problem]:
-        """What keeps the server from starting. `key`: the API key, "" for none."""
+        """Problems that prevent a start. `key`: the API key, "" for none."""
         found: list[Problem] = []
         if self.is_public and not key:
             found.append(Problem("key", "Serving on the network needs an API key."))
@@ -163,7 +163,7 @@ class ServingChoice:
         return found
 
     def options(self, key: str) -> ServerOptions:
-        """Raises ConfigError where `problems` has something, or a limit is impossible."""
+        """Raises ConfigError if `problems` is not empty, or a limit is invalid."""
         problems = self.problems(key)
         if problems:
             raise ConfigError(problems[0].text)
@@ -188,7 +188,7 @@ class ServingChoice:
 
     @classmethod
     def from_text(cls, text: str) -> ServingChoice:
-        """What was kept; a value that cannot be read is its default."""
+        """From stored text; unreadable values become defaults."""
         try:
             stored = json.loads(text)
         except ValueError:

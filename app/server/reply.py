@@ -23,12 +23,12 @@ Json = dict[str, Any]
 TokenBytes = Callable[[int], bytes | None]
 
 LOWEST_LOGPROB = -9999.0
-"""JSON has no infinity: what is impossible is this, as in OpenAI's and vLLM's answers."""
+"""Logprob of an impossible token, as in OpenAI's and vLLM's responses: JSON has no infinity."""
 
 
 class Shape(ABC):
-    """Makes the objects of one call and keeps its counts. `whole` and `chunk` see every piece
-    once, in order."""
+    """Builds the JSON of one call and counts its tokens. Pass every piece once, in order, to
+    `whole` or `chunk`."""
 
     body: type[ReplyBody]
     prefix: str
@@ -53,13 +53,13 @@ class Shape(ABC):
         return result
 
     def last_chunk(self) -> Json | None:
-        """The usage, in a chunk without choices; None if it was not asked for."""
+        """The usage, in a chunk without choices; None if not requested."""
         if not self._call.body.usage_at_end:
             return None
         return {**self._envelope(self.object_chunk), "choices": [], "usage": self.usage()}
 
     def whole(self, pieces: Sequence[Piece]) -> Json:
-        """The answer, from one piece for each reply."""
+        """The response, from one piece per reply."""
         for piece in pieces:
             self._count(piece)
         result = self._envelope(self.object_whole)
@@ -79,7 +79,7 @@ class Shape(ABC):
 
     @abstractmethod
     def _content(self, piece: Piece) -> Json:
-        """The text, in a whole answer."""
+        """The text, in a complete response."""
 
     def _delta(self, piece: Piece, is_first: bool) -> Json:
         """The text, in a chunk."""
@@ -172,10 +172,10 @@ def _finite(logprob: float) -> float:
 
 
 FIRST_NEWS_S = 1.0
-"""So long a stream's head waits for the first token: a refusal can still have its own status."""
+"""How long a stream's head waits for the first token: an early error keeps its own status."""
 
 COMMENT_S = 15.0
-"""A stream without news says so this often: proxies keep it, and vanished clients are noticed."""
+"""Interval of comments in a silent stream: proxies keep it open, and lost clients are noticed."""
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

@@ -1,4 +1,4 @@
-"""ApiServer: starts and stops the HTTP server on a thread of its own."""
+"""ApiServer: starts and stops the HTTP server on its own thread."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PortInUseError(ServerStartError):
 
 
 class ApiServer:
-    """Serves `engine` on a thread of its own, which the constructor does not start.
+    """Serves `engine` on its own thread.
 
     server = ApiServer(engine, ServerOptions(port=0))
     server.bind()        raises ServerStartError: a port in use; may be left to `start`
@@ -76,18 +76,18 @@ class ApiServer:
 
     @property
     def num_connections(self) -> int:
-        """Connections that clients have open. May be read by any thread."""
+        """Open client connections. May be read by any thread."""
         server = self._server
         return len(server.server_state.connections) if server is not None else 0
 
     @property
     def num_windows(self) -> int:
-        """Windows elsewhere that watch the engine. May be read by any thread."""
+        """Attached windows. May be read by any thread."""
         hub = self._hub
         return hub.num_windows if hub is not None else 0
 
     def bind(self) -> None:
-        """Take the port. Raises ServerStartError where that is impossible."""
+        """Bind the port. Raises ServerStartError if that fails."""
         if self._socket is None:
             self._socket = bound_socket(self.options.host, self.options.port)
             self._port = self._socket.getsockname()[1]
@@ -113,8 +113,8 @@ class ApiServer:
         self._post(self._engine.abort_all)
 
     def stop(self) -> bool:
-        """Take no more calls, let those that run finish for a while, abort the rest. True if the
-        thread ended. A second call, from any thread, does not wait for the replies any more."""
+        """Accept no more calls, let running ones finish for `grace_s`, abort the rest. True if the
+        thread ended. A second call, from any thread, aborts at once."""
         server, thread = self._server, self._thread
         if server is not None and thread is not None:
             self._post(self._begin_to_stop, server)
