@@ -3,8 +3,8 @@
     GUI thread    submit(command) --> queue                  on_event(event) --> EngineBridge
     this thread                       Talk ==== line ====> server
 
-It keeps the session over cuts of the line: commands wait, replies go on where they were. What the
-server does not keep any more is told in words.
+The session survives lost connections: commands wait, and replies resume. What the server no longer
+has fails with a message.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ log = logging.getLogger(__name__)
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 5.0
 MAX_WAITING = 256
-"""Commands that wait for a line."""
+"""Maximum commands waiting for a connection."""
 GIVE_UP_S = SESSION_S + 5.0
-"""Then the session is gone on the server, and nobody waits for its replies."""
+"""By then the server has dropped the session: pending replies fail."""
 
 
 class RemoteEngine(LoopThread):
-    """Speaks engine.messages like EngineThread, and LinkChanged. Raises TargetError for a target
-    that has no address.
+    """Uses engine.messages like EngineThread, plus LinkChanged. Raises TargetError for an invalid
+    address.
 
-    `welcome`: what the server last said of itself; None before. All times in events are of this
-    process's clock, wrong by half a round trip at most (see `app.clients.attached_session`).
+    `welcome`: the server's last greeting; None before. Times in events are of this process's clock,
+    accurate to half a round trip (see `app.clients.attached_session`).
     """
 
     def __init__(self, on_event: OnEvent, target: Target) -> None:
@@ -56,7 +56,7 @@ class RemoteEngine(LoopThread):
         self._main: asyncio.Task[None] | None = None
         self._line: Line | None = None
         self._is_live = False
-        self._closed_for = ""  # why for good, in words
+        self._closed_for = ""  # the final cause, as a sentence
         self._cut_at: float | None = None
         self._tries = 0  # since it was live
 
@@ -68,7 +68,7 @@ class RemoteEngine(LoopThread):
 
     @property
     def offers(self) -> tuple[str, ...] | None:
-        """Names of the models that it would open; None where it reads this machine's folders."""
+        """Names of the models that the server offers; None if it reads this machine's folders."""
         welcome = self.welcome
         if welcome is None:
             return ()
@@ -109,13 +109,13 @@ class RemoteEngine(LoopThread):
                 was_live = not self._tries
                 wait = FIRST_WAIT_S if was_live else min(2 * wait, LONGEST_WAIT_S)
                 await self._pause(wait)
-            await self._leaving.wait()  # closed: every command is refused in words
+            await self._leaving.wait()  # closed: every command fails with the cause
         finally:
             if not self._closed_for:
                 self._tell(LinkState.CLOSED)
 
     async def _one_line(self) -> None:
-        """From one connection to its end. Raises LineError."""
+        """Run one connection to its end. Raises LineError."""
         line = self._line = await connected(self.target, self.address, self._talk, self._on_silence)
         try:
             self.welcome = await line.greet()
@@ -129,7 +129,7 @@ class RemoteEngine(LoopThread):
             await line.close()
 
     async def _pause(self, seconds: float) -> None:
-        """Between two lines; the session's end is watched meanwhile."""
+        """Wait between two attempts; fail pending requests once the session has expired."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._leaving.wait()
@@ -139,7 +139,7 @@ class RemoteEngine(LoopThread):
             self._cut_at = None
 
     def _leave(self) -> None:
-        """A line that is live ends by itself, with a word to the server."""
+        """A live connection says goodbye and ends by itself."""
         self._leaving.set()
         self._talk.wake()
         if not self._is_live and self._main is not None:
@@ -168,7 +168,7 @@ class RemoteEngine(LoopThread):
             self._tell(LinkState.RECONNECTING, numbered, self._tries)
 
     def _on_silence(self, seconds: float | None) -> None:
-        """`seconds` without a word, or None: it speaks again."""
+        """`seconds` without data; None: data arrives again."""
         if seconds is None:
             self._tell(LinkState.LIVE)
         else:
@@ -180,8 +180,8 @@ class RemoteEngine(LoopThread):
 
 
 def attach(bridge: EngineBridge, target: Target) -> None:
-    """`bridge` shows the engine at `target` from now on: `bridge.link_changed` tells how the line
-    to it stands. Raises TargetError where the target has no address."""
+    """Switch `bridge` to the engine at `target`; `bridge.link_changed` reports the connection's
+    state. Raises TargetError for an invalid address."""
     parse_address(target.base_url)
 
     bridge.attach(lambda on_event: RemoteEngine(on_event, target))

@@ -38,7 +38,7 @@ def stream_url(address: Address) -> str:
 
 
 ACK_BYTES, ACK_FRAMES = 1 << 20, 32
-"""Acknowledged at once when so much has come; else with the next beat."""
+"""Acknowledge at once after this much; otherwise with the next heartbeat."""
 FIRST_PINGS = 4
 _LOOK_S = 0.25
 
@@ -97,7 +97,7 @@ def _not_let_in(error: exceptions.InvalidStatus, address: Address) -> LineError:
 
 
 def _said(error: exceptions.InvalidStatus) -> str:
-    """The server's own words, as far as they are ours."""
+    """The message in an Inferdeck server's error object."""
     try:
         said = msgspec.json.decode(error.response.body or b"")["error"]["message"]
     except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
@@ -111,7 +111,8 @@ def _reason(error: Exception) -> str:
 
 
 class Line:
-    """`on_silence` takes seconds without a word, or None when the server speaks again."""
+    """One connection. `on_silence`: called with the seconds without data; with None when data
+    arrives again."""
 
     def __init__(
         self,
@@ -163,7 +164,7 @@ class Line:
         return answer
 
     async def serve(self, leaving: asyncio.Event) -> None:
-        """Until the line ends, or `leaving` is set. Raises LineError."""
+        """Run until the connection ends or `leaving` is set. Raises LineError."""
         works = (self._hear(), self._say(leaving), self._beat())
         tasks = [asyncio.create_task(work) for work in works]
         try:
@@ -239,7 +240,7 @@ class Line:
         return data
 
     def _cut(self, error: exceptions.ConnectionClosed) -> LineError:
-        """What the close frame said, if there was one."""
+        """The error for a lost connection, with the reason in its close frame."""
         received = error.rcvd
         if received is not None and received.code == 4001:
             return LineError("Another window took over this session.", for_good=True)

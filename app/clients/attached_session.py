@@ -3,10 +3,10 @@
     ours    sent ------------------- received
     theirs           now
 
-`now` lies somewhere between `sent` and `received`. The middle is taken of the exchange that took
-the least time, and it is wrong by half of that time at most. Clocks drift apart, and a better
-exchange may come: a correction backwards is drawn out over twice its length, so that what came
-later is never shown earlier, and a time that was put into our clock once is always put there so.
+`now` lies between `sent` and `received`. The offset is the middle of the quickest exchange; its
+error is at most half of that round trip. Clocks drift, and a quicker exchange may follow: a
+backward correction is spread over twice its length, so that later events are never shown earlier,
+and a converted time never changes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from engine import messages as m
 from engine.errors import ErrorInfo
 
 LATEST = 60
-"""Exchanges among which the quickest counts: with one a second, a minute."""
+"""Number of recent exchanges of which the quickest counts: a minute, at one a second."""
 LEAST_S = 0.0005
-"""Smaller corrections are not worth one."""
+"""Smaller corrections are skipped."""
 JUMP_S = 1.0
-"""A larger correction is no error: a machine slept. It is made at once."""
+"""Larger corrections apply at once: a machine slept."""
 MAX_KNOTS = 512
 
 
@@ -41,7 +41,7 @@ class Exchange(NamedTuple):
 
 
 class _Knot(NamedTuple):
-    """From `time` of their clock on."""
+    """A correction that applies from `time` of the server's clock on."""
 
     time: float
     before: float
@@ -54,18 +54,19 @@ class _Knot(NamedTuple):
 
 
 class Clock:
-    """`here` before the first exchange leaves times as they are."""
+    """Converts the server's times to ours; before the first exchange they are unchanged."""
 
     def __init__(self) -> None:
         self._exchanges: deque[Exchange] = deque(maxlen=LATEST)
         self._knots: list[_Knot] = []
 
     def reset(self) -> None:
-        """A new line: its exchanges count, what was put into our clock stays where it was."""
+        """New connection: only its exchanges count from now on; converted times stay as they
+        are."""
         self._exchanges.clear()
 
     def heard(self, sent: float, now: float, received: float) -> None:
-        """An exchange: `sent` and `received` of our clock, `now` of theirs."""
+        """An exchange: `sent` and `received` of our clock, `now` of the server's."""
         self._exchanges.append(Exchange(received - sent, (sent + received) / 2 - now))
         best = min(self._exchanges)
         if not self._knots:
@@ -79,7 +80,7 @@ class Clock:
             del self._knots[:-MAX_KNOTS]
 
     def here(self, time: float) -> float:
-        """A time of their clock in ours."""
+        """A time of the server's clock in ours."""
         if not self._knots:
             return time
         index = bisect_right(self._knots, time, key=lambda knot: knot.time)
@@ -89,7 +90,7 @@ class Clock:
 
 
 class Talk:
-    """`emit` takes the engine's events, in order."""
+    """The window's side of a session. `emit` receives the engine's events, in order."""
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
@@ -123,7 +124,7 @@ class Talk:
         self._changed.clear()
 
     def frames(self) -> list[bytes]:
-        """Those of the commands that wait, as far as there is room for them on the line."""
+        """Frames for the waiting commands, as far as the send window allows."""
         made = []
         while self._waiting and self.sequencer.has_room:
             command = self._waiting.popleft()
@@ -141,7 +142,7 @@ class Talk:
     # The session -----------------------------------------------------------------------------
 
     def welcomed(self, welcome: Welcome) -> list[bytes]:
-        """The frames to send again; none in a new session. Raises ProtocolError."""
+        """The frames to resend; none in a new session. Raises ProtocolError."""
         if welcome.resumed:
             return self.sequencer.resend_after(welcome.received)
         if self.session:
@@ -158,20 +159,20 @@ class Talk:
         return []
 
     def give_up(self, seconds: float) -> None:
-        """The line was cut for longer than the server keeps a session."""
+        """The connection was lost for longer than the server keeps a session."""
         if self.session:
             self._fail_pending(f"Disconnected for {seconds:.0f} s. The reply was aborted.")
             self.session = ""
             self.sequencer = Sequencer()
 
     def close(self, words: str) -> None:
-        """There will be no line any more."""
+        """There will be no further connection."""
         self._fail_pending(words)
         while self._waiting:
             self.refuse(self._waiting.popleft(), ErrorInfo(words, "Reconnect."))
 
     def _fail_pending(self, words: str) -> None:
-        """What was under way has no answer any more."""
+        """Fail all pending requests."""
         error = ErrorInfo(words, "Send the message again.")
         sent = [s.about for s in self.sequencer.unacknowledged]
         waiting = {c.request_id for c in self._waiting if isinstance(c, m.AddRequest)}
@@ -226,4 +227,4 @@ class Talk:
             case m.LoadFailed(serving=None):
                 self._loaded = None
         if isinstance(event, m.EngineCrashed):
-            self._requests.clear()  # everybody knows that they are lost
+            self._requests.clear()  # the window fails them itself

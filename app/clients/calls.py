@@ -88,7 +88,7 @@ TAKEN: Mapping[ServerType, Mapping[str, Field]] = {
 
 
 class Fields(NamedTuple):
-    """The fields of a body, and the names of what was asked for and cannot be sent."""
+    """Fields of a request body, and the names of parameters that cannot be sent."""
 
     body: dict[str, Any]
     not_taken: tuple[str, ...]
@@ -137,11 +137,11 @@ COUNTS_ALWAYS = TAKES_IDS - {ServerType.LLAMA_CPP}
 """Servers that report the token count with every chunk (continuous_usage_stats)."""
 
 RETURNS_IDS = frozenset((ServerType.INFERDECK, ServerType.VLLM))
-"""Who reports token ids when asked to (return_token_ids)."""
+"""Servers that report token ids on request (return_token_ids)."""
 
 UNBOUNDED = 2048
-"""Tokens of a completion whose limit is the context, where that is not known: servers write 16
-where nothing is said."""
+"""max_tokens of a completion without a limit, if the context length is unknown: the servers'
+default is 16."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from engine.messages import TokenLogprob
 from engine.snapshot import FinishReason
 
 BEGIN_THOUGHT, END_THOUGHT = "<think>\n", "\n</think>\n\n"
-"""What servers send apart is put between the marks that the chat knows reasoning by."""
+"""Marks of reasoning in a chat, added around reasoning that servers send separately."""
 
 _FINISHES: Mapping[str, FinishReason] = {
     "length": FinishReason.LENGTH,
@@ -21,8 +21,8 @@ _FINISHES: Mapping[str, FinishReason] = {
     "cancelled": FinishReason.ABORT,
     "error": FinishReason.ERROR,
 }
-"""The others (stop, tool_calls, content_filter, TGI's eos_token and stop_sequence) end a reply by
-themselves."""
+"""All others (stop, tool_calls, content_filter, TGI's eos_token and stop_sequence) count as
+stop."""
 
 
 class Counting(StrEnum):
@@ -36,8 +36,8 @@ class Counting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one event of the stream brought. token_ids: one for each of its tokens; those that the
-    server does not tell are negative, equal ones for equal texts."""
+    """The content of one stream event. token_ids: one per token; ids that the server does not
+    report are negative, and equal for equal texts."""
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
@@ -47,8 +47,8 @@ class Piece:
 
 @dataclass(slots=True)
 class ReplyReader:
-    """Takes the JSON of each event of one reply, in order. `num_tokens` so far; the other numbers
-    are None until the server says them."""
+    """Takes the JSON of each event of one reply, in order. `num_tokens` so far; the other counts
+    are None until the server reports them."""
 
     num_tokens: int = 0
     num_prompt_tokens: int | None = None
@@ -61,7 +61,7 @@ class ReplyReader:
     _unknown: dict[str, int] = field(default_factory=dict)
 
     def read(self, value: Any) -> Piece:
-        """Raises TargetError for an error in the stream, or what is no piece of a reply."""
+        """Raises TargetError for an error in the stream, or an invalid chunk."""
         if not isinstance(value, dict):
             raise _no_piece(value)
         if value.get("error") or value.get("object") == "error":
@@ -89,7 +89,7 @@ class ReplyReader:
         return Piece(text, ids, logprobs, finish)
 
     def end(self) -> Piece:
-        """When the stream has ended: the tokens that the usage knows of and no piece had."""
+        """After the stream: the tokens in the usage that no chunk had."""
         return Piece(self._end_thought(), self._rest())
 
     # -- text -------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class ReplyReader:
         return rest
 
     def _made(self, count: int, text: str) -> tuple[int, ...]:
-        """Stand-ins for ids that are not told; none where `count` is not positive."""
+        """Placeholders for ids that are not reported; none if `count` is not positive."""
         return (self._unknown_id(text),) * count
 
     def _unknown_id(self, text: str) -> int:

@@ -20,8 +20,8 @@ MAX_NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """server_type: as detected; None until then. model: requested by name; "" takes the
-    server's first. is_watched: its figures are read all the time, not only while they are seen."""
+    """server_type: as detected; None until then. model: requested by name; "" takes the server's
+    first. is_watched: its metrics are polled always, not only while visible."""
 
     id: str
     name: str
@@ -33,7 +33,7 @@ class Connection:
 
     @property
     def key_name(self) -> str:
-        """Of its key in the keyring."""
+        """Name of its key in the keyring."""
         return f"connection:{self.id}"
 
     @property
@@ -59,7 +59,7 @@ def to_text(connections: Sequence[Connection]) -> str:
 
 
 def from_text(text: str) -> list[Connection]:
-    """Those that were kept; what cannot be read is left out."""
+    """From stored text; unreadable entries are left out."""
     try:
         stored = json.loads(text)
     except ValueError:
@@ -84,7 +84,7 @@ def _read(entry: Any) -> Connection | None:
 
 
 def check(name: str, base_url: str, others: Sequence[Connection]) -> list[Problem]:
-    """What keeps a connection from being kept. `others`: those that there are beside it."""
+    """Problems that prevent saving a connection. `others`: the other saved connections."""
     found: list[Problem] = []
     if not name.strip():
         found.append(Problem("name", "Enter a name."))
@@ -100,8 +100,8 @@ def check(name: str, base_url: str, others: Sequence[Connection]) -> list[Proble
 
 
 def without_credentials(base_url: str) -> tuple[str, str]:
-    """An address without the user and password that may stand in it, and the key that they are: the
-    password, or the user where there is no password."""
+    """An address without its credentials, and the API key in them: the password, or the user name
+    if there is no password."""
     text = base_url.strip()
     has_scheme = "://" in text
     try:
@@ -118,7 +118,7 @@ def without_credentials(base_url: str) -> tuple[str, str]:
 
 
 def suggested_name(base_url: str, others: Sequence[Connection]) -> str:
-    """The host of an address, with a number where it is taken."""
+    """The host of an address, with a number if the name is taken."""
     text = base_url if "://" in base_url else f"//{base_url}"
     try:
         host = urlsplit(text.strip()).netloc.rpartition("@")[2] or "Server"
@@ -137,17 +137,17 @@ log = logging.getLogger(__name__)
 SERVICE = "inferdeck"
 NO_KEYRING = "No system keyring found. The key is kept in memory until the program exits."
 _NOT_SAFE = ("keyring.backends.fail", "keyring.backends.null", "keyrings.alt")
-"""Backends that keep nothing, or that keep keys in a file as they are."""
+"""Backends that store nothing, or store keys unencrypted."""
 
 
 class KeyStore:
-    """Keys by name. For any thread."""
+    """API keys by name. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of_this_run: dict[str, str] = {}
         self.problem = ""
-        """Why keys do not outlive this run; "" as far as is known."""
+        """Why keys are kept for this run only; "" if they are stored."""
 
     def read(self, name: str) -> str:
         """The key, or ""."""
@@ -170,12 +170,12 @@ class KeyStore:
                 self._ask(lambda keyring: keyring.delete_password(SERVICE, name))
 
     def _ask(self, work: Callable[[Any], str | None]) -> str | None:
-        """What `work` makes of the keyring; None, and a problem, without one."""
+        """The result of `work` on the keyring; None, with `problem` set, if there is none."""
         import keyring
         from keyring.errors import KeyringError, PasswordDeleteError
 
         backend = keyring.get_keyring()
-        parts = getattr(backend, "backends", [backend])  # several of them, the best one first
+        parts = getattr(backend, "backends", [backend])  # in order of priority
         if not parts or type(parts[0]).__module__.startswith(_NOT_SAFE):
             self.problem = NO_KEYRING
             return None

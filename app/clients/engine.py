@@ -3,8 +3,8 @@
     window  -- submit(m.Command) -->  loop of the thread "external-engine"  -- HTTP -->  server
     window  <-- on_event(Event) --  replies as they stream, /metrics once a second
 
-What the server does not tell is named in each snapshot's `missing`; latencies are measured here,
-as a client: from the command that sent a request to the bytes that came.
+Each snapshot's `missing` names what the server does not report. Latencies are measured client-side:
+from the command to the arriving bytes.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ log = logging.getLogger(__name__)
 SNAPSHOT_S = 0.25
 """Between snapshots while replies stream."""
 BUSY_S, IDLE_S, WITHOUT_METRICS_S = 1.0, 2.0, 15.0
-"""Between looks at the server's metrics; without any, between looks whether it is still there."""
+"""Polling intervals of the server's metrics; of its health, if it has none."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 5.0
 
 
 class ForeignEngine(LoopThread):
-    """Serves commands until `stop`. probe: what was found there, where it was just asked; model:
-    which of its models, else its first. All that begins with _ belongs to the loop."""
+    """Serves commands until `stop`. probe: a recent result of `probe`, if any; model: which of its
+    models, else its first. Everything with a leading _ is used on the loop only."""
 
     def __init__(
         self, on_event: OnEvent, target: Target, probe: Probe | None = None, model: str = ""
@@ -72,7 +72,7 @@ class ForeignEngine(LoopThread):
 
     @property
     def place(self) -> str:
-        """What the window calls it."""
+        """Its name in the window."""
         try:
             return self.target.name or parse_address(self.target.base_url).host
         except TargetError:
@@ -82,7 +82,7 @@ class ForeignEngine(LoopThread):
         self._post(self._handle, command, time.perf_counter())
 
     def cancel_load(self) -> None:
-        """Give up connecting; where it is connected, nothing happens."""
+        """Stop connecting; no effect once connected."""
         self._post(self._cancel_connecting)
 
     # -- the thread -------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class ForeignEngine(LoopThread):
         self._connecting = self._spawn(self._connect())
 
     async def _connect(self) -> None:
-        """Ask until somebody answers, or says that asking on would not help."""
+        """Retry until the server responds, or retrying is pointless."""
         self._say_link(LinkState.CONNECTING)
         pause = FIRST_RETRY_S
         while self._found is None:
@@ -145,7 +145,7 @@ class ForeignEngine(LoopThread):
             self._spawn(self._publish())
 
     def _give_up(self, error: ErrorInfo, *, cancelled: bool = False) -> None:
-        """There will be no connection, until Load asks for one again."""
+        """Stop connecting until the next Load."""
         self._refusal = error
         self._say_link(LinkState.CLOSED, "" if cancelled else f"{error.cause} {error.remedy}")
         self._emit(m.LoadFailed(error, cancelled=cancelled))
@@ -160,7 +160,7 @@ class ForeignEngine(LoopThread):
             self._give_up(ErrorInfo("Connection cancelled.", remedy), cancelled=True)
 
     def _open(self, wanted: str) -> None:
-        """Begin with one of the models that are served."""
+        """Use one of the served models."""
         found = self._found
         assert found is not None
         name = wanted or (found.models[0] if found.models else "")
@@ -227,7 +227,7 @@ class ForeignEngine(LoopThread):
                 self._spawn(self._count_tokens(key, text))
 
     def _handle_without(self, command: m.Command, at: float) -> None:
-        """There is no connection yet, or there will be none."""
+        """Handle a command while there is no connection."""
         if self._refusal is None:
             self._waiting.append((command, at))
         elif isinstance(command, m.AddRequest):
@@ -250,7 +250,7 @@ class ForeignEngine(LoopThread):
     # -- looking ----------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """See how the server is, again and again; where it does not answer, until it does."""
+        """Poll the server; while it does not respond, retry."""
         assert self._watch is not None
         pause = FIRST_RETRY_S
         while True:
@@ -271,8 +271,8 @@ class ForeignEngine(LoopThread):
                     await self._look_now.wait()
 
     def _pause(self) -> float:
-        """Until the next look: in the middle of a whole second, because the charts count tokens in
-        whole seconds."""
+        """Seconds until the next poll: in the middle of a whole second, because the charts count
+        tokens per whole second."""
         assert self._watch is not None
         if not self._watch.has_metrics:
             return WITHOUT_METRICS_S
@@ -281,7 +281,7 @@ class ForeignEngine(LoopThread):
         return math.ceil(now + length - 1.0) + 0.5 - now
 
     async def _again(self) -> None:
-        """It answers again: is it still the same?"""
+        """The server responds again: check that it is still the same."""
         assert self._config is not None
         try:
             found = await asyncio.to_thread(ask, self.target)

@@ -130,7 +130,7 @@ def _quoted(words: str) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and all that it was raised from."""
+    """The error and its causes."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:

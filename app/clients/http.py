@@ -1,4 +1,4 @@
-"""Base URLs in their spellings, and small requests bounded in time and size."""
+"""Small HTTP requests, bounded in time and size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.clients.errors import TargetError, of_status, of_transport
 from app.clients.target import Address, ServerType, Target
 
 MOST_BYTES = 8 * 2**20
-"""Of an answer: lists of models and metrics are smaller. What sends more is something else."""
+"""Maximum response size: model lists and metrics pages are smaller."""
 
 
 class Answer(NamedTuple):
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
         )
 
     def json(self) -> Any:
-        """The value, or None where it is no JSON."""
+        """The value; None if the body is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -48,7 +48,7 @@ class Answer(NamedTuple):
 
 
 def client_options(target: Target, address: Address) -> dict[str, Any]:
-    """Of httpx' clients. What runs on this machine is never asked through a proxy. Raises
+    """Options of httpx clients. Servers on this machine are never queried through a proxy. Raises
     TargetError for a key that cannot be sent."""
     headers = {"user-agent": "inferdeck"}
     if target.api_key:
@@ -76,8 +76,8 @@ class Fetcher:
         self._client.close()
 
     def get(self, url: str, deadline: float) -> Answer:
-        """Until `deadline` (of time.perf_counter). Raises TargetError where nothing answers, or too
-        much."""
+        """Wait until `deadline` (time.perf_counter). Raises TargetError without a response, or if
+        it is too large."""
         began = time.perf_counter()
         body = bytearray()
         try:
@@ -99,7 +99,7 @@ class Fetcher:
         return Answer(response.status_code, response.headers, bytes(body), seconds)
 
     def problem(self, answer: Answer) -> TargetError:
-        """An answer that is no success, as an error."""
+        """The error for an unsuccessful response."""
         return of_status(
             answer.status, answer.body, answer.headers, self._address.host, self._has_key
         )
@@ -109,7 +109,7 @@ TIMEOUT_S = 5.0
 
 
 class TokenCounter:
-    """Counts with a server's endpoint; None where it has none."""
+    """Counts tokens with a server's endpoint; None if it has none."""
 
     def __init__(
         self, client: httpx.AsyncClient, address: Address, server_type: ServerType, model: str
@@ -121,7 +121,7 @@ class TokenCounter:
         self._cannot = server_type is ServerType.OPENAI
 
     async def count(self, text: str) -> int | None:
-        """Tokens of a text, without those that stand at the beginning of every prompt."""
+        """Number of tokens in a text, without those that begin every prompt."""
         return _count_in(await self._asked(text))
 
     async def ids(self, text: str) -> list[int]:

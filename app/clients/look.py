@@ -20,8 +20,8 @@ NOT_TOLD, NOTHING = "not reported", "–"
 
 @dataclass(frozen=True, slots=True)
 class LiveFigures:
-    """Latencies in seconds; None: it does not tell. tokens_per_s, ttft and itl are NaN where there
-    was nothing to measure between the two looks. round_trip_s: of the look."""
+    """Latencies in seconds; None: not reported. tokens_per_s, ttft and itl are NaN if there was
+    nothing to measure between two polls. round_trip_s: of the poll."""
 
     running: int | None = None
     waiting: int | None = None
@@ -54,7 +54,7 @@ def _number(value: float | None, scale: float) -> str:
 
 
 class Looker:
-    """Looks at one server, over a connection that is kept. One look at a time, from any thread."""
+    """Polls one server over one kept connection. One poll at a time, from any thread."""
 
     def __init__(self, target: Target, server_type: ServerType) -> None:
         self._target, self._server_type = target, server_type
@@ -73,7 +73,7 @@ class Looker:
                     self._hang_up()
 
     def close(self) -> None:
-        """No more looks; one that is under way closes when it ends."""
+        """Stop polling; a running poll closes the connection when it ends."""
         self._is_closed = True
         if self._is_looking.acquire(blocking=False):
             self._hang_up()
@@ -105,7 +105,7 @@ class Looker:
 
 
 def figures_of(before: Scrape | None, now: Scrape, round_trip_s: float) -> LiveFigures:
-    """What two looks come to; the first alone has no rates."""
+    """The figures of two scrapes; the first alone has no rates."""
     from app.clients.metric_names import Figure, Latency
     from app.clients.metrics import Change
 
@@ -132,8 +132,8 @@ OUR_PATH = "inferdeck/v1"
 
 
 def reach(target: Target, server_type: ServerType | None) -> Probe | None:
-    """Who answers there; None where it is an engine of ours, as before, whether a model is open in
-    it or not. Blocks for some seconds at most; raises TargetError with cause and remedy."""
+    """Probe the server; None if it is still an Inferdeck engine, with or without a model. Blocks
+    for a few seconds at most. Raises TargetError."""
     from app.clients.probe import probe
 
     if server_type is ServerType.INFERDECK and _is_ours(target):
@@ -142,7 +142,8 @@ def reach(target: Target, server_type: ServerType | None) -> Probe | None:
 
 
 def _is_ours(target: Target) -> bool:
-    """False where another server listens there by now. Raises TargetError: wrong key, nobody."""
+    """False if another server listens there now. Raises TargetError for a wrong key, or without a
+    response."""
     from app.clients.http import Fetcher
     from app.clients.target import parse_address
 

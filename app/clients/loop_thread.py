@@ -1,4 +1,4 @@
-"""LoopThread: a thread with an event loop. Engines of other processes run in one."""
+"""LoopThread: a thread with an event loop. Clients of engines in other processes run in one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LoopThread(threading.Thread):
         self._loop = asyncio.new_event_loop()
 
     def stop(self, timeout_s: float = 5.0) -> bool:
-        """Leave the engine, which goes on without this window. True if the thread ended."""
+        """Disconnect; the engine keeps running. True if the thread ended."""
         self._post(self._leave)
         if self.is_alive():
             self.join(timeout_s)
@@ -29,7 +29,7 @@ class LoopThread(threading.Thread):
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._live())
         except asyncio.CancelledError:
-            pass  # it was left before it was connected
+            pass  # stopped before it was connected
         except Exception as error:
             self._on_failed(error)
 
@@ -47,4 +47,4 @@ class LoopThread(threading.Thread):
 
     @abstractmethod
     def _on_failed(self, error: Exception) -> None:
-        """`_live` raised what nobody expected."""
+        """`_live` raised an unexpected error."""

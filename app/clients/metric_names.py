@@ -28,7 +28,7 @@ class Figure(StrEnum):
 
 
 MEANS = frozenset((Figure.KV_USAGE, Figure.ROUND_LENGTH))
-"""Their series (data-parallel ranks, sources) are averaged; those of the others are added."""
+"""Figures whose series (data-parallel ranks, sources) are averaged; those of others are summed."""
 
 
 class Latency(StrEnum):
@@ -47,12 +47,12 @@ PARTS: Mapping[Part, tuple[Figure, ...]] = {
     Part.PREEMPTIONS: (Figure.PREEMPTIONS,),
     Part.SPECULATION: (Figure.DRAFTED, Figure.ACCEPTED, Figure.ROUND_LENGTH),
 }
-"""What each part of a snapshot is made of; one figure that is told is enough for it."""
+"""Figures of each part of a snapshot; one reported figure is enough."""
 
 NEVER_REPORTED = frozenset(
     (Part.MODEL, Part.SETTINGS, Part.REQUESTS, Part.BLOCKS, Part.STEPS, Part.MEMORY)
 )
-"""What no server of another make tells."""
+"""Parts that no other server reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Table:
         ]
 
     def full(self, name: str) -> str:
-        """As the parser has it. It reads a colon and an underscore as different; we do not."""
+        """The full name. Colons and underscores are treated alike."""
         return (name if ":" in name else self.prefix + name).replace(":", "_")
 
 
@@ -102,7 +102,7 @@ VLLM = Table(
     },
     hits_are_tokens=True,
 )
-"""Of Inferdeck too."""
+"""Inferdeck uses these names too."""
 
 LLAMA_CPP = Table(
     "llamacpp:",
@@ -130,7 +130,7 @@ SGLANG = Table(
         Latency.TTFT: "time_to_first_token_seconds",
         Latency.ITL: "inter_token_latency_seconds | time_per_output_token_seconds",
     },
-    # with --enable-metrics-for-all-schedulers every rank tells the same
+    # with --enable-metrics-for-all-schedulers every rank reports the same
     only={"tp_rank": "0", "pp_rank": "0"},
     hits_are_tokens=True,
 )
@@ -175,4 +175,4 @@ TABLES: Mapping[ServerType, Table] = {
     ServerType.TENSORRT_LLM: TENSORRT_LLM,
     ServerType.INFERDECK: VLLM,
 }
-"""In the order in which a page without an owner is looked at (`probe`)."""
+"""In the order in which `probe` tries them on a page."""

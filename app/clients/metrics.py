@@ -25,8 +25,8 @@ from engine.telemetry.metrics import HistogramSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """One look at a server's metrics. time: of time.perf_counter. Counters are since the server was
-    started. itl_is_mean, hits_are_tokens: see `Table`."""
+    """One poll of a server's metrics. time: of time.perf_counter. Counters count from the server's
+    start. itl_is_mean, hits_are_tokens: see `Table`."""
 
     time: float
     values: Mapping[Figure, float]
@@ -39,7 +39,7 @@ class Scrape:
 
     @property
     def missing(self) -> frozenset[Part]:
-        """What it does not tell."""
+        """Parts that the server does not report."""
         return NEVER_REPORTED | {
             part
             for part, figures in PARTS.items()
@@ -59,8 +59,8 @@ NOTHING_REPORTED = NEVER_REPORTED | frozenset(PARTS)
 
 
 def metric_pages(server_type: ServerType) -> Mapping[str, Callable[[Answer], Readings]]:
-    """How each path that may have a server's metrics is read; what an earlier page tells goes
-    before a later one's. Reading raises ValueError for a page of something else."""
+    """How each path that may have a server's metrics is read; earlier pages take precedence.
+    Reading raises ValueError for other content."""
     table = TABLES.get(server_type)
     if table is None:
         return {}
@@ -76,8 +76,7 @@ def metric_pages(server_type: ServerType) -> Mapping[str, Callable[[Answer], Rea
 
 
 def merged(server_type: ServerType, at: float, answers: Mapping[str, Answer]) -> Scrape:
-    """One scrape from what came of the pages, by path. Raises TargetError where none has
-    anything, and says why not."""
+    """One scrape from the pages by path. Raises TargetError if none of them has metrics."""
     values: dict[Figure, float] = {}
     latencies: dict[Latency, HistogramSnapshot] = {}
     for path, read in metric_pages(server_type).items():
@@ -100,13 +99,13 @@ HOW_TO_SHOW: Mapping[ServerType, str] = {
     ServerType.VLLM: "Start it without --disable-log-stats.",
     ServerType.OPENAI: "Latencies are measured client-side.",
 }
-"""What makes a server show them."""
+"""How to enable a server's metrics."""
 
 
 def scrape_with(
     fetcher: Fetcher, address: Address, server_type: ServerType, deadline: float
 ) -> Scrape:
-    """Look once, until `deadline` (of time.perf_counter). Raises TargetError."""
+    """Poll once, until `deadline` (time.perf_counter). Raises TargetError."""
     answers: dict[str, Answer] = {}
     for path in metric_pages(server_type):
         answers[path] = fetcher.get(address.beside(path), deadline)
@@ -117,14 +116,14 @@ def scrape_with(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened between two scrapes of one server, the first of which may be missing. A
-    counter that fell means that the server was started anew: all of it is new."""
+    """The difference between two scrapes of one server; the first may be missing. A counter that
+    fell means a restart: all of it is new."""
 
     before: Scrape | None
     now: Scrape
 
     def grown(self, figure: Figure) -> float | None:
-        """How much a counter grew; None where it is not told, or there is no scrape before."""
+        """How much a counter grew; None if not reported, or without an earlier scrape."""
         now = self.now.get(figure)
         before = self.before.get(figure) if self.before is not None else None
         if now is None or before is None:
@@ -150,7 +149,7 @@ class Change:
 
 
 class RunningTotals:
-    """Counters that go on where a server that was started anew begins from zero."""
+    """Counters that continue when a restarted server begins at zero."""
 
     def __init__(self) -> None:
         self._base: dict[Figure, float] = {}
@@ -169,7 +168,7 @@ class RunningTotals:
         return int(self._base.get(figure, 0.0) + self._last.get(figure, 0.0))
 
     def drafts(self) -> SpeculationSnapshot | None:
-        """None where none were made, or nothing is told of them."""
+        """None without drafts, or if they are not reported."""
         drafted = self.get(Figure.DRAFTED)
         length = None if self._now is None else self._now.get(Figure.ROUND_LENGTH)
         if not drafted and not length:
@@ -180,7 +179,7 @@ class RunningTotals:
         )  # fmt: skip
 
     def counters(self) -> Counters:
-        """Under our names. Of a prompt's tokens only those count that were computed."""
+        """Under our names. Of a prompt's tokens, only computed ones count."""
         hits = min(self.get(Figure.PREFIX_HITS), self.get(Figure.PREFIX_QUERIES))
         cached = hits if self._now is not None and self._now.hits_are_tokens else 0
         return Counters(

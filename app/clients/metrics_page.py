@@ -32,7 +32,7 @@ def histogram_of(pairs: Sequence[tuple[float, float]], total: float) -> Histogra
 
 
 def added(one: HistogramSnapshot, other: HistogramSnapshot) -> HistogramSnapshot:
-    """Samples of both. Where their bounds differ, only those that both have stay."""
+    """Samples of both; if their bounds differ, only common bounds remain."""
     mine, theirs = (
         dict(zip((*h.buckets, math.inf), h.cumulative, strict=True)) for h in (one, other)
     )
@@ -42,8 +42,7 @@ def added(one: HistogramSnapshot, other: HistogramSnapshot) -> HistogramSnapshot
 
 
 def since(now: HistogramSnapshot, before: HistogramSnapshot | None) -> HistogramSnapshot:
-    """Samples that came after `before`. Counts that fell mean that the server was started anew:
-    then all of them are new."""
+    """Samples since `before`. Counts that fell mean a restart: then all samples are new."""
     if before is None or before.buckets != now.buckets:
         return now
     grown = [a - b for a, b in zip(now.cumulative, before.cumulative, strict=True)]
@@ -82,7 +81,7 @@ Readings = tuple[dict[Figure, float], dict[Latency, HistogramSnapshot]]
 
 
 class Exposition:
-    """A page of Prometheus' text format. Lines that are not of it raise ValueError."""
+    """A page of Prometheus' text format. Invalid lines raise ValueError."""
 
     def __init__(self, text: str) -> None:
         self._series: dict[str, list[Sample]] = {}
@@ -108,7 +107,7 @@ class Exposition:
         return found
 
     def _value(self, names: list[str], only: Labels, *, is_mean: bool) -> float | None:
-        """None unless all of the names are there. Only finite values count."""
+        """None unless all names are there. Only finite values count."""
         parts = [
             [s.value for s in self._find(name, only) if math.isfinite(s.value)] for name in names
         ]

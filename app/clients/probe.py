@@ -33,7 +33,7 @@ class _Facts(NamedTuple):
 
 
 def probe(target: Target, timeout_s: float = 5.0) -> Probe:
-    """Ask who is there; blocks for at most about `timeout_s`. Raises TargetError with cause and
+    """Identify the server; blocks for about `timeout_s` at most. Raises TargetError with cause and
     remedy."""
     address = parse_address(target.base_url)
     with Fetcher(target, address) as fetcher:
@@ -154,7 +154,7 @@ class _Prober:
         return answer
 
     def _try(self, path: str) -> Answer | None:
-        """None where it does not answer: it is not known to have such a page."""
+        """None without a response: the page may not exist."""
         if time.perf_counter() > self._deadline:
             return None
         try:
@@ -168,7 +168,8 @@ class _Prober:
 
 
 def _longest(cards: list[dict[str, Any]]) -> int | None:
-    """Of the first model: vLLM, SGLang and we say max_model_len, others name it otherwise."""
+    """Context length of the first model: max_model_len in vLLM, SGLang and Inferdeck; other servers
+    have other names."""
     for card in cards[:1]:
         for key in ("max_model_len", "context_length", "context_window"):
             if (found := _number(card, key)) is not None:

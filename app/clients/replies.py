@@ -26,7 +26,7 @@ from engine.snapshot import (
 )
 
 NO_STEP = -1
-"""The step of an output event: none is told."""
+"""Step index of output events: not reported."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Samples:
 
 
 class Reply:
-    """One request on its way. `arrival`: when the user sent it (time.perf_counter)."""
+    """One running request. `arrival`: when the user sent it (time.perf_counter)."""
 
     def __init__(
         self,
@@ -68,8 +68,9 @@ class Reply:
         self._is_ended = False
 
     async def run(self, streamer: Streamer) -> TargetError | None:
-        """Until it ends; cancelled, the server is told by hanging up. Gives what went wrong on the
-        line. The last event carries the finish, with the times."""
+        """Stream the reply to its end; cancelling disconnects, which aborts it on the server.
+        Returns the connection's error, if any. The last event has the finish reason and the
+        times."""
         held: Timed | None = None  # the finish waits for what the server still says of the tokens
         try:
             async for timed in streamer.stream(self._call, self._reader):
@@ -92,7 +93,7 @@ class Reply:
             self._end(Piece(finish_reason=FinishReason.ABORT), time.perf_counter())
 
     def row(self) -> RequestSnapshot:
-        """As it stands now. A reply without a token waits, as far as can be told from here."""
+        """Its row now. A reply without tokens counts as waiting."""
         prompt, written = self._reader.num_prompt_tokens or 0, self._reader.num_tokens
         return RequestSnapshot(
             self.request_id,
@@ -129,7 +130,7 @@ class Reply:
         self._end(piece, timed.time, is_first=is_first)
 
     def _fail(self, error: ErrorInfo) -> None:
-        """What was written stays; the failure says why there is no more."""
+        """Keep the text so far; the failure has the cause."""
         if self._tokens:
             last = Piece(finish_reason=FinishReason.ERROR)
             self._end(last, time.perf_counter(), error=error)
@@ -157,7 +158,7 @@ class Reply:
         )  # fmt: skip
 
     def _measure(self, at: float, num_tokens: int) -> bool:
-        """Book an output event; whether it is the first."""
+        """Count an output event; whether it is the first."""
         if not num_tokens:
             return False
         samples, is_first = self._samples, not self._tokens
@@ -183,7 +184,7 @@ def with_late_tokens(events: list[TokenEvent], count: int) -> list[TokenEvent]:
 
 
 def _joined(one: Timed, other: Timed) -> Timed:
-    """The finish, and what came behind it."""
+    """The last piece, and what arrived after it."""
     piece, more = one.piece, other.piece
     joined = Piece(
         piece.text + more.text, piece.token_ids + more.token_ids,
@@ -196,8 +197,8 @@ MOST_REMARKS = 100
 
 
 class Replies:
-    """Belongs to the loop of the connection. look: have a look at the server soon; ended: called
-    when a reply is over."""
+    """Used on the connection's loop. look: polls the server soon; ended: called when a reply has
+    ended."""
 
     def __init__(
         self, streamer: Streamer, emit: OnEvent, look: Callable[[], None], ended: Callable[[], None]
@@ -244,7 +245,7 @@ class Replies:
             found[1].cancel()
 
     async def close(self) -> None:
-        """Give up all of them."""
+        """Abort all replies."""
         self._is_closing = True
         tasks = [task for _, task in self._running.values()]
         for task in tasks:

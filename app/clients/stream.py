@@ -20,14 +20,14 @@ from app.clients.socket_clock import stream_of, timed_transport
 from app.clients.target import Target
 
 MOST_PENDING = 32 * 2**20
-"""Bytes of an event that has not ended: no reply's piece is so long."""
+"""Maximum bytes of an incomplete event."""
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class SseParser:
-    """`feed` gives the data of each event that is whole. Comments and other fields are left out;
-    lines may end in LF, CR or both, also where the bytes are cut in between."""
+    """`feed` yields the data of each complete event. Comments and other fields are skipped; lines
+    may end in LF, CR or both, even split between two calls."""
 
     def __init__(self) -> None:
         self._line = b""  # begun, without its end
@@ -37,7 +37,7 @@ class SseParser:
         self._is_first = True
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """Raises ValueError where an event is longer than the limit."""
+        """Raises ValueError if an event is longer than the limit."""
         if self._after_cr and data.startswith(b"\n"):
             data = data[1:]
         if not data:
@@ -56,7 +56,7 @@ class SseParser:
             raise ValueError(f"an SSE event over {MOST_PENDING // 2**20} MiB")
 
     def close(self) -> str | None:
-        """What is whole but for the empty line behind it, which some servers leave out."""
+        """The last event if only its final empty line is missing, which some servers omit."""
         if self._line:
             line, self._line = self._line, b""
             self._take(line)
@@ -83,17 +83,17 @@ class SseParser:
 
 CONNECT_S = 10.0
 SILENCE_S = 600.0
-"""So long a request may wait in a queue, or for its first token, without a word."""
+"""Read timeout: how long a request may wait in a queue or for its first token."""
 
 LAST_BYTES_S = 0.25
-"""Behind the end of a reply comes that of the answer: with it the connection serves again."""
+"""Time to read the rest of a response, so that the connection can be reused."""
 
 MOST_ERROR_BYTES = 64 * 1024
 MOST_KEPT_OPEN = 64
 
 
 class Timed(NamedTuple):
-    """time: of time.perf_counter, when its bytes were here."""
+    """time: when its bytes arrived (time.perf_counter)."""
 
     time: float
     piece: Piece
@@ -120,8 +120,8 @@ class Streamer:
         await self.client.aclose()
 
     async def open(self, count: int) -> None:
-        """Connections for so many replies at once, as far as they are kept while nothing is asked;
-        a server that does not answer is found out by whoever asks for a reply."""
+        """Open connections for so many concurrent replies, as far as idle ones are kept. Errors
+        show up with the first request."""
         url = self._address.api("models")
         asked = (self.client.get(url, timeout=CONNECT_S) for _ in range(min(count, MOST_KEPT_OPEN)))
         await asyncio.gather(*asked, return_exceptions=True)
@@ -129,10 +129,11 @@ class Streamer:
     async def stream(
         self, call: Call, reader: ReplyReader, on_sent: Callable[[float], None] | None = None
     ) -> AsyncIterator[Timed]:
-        """The pieces of a reply, read by `reader`. Raises TargetError where it is refused, fails or
-        is cut; closing the iterator (or cancelling its task) hangs up, which aborts it there.
+        """The pieces of a reply, read by `reader`. Raises TargetError if it is rejected, fails or
+        is cut off. Closing the iterator (or cancelling its task) disconnects, which aborts the
+        reply on the server.
 
-        on_sent: told when the request went out, or the connection for it began.
+        on_sent: receives the time when the request was sent, or its connection was begun.
         """
         url = self._address.api(call.path)
         began = time.perf_counter()

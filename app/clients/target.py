@@ -1,6 +1,6 @@
 """A remote engine: address, server type and connection state.
 
-No Qt: the window, the command line and the engines behind a line share these words.
+No Qt: shared by the window, the command line and the clients.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Target:
 class TargetError(InferdeckError):
     """A server that is unreachable or does not respond as a model server.
 
-    is_final: trying again as it is would not help (a wrong key, an address that is something else).
+    is_final: retrying cannot help (a wrong key, not a model server).
     """
 
     def __init__(self, cause: str, remedy: str = "", *, is_final: bool = False) -> None:
@@ -50,13 +50,13 @@ class TargetError(InferdeckError):
 
 
 _OURS = ("/chat/completions", "/completions", "/models", "/v1")
-"""Ends of addresses that people copy: what stands before them is the server's."""
+"""Path endings of copied addresses, which are removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """root: the server's URL without /v1 and without a slash at its end. `host` with the port, as
-    the user knows it."""
+    """root: the server's URL without /v1 and without a trailing slash. host: with the port, for
+    display."""
 
     root: str
     host: str
@@ -71,7 +71,7 @@ class Address:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is an address of this machine's own loopback."""
+        """Whether it is a loopback address."""
         name = urlsplit(self.root).hostname or ""
         return is_loopback(name) or name.endswith(".localhost")
 
@@ -115,8 +115,8 @@ def _bad(text: str, why: str) -> TargetError:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What was found at a target. `version` is "" where it does not say. `has_metrics`: its
-    /metrics can be read. `round_trip_s`: seconds of one small request."""
+    """What was found at a target. `version`: "" if not reported. `has_metrics`: its /metrics can be
+    read. `round_trip_s`: seconds of one small request."""
 
     server_type: ServerType
     version: str
@@ -126,8 +126,8 @@ class Probe:
     round_trip_s: float
 
     def may_serve(self, model: str) -> bool:
-        """Whether to ask for `model`. Servers that load on demand, and gateways, list what is
-        loaded or nothing at all: there a name is tried."""
+        """Whether to request `model`. Servers that load on demand, and gateways, list loaded models
+        or none: there any name is tried."""
         return model in self.models or (self.server_type is ServerType.OPENAI and bool(model))
 
 
@@ -153,16 +153,16 @@ class LinkChanged:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something that the user should know of a request that goes on all the same: what the engine
-    elsewhere does not take, say. Comes among the engine's events, once for each text."""
+    """A note on a request that runs all the same, such as a parameter that the remote engine does
+    not support. One of the engine's events, once per text."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What an engine elsewhere showed before the window came, oldest first: figures of its state
-    alone, without requests, blocks and steps. Comes after Loaded and before the first snapshot."""
+    """Snapshots of a remote engine from before the window attached, oldest first: figures only,
+    without requests, blocks and steps. Comes after Loaded and before the first snapshot."""
 
     snapshots: tuple[EngineSnapshot, ...]
 

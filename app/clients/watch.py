@@ -46,8 +46,7 @@ NO_BLOCKS = BlockSnapshot(
 
 
 def model_named(name: str, server: str, max_model_len: int | None) -> ModelInfo:
-    """What is known of a model elsewhere: its name, what serves it, and at best its context
-    (else 0)."""
+    """The known facts of a remote model: name, server, and context length if reported (else 0)."""
     return ModelInfo(
         name=name, path=name, architecture="", dtype="", device=server, num_parameters=0,
         weights_bytes=0, num_layers=0, hidden_size=0, num_heads=0, num_kv_heads=0, head_dim=0,
@@ -56,7 +55,7 @@ def model_named(name: str, server: str, max_model_len: int | None) -> ModelInfo:
 
 
 LOOK_S = 3.0
-"""A server that takes longer to say how it is does not answer."""
+"""Timeout of a poll."""
 
 
 class Pages(NamedTuple):
@@ -67,8 +66,7 @@ class Pages(NamedTuple):
 
 
 class Watch:
-    """Call `look` from time to time; `snapshot` makes of the last look, and of what was measured
-    here, what views show."""
+    """Call `look` regularly; `snapshot` combines the last poll with client-side measurements."""
 
     def __init__(
         self, client: httpx.AsyncClient, target: Target, address: Address, found: Probe
@@ -86,14 +84,14 @@ class Watch:
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody's requests run there."""
+        """Whether any requests run there."""
         return self.last is not None and bool(
             self.last.get(Figure.RUNNING) or self.last.get(Figure.WAITING)
         )
 
     async def look(self) -> None:
-        """Raises TargetError where the server does not answer. One that answers and shows no
-        metrics (any more) is there all the same."""
+        """Raises TargetError if the server does not respond. A response without metrics is not an
+        error."""
         if not self.has_metrics:
             answer = await self._get(self._address.api("models"))
             self._check(answer)
@@ -108,8 +106,8 @@ class Watch:
             self._own_at_look = dataclasses.replace(self._own_now)
 
     async def ask(self) -> Pages:
-        """Its pages of metrics, unread: to read them takes as long as some tokens. Raises
-        TargetError where the server does not answer."""
+        """Fetch its metrics pages without parsing, which takes as long as some tokens. Raises
+        TargetError if the server does not respond."""
         answers = {
             path: await self._get(self._address.beside(path))
             for path in metric_pages(self._server_type)
@@ -117,7 +115,7 @@ class Watch:
         return Pages(time.perf_counter(), answers)
 
     def read(self, pages: Pages) -> Scrape | None:
-        """None where they show no metrics."""
+        """None without metrics."""
         try:
             return merged(self._server_type, pages.time, pages.answers)
         except TargetError:
@@ -146,8 +144,8 @@ class Watch:
         )  # fmt: skip
 
     def _counters(self, own: Samples) -> Counters:
-        """The server's, and between two looks at them what our own requests added; without any,
-        those of our own requests alone. They never fall."""
+        """The server's counters, plus what our own requests added since the last poll; without
+        metrics, those of our own requests alone. They never decrease."""
         last = self.last
         if last is None or last.get(Figure.GENERATION_TOKENS) is None:
             return Counters(
@@ -181,7 +179,7 @@ class Watch:
 
 
 def _at_least(told: ReportedLoad, own: tuple[RequestSnapshot, ...]) -> ReportedLoad:
-    """A look is up to a second old: our own requests that run are known to run."""
+    """A poll is up to a second old: our own running requests are known."""
     if told.num_running is None:
         return told
     running = sum(row.state is RequestState.RUNNING for row in own)
