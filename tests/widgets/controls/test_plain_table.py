@@ -1,14 +1,15 @@
-"""Columns that hold their headings, and stay as the user made them."""
+"""Columns and cells that fit their headings, and widths that stay as the user made them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from PySide6.QtWidgets import QApplication, QTableWidget
+from PySide6.QtGui import QImage
+from PySide6.QtWidgets import QApplication, QTableWidget, QTableWidgetItem, QWidget
 from pytestqt.qtbot import QtBot
 
-from widgets.controls.tables import FittedColumns
+from widgets.controls.tables import FittedColumns, dress_table
 from widgets.theme.theme import apply_text_size, apply_theme
 
 HEADINGS = ("Request", "Queue, ms", "A heading of several words")
@@ -51,3 +52,21 @@ def test_the_users_width_stays(qapp: QApplication, qtbot: QtBot, table: QTableWi
     apply_text_size(qapp, 160)
     qtbot.waitUntil(lambda: header.sectionSizeHint(2) > before)
     assert (header.sectionSize(0), header.sectionSize(1)) == (300, 77)
+
+
+def _left_of_text(widget: QWidget) -> int:
+    """x of the first column of pixels that differs from the background."""
+    image = widget.grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
+    column = lambda x: {image.pixel(x, y) for y in range(4, 14)}
+    return next(x for x in range(2, image.width()) if len(column(x)) > 1)
+
+
+def test_cells_begin_where_their_headings_do(qapp: QApplication, qtbot: QtBot) -> None:
+    apply_theme(qapp, "light")
+    table = QTableWidget(1, 1)
+    qtbot.addWidget(table)
+    dress_table(table, "Requests")
+    table.setHorizontalHeaderLabels(["HH"])
+    table.setItem(0, 0, QTableWidgetItem("HH"))
+    table.show()
+    assert abs(_left_of_text(table.viewport()) - _left_of_text(table.horizontalHeader())) <= 1
