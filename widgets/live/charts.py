@@ -10,6 +10,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QGridLayout, QWidget
 
 from engine.snapshot import EngineSnapshot, GpuFigures, MemorySnapshot, Part, StepRecord, undivided
+from engine.snapshot.metrics import METRICS
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import dressed, vbox
 from widgets.controls.text import EngineTime, not_reported
@@ -140,11 +141,11 @@ class LiveCharts(QWidget):
         now = self._time.now
         self.memory = _memory_chart(self.clock, now)
         self.ttft = LatencyChart(
-            "TTFT", span_s=_TTFT_SPAN_S, clock=self.clock, time_source=now,
+            METRICS["ttft"].title, span_s=_TTFT_SPAN_S, clock=self.clock, time_source=now,
             empty_text="TTFT appears with the first token. Send a message or start a load test.",
         )  # fmt: skip
         self.itl = LatencyChart(
-            "ITL", span_s=_ITL_SPAN_S, clock=self.clock, time_source=now,
+            METRICS["itl"].title, span_s=_ITL_SPAN_S, clock=self.clock, time_source=now,
             empty_text="ITL appears with the second token. Send a message or start a load test.",
         )  # fmt: skip
         self.tokens = TokenRateChart(self.clock, now)
@@ -404,7 +405,7 @@ def _gib(value: float) -> str:
 
 def _memory_chart(clock: RedrawClock, now: Callable[[], float]) -> StackedAreaChart:
     chart = StackedAreaChart(
-        "Memory", "GiB",
+        METRICS["memory"].title, METRICS["memory"].unit,
         (
             area("weights", "weights", "weights", text=_gib, silence=_SILENCE_S),
             area("kv_used", "KV used", "kv_used", text=_gib, silence=_SILENCE_S),
@@ -437,7 +438,7 @@ def _cache_chart(clock: RedrawClock, now: Callable[[], float]) -> TimeChart:
         "KV cache", "%",
         (
             Series("kv_usage", "used", "kv_usage", hold=True, silence=_SILENCE_S, text=whole,
-                   tip="KV blocks in use by requests"),
+                   tip=METRICS["kv_usage"].description),
             Series("prefix_hits", "prefix hits", "prefix_hits", silence=_SILENCE_S, text=whole,
                    tip="Prompt tokens served from the prefix cache over the last minute"),
         ),
