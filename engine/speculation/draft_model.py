@@ -1,15 +1,15 @@
-"""A small model of the same vocabulary drafts for the large one.
+"""Drafts with a small model that has the same vocabulary as the target model.
 
-Its KV layers lie under the same block tables as the large model's. It runs after the large model:
-what it has not seen of a request (a prompt, the last draft of a round that was accepted whole, all
-that was written while nothing was drafted) it computes in the first pass of a proposal, within a
-budget, so that a long prompt delays no other request:
+Its KV layers share the target model's block tables. It runs after the target model. Tokens of a
+request that it has not computed (a prompt, the last draft of a fully accepted round, tokens written
+while drafting was off) are computed in the first pass of a proposal, within a budget, so that a
+long prompt delays no other request:
 
     tokens     | prompt ............ | output ...  last |  d1   d2  ...
     first pass       | num_draft_kv_tokens -> ......... |           gives d1
     then                                                | d1        gives d2, and so on
 
-On a device that captures steps all but the catching up with prompts is replayed.
+On a device that captures graphs, all passes but those that catch up with prompts are replayed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from engine.speculation.proposer import Draft, Drafting, Proposal, Proposer, dra
 
 
 class DraftModelProposer(Proposer):
-    """`runner`: the draft model over a cache of as many blocks as the large model's."""
+    """Proposes with a draft model. `runner`: that model over a cache with as many blocks as the
+    target model's."""
 
     runner: ModelRunner
 

@@ -1,12 +1,11 @@
-"""How many tokens to draft for whom: what drafts are worth against what they cost.
+"""Chooses how many tokens to draft for each request, from acceptance and cost.
 
 A step of T tokens takes about base + per_token * T seconds, a pass of the draft model about
-per_pass. Both are measured on the live load. Where some steps are replayed from captured graphs and
-others launched kernel by kernel, each kind has a line of its own: a step that decodes is replayed,
-and one draft more may make it one that is launched. A draft is worth as many tokens as the
-probability that it and those before it stand. The drafts that are worth most come first, and as
-many of them are taken as give the most tokens per second: few where the batch is large and
-arithmetic counts, none where the draft is bad. Pure Python: no torch.
+per_pass. Both are measured on the live load. Steps replayed from captured graphs and steps launched
+kernel by kernel have separate fits, since one more draft may turn a replayed step into a launched
+one. A draft is worth the probability that it and those before it are accepted, in tokens. The most
+valuable drafts are taken first, as many as maximize tokens per second: few where the batch is large
+and compute-bound, none where the draft is bad. Pure Python: no torch.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ read, as rows of their own, than their requests would."""
 
 
 class StepCost(NamedTuple):
-    """Seconds: a step of no tokens, each token of a step, and a pass of the draft model. replayed:
-    the first two of a step that is replayed, where that is another."""
+    """The cost of a step in seconds: without tokens, per token, and per pass of the draft model.
+    replayed: the first two for a replayed step, where they differ."""
 
     base: float
     per_token: float
@@ -41,7 +40,7 @@ class StepCost(NamedTuple):
 
 
 class _Line:
-    """Linear regression of seconds by tokens, in which old steps count less and less."""
+    """Linear regression of seconds by tokens, with decaying weights for old steps."""
 
     def __init__(self) -> None:
         self.count = 0.0  # steps, old ones as far as they count
@@ -73,7 +72,7 @@ class _Line:
 
 
 class CostModel:
-    """Fits `StepCost` to the steps in which requests only decoded."""
+    """Fits `StepCost` to decode-only steps."""
 
     def __init__(self) -> None:
         self._launched, self._replayed = _Line(), _Line()

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last time that the text ended like this."""
+"""Prompt lookup: drafts the tokens that followed an earlier occurrence of the latest n-gram."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from engine.speculation.proposer import NOTHING, Proposal, Proposer
 class NgramProposer(Proposer):
     """Drafts from the request's own tokens (Saxena 2023, "prompt lookup decoding").
 
-    The longest suffix of `shortest` to `longest` tokens that occurred before proposes what followed
-    its most recent occurrence. Needs no model and no memory to speak of.
+    The longest suffix of `shortest` to `longest` tokens that occurred before proposes the tokens
+    after its most recent occurrence. Needs no model and hardly any memory.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -42,8 +42,8 @@ class NgramProposer(Proposer):
 
 
 class _Text:
-    """A request's tokens as an array that grows: converting them anew in every step would cost
-    more than the search."""
+    """A request's tokens as a growing array: converting them in every step would cost more than the
+    search."""
 
     def __init__(self) -> None:
         self._tokens = np.empty(0, dtype=np.int32)

@@ -20,12 +20,12 @@ from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 
 
 class Proposal(NamedTuple):
-    """Tokens that may come next, at most as many as the grant has places for.
+    """Draft tokens, at most as many as the grant has room for.
 
-    probabilities: for each token what it was drawn from, float32 [V], where it was drawn at random
-    and independently of the model that verifies it; V is the draft's vocabulary, the same for all
-    requests of a step, of which the first entries are the model's. Empty where the drafts are
-    certain, or are drawn with the random numbers with which the model will draw.
+    probabilities: for each token the distribution from which it was drawn, float32 [V], if it was
+    drawn at random and independently of the verifying model. V is the draft's vocabulary, the same
+    for all requests of a step; its first entries are the target model's. Empty where drafts are
+    deterministic, or drawn with the same random numbers as the target model's tokens.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -37,7 +37,7 @@ NOTHING = Proposal()
 
 @dataclass(frozen=True)
 class Draft:
-    """A loaded draft model, or an EAGLE-3 head with its `taps` on the large model. `vocab_size`:
+    """A loaded draft model, or an EAGLE-3 head with its `taps` on the target model. `vocab_size`:
     ids that it shares with that model; `max_model_len`: its own context, in tokens."""
 
     name: str
@@ -51,10 +51,10 @@ class Draft:
 
 
 class Proposer(ABC):
-    """Drafts for requests that decode. Its choices decide speed alone, never tokens.
+    """Proposes drafts for decoding requests. Drafts affect speed only, never tokens.
 
-    `taps`: to listen to the model's pass of every step, for one that reads what the model computes
-    there.
+    `taps`: active during the target model's pass of every step, for proposers that read its hidden
+    states.
     """
 
     weights_bytes: int = 0
@@ -80,7 +80,7 @@ class Proposer(ABC):
 
 @dataclass(slots=True)
 class Drafting:
-    """A request that is drafted for: what it has so far. `places`: most drafts that it may get."""
+    """The state of a request while it is drafted for. `places`: maximum number of drafts."""
 
     request: Request
     places: int

@@ -1,12 +1,12 @@
-"""Speculative decoding around the engine's step: how much to draft, the drafts, and the figures.
+"""Speculative decoding around the engine's step: draft lengths, drafts, and statistics.
 
     set_limits(requests)   before the plan: how many drafts each request may have
-    propose(plan)          after it: the plan with drafts in its places
-    drafting.taps          in the model's pass
-    follow(plan, outcomes) after it: what came out, to a proposer that reads hidden states
-    observe(...)           after the commit: what stood, and what it cost
+    propose(plan)          after it: the plan with drafts added
+    drafting.taps          during the model's pass
+    follow(plan, outcomes) after it: the results, for a proposer that reads hidden states
+    observe(...)           after the commit: accepted drafts, and their cost
 
-The tokens that come out never depend on any of it.
+It never affects which tokens are generated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROBE_ROUNDS = 16
 
 
 class Speculator:
-    """Owns the proposer of a loaded model, and what was learned about its drafts."""
+    """Owns the proposer of a loaded model, and the statistics of its drafts."""
 
     def __init__(self, config: EngineConfig, proposer: Proposer | None, name: str = "") -> None:
         self._config = config

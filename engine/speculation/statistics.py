@@ -16,10 +16,10 @@ _DECAY = 0.85  # per round: about the last seven decide
 
 
 class Acceptance:
-    """Probability that a draft is accepted if the one before it was, from the recent rounds.
+    """Probability that a draft is accepted if the previous one was, from the recent rounds.
 
-    A round that drafted k tokens and kept a tried min(a + 1, k) of them: those behind the first
-    rejected one say nothing.
+    A round that drafted k tokens and accepted a has tested min(a + 1, k) of them: those after the
+    first rejected one carry no information.
     """
 
     def __init__(self, usual: float = _USUAL) -> None:
@@ -37,8 +37,8 @@ class Acceptance:
 
 
 class PositionAcceptance:
-    """Acceptance rate by position in the draft, given that those before were accepted, over all
-    requests: draft models are often accurate for a few tokens only."""
+    """Acceptance rate by position in the draft, given that the previous drafts were accepted, over
+    all requests: draft models are often accurate for a few tokens only."""
 
     def __init__(self) -> None:
         self._tried: list[float] = []
@@ -93,7 +93,7 @@ _FEWEST_PLAIN = 3
 
 @dataclass(slots=True)
 class _Steps:
-    """Tokens and seconds of steps, of which old ones count less and less."""
+    """Tokens and seconds of steps, with decaying weights for old steps."""
 
     count: int = 0
     tokens: float = 0.0
@@ -106,7 +106,7 @@ class _Steps:
 
 
 class SpeedMeter:
-    """Keeps steps with and without drafts apart, by the number of requests that decode."""
+    """Compares steps with and without drafts, by the number of decoding requests."""
 
     def __init__(self) -> None:
         self._drafted: defaultdict[int, _Steps] = defaultdict(_Steps)

@@ -1,15 +1,16 @@
-"""Which drafts stand, and what comes after them.
+"""Verifies drafts: which are accepted, and which token comes after them.
 
 Sample and match, for greedy and seeded requests, and for drafts without probabilities: every row is
-sampled as it would be without drafts; a draft stands if it is what was sampled. So every token is a
-sample of the model on its true prefix, and penalties, filters and seeds are right by construction.
+sampled as it would be without drafts; a draft is accepted if it equals the sampled token. So every
+token is a sample of the model on its true prefix, and penalties, filters and seeds are right by
+construction.
 
-Rejection sampling, for drafts drawn from q at random: see engine/speculation/rejection.py. The
-result is distributed as p as well, and more drafts stand: the sum of min(p, q). p and q are what is
-left after all processors.
+Rejection sampling, for drafts drawn from q at random: see `reject`. The result is distributed as p
+too, and more drafts are accepted: the sum of min(p, q). p and q are the distributions after all
+logits processors.
 
-Both emit the drafts that stand and one token more. Both are launched whole; all that a step drew,
-with its log probabilities, is read at once.
+Both return the accepted drafts and one token more. Both are launched without waiting; all tokens of
+a step and their log probabilities are read at once.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _ACCEPT, _RESIDUAL = 0x5DEECE66D, 0x2545F4914F6CDD1D
 
 
 class Drafted(NamedTuple):
-    """A request with drafts that were drawn at random. places: of its rows among the step's logits,
-    neighbours, one more than drafts. rows: before each draft and after the last."""
+    """A request with randomly drawn drafts. places: indices of its rows in the step's logits,
+    adjacent, one more than drafts. rows: before each draft and after the last."""
 
     places: Sequence[int]
     rows: Sequence[SamplingRow]
@@ -41,9 +42,9 @@ class Drafted(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """The random numbers in [0, 1) of some requests' rows, float64 [R]. accept: the row's draft
-    stands if this times q is less than p; not looked at in a request's last row. draw: what the
-    row's token is drawn with, where it is the one that is drawn."""
+    """Random numbers in [0, 1) for the rows of some requests, float64 [R]. accept: the row's draft
+    is accepted if this times q is less than p; unused in a request's last row. draw: for drawing
+    the row's token, if it is drawn."""
 
     accept: NDArray[np.float64]
     draw: NDArray[np.float64]
@@ -147,18 +148,18 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 
 
 class Verified(NamedTuple):
-    """What a request's rows gave: the drafts that stand and one token more, each with its log
-    probabilities if they were asked for. No token where the logits of the first row were bad."""
+    """The result of a request's rows: the accepted drafts and one token more, each with its log
+    probabilities if requested. Empty if the logits of the first row were bad."""
 
     token_ids: list[int]
     logprobs: list[RowLogprobs | None]
 
 
 class Verification:
-    """A step's rows that were launched: `read` gives what every request gets of it.
+    """The launched verification of a step's rows; `read` returns the result of every request.
 
-    drawn: a token for each row; None where there are no rows. Where drafts are rejection sampled,
-    its tokens are what comes out already.
+    drawn: a token for each row; None without rows. With rejection sampling these are the final
+    tokens.
     """
 
     def __init__(

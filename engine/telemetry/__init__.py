@@ -1,4 +1,4 @@
-"""Measurement of the engine: nothing here changes what it computes.
+"""Measurements of the engine; they never change what it computes.
 
 Reads in this order: `recorder` (steps and latency samples), `snapshots` (the state as records),
 `metrics` (exported to Prometheus), `step_cost` (bytes and operations against the machine's peaks),

@@ -17,13 +17,13 @@ MAX_PENDING = 100_000
 
 @dataclass(slots=True)
 class StepTimer:
-    """Times of one step: when it began, and its parts in seconds.
+    """Times of one step: its start, and its parts in seconds.
 
-    On the CPU the parts are what they are called. On a device the host only launches the model and
-    the sampling, and waits for both at the end. `sample_s` is then the launch of the sampling and
-    what it took by the device's own clock; the rest of the wait belongs to `model_s`, and so does
-    what the host did while the device computed: launching the step after it, or, where this step
-    was launched ahead itself, all since the step before it was booked.
+    On the CPU each part is measured directly. On a GPU the host only launches the model and the
+    sampling, and waits for both at the end: `sample_s` is the launch of the sampling plus its GPU
+    time, and `model_s` the rest of the wait. `model_s` also contains what the host did meanwhile:
+    launching the next step, or, if this step was launched early itself, everything since the
+    previous commit.
     """
 
     start: float

@@ -31,9 +31,9 @@ MEMORY_INTERVAL_S = 0.5
 
 
 class MemoryMeter:
-    """Memory of the process and the machine, read at most twice a second: asking the system and
-    its control groups takes as long as everything else in a snapshot. On a GPU what a watch on a
-    thread of its own heard from the driver; `close` ends it."""
+    """Memory of the process and the machine, read at most twice a second: reading the system and
+    its cgroups takes as long as the rest of a snapshot. For a GPU it returns the latest figures of
+    a polling thread, which `close` ends."""
 
     def __init__(self) -> None:
         self._read_at = -math.inf

@@ -1,12 +1,12 @@
-"""Where the time of a step goes: bytes and operations counted, against the machine's peaks.
+"""Breakdown of a step's time: bytes and operations, against the machine's peak rates.
 
     duration of a step, and the pause before it in which requests waited
     |<------------------ model ------------------>|<- scheduling, sampling, ->|<-- between -->|
     | weights | KV | arithmetic | launch and rest |  commit; drafting         |    steps      |
     |<-- counted, at peak ---->|<-- measured less counted                    measured ------->|
 
-Reading and computing overlap: a product takes the longer of both, so that arithmetic is only what
-is left of it beyond the reading (Williams et al., "Roofline", 2009). Pure Python: no torch.
+Reads and compute overlap: a matmul takes the longer of both, so arithmetic is only what exceeds the
+reads (Williams et al., "Roofline", 2009). Pure Python: no torch.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LONGEST_PAUSE_S = 0.5
 
 
 class Work(NamedTuple):
-    """What a step has to read (bytes) and to compute (operations).
+    """The bytes that a step reads and the operations that it computes.
 
-    `weights` are read in its `linear` operations; `fixed_weights` are the part of them that stays
-    as it is when the others are quantized: the output layer. `kv` is read by `attention`.
+    `weights` are read by its `linear` operations; `fixed_weights` are the part that weight
+    quantization does not change: the output layer. `kv` is read by `attention`.
     """
 
     weights: float = 0.0
@@ -40,10 +40,9 @@ class Work(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Seconds. `launch`: of the model's time what is beyond the peaks: starting operations, small
-    ones, and reading or computing slower than the machine can. `python`: scheduling, sampling,
-    commit. `queue`: between the steps, while requests waited for the next. `draft`: drafting tokens
-    for the model to verify."""
+    """Seconds. `launch`: model time beyond the peaks: kernel launches, small operations, and reads
+    or compute below peak rates. `python`: scheduling, sampling, commit. `queue`: between steps,
+    while requests waited for the next. `draft`: drafting tokens."""
 
     weights: float = 0.0
     kv: float = 0.0
@@ -70,10 +69,10 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelCost:
-    """Bytes and operations of a model, by what causes them.
+    """Bytes and operations of a model, by cause.
 
-    `dense_bytes` are read in every step, `expert_bytes` as far as the step's tokens choose them;
-    `output_bytes` are those of the output layer, read where logits are computed.
+    `dense_bytes` are read in every step, `expert_bytes` in part, depending on the experts that its
+    tokens choose; `output_bytes` are those of the output layer, read where logits are computed.
     """
 
     dense_bytes: float
@@ -155,8 +154,8 @@ def least_times(work: NDArray[np.float64], peaks: Peaks) -> NDArray[np.float64]:
 
 
 class CostedStep(NamedTuple):
-    """A step with its work and its split. `speed`: measured over counted time of the model where
-    it was faster than the peaks (weights in the processor's cache), else 1."""
+    """A step with its work and its split. `speed`: measured over counted time of the model, if it
+    was faster than the peaks (weights in the CPU cache), else 1."""
 
     step: StepRecord
     work: Work

@@ -1,14 +1,14 @@
-"""Token ids to text while they come, and the place where a stop string cuts it.
+"""Incremental detokenization: token ids to text, cut at stop strings.
 
-Decoding the tokens one by one would be wrong: a character's bytes may be spread over tokens, and
-some tokenizers write the space before a word into the token of the word, except at the beginning.
-So a small window of the last tokens is decoded, and what is new in its text is the new text:
+Tokens cannot be decoded one by one: a character's bytes may be spread over tokens, and some
+tokenizers include the space before a word in its token, except at the beginning. So a small window
+of the last tokens is decoded, and what is new in its text is the new text:
 
     window   | tokens whose text went out |  new tokens  |
     text     | ......... done chars ..... |  goes out    | U+FFFD: an unfinished character waits
 
-The window moves on whenever its text is complete, so a token costs the same at any length.
-(The idea is text-generation-inference's prefix offset.)
+The window advances whenever its text is complete, so the cost per token does not grow with the
+output. (The idea is text-generation-inference's prefix offset.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Decoder(Protocol):
 
 
 class TokenWindow:
-    """Turns tokens into text piece by piece; all pieces together are the decoded whole."""
+    """Turns tokens into pieces of text; the pieces together are the decoded whole."""
 
     def __init__(self, decoder: Decoder, context: Sequence[int]) -> None:
         """`context`: the tokens before the first one (the prompt); their text is not repeated."""
@@ -101,12 +101,12 @@ class TokenWindow:
 
 
 class IncrementalDetokenizer:
-    """Text of one request's output, token by token, ended by its stop strings.
+    """Text of one request's output, token by token, until a stop string.
 
-    Stop strings are looked for in the output alone, after the first min_tokens tokens. The string
-    that is complete first stops the text, the longest of those complete at the same character. How
-    tokens cut the text changes nothing. A token that itself ends the request (EOS, a stop token)
-    is not to be given here.
+    Stop strings are searched in the output only, after the first min_tokens tokens. The first
+    complete stop string ends the text, the longest if several end at the same character. How the
+    text is split into tokens does not matter. Tokens that themselves end the request (EOS, a stop
+    token) are not passed here.
     """
 
     def __init__(

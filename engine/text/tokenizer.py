@@ -1,7 +1,7 @@
 """Text to tokens and back, and chat messages to a prompt.
 
-`Tokenizer.from_folder` gives the checkpoint's own tokenizer (through transformers, imported then),
-or for models without one that are run for their speed a `ByteTokenizer`.
+`Tokenizer.from_folder` returns the checkpoint's own tokenizer (through transformers, imported
+then), or a `ByteTokenizer` for models without one that are used for speed measurements.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REMEDY = (
 )
 
 class Tokenizer(ABC):
-    """What the engine needs of a tokenizer. Safe to call from several threads."""
+    """The interface of a tokenizer. Safe to call from several threads."""
 
     notice: str | None = None
     """What the user should know about this tokenizer, or None."""
@@ -186,7 +186,7 @@ class CheckpointTokenizer(Tokenizer):
 
 
 class ByteTokenizer(Tokenizer):
-    """UTF-8 bytes as token ids 0 to 255. A model of random weights also samples other ids: they
+    """UTF-8 bytes as token ids 0 to 255. A model with random weights also samples other ids, which
     are shown as a number in brackets."""
 
     vocab_size = 256

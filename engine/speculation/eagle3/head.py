@@ -1,7 +1,7 @@
-"""The mathematics of an EAGLE-3 head over a paged cache.
+"""The computation of an EAGLE-3 head over a paged cache.
 
-Its entry at position p is made of what the model says of its token there, and of the token after
-it; it predicts the one after that:
+Its entry at position p combines the target model's features of that token with the next token, and
+predicts the token after that:
 
     position          p             p + 1         p + 2
     token             x_p           x_p+1         x_p+2
@@ -14,8 +14,7 @@ it; it predicts the one after that:
     cat(norm(embed(x)), norm(f)) -> attention -> + f -> MLP -> + -> output
                                                                norm -> lm_head: logits
 
-Keys and values of an entry depend on f and x alone, so that a prompt costs two products and no
-attention.
+Keys and values of an entry depend only on f and x, so a prompt costs two matmuls and no attention.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ LAYER = 0
 
 class Entries(NamedTuple):
     """T entries of the head. features[T, hidden]; token_ids[T]: the token after each; positions[T]:
-    theirs in the sequence, whatever slots they lie in."""
+    in the sequence, whatever their slots are."""
 
     features: Tensor
     token_ids: Tensor
@@ -55,10 +54,9 @@ Lookup = Callable[[Tensor], Tensor]
 
 
 class Eagle3Head(nn.Module):
-    """`rotary` gives cosines and sines as a module of transformers does. `lookup`: token ids [T] to
-    the model's embeddings [T, hidden], where the head has none of its own.
-    `target_ids[draft vocabulary]`: the model's ids of its tokens.
-    """
+    """The head's module. `rotary` returns cosines and sines as a transformers module does.
+    `lookup`: token ids [T] to the target model's embeddings [T, hidden], if the head has none of
+    its own. `target_ids[draft vocabulary]`: the target model's ids of the head's tokens."""
 
     target_ids: Tensor
 
@@ -164,14 +162,13 @@ class Eagle3Head(nn.Module):
 
 
 class Taps:
-    """Holds on to the inputs of some decoder layers during one pass of the model:
+    """Records the inputs of some decoder layers during one pass of the model:
 
         with taps:
             ...                 the pass over T tokens
         states = taps.take()    [T, hidden] of each layer, the model's own tensors
 
-    The hooks are there only inside the `with`: a model that nobody listens to runs as it always
-    does.
+    The hooks exist only inside the `with`, so a model without a head runs unchanged.
     """
 
     def __init__(self, model: nn.Module, layer_ids: Sequence[int]) -> None:

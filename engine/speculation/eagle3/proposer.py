@@ -1,16 +1,16 @@
-"""Drafts from the model's own hidden states.
+"""Drafts with an EAGLE-3 head from the target model's hidden states.
 
-The head's KV layer lies under the same block tables as the model's. After every step it takes in
-what the model has computed, drafts that stood and prompts alike, while the hidden states are there:
-every token that was computed has a successor by then. Keys and values that the head wrote for
-drafts are written again from the model's own states.
+The head's KV layer shares the target model's block tables. After every step the head processes all
+tokens that the target model has computed, accepted drafts and prompts alike, while their hidden
+states are in memory: by then the next token of each is known. Keys and values that it wrote for
+drafts are overwritten from the target model's states.
 
     token       | prompt ............ | output ........ x_N-1 |  d1       d2
     the model   | hidden states ............... f_N-2 |
     the head    | entries ................... N-2 gives d1 |   N-1 gives d2, and so on
 
-Hidden states are not kept. Where the head was off, or a prefix hit brought blocks without its KV,
-its context begins anew at the next block: `Request.draft_kv_start`.
+Hidden states are not kept. Where the head was off, or a prefix hit returned blocks without its KV,
+its context restarts at the next block: `Request.draft_kv_start`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from engine.speculation.proposer import Draft, Drafting, Proposal, Proposer, dra
 
 
 class _Part(NamedTuple):
-    """Entries of a request that a step made possible: rows of the step, and their span."""
+    """A request's new entries after a step: their rows in the step, and their span."""
 
     request: Request
     rows: slice
@@ -40,15 +40,15 @@ class _Part(NamedTuple):
 
 
 class _Last(NamedTuple):
-    """The feature [hidden] of a request's newest entry: drafting starts from there."""
+    """The feature [hidden] of a request's newest entry, from which drafting starts."""
 
     position: int
     feature: Tensor
 
 
 class Eagle3Proposer(Proposer):
-    """`taps`: to be active around the model's pass of every step that `follow` is told of.
-    `cache`: the head's own, of as many blocks as the model's."""
+    """Proposes with an EAGLE-3 head. `taps`: active during the target model's pass of every step
+    that `follow` gets. `cache`: the head's own, with as many blocks as the target model's."""
 
     taps: Taps
 

@@ -1,4 +1,4 @@
-"""What the folder of an EAGLE-3 head says of it, and whether it fits a model. Reads no weights.
+"""The settings of an EAGLE-3 head, and whether it fits a model. Reads no weights.
 
 Two styles of config.json are in use:
 
@@ -7,7 +7,7 @@ Two styles of config.json are in use:
     speculators (vLLM)              transformer_layer_config: a llama config; draft_vocab_size
       eagle_aux_hidden_state_layer_ids                 the head reads the INPUTS of these layers
 
-Where no layers are named it reads the inputs of layers 2, n / 2 and n - 3 of n.
+Without layer ids the head reads the inputs of layers 2, n / 2 and n - 3 of n.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _TRAINED_FOR = "Choose a head trained for this model; check the head's model car
 
 @dataclass(frozen=True, slots=True)
 class HeadShape:
-    """A head's sizes. `target_hidden_size`: the model's, which may differ from the head's own
-    `hidden_size`; `layer_ids`: the layers of the model whose inputs it reads, in their order.
+    """A head's sizes. `target_hidden_size`: the target model's, which may differ from the head's
+    own `hidden_size`. `layer_ids`: the target model's layers whose inputs it reads, in the head's
+    order.
 
     `norm_before_residual`, `norm_before_fc`, `has_qk_norm`: variants of the layer (speculators).
     """

@@ -1,11 +1,11 @@
-"""Loads a head by the names that published heads have.
+"""Loads a head by the tensor names of published heads.
 
     SafeAILab, SGLang      midlayer.self_attn.q_proj.weight ... fc.weight  norm.weight
     speculators (vLLM)     layers.0.self_attn.q_proj.weight ... the same; some with model. before
     both                   lm_head.weight  d2t  t2d             and, in some, embed_tokens.weight
 
-d2t[i] is what has to be added to the head's token i to give the model's. t2d says which of the
-model's tokens the head has; it follows from d2t and is not needed.
+d2t[i] added to the head's token id i gives the target model's. t2d marks the target model's tokens
+that the head has; it follows from d2t and is not read.
 """
 
 from __future__ import annotations
