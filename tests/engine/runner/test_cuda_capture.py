@@ -136,7 +136,7 @@ def test_a_step_that_waits_is_not_captured_at_all(fake: Fake) -> None:
         seen.append(fake.capturing)
         fake.wait()
 
-    with pytest.raises(UnsupportedModelError):
+    with pytest.raises(UnsupportedModelError, match="synchronizes"):
         capture(run)
     assert seen == [False, False] and fake.sync_mode == 0
     assert not fake.underway and capture.graph_bytes == 0

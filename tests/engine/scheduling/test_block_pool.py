@@ -112,5 +112,5 @@ def test_freeing_more_often_than_referenced_is_a_fault() -> None:
     pool = BlockPool(num_blocks=1, block_size=1)
     table = pool.allocate(1)
     pool.free(table)
-    with pytest.raises(IntegrityError, match="block 0"):
+    with pytest.raises(IntegrityError, match="free of block 0"):
         pool.free(table)

@@ -203,7 +203,7 @@ BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ..
     ),
     "several layers of its own": (
         lambda h: config_of(h, num_hidden_layers=2),
-        ("has 2 layers",),
+        ("has 2 layers", "supports one"),
     ),
     "quantized": (
         lambda h: config_of(h, quantization_config=AWQ),
@@ -211,7 +211,7 @@ BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ..
     ),
     "quantized in an unknown way": (
         lambda h: config_of(h, quantization_config={"quant_method": "awq"}),
-        ("bits",),
+        ("EAGLE-3 head", "does not specify bits"),
     ),
     "more drafts than tokens": (
         lambda h: config_of(h, draft_vocab_size=300),
@@ -279,11 +279,11 @@ def test_a_model_without_a_list_of_layers_cannot_be_listened_to() -> None:
 def test_other_folders_are_refused(
     make_engine: MakeEngine, draft_folder: Path, head_folder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(DraftModelError, match="EAGLE-3"):
+    with pytest.raises(DraftModelError, match="needs an EAGLE-3 head"):
         make_engine(speculative_method="eagle3")
-    with pytest.raises(DraftModelError, match="Llama"):
+    with pytest.raises(DraftModelError, match=r"not an EAGLE-3 head: .*Llama"):
         make_engine(**eagle(draft_folder))
-    with pytest.raises(DraftModelError, match="nothing"):
+    with pytest.raises(DraftModelError, match=r"EAGLE-3 head.*nothing"):
         make_engine(**eagle(tmp_path / "nothing"))
     with pytest.raises(DraftModelError):
         make_engine(**{**eagle(head_folder), "speculative_method": "draft_model"})

@@ -8,9 +8,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from engine.errors import CheckpointError, InvalidRequestError
+from engine.sampling_params import SamplingParams
 from engine.text.tokenizer import (
     ByteTokenizer,
     Tokenizer,
+    encode_prompt,
     plain_transcript,
 )
 from tests.engine.small_tokenizers import CHATML, byte_fallback, byte_level, save, with_bos
@@ -147,6 +149,12 @@ class TestChat:
         transcript = "Be brief.\n\nUser: hello\nAssistant: hi\nUser: how?\nAssistant:"
         assert plain_transcript(CONVERSATION) == transcript
         assert tokens == tokenizer.encode(transcript) and tokens.count(1) == 1
+        encoded = encode_prompt(CONVERSATION, tokenizer, SamplingParams(stop="END"))
+        assert encoded.token_ids == tokens and encoded.params.stop == ("END", "\nUser:")
+
+    def test_with_a_template_no_stop_string_is_added(self, tmp_path):
+        tokenizer = load(save(byte_level(), tmp_path, template=CHATML, eos_token="<|im_end|>"))
+        assert encode_prompt(CONVERSATION, tokenizer, SamplingParams()).params.stop == ()
 
     @pytest.mark.parametrize(
         "messages",
