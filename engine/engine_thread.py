@@ -113,7 +113,7 @@ class EngineThread(threading.Thread):
             self._close_engine()
 
     def _serve_commands(self) -> None:
-        """Handle what is queued; with nothing to compute wait for the next command."""
+        """Handle queued commands; when idle, wait for the next one."""
         busy = self._engine is not None and self._engine.has_unfinished
         try:
             waits = not (busy or self._stale)

@@ -116,7 +116,7 @@ class CPUAttention:
             self.compute_dtype = self.prompt_dtype = torch.float32
         self.caches = make_caches(layers, num_blocks, block_size, dtype, kv_dtype, device)
         self._few_tokens = few_tokens
-        self._compiled: dict[int, NativeCache] = {}  # of the layers that compiled code reads
+        self._compiled: dict[int, NativeCache] = {}  # by layer, where compiled code can read it
         for layer, cache in self.caches.items():
             keys, values = cache.keys.tensors, cache.values.tensors
             if can_attend(keys, values) and (native := library()):
@@ -177,7 +177,7 @@ class CPUAttention:
         return self._layouts[key]
 
     def _visible(self, batch: Batch, index: int, window: int | None) -> tuple[int, list[int]]:
-        """(tokens, blocks) of a request without the blocks that lie before every window."""
+        """(tokens, blocks) of a request, without the blocks before every window."""
         seq_len, table = batch.seq_lens[index], batch.block_tables[index]
         if window is None:
             return seq_len, table

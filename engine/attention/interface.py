@@ -57,7 +57,7 @@ class AttentionBackend(AttentionContext, Protocol):
     def begin_step(self, batch: Batch) -> None: ...
 
     def clear_blocks(self, blocks: list[int]) -> None:
-        """Overwrite blocks with zeros: what was in them must not be read again."""
+        """Overwrite blocks with zeros, so that their old content is never read again."""
 
     @property
     def nbytes(self) -> int: ...

@@ -82,7 +82,7 @@ class Gathered(NamedTuple):
         """What is cheaper to multiply with `count` rows of queries: as it is, or scaled now."""
         if self.scales is None or count <= self.elements.shape[-1]:
             return self
-        # gathered for this call alone, so nobody else sees it change
+        # gathered for this call alone, so it may be changed in place
         return Gathered(self.elements.mul_(self.scales.mT.to(self.elements.dtype)))
 
 
@@ -212,7 +212,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     count = int(np.prod(shape)) * dtype.itemsize
-    # Windows knows neither flag, and does the same without
+    # Windows has neither flag, and needs none
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform != "win32" else {}
     try:
         memory = mmap.mmap(-1, count, **private)

@@ -97,7 +97,7 @@ def mask_block(
     scores: Tensor, rows: int, first: int, position: int, window: int | None
 ) -> None:
     """Hide from scores[..., rows, keys] the keys after each query (only the last `rows` columns
-    can be) and before its window. Key column c stands at position first + c."""
+    can be) and before its window. Key column c is at position first + c."""
     scores[..., -rows:].masked_fill_(_later(rows, scores.device), float("-inf"))
     if window is not None and position + rows - window > first:
         keys = torch.arange(first, first + scores.shape[-1], device=scores.device)
@@ -108,7 +108,7 @@ def mask_block(
 
 @functools.cache
 def _later(rows: int, device: torch.device) -> Tensor:
-    """[rows, rows]: whether the key stands after the query."""
+    """[rows, rows]: whether the key is after the query."""
     return torch.ones(rows, rows, dtype=torch.bool, device=device).triu_(1)
 
 

@@ -52,7 +52,7 @@ class VarlenSteps:
     def begin_step(self, batch: Batch) -> None:
         """Copy lengths and tables to the device, without waiting for it."""
         self._step = None
-        if batch.fixed_shape:  # what fills it up is nobody's sequence
+        if batch.fixed_shape:  # padding belongs to no sequence
             return
         tables = self._tables
         if not tables.has_room_for(batch):
@@ -195,7 +195,7 @@ class _World:
         return float(distance.max())
 
     def _pages(self, tables: Sequence[Sequence[int]], sequences: Sequence[Tensor]) -> Pages:
-        """In pages of which the rest holds NaN: nobody may read it."""
+        """In pages filled with NaN elsewhere, which must not be read."""
         shape = (sum(map(len, tables)) + 2, _NUM_KV_HEADS, self.block_size, self.width)
         pages = Pages(shape, self.dtype, self.device)
         pages.elements.fill_(float("nan"))

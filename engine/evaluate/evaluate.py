@@ -115,7 +115,7 @@ class _Evaluation:
         reference = None
         if task.reference is not None:
             config = task.reference
-            if config.dtype == "auto":  # what differs should be what was asked for, nothing else
+            if config.dtype == "auto":  # only the requested settings should differ
                 config = config.replace(dtype=candidate.config.dtype)
             reference = prepare(REFERENCE, config)
             _check_comparable(reference, candidate, task.text)

@@ -76,7 +76,7 @@ class EncodedText(NamedTuple):
 def encode_parts(
     text: str, spans: Sequence[tuple[int, int]], encode: Callable[[str], list[int]]
 ) -> tuple[list[int], list[bool]]:
-    """(tokens, whether each lies in one of the spans) of a text. `spans`: characters start..end-1,
+    """(tokens, whether each is in one of the spans) of a text. `spans`: characters start..end-1,
     in order and apart; their ends are ends of tokens, because the parts are encoded one by one."""
     ids: list[int] = []
     counts: list[bool] = []

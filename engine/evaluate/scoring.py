@@ -157,7 +157,7 @@ class Scores:
                 heapq.heapreplace(self._worst, entry)
 
     def loss(self, side: str, num_bytes: int) -> Loss:
-        """Of the "candidate" or the "reference"; `num_bytes` of text stand for the tokens."""
+        """Of the "candidate" or the "reference"; `num_bytes`: UTF-8 bytes of the tokens."""
         nll = -self._column(side)
         mean = float(nll.mean())
         return Loss(

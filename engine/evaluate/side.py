@@ -77,7 +77,7 @@ def opened(side: Side, need: Need, progress: Progress, cancelled: Cancelled) -> 
     try:
         check(cancelled)
         if side.config.kv_cache_memory_bytes is None and _room(engine) < need.window:
-            # an architecture that stores more than its config tells
+            # an architecture whose KV cache is larger than its config says
             needed = _num_blocks(config, need) * engine.plan.block_bytes_in_all
             engine.reconfigure(kv_cache_memory_bytes=needed)
         room = _room(engine)

@@ -100,7 +100,7 @@ def read_text(file: Path) -> str:
 
 def read_prompts(file: Path) -> tuple[PromptLine, ...]:
     """A JSONL file of prompts (see PROMPT_LINES), blank lines skipped. Raises TextError with
-    file, line and what is wrong there."""
+    file, line and the problem."""
     lines = read_text(file).split("\n")
     found = [
         _prompt_line(file, number, line) for number, line in enumerate(lines, 1) if line.strip()

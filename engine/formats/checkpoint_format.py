@@ -45,7 +45,7 @@ class QuantizedTensor:
 
     @property
     def info(self) -> TensorInfo:
-        """As if the matrix were one tensor: where its main member lies, and the bytes of all."""
+        """The matrix as one tensor: the offset of its main member, and the bytes of all."""
         main = self.members[self.main]
         return TensorInfo(main.file, "CODES", self.shape, self.nbytes, main.offset)
 

@@ -84,7 +84,7 @@ class FP8Format(CheckpointFormat):
     def _scales(
         self, members: Members, scale: str, rows: int, width: int
     ) -> tuple[tuple[int, int], tuple[int, int]]:
-        """(shape of the scales, the block that each is for), told by the shape on disk."""
+        """(shape of the scales, block per scale), from the shape on disk."""
         found = members[scale].shape
         if self.block is not None:
             blocks = (-(-rows // self.block[0]), -(-width // self.block[1]))

@@ -184,7 +184,7 @@ def scheme_of(module: str, schemes: tuple[Scheme, ...]) -> Scheme | None:
         for scheme in schemes:
             if any(map(fits, scheme.targets)):
                 return scheme
-    # what lies quantized on disk is quantized, and with one group there is one way to read it
+    # quantized on disk, and with only one group there is only one way to read it
     return schemes[0] if len(schemes) == 1 else None
 
 

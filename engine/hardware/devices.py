@@ -125,7 +125,7 @@ def gpus() -> tuple[Gpu, ...]:
     """The GPUs that CUDA shows to this process. Imports torch; the first call takes a moment."""
     import torch
 
-    with warnings.catch_warnings():  # a driver that does not match is told of by `why_none`
+    with warnings.catch_warnings():  # `why_none` reports a driver that does not match
         warnings.simplefilter("ignore")
         if not torch.cuda.is_available():
             return ()
@@ -183,7 +183,7 @@ def _tried(index: int, capability: tuple[int, int]) -> str:
             one = torch.ones(8, device=f"cuda:{index}")
             works = float((one + one).sum()) == 16.0
     except RuntimeError as error:
-        if is_out_of_memory(error):  # others have all of it now: loading tells how much is free
+        if is_out_of_memory(error):  # used by other programs: loading reports how much is free
             return ""
         made_for = ", ".join(torch.cuda.get_arch_list())
         return (

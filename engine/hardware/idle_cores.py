@@ -94,7 +94,7 @@ class FreeCores:
         self._wait = FIRST_S if now - then > STALE_S else max(INTERVAL_S, self._cost_s / SHARE)
 
     def _accounts(self) -> Used | None:
-        """None where there are none, and then nobody asks again."""
+        """None where there are none; then they are not read again."""
         began = time.perf_counter()
         try:
             used = self._read()

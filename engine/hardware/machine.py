@@ -168,7 +168,7 @@ def _cgroup_folders(controller: str) -> list[Path]:
         else:
             continue
         relative = Path(path.lstrip("/"))
-        # inside a container the path may lie outside what is mounted: the root still counts
+        # inside a container the path may not be mounted: the root still counts
         folders += [root / relative, *(root / p for p in relative.parents), root]
     return [f for f in dict.fromkeys(folders) if f.is_dir()]
 

@@ -22,7 +22,7 @@ from engine.snapshot import GpuFigures, GpuProcess
 
 _lock = threading.Lock()
 MILLI = 1e-3
-_PART_OF = 0.9  # of what the driver tells CUDA has at least, less what it keeps for itself
+_PART_OF = 0.9  # CUDA reports at least this share of the driver's figure, less its own memory
 
 
 class Driver:
@@ -113,7 +113,7 @@ class Driver:
         return {pid: int(size) for pid, size in held.items()}
 
     def _try(self, ask: Any, *arguments: Any) -> Any:
-        """None for what this GPU or driver does not tell."""
+        """None if this GPU or driver does not report it."""
         try:
             return ask(*arguments)
         except self.nvml.NVMLError as error:
@@ -143,7 +143,7 @@ def figures_of(uuid: str, total: int, known: Sequence[GpuFigures]) -> GpuFigures
     """Those of the GPU, or of the part of one, that CUDA calls `uuid` and that has `total` bytes to
     it; an only one is taken for it whatever it is called. None where the driver tells nothing of
     it, or of far more memory: then CUDA shows a part of it."""
-    # CUDA tells neither "GPU-" nor "MIG-"
+    # CUDA reports UUIDs without "GPU-" and "MIG-"
     bare = uuid.partition("-")[2]
     found = [one for one in known if one.uuid.partition("-")[2] == bare]
     found = found or (list(known) if len(known) == 1 else [])

@@ -140,7 +140,7 @@ class Assembly:
             ranks.close()
 
     def drop_drafting(self) -> None:
-        """Let go of the cache of the draft model and of what was captured of it."""
+        """Free the draft model's cache and its captured graphs."""
         if self.proposer is not None and self.proposer.runner is not None:
             self.proposer.runner.drop_cache()
         self.proposer = None
@@ -361,7 +361,7 @@ def _free_text(config: EngineConfig) -> str:
 
 
 def release_memory() -> None:
-    """Give the memory of what was just dropped back to the system."""
+    """Return freed memory to the system."""
     gc.unfreeze()
     gc.collect()
     give_back()

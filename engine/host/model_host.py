@@ -88,7 +88,7 @@ class ModelHost:
         return BlockPool(self.plan.num_blocks, self.config.block_size), root_hash(namespace)
 
     def plan_for(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> MemoryPlan:
-        """The memory plan of a change, in which what is taken now counts as free."""
+        """The memory plan of a change; memory that the engine uses now counts as free."""
         assembly = self.assembly
         stays = config.change_class(self.config) is not Change.RELOAD
         plan = plan_memory(
@@ -122,7 +122,7 @@ class ModelHost:
     def rebuild_cache(
         self, config: EngineConfig, plan: MemoryPlan, progress: Progress, cancelled: Cancelled
     ) -> None:
-        """Exchange the cache, and the draft model where another is asked for."""
+        """Replace the cache, and the draft model if it changes."""
         self._end_shortages()
         before, plan_before = self.config, self.plan
         try:
@@ -188,7 +188,7 @@ class ModelHost:
         self.assembly.info = dataclasses.replace(info, notices=tuple(notices))
 
     def _end_shortages(self) -> None:
-        """The cache is made anew: what was said of the one before is over."""
+        """Remove the notices about shortages: the cache is rebuilt."""
         for shortage in (self.shrinking, self.skipped_async):
             self._replace_notice(shortage.text, "")
         self.shrinking = self.skipped_async = Shortage()

@@ -45,7 +45,7 @@ class OffloadRunner(ModelRunner):
 
     def drop(self) -> None:
         super().drop()
-        self._halves = None  # which knows the layers
+        self._halves = None  # it refers to the layers
 
     @torch.inference_mode()
     def execute_eagerly(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:

@@ -75,7 +75,7 @@ class Packed(NamedTuple):
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What a kernel is given. Where there are no zeros the table stands, or the scales."""
+        """A kernel's arguments. Without zeros the third is the table, or the scales."""
         for third in (self.zeros, self.table):
             if third is not None:
                 return self.words, self.scales, third
@@ -104,7 +104,7 @@ def _run_of(codes: TableCodes) -> int:
 
 
 def pack(codes: Codes, device: torch.device) -> Packed:
-    """Move to `device` and pack there, some outputs at a time, so that little stands between."""
+    """Move to `device` and pack there, some outputs at a time, to limit peak memory."""
     count, width = codes.shape
     if isinstance(codes, FloatCodes):
         name, bits, group = "fp8", 8, codes.block[1]
@@ -152,7 +152,7 @@ def _words(codes: Tensor, blocks: int, bits: int) -> Tensor:
 
 
 def _by_group(values: Tensor, groups: int, stride: int, device: torch.device) -> Tensor:
-    """[N, G] as [groups, stride], filled up with zeros: what is there counts for nothing."""
+    """[N, G] as [groups, stride], padded with zeros, which do not count."""
     result = torch.zeros(groups, stride, dtype=values.dtype, device=device)
     result[: values.shape[1], : len(values)] = values.to(device).t()
     return result

@@ -21,7 +21,7 @@ FEW_ROWS = 64
 """Up to here a product is limited by reading the weight; torch's integer product starts at 17."""
 
 _ALIGNED = 16  # what torch's products of 8 bits want both dimensions to be multiples of
-_SUMS_BYTES = 64 * 2**20  # of int32 that stand at a time
+_SUMS_BYTES = 64 * 2**20  # of int32 in memory at a time
 
 
 class _PerChannel(Weights):

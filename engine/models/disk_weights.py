@@ -96,7 +96,7 @@ class DiskWeights:
             yield
 
     def in_order(self, targets: Sequence[Target]) -> list[Target]:
-        """As they lie on disk: one pass over each file."""
+        """In the order of their offsets on disk: one pass over each file."""
 
         def place(target: Target) -> tuple[str, int]:
             found = self._placements.get(target.names[0])
@@ -200,7 +200,7 @@ class DiskWeights:
 
     def _whole(self, name: str, expert: int | None) -> Iterator[Codes | Tensor]:
         turned = is_turned(self._reference, name)
-        # experts that lie on disk one by one are [out, in], whatever the class keeps
+        # experts that are separate on disk are [out, in], whatever the class stores
         is_cut = any(placement.part for placement in self._placements[name])
         infos, is_in_turns = self._infos(name, expert)
         parts = (self._part(info, turned and not is_cut) for info in infos)

@@ -147,7 +147,7 @@ def map_weights(checkpoint: Checkpoint, reference: nn.Module) -> WeightMap:
 
 
 def _language_model_names(checkpoint: Checkpoint) -> tuple[dict[str, TensorInfo], list[str]]:
-    """Tensors by the name that the language model's class knows; and the names left out."""
+    """Tensors by their name in the language model's class, and the names left out."""
     if not checkpoint.is_multimodal:
         return dict(checkpoint.tensors), []
     kept: dict[str, TensorInfo] = {}

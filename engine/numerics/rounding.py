@@ -40,7 +40,7 @@ def round_between(
     """As `round_asymmetric` with the range [N, G] of each group given; what is outside it is
     clipped. `lowest` <= 0 <= `highest`."""
     top = 2**bits - 1
-    # in float16, as every format of files stores it: what is rounded here is what will be read
+    # in float16, as every file format stores it: readers get the same values
     scales = _at_least((highest - lowest) / top).to(torch.float16).float()
     zeros = (-lowest / scales).round_().clamp_(0, top)
     groups = in_groups(weight.float(), group_size)

@@ -49,7 +49,7 @@ class Scheme(NamedTuple):
         return self.method == "none" and self.head == "none"
 
     def rounded(self, weight: Tensor) -> Codes:
-        """The nearest codes of weight [N, K], made tile by tile: what stands between is small."""
+        """The nearest codes of weight [N, K], rounded tile by tile to limit peak memory."""
         rows = _TILE_ROWS * max(1, _TILE // (_TILE_ROWS * weight.shape[1]))
         codes = stack([self._rounded(tile) for tile in weight.split(rows)])
         assert codes is not None  # blocks of NF4 end where a tile does

@@ -116,7 +116,7 @@ class Exchange:
         self.clear()
 
     def clear(self) -> None:
-        """Let go of what was handed over last. No rank may be in a step."""
+        """Release the last exchanged tensors. No rank may be in a step."""
         self._tables = [[None] * self.size for _ in range(2)]
 
     def fail(self, rank: int) -> None:
@@ -141,5 +141,5 @@ class Exchange:
 
 def _near(tensor: Tensor | None, device: torch.device) -> Tensor:
     assert tensor is not None, "every rank has laid one down"
-    # torch launches the copy behind what both GPUs compute now, and nobody waits
+    # torch launches the copy behind the current work of both GPUs; the host does not wait
     return tensor if tensor.device == device else tensor.to(device, non_blocking=True)

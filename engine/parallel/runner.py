@@ -106,7 +106,7 @@ class ParallelRunner(ModelRunner):
             return runner.execute_eagerly(batch, own)
 
         parts = team.together(part)
-        # on GPUs the host does not wait for what it launches, so that nothing was measured
+        # on GPUs the host does not wait for its launches, so there is nothing to measure
         self.exchange_s = team.exchange.waited[0] if self.device.type == "cpu" else 0.0
         team.exchange.waited = [0.0] * team.size
         if not shape.is_vocab_cut:

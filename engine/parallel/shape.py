@@ -158,7 +158,7 @@ def _cut(
 
 
 def _segments(model: nn.Module, name: str, length: int) -> tuple[int, ...]:
-    """Of what lies in one tensor behind each other: queries, keys and values; gate and up."""
+    """The matrices stacked in one tensor: queries, keys and values; gate and up."""
     path, _, attribute = name.rpartition(".")
     leaf = attribute.removesuffix("_bias")
     if leaf in ("weight", "bias"):
@@ -201,7 +201,7 @@ def _sums(model: nn.Module, names: set[str]) -> tuple[str, ...]:
 
 
 def _check_buffers(whole: nn.Module, part: nn.Module) -> None:
-    """Rotary frequencies and the like must not depend on what was divided."""
+    """Raise if buffers (rotary frequencies) depend on the sharding."""
     others = dict(part.named_buffers())
     for name, buffer in whole.named_buffers():
         if name not in others or others[name].shape != buffer.shape:

@@ -37,7 +37,7 @@ class Team:
         self.size = len(devices)
         self.exchange = Exchange(self.size, native)
         self.cores = _cores(devices)
-        # they know nothing of the team: so they end with it, also where nobody closes it
+        # no reference to the team: they end with it, even if it is never closed
         self._threads = [
             ThreadPoolExecutor(1, f"rank-{rank}", _begin, (device, self.cores[rank]))
             for rank, device in enumerate(devices)

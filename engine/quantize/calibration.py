@@ -94,7 +94,7 @@ def _encode(text: Text, tokenizer: Tokenizer) -> list[int]:
     *before, last = text
     if last.get("role") != "assistant" or not before:
         return tokenizer.apply_chat(text)
-    # the template ends where the assistant speaks: its words stand behind that
+    # the template ends where the assistant starts; its reply follows
     prompt = tokenizer.apply_chat(before)
     answer = tokenizer.encode(last["content"])
     start = tokenizer.encode("")

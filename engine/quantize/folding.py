@@ -52,7 +52,7 @@ class Fold:
         return (*divided, *(reader.parameter for reader in self.readers))
 
     def apply(self, layer: nn.Module, scales: Tensor) -> None:
-        """Divide what stands before by `scales` and multiply the readers' columns."""
+        """Divide the preceding operation by `scales` and multiply the readers' columns."""
         self.divide(layer, scales)
         self.multiply(layer, scales)
 

@@ -31,7 +31,7 @@ from engine.quantize.work import STORED, LayerWork
 _ROUND: dict[str, Callable[[Tensor], Codes]] = {
     "int8": round_int8, "fp8": round_fp8, "nf4": round_nf4
 }  # fmt: skip
-_CHECKED_SEQUENCES = 4  # of the text, from which a layer's error is told
+_CHECKED_SEQUENCES = 4  # of the text, for a layer's error
 
 
 def outputs_of(work: LayerWork) -> list[Tensor]:

@@ -162,7 +162,7 @@ class OutputFolder:
     def __init__(self, output: Path, check: Callable[[], None], expected_bytes: int) -> None:
         self.output = output
         self.expected_bytes = expected_bytes
-        # the number of the process tells a folder that is in use from one that a crash left
+        # the process id distinguishes a folder in use from one that a crash left
         name = f".{output.name}.partial-{os.getpid()}-{secrets.token_hex(4)}"
         self.partial = output.parent / name
         self.tensors = ShardWriter(self.partial, check)
@@ -208,7 +208,7 @@ def output_folder(
             target.rmdir()  # empty: that was looked at
         os.rename(folder.partial, target)
     except OSError as error:
-        free = free_bytes(target)  # before what was written is removed
+        free = free_bytes(target)  # before the written files are removed
         if error.errno in _FULL:
             raise DiskFullError(
                 f"The disk is full: wrote {folder.tensors.total_bytes:,} of about "
@@ -234,7 +234,7 @@ def _check_target(target: Path, checkpoint: Checkpoint) -> None:
 
 
 def _check_space(target: Path, expected_bytes: int) -> None:
-    # a shard lies on the disk twice while it is put together
+    # a shard is on disk twice while it is assembled
     needed = expected_bytes + min(expected_bytes, SHARD_BYTES)
     free = free_bytes(target)
     if free < needed:

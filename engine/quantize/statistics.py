@@ -102,5 +102,5 @@ def collect(
                 run()
 
 
-class _Seen(Exception):  # noqa: N818 - ends a run that has shown what was asked
+class _Seen(Exception):  # noqa: N818 - ends a run early
     pass

@@ -209,7 +209,7 @@ def _cut(
 
 
 def _whole_experts(pieces: list[Piece], all_pieces: list[Piece], targets: Targets) -> list[Piece]:
-    """Experts that are one tensor are cut or not: what is left of a layer's goes too."""
+    """Fused experts are quantized all or none: excluding one excludes the layer's others."""
     left = {piece.module for piece in pieces}
     kept = {_experts_of(p) for p in all_pieces if p.cut_from and p.module not in left}
     gone = [p.module for p in pieces if p.cut_from and _experts_of(p) in kept]
@@ -240,7 +240,7 @@ def _layer_of(name: str, path: str) -> int | None:
 def _reason_to_keep(
     model: nn.Module, placement: Placement, disk_name: str, layer: int | None
 ) -> str | None:
-    """None: it is quantized. Empty: it stays and nobody would ask why."""
+    """None: it is quantized. Empty: it is kept for an obvious reason."""
     info = placement.info
     owner_path, _, attribute = placement.name.rpartition(".")
     owner = model.get_submodule(owner_path)

@@ -19,7 +19,7 @@ from engine.quantize.statistics import Inputs
 from engine.quantize.targets import LayerTargets, Piece
 
 STORED = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
-_ERROR_ROWS = 256  # rows of an input from which the error of an output is told
+_ERROR_ROWS = 256  # rows of an input for the error of an output
 
 Store = Callable[[Piece, Codes], None]
 

@@ -51,7 +51,7 @@ from engine.sampling_params import SamplingParams
 from engine.scheduling.request import Request
 
 UNREAD = -1
-"""Stands for an output token that the device has drawn and nobody has read yet."""
+"""Placeholder for an output token that the device has drawn and the host has not read."""
 
 _GREEDY_TEMPERATURE = 1e-5
 """Below it, dividing by the temperature leaves nothing but the maximum (vLLM's bound)."""
@@ -247,7 +247,7 @@ class Sampler:
         return token_ids, probabilities
 
     def forget(self, request_id: str) -> None:
-        """Drop what is kept for a request that has ended; unknown ids are ignored."""
+        """Drop the state of a request that has ended; unknown ids are ignored."""
         self._seen.pop(request_id, None)
 
     def _chunks(self, indices: list[int]) -> Iterator[list[int]]:
@@ -314,7 +314,7 @@ class Sampler:
                 self._seen[row.request_id] = seen
             output = row.output_token_ids
             seen.follow(output[:-1] if output and output[-1] == UNREAD else output)
-            # The next row of the same request moves `seen` on: keep what it is now.
+            # The next row of the same request moves `seen` on: keep the current one.
             penalized.append(
                 PenalizedRow(index, row.params, seen.ids.copy(), seen.counts.copy(), seen.seen)
             )

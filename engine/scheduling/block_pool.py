@@ -70,7 +70,7 @@ class BlockPool:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that nobody references, cached ones included."""
+        """Blocks without references, cached ones included."""
         return len(self._free)
 
     @property

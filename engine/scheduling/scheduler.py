@@ -94,7 +94,7 @@ class Scheduler:
         self.tables.config = config
 
     def replace_pool(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
-        """Continue on a new pool after a cache rebuild; nobody may hold blocks."""
+        """Continue on a new pool after a cache rebuild; no request may have blocks."""
         if any(request.block_table for request in self.requests):
             raise IntegrityError("The block pool was replaced while requests used its blocks.")
         self.tables = BlockTables(config, pool, root)

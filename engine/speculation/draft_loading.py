@@ -209,7 +209,7 @@ def make_proposer(config: EngineConfig, draft: Draft | None, num_blocks: int) ->
         return NgramProposer(config)
     if config.speculative_method == "off" or draft is None:
         return None
-    # what is planned for it: see memory.held_beside_steps
+    # as planned: see memory.held_beside_steps
     cache = make_backend(
         config, draft.layers, num_blocks, draft.dtype, most_workspace=WORKSPACE_BYTES
     )

@@ -164,7 +164,7 @@ class Speculator:
             self._steps += 1
             self._verify_s += model_s
             self._costs.passes(max(len(g.draft_token_ids) for g in rounds), draft_s)
-        # committed: a grant cannot tell any more whether it sampled, its outcome can
+        # after the commit only the outcome shows whether a grant sampled
         if all(g.is_decode and g.request.request_id in outcomes for g in plan.grants):
             tokens = sum(len(outcome.token_ids) for outcome in outcomes.values())
             self._costs.step(plan.num_tokens, step_s - draft_s, is_replayed)

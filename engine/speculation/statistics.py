@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.snapshot import SpeedUp
 
-_PRIOR_WEIGHT = 2.0  # drafts for which what is usual counts at the beginning
+_PRIOR_WEIGHT = 2.0  # drafts; the weight of the usual rate at the beginning
 _USUAL = 0.7  # before anything was seen
 _MOST = 0.99  # never 1, so that a longer draft is never quite free
 _PLACE_DECAY = 0.97  # per round of any request: about the last thirty decide

@@ -11,7 +11,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.snapshot import Counters, Sample, StepEntry, StepRecord, TokenEvent
 from engine.speculation.statistics import num_accepted
 
-# What is kept when nobody takes snapshots (the library and the command line need not).
+# Limit for callers that take no snapshots (the library, the command line).
 MAX_PENDING = 100_000
 
 

@@ -68,7 +68,7 @@ class MemoryMeter:
         told = figures_of(gpu.uuid, gpu.total_memory, known)
         if told is None:
             return gpu_memory_by_torch(device)
-        own = told.own or gpu_memory_by_torch(device)[0]  # in a container it is not told, or as 0
+        own = told.own or gpu_memory_by_torch(device)[0]  # in a container it is not reported, or 0
         return own, told.total - told.used, told.total
 
 

@@ -104,7 +104,7 @@ class NativeCache:
 
     def __init__(self, native: Library, keys: PageTensors, values: PageTensors) -> None:
         self._native = native
-        self._tensors = keys, values  # what is pointed to
+        self._tensors = keys, values  # keeps the memory alive
         _, kv_heads, block_size, self._key_dim = keys.elements.shape
         self._kv_heads: int = kv_heads
         self._arguments = _Pages(kv_heads, block_size, *map(_arguments, self._tensors))

@@ -109,7 +109,7 @@ def loaded_openmp() -> str:
 
 
 def cache_folder() -> Path:
-    """Where what was compiled is kept (XDG base directories); made if need be."""
+    """The folder of compiled libraries (XDG base directories); created if needed."""
     override = os.environ.get(CACHE_VARIABLE)
     try:
         users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "inferdeck")

@@ -26,7 +26,7 @@ from engine.numerics.rounding import round_fp8, round_nf4
 _ROWS = (1, 2, 7, 35)  # through every tile of integer.c, dequantized.c and plain.c
 _OUTPUTS, _INPUTS = 83, 128  # no whole number of panels
 _WIDTH = 139  # nor of steps
-_CLOSE = 1e-2  # of the largest result, as bfloat16 and 8 bits are; what is wrong is off by far more
+_CLOSE = 1e-2  # of the largest result; wrong results of bfloat16 and 8 bits are off by far more
 
 _CLOSE_IN_8_BITS = 5e-2  # of keys and values that are rounded so
 _lock = threading.Lock()
@@ -96,7 +96,7 @@ def _is_off(found: Tensor, expected: Tensor, close: float = _CLOSE) -> bool:
 def _products(
     library: Library, generator: torch.Generator
 ) -> Iterator[tuple[str, Callable[[Tensor], Tensor], Tensor, Tensor]]:
-    """With weights of every kind: what they are called, the product, x and what it should be."""
+    """For weights of every kind: title, matmul, x and the expected result."""
     exact = torch.randn(max(_ROWS), _INPUTS, generator=generator)
     for title, codes, held in _weights(library, generator):
         x = exact.to(held.dtype)
@@ -129,7 +129,7 @@ def _small_operations(
 
 
 def _attention(library: Library, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """In a sequence of several parts, with what is written for it."""
+    """A sequence of several parts, with its keys and values written first."""
     length, tokens, size, heads, width = 530, 3, 16, 2, 32
     table = list(range(-(-length // size)))[::-1]
     places = [table[n // size] * size + n % size for n in range(length)]

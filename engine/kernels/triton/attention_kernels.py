@@ -162,13 +162,13 @@ def _attend_many(
     top, total, acc = no_sums(BLOCK_M, C.value_width)
     end_key = last + 1
     end = (end_key + BLOCK_N - 1) // BLOCK_N
-    seen_by_all = (first + 1) // BLOCK_N  # tiles below lie before the first row
+    seen_by_all = (first + 1) // BLOCK_N  # tiles below are before the first row
     first_key, begin, inner = 0, 0, 0
     if C.has_window:
         window = variant[2]
         first_key = tl.maximum(first - window + 1, 0)
         begin = first_key // BLOCK_N
-        # tiles from here on lie in the window of the last row
+        # tiles from here on are in the window of the last row
         inner = (tl.maximum(last - window + 1, 0) + BLOCK_N - 1) // BLOCK_N
         inner = tl.minimum(inner, end)
         top, total, acc = _attend(

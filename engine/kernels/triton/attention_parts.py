@@ -198,7 +198,7 @@ def join_splits(
     for split in range(first_key // size, end_split, 4):
         for ahead in tl.static_range(4):  # their loads overlap
             row = rows + split + ahead
-            # to add what is not there changes nothing
+            # adding an absent part changes nothing
             is_there = exists & (own_head * 0 + split + ahead < end_split)
             pointers = sums + row[:, None] * C.value_dim + dims[None, :]
             top, total, acc = fold(

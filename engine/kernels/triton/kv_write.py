@@ -64,7 +64,7 @@ def _write(
         largest: tl.constexpr = 127.0 if FORM == "int8" else 448.0
         wide = tile.to(tl.float32)
         most = tl.maximum(tl.max(tl.abs(wide), 1), 1e-30) * (1.0 / largest)
-        # what is largest is not always NaN where one is
+        # the maximum is not always NaN where an element is
         most = tl.where(tl.sum((wide != wide).to(tl.int32), 1) > 0, float("nan"), most)
         bits = _bfloat16_bits(most)
         tl.store(scales + rows, bits.to(tl.int16), mask=inside)

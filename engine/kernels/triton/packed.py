@@ -80,7 +80,7 @@ def row_sums(
     BLOCKS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """x [K] times the weights of `outputs`, over blocks split * BLOCKS, ...: float32 [BLOCK_N].
-    Each thread adds up what it read; the threads come together once, at the end."""
+    Each thread sums what it read; the threads are reduced once, at the end."""
     FIELDS: tl.constexpr = 8 if FORMAT == "int4" or FORMAT == "table" else 4
     WIDTH: tl.constexpr = FIELDS * 32
     PARTS: tl.constexpr = 1 if GROUP % WIDTH == 0 else FIELDS if WIDTH % GROUP else WIDTH // GROUP

@@ -33,7 +33,7 @@ _WINDOW_OF = {
 }
 """Classes whose forward is: q, k, v; q_norm and k_norm where there are such modules; halves turned;
 attention with `scaling` and a sliding window; o_proj. And who has the window. By name, since the
-check on a few tokens could not tell a window of 4,096."""
+check on a few tokens could not detect a window of 4,096."""
 
 
 def attention_swaps(model: nn.Module) -> Iterator[ForwardSwap]:

@@ -88,14 +88,14 @@ class SplitForward:
                     layer.forward = forward
 
     def compute_on_cpu(self, run: Callable[[], object]) -> None:
-        """The first half of a pass: what it gives is in static memory."""
+        """The first half of a pass; its results are in static memory."""
         with self._computing(_Half.CPU):
             _until_half(run)
             if len(self._carried) != len(self._static):
                 raise RuntimeError("a layer on the GPU got other inputs than at capture")
 
     def compute_on_gpu(self, run: Callable[[], Tensor]) -> Tensor:
-        """The second half, with what lies in static memory now."""
+        """The second half, with the current contents of static memory."""
         with self._computing(_Half.GPU):
             return run()
 

@@ -66,7 +66,7 @@ def apply_all(swaps: Iterable[Swap]) -> None:
 
 
 def restore_all(swaps: Iterable[Swap]) -> None:
-    """In reverse order: a later replacement may stand inside an earlier one."""
+    """In reverse order: a later replacement may be inside an earlier one."""
     for swap in reversed(list(swaps)):
         swap.restore()
 

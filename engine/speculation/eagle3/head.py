@@ -98,7 +98,7 @@ class Eagle3Head(nn.Module):
         if shape.owns_embeddings:
             own = torch.empty(shape.vocab_size, hidden, dtype=dtype)
             self.register_buffer("own_embeddings", own)
-        # a plain attribute: what is the model's does not count as the head's
+        # a plain attribute: the model's tensors do not count as the head's
         self._lookup = lookup or self._own_embeddings
 
     def _own_embeddings(self, token_ids: Tensor) -> Tensor:

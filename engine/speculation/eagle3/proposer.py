@@ -110,7 +110,7 @@ class Eagle3Proposer(Proposer):
                 continue
             start, end = grant.start, grant.start + grant.num_tokens + outcome.num_accepted
             if request.num_draft_kv_tokens != start:
-                # what lies before was never seen: a block cannot be entered in the middle
+                # earlier tokens were never seen; a context starts at a block
                 start = -(-start // self._block_size) * self._block_size
             if start >= end:
                 continue
