@@ -174,7 +174,7 @@ class EngineBridge(QObject):
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request added now would be served."""
+        """Whether a request added now would run."""
         return self.state is EngineState.READY
 
     def load(self, config: EngineConfig) -> None:

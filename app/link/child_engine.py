@@ -95,7 +95,7 @@ def remote_engine(on_event: OnEvent, target: Target) -> EngineThreadLike:
 
 
 class IsolatedEngine(threading.Thread):
-    """An EngineThreadLike. `on_event` is called from threads of its own.
+    """An EngineThreadLike. `on_event` is called from its own threads.
 
     `command` and `connect` are replaced in tests.
     """
@@ -148,7 +148,7 @@ class IsolatedEngine(threading.Thread):
             child.kill()
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """End the process for sure, then the thread. True if that was done within the time."""
+        """End the process, then the thread. True if both ended within the time."""
         with self._changed:
             self._is_stopping = True
             line, self._line = self._line, None
@@ -176,7 +176,7 @@ class IsolatedEngine(threading.Thread):
                 child.end(END_S)
 
     def _next_is_worth_a_process(self) -> bool:
-        """Wait for a Load, answer everything else; False at the end."""
+        """Wait for a Load and answer everything else; False at the end."""
         while True:
             with self._changed:
                 while not self._waiting and not self._is_stopping:

@@ -28,7 +28,7 @@ MOST_FILES = 10
 
 
 def new_fault_file() -> Path:
-    """A new file for the next child; older ones are removed but for the last few."""
+    """A new file for the next child. Of older files, the last few are kept."""
     folder = data_dir()
     for old in sorted(folder.glob("engine-*.fault"))[: 1 - MOST_FILES]:
         with suppress(OSError):  # of a child that runs, on Windows
@@ -62,7 +62,7 @@ def fault_in(path: Path) -> str:
 
 
 MARK = "\x1e"
-"""Before a log record: printed text does not begin with it."""
+"""Marks log lines: printed text does not begin with it."""
 MAX_TEXT = 20_000
 
 
@@ -98,13 +98,13 @@ class LogSender(logging.Handler):
                     "text": self.format(record)[:MAX_TEXT], "time": record.created}  # fmt: skip
             print(MARK + json.dumps(told), file=self._stream, flush=True)
         except OSError:
-            pass  # nobody reads it any more: the window has gone
+            pass  # the window is gone
         except Exception:
             self.handleError(record)
 
 
 def parse_record(line: str) -> logging.LogRecord | None:
-    """The record of a line; None for one that was printed."""
+    """The record of a line; None for other output."""
     if not line.startswith(MARK):
         return None
     try:
@@ -118,7 +118,7 @@ def parse_record(line: str) -> logging.LogRecord | None:
 
 
 MAX_LINES = 40
-"""Of what was printed, for the report of a crash."""
+"""Lines of output kept for a crash report."""
 COMMAND = (sys.executable, "-m", "app.cli.child")
 _LAST_WORDS_S = 1.0
 
@@ -156,7 +156,7 @@ class ChildProcess:
 
     @property
     def last_lines(self) -> list[str]:
-        """What was printed last, the log left out."""
+        """The last output lines, without the log."""
         return list(self._printed)
 
     def wait_ready(self, timeout_s: float) -> Ready | None:
@@ -227,7 +227,8 @@ class ChildProcess:
 
 
 def child_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Ours, with this program first in PYTHONPATH: the working directory may have another `app`."""
+    """This process's environment with this program first in PYTHONPATH: the working directory may
+    have another `app`."""
     root = str(Path(app.__file__).resolve().parent.parent)
     known = os.environ.get("PYTHONPATH")
     return {

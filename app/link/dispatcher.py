@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from app.link.bridge import EngineBridge
 
 SHORTEST_MS, LONGEST_MS = 66, 200
-"""Between two updates of streaming text. 15 a second look fluent; below 5 it stutters."""
+"""Interval of text updates while streaming. 15 per second look smooth; below 5 they stutter."""
 SHARE = 0.03
 """Share of a CPU core that the window may use while replies stream."""
 _MEASURED_S = 0.5

@@ -5,8 +5,8 @@
         '-- add, save, delete --> queue --> writer thread --> chats.sqlite3 (WAL)
 
 A write returns a Future that is done when the change is on the disk (WAL with synchronous=FULL),
-and that raises a StorageError where it failed; then nothing of it was written. One process writes:
-it holds a lock on `chats.sqlite3.lock`, which the operating system gives back whatever ends it.
+and raises StorageError if it failed; then nothing of it was written. Only one process writes: it
+holds a lock on `chats.sqlite3.lock`, which the operating system releases however the process ends.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from app.storage.records import (
 from engine.errors import ErrorInfo
 
 TOKENS, TIMES = "reply_tokens", "reply_times"
-"""What is kept of replies, packed: their tokens, and when these came."""
+"""Tables of packed data per reply: its tokens, and their times."""
 
 log = logging.getLogger(__name__)
 
@@ -65,10 +65,9 @@ log = logging.getLogger(__name__)
 class ChatStore:
     """The conversations in `path` (default: the user's data folder).
 
-    `problem` is None, or says why what is written here does not reach the user's file (see
-    `open_store`); `spoiled` is that file where it is damaged or newer. `written` are the ids of the
-    conversations that were added or changed since it was opened. Raises StorageError where the file
-    cannot be opened for writing.
+    `problem`: why changes do not reach the user's file (see `open_store`), else None; `spoiled`:
+    that file, if it is damaged or newer. `written`: ids of the conversations added or changed since
+    the store was opened. Raises StorageError if the file cannot be opened for writing.
     """
 
     problem: ErrorInfo | None = None
@@ -103,7 +102,7 @@ class ChatStore:
         self.purge_deleted()
 
     def close(self) -> None:
-        """Write what is queued and let the file go."""
+        """Write what is queued, then close the file."""
         self._writer.close()
         self._reader.close()
         self._lock.close()
@@ -111,14 +110,14 @@ class ChatStore:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def flush(self) -> None:
-        """Wait until everything queued so far is written, or has failed."""
+        """Wait until all queued changes are written or have failed."""
         done: Future[None] = self._writer.submit(lambda connection: None)
         done.exception()
 
     def start_new_file(self) -> Path:
-        """Keep the spoiled file aside, and let what was written since take its place: the new name
-        of that file. Call it where everything is written from. Raises StorageError; then it is all
-        as before."""
+        """Rename the spoiled file and replace it with what was written since; returns its new name.
+        Call it from the thread that submits changes. Raises StorageError; then nothing has
+        changed."""
         target = self.spoiled
         if target is None:
             raise StorageError("The chat file is not damaged.", "No action needed.")
@@ -154,7 +153,7 @@ class ChatStore:
     # Reading ---------------------------------------------------------------------------------
 
     def conversations(self) -> list[StoredConversation]:
-        """All that are not deleted, the last used first."""
+        """All conversations that are not deleted, last used first."""
         rows = self._read(
             f"SELECT {CONVERSATION} FROM conversations WHERE deleted_at IS NULL"
             " ORDER BY updated DESC, rowid DESC"
@@ -170,19 +169,20 @@ class ChatStore:
         return [message_of(row) for row in rows]
 
     def has_any(self, conversation_id: str, message_ids: Sequence[str]) -> bool:
-        """Whether one of these ids is in use, also by what was deleted and not purged yet."""
+        """Whether one of these ids is in use, also by deleted conversations that are not purged
+        yet."""
         if self._read("SELECT 1 FROM conversations WHERE id = ?", conversation_id):
             return True
         known = "SELECT 1 FROM messages WHERE id IN (SELECT value FROM json_each(?)) LIMIT 1"
         return bool(self._read(known, json.dumps(list(message_ids))))
 
     def packed(self, table: str, message_id: str) -> bytes | None:
-        """What `save_packed` was given for a reply, in TOKENS or TIMES; None where nothing was."""
+        """The data that `save_packed` stored for a reply in TOKENS or TIMES; None if nothing."""
         rows = self._read(f"SELECT packed FROM {table} WHERE message_id = ?", message_id)
         return rows[0][0] if rows else None
 
     def messages_with(self, table: str, conversation_id: str) -> set[str]:
-        """Ids of the replies whose TOKENS or TIMES are kept."""
+        """Ids of the replies with stored TOKENS or TIMES."""
         rows = self._read(
             f"SELECT m.id FROM {table} t JOIN messages m ON m.id = t.message_id"
             " WHERE m.conversation_id = ?",
@@ -191,7 +191,7 @@ class ChatStore:
         return {row[0] for row in rows}
 
     def unsent(self) -> dict[str, str]:
-        """What is written and was not sent, by the id of its conversation or NEW."""
+        """Unsent text by the id of its conversation or NEW."""
         return dict(self._read("SELECT conversation_id, text FROM unsent"))
 
     def presets(self) -> dict[str, dict[str, Any]]:
@@ -221,9 +221,9 @@ class ChatStore:
     ) -> Future[None]:
         """Save `messages` and their conversation (new or changed) together: all or nothing.
 
-        What the user wrote and the empty reply to it go in one call, and the text may be sent
-        when the Future is done. `unsent`: what stays written to the conversation, in place of what
-        is kept of it, and of NEW where it was that; None where it was begun elsewhere.
+        Save the user's message and the empty reply to it in one call; send the text when the Future
+        is done. `unsent`: replaces the stored unsent text of the conversation, and of NEW if it was
+        new; None keeps it.
         """
         self.written.add(conversation.id)
 
@@ -241,17 +241,17 @@ class ChatStore:
         return self._writer.submit(job)
 
     def save_message(self, message: StoredMessage) -> Future[None]:
-        """Save the text, state and figures that a message has now."""
+        """Save the current text, state and figures of a message."""
         self.written.add(message.conversation_id)
         return self._writer.submit(lambda connection: put_message(connection, message))
 
     def save_unsent(self, conversation_id: str, text: str) -> Future[None]:
-        """Keep what is written to a stored conversation or to NEW, "" for nothing."""
+        """Save the unsent text of a stored conversation or of NEW; "" for none."""
         return self._writer.submit(lambda connection: put_unsent(connection, conversation_id, text))
 
     def save_packed(self, table: str, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
-        """Keep the TOKENS of a reply, or the TIMES at which they came, where the reply is stored:
-        it may be deleted by now. `pack` runs in the writer's thread."""
+        """Save the TOKENS of a reply, or their TIMES, if the reply is still stored. `pack` runs in
+        the writer's thread."""
         sql = (
             f"INSERT OR REPLACE INTO {table}(message_id, packed)"
             " SELECT id, ? FROM messages WHERE id = ?"
@@ -282,7 +282,7 @@ class ChatStore:
         return self._execute(sql, (conversation_id,))
 
     def purge_deleted(self, conversation_id: str | None = None) -> Future[None]:
-        """Remove one deleted conversation, or all, for good."""
+        """Remove one deleted conversation, or all, permanently."""
         sql = "DELETE FROM conversations WHERE deleted_at IS NOT NULL AND id = ifnull(?, id)"
         return self._execute(sql, (conversation_id,))
 
@@ -301,10 +301,10 @@ class ChatStore:
 
 
 def open_store(path: Path | None = None) -> ChatStore:
-    """The store in `path`; where it cannot be written, a temporary one that says so in `problem`.
+    """The store in `path`; if that is not writable, a temporary one whose `problem` says so.
 
-    So the window opens whatever has happened to the file. The chats of a file that is locked or
-    read-only are copied and can be read; a damaged or newer file is left alone.
+    So the window always opens. The chats of a locked or read-only file are copied and can be read;
+    a damaged or newer file is not touched.
     """
     try:
         return ChatStore(path)

@@ -43,7 +43,7 @@ class StorageLockedError(StorageError):
 
 
 def explain(error: Exception, path: Path) -> StorageError:
-    """The error of ours for one of sqlite's or of the operating system's, about the file `path`."""
+    """The StorageError for an error of SQLite or of the operating system about `path`."""
     if isinstance(error, StorageError):
         return error
     if isinstance(error, sqlite3.Error):
@@ -99,11 +99,11 @@ def _size(path: Path) -> str:
 
 
 COMPANIONS = ("", "-wal", "-shm")
-"""What SQLite keeps beside a file belongs to it: the last changes may be nowhere else."""
+"""Suffixes of a database's files: the last changes may be in the second only."""
 
 
 def set_aside(path: Path) -> Path:
-    """Rename the file to a name that nothing has, and say which. Raises OSError."""
+    """Rename the file to an unused name; returns that name. Raises OSError."""
     names = (path.with_name(f"{path.stem}-kept-{number}{path.suffix}") for number in count(1))
     aside = next(name for name in names if not any(_beside(name, c).exists() for c in COMPANIONS))
     for companion in reversed(COMPANIONS):
@@ -118,7 +118,7 @@ def _beside(path: Path, companion: str) -> Path:
 
 
 def copy_readable(source: Path, target: Path) -> None:
-    """Copy what can be read of `source`; nothing where it cannot be read."""
+    """Copy `source` if it can be read."""
     # immutable: a read-only folder has no room for the files of WAL
     for mode in ("mode=ro", "mode=ro&immutable=1"):
         try:
@@ -146,7 +146,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def process_lock(path: Path) -> sqlite3.Connection:
-    """A connection that holds the lock of the writing process until it is closed."""
+    """A connection that holds the writer's lock until it is closed."""
     lock_path = path.with_name(path.name + ".lock")
     connection = sqlite3.connect(
         lock_path, isolation_level=None, check_same_thread=False, timeout=0.1
@@ -223,9 +223,9 @@ VERSION = len(MIGRATIONS)
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the file to VERSION, each step in a transaction of its own.
+    """Bring the file to VERSION, each step in its own transaction.
 
-    Raises StorageNewerError for a file of a newer program, which is left as it is.
+    Raises StorageNewerError for a file of a newer version, which stays unchanged.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
@@ -248,9 +248,10 @@ Job = Callable[[sqlite3.Connection], T]
 
 
 class Writer:
-    """Runs jobs in order on its own connection. A job's Future is done when it is on the disk.
+    """Runs jobs in order on its own connection. A job's Future is done when its changes are on
+    disk.
 
-    A failed job is rolled back and its Future raises a StorageError; the next job is tried anew.
+    A failed job is rolled back, and its Future raises StorageError; later jobs still run.
     """
 
     def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:

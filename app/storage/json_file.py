@@ -1,7 +1,7 @@
 """A versioned JSON file in the data folder. No Qt.
 
-A file that cannot be read, or that a newer program wrote, is kept aside under another name, never
-overwritten; a file is written whole or not at all.
+An unreadable file, or one of a newer version, is renamed and never overwritten. A write is all or
+nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class NotWrittenError(InferdeckError):
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write beside `file` and put it in its place. Raises OSError; then the file is as it was."""
+    """Replace `file` in one step. Raises OSError; then it is unchanged."""
     beside = file.with_name(file.name + ".part")
     try:
         beside.write_text(text, encoding="utf-8")
@@ -33,19 +33,19 @@ def write_whole(file: Path, text: str) -> None:
 
 
 class KeptFile:
-    """`what`: what is in it, as a sentence begins: "The profiles". `refusal`: the error where it
-    cannot be written."""
+    """`what`: its content as the subject of a sentence, such as "The profiles". `refusal`: the
+    error if it cannot be written."""
 
     def __init__(
         self, path: Path, version: int, what: str, refusal: type[InferdeckError] = NotWrittenError
     ) -> None:
         self.path, self.version, self.what, self._refusal = path, version, what, refusal
         self.problem = ""
-        """What happened to a file that could not be read; empty where all is well."""
+        """What happened to an unreadable file; "" if nothing."""
 
     def read(self, parse: Callable[[Mapping[str, Any]], T], nothing: T) -> T:
-        """What `parse` makes of the file; `nothing` where there is none, or none to be read.
-        `parse` may raise what Python raises for data of another form."""
+        """The result of `parse`; `nothing` if the file is missing or unreadable. `parse` may raise
+        Python's errors for malformed data."""
         if not self.path.exists():
             return nothing
         try:
@@ -55,7 +55,7 @@ class KeptFile:
             return nothing
 
     def write(self, content: Mapping[str, Any]) -> None:
-        """Raises the `refusal`; then the file is as it was."""
+        """Raises `refusal`; then the file is unchanged."""
         text = json.dumps({"version": self.version, **content}, indent=2) + "\n"
         try:
             write_whole(self.path, text)

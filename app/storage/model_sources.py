@@ -1,5 +1,5 @@
-"""Where a model can be opened from: what comes with the program, what was open before, what the
-Hugging Face cache holds, and real shapes that run with random weights. Imports no Qt."""
+"""Sources of models: included ones, recent ones, folders, the Hugging Face cache, and real shapes
+with random weights. Imports no Qt."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def starter_source() -> ModelSource:
 
 
 def model_title(path: str) -> str:
-    """How a model is called before anything is known of it."""
+    """A model's title from its path alone."""
     return STARTER_TITLE if is_starter(path) else Path(path).name
 
 
@@ -67,8 +67,8 @@ def is_starter(path: str) -> bool:
 
 
 def folder_source(path: str) -> ModelSource:
-    """What the user chose or dropped. A file of a checkpoint stands for its folder; one that is
-    no checkpoint (GGUF) is kept, so that the refusal can name it."""
+    """A folder or file that the user chose or dropped. A checkpoint's file stands for its folder;
+    any other file (GGUF) is kept, so that the error can name it."""
     chosen = Path(path)
     if chosen.is_file() and (chosen.suffix == ".safetensors" or chosen.name == "config.json"):
         chosen = chosen.parent
@@ -96,7 +96,7 @@ def _hidden_size(folder: Path) -> int:
 
 
 def recent_sources(recent: Iterable[tuple[str, str, str]]) -> list[ModelSource]:
-    """From (path, load_format, title); what stands in a heading of its own is left out."""
+    """From (path, load_format, title); models under other headings are left out."""
     own = {starter_source().key, *(shape.key for shape in shape_sources())}
     found = []
     for path, load_format, title in recent:
@@ -111,7 +111,7 @@ def recent_sources(recent: Iterable[tuple[str, str, str]]) -> list[ModelSource]:
 def hugging_face_sources(cache_dir: Path | None = None) -> list[ModelSource]:
     """Models in the Hugging Face cache that have a config and safetensors, newest use first.
 
-    Reads the disk: call it off the GUI thread. A cache that is not there is an empty one.
+    Reads the disk: call it off the GUI thread. A missing cache counts as empty.
     """
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
@@ -133,10 +133,10 @@ def hugging_face_sources(cache_dir: Path | None = None) -> list[ModelSource]:
 
 
 def folder_sources(folders: Iterable[str]) -> list[ModelSource]:
-    """Models in the user's folders: a folder itself, or what lies one or two levels below it.
+    """Models in the user's folders, up to two levels deep.
 
-    Reads the disk: call it off the GUI thread. A folder without models is listed as that, so that
-    it can be taken off the list.
+    Reads the disk: call it off the GUI thread. A folder without models is listed too, so that the
+    user can remove it.
     """
     found = []
     for folder in folders:
@@ -164,7 +164,7 @@ def _configs(folder: Path) -> list[Path]:
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes of the files in a folder and below; what is linked counts where it lies."""
+    """Bytes of all files in a folder; links are not followed."""
     files = (Path(top) / name for top, _, names in os.walk(folder) for name in names)
     return sum(file.lstat().st_size for file in files)
 

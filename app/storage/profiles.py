@@ -1,7 +1,7 @@
 """Named sets of engine settings (profiles). No Qt.
 
-One JSON file with a version (see `app.storage.json_file`). A setting that this version does not
-know stays in its profile and in the file.
+One JSON file with a version (see `app.storage.json_file`). Settings unknown to this version stay in
+the profile and in the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST_NAME = 60
 
 
 class ProfileError(InferdeckError):
-    """A profile that cannot be saved."""
+    """A profile could not be saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +33,21 @@ class Profile:
 
 
 class ProfileStore:
-    """The profiles in the order of their names. Every change is written at once; a change that
-    cannot be written raises ProfileError and changes nothing."""
+    """Profiles sorted by name. Every change is written at once; a failed write raises ProfileError
+    and changes nothing."""
 
     def __init__(self, path: Path) -> None:
         self._file = KeptFile(path, VERSION, "The profiles", ProfileError)
         self.profiles: tuple[Profile, ...] = self._file.read(_parse, ())
         self.problem = self._file.problem
-        """What happened to a file that could not be read; empty where all is well."""
+        """What happened to an unreadable file; "" if nothing."""
 
     def find(self, name: str) -> Profile | None:
         wanted = clean_name(name).casefold()
         return next((p for p in self.profiles if p.name.casefold() == wanted), None)
 
     def save(self, profile: Profile) -> None:
-        """Keep it, in place of one of the same name."""
+        """Save it, replacing one of the same name."""
         name = clean_name(profile.name)
         if not name:
             raise ProfileError("The profile has no name.", "Enter a name.")

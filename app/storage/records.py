@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 WAITING, STREAMING, INTERRUPTED = "waiting", "streaming", "interrupted"
-"""States that the store itself knows: what was waiting or streaming when the process ended is
-interrupted when the store is opened again."""
+"""States that the store uses: opening it marks replies that were waiting or streaming as
+interrupted."""
 
 NEW = ""
-"""In place of the id of a conversation: the one that has no message yet, and is not stored."""
+"""Id of the new conversation, which has no message yet and is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class StoredConversation:
 class StoredMessage:
     """One message of the tree of a conversation.
 
-    Messages with the same parent are versions of one another; the one with the greatest `shown`
-    is the one on the screen. `figures` are the reply's measurements, `error` its cause and remedy,
-    `attachments` the files that the user gave with it: each a "name" and a "text". `passages`: from
-    where on a reply was written in which precision (see `app.features.chat.figures`).
+    Messages with the same parent are versions of each other; the one with the highest `shown` is
+    visible. `figures` are the reply's measurements, `error` its cause and remedy, `attachments` the
+    user's files, each with "name" and "text". `passages`: which part of a reply was generated at
+    which precision (see `app.features.chat.figures`).
     """
 
     id: str
@@ -63,7 +63,7 @@ class SearchHit:
     """A title or a message that contains every word of a query.
 
     `snippet` is the text around the first word; `marks` are (start, end) of the words in it.
-    `message_id` is None where the title was hit.
+    `message_id` is None for a title.
     """
 
     conversation_id: str
@@ -86,14 +86,14 @@ def contains(text: str, term: str) -> bool:
 
 
 def indexed(text: str) -> str:
-    """What the index gets to read of `text`: sqlite's tokenizers end at a NUL."""
+    """`text` as the index reads it: SQLite's tokenizers stop at NUL."""
     return text.replace("\0", " ")
 
 
 def search(connection: sqlite3.Connection, query: str, limit: int) -> list[SearchHit]:
-    """Every title and every message that contains every word of `query`, at most `limit`: those of
-    the conversation used last first; of one conversation its title, then its newest message. A
-    title that was made from the first message does not count beside it."""
+    """Every title and every message that contains every word of `query`, at most `limit`: the last
+    used conversation first; in each, its title, then its newest message. An automatic title is not
+    listed in addition to the message that it was made from."""
     terms = terms_of(query)
     if not terms:
         return []
@@ -114,7 +114,7 @@ def search(connection: sqlite3.Connection, query: str, limit: int) -> list[Searc
 def _messages(
     connection: sqlite3.Connection, terms: list[str], limit: int
 ) -> list[tuple[str, str | None, str, float]]:
-    """(conversation, message, text, updated) of every message that is hit."""
+    """(conversation, message, text, updated) of every matching message."""
     long = [term for term in terms if len(term) >= TRIGRAM]
     short = [term for term in terms if len(term) < TRIGRAM]
     conditions, values = ["c.deleted_at IS NULL"], []
@@ -133,7 +133,7 @@ def _messages(
 
 
 def snippet(text: str, terms: list[str]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """One line around the first of `terms` in `text`, and where the terms lie in it."""
+    """One line around the first of `terms` in `text`, and the terms' positions in it."""
     pattern = re.compile("|".join(re.escape(t) for t in sorted(terms, key=len, reverse=True)), re.I)
     first = pattern.search(text)
     start = max(0, first.start() - SNIPPET_BEFORE) if first else 0
@@ -150,7 +150,7 @@ MESSAGE = ", ".join(field.name for field in fields(StoredMessage))
 
 
 def mark_interrupted(connection: sqlite3.Connection) -> None:
-    """What was waiting or streaming belongs to a process that ended."""
+    """Replies that were waiting or streaming belong to a process that ended."""
     rows = connection.execute(
         "UPDATE messages SET state = ? WHERE state IN (?, ?) RETURNING number, text",
         (INTERRUPTED, WAITING, STREAMING),
@@ -169,7 +169,8 @@ def _put(
     record: StoredConversation | StoredMessage,
     kept: tuple[str, ...],
 ) -> int:
-    """Insert a record, or change one that is there but for the columns `kept`; its row's number."""
+    """Insert a record, or update an existing one except for the columns `kept`; returns the row
+    number."""
     values = {field.name: _packed(getattr(record, field.name)) for field in fields(record)}
     changes = ", ".join(f"{name} = excluded.{name}" for name in values if name not in kept)
     ((number,),) = connection.execute(
@@ -181,7 +182,7 @@ def _put(
 
 
 def _packed(value: Any) -> Any:
-    """A column's value: JSON of what SQLite has no type for; NULL for no entries."""
+    """A column's value: JSON for types that SQLite lacks; NULL for no entries."""
     if isinstance(value, Mapping):
         return json.dumps(dict(value))
     if isinstance(value, tuple):
@@ -199,8 +200,8 @@ def put_message(connection: sqlite3.Connection, m: StoredMessage) -> None:
 
 
 def put_unsent(connection: sqlite3.Connection, conversation_id: str, text: str) -> None:
-    """Keep what is written to the new conversation, or to one that is stored; for another, which
-    may be deleted by now, nothing."""
+    """Save the unsent text of NEW or of a stored conversation; ignored for others, which may have
+    been deleted."""
     if not text:
         connection.execute("DELETE FROM unsent WHERE conversation_id = ?", (conversation_id,))
     elif conversation_id == NEW:

@@ -139,9 +139,8 @@ SUFFIXES = {".json": "JSON", ".csv": "CSV", ".md": "Markdown"}
 
 
 def export(reports: Sequence[EvaluationReport], file: Path) -> None:
-    """Write one report or several to `file`, in the form that its name asks for. Raises
-    ReportError for another name, and where it cannot be written; a file that was there stays
-    then."""
+    """Write one or more reports to `file` in the format of its extension. Raises ReportError for
+    another extension or a failed write; then an existing file is unchanged."""
     forms = {".json": as_json, ".csv": as_csv, ".md": as_markdown}
     form = forms.get(file.suffix.lower())
     if form is None:
@@ -158,7 +157,7 @@ def as_json(reports: Sequence[EvaluationReport]) -> str:
 
 
 def as_csv(reports: Sequence[EvaluationReport]) -> str:
-    """A line for each metric, a column for each model; numbers are plain, shares 0 to 1. A single
+    """One line per metric, one column per model; plain numbers, fractions from 0 to 1. A single
     report has a column for its reference too."""
     titles, rows = _table(reports)
     out = io.StringIO()
@@ -188,7 +187,7 @@ def as_markdown(reports: Sequence[EvaluationReport]) -> str:
 
 
 def write_report(file: Path, text: str) -> None:
-    """Raises ReportError; then a file that was there is as it was."""
+    """Raises ReportError; then an existing file is unchanged."""
     try:
         write_whole(file, text)
     except OSError as error:
@@ -245,7 +244,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """On one line, with nothing in it that Markdown or HTML would take for its own."""
+    """On one line, with Markdown and HTML characters escaped."""
     for raw, written in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("`", "\\`"), ("*", "\\*")):
         text = text.replace(raw, written)
     return text.replace("\r", "").replace("\n", "⏎")

@@ -28,9 +28,9 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`path`: where a report has the value, the candidate's or of both models together. better: -1
-    where less is better, 1 where more is, 0 where neither. `unit` is for exports, in which values
-    are plain numbers (shares 0 to 1)."""
+    """`path`: attributes from a report to the value, which is the candidate's or of both models.
+    better: -1 if less is better, 1 if more is, else 0. `unit` is for exports, in which values are
+    plain numbers (shares 0 to 1)."""
 
     key: str
     label: str
@@ -43,7 +43,7 @@ class Metric:
         return _value_at(report, self.path)
 
     def reference(self, report: EvaluationReport) -> float | None:
-        """The same of the reference, where it has one of its own."""
+        """The reference's value, if it has its own."""
         path = self.path.replace("candidate", "reference")
         return _value_at(report, path) if path != self.path else None
 
@@ -56,7 +56,7 @@ def _value_at(report: EvaluationReport, path: str) -> float | None:
 
 
 def text_of(form: Form, value: float | None) -> str:
-    """The value as people read it; an en dash where there is none."""
+    """The value as text; an en dash for None."""
     if value is None:
         return NOTHING
     if form is Form.BYTES:
@@ -108,19 +108,19 @@ METRICS = (
         for name in ("decode", "prefill")
     ),
 )  # fmt: skip
-"""In the order in which a person would read them."""
+"""In reading order."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One metric of every report, or of a report and its reference; None where not measured."""
+    """One metric of every report, or of a report and its reference; None if not measured."""
 
     metric: Metric
     values: tuple[float | None, ...]
 
     @property
     def best(self) -> tuple[int, ...]:
-        """The reports with the best value; empty where none is better than another."""
+        """Indices of the reports with the best value; empty if all are equal."""
         present = [v for v in self.values if v is not None]
         if not self.metric.better or len(set(present)) < 2:
             return ()
@@ -138,7 +138,7 @@ class Comparison:
 
 
 def compare(reports: Sequence[EvaluationReport], titles: Sequence[str] | None = None) -> Comparison:
-    """At least two reports; rows that none of them has are left out."""
+    """A table of at least two reports, without metrics that none of them has."""
     if len(reports) < 2:
         raise ReportError(f"Reports selected: {len(reports)}.", "Select two or more.")
     names = tuple(titles) if titles is not None else tuple(map(title_of, reports))
@@ -185,8 +185,8 @@ def title_of(report: EvaluationReport) -> str:
 def facts_title(
     facts: ModelFacts, name: str = "", precision_name: Callable[[str], str] = str
 ) -> str:
-    """Model and precision: how the weights are held, else the dtype; and the KV cache where its
-    precision is another. `name`: instead of the model's own."""
+    """Model and precision: quantization, else dtype; and the KV cache's if it differs. `name`:
+    instead of the model's own."""
     own = name or facts.name or Path(facts.path).name
     parts = [own, facts.quantization or precision_name(facts.dtype)]
     kv = facts.config.get("kv_cache_dtype")

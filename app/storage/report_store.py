@@ -29,7 +29,7 @@ _ID = re.compile(r"[0-9A-Za-z-]+")
 
 @dataclass(frozen=True, slots=True)
 class StoredReport:
-    """A report under the name that the user gave it, with the user's notes."""
+    """A report with the user's name and notes."""
 
     id: str
     name: str
@@ -45,15 +45,15 @@ class Shelf(NamedTuple):
 
 
 class ReportStore:
-    """Reports in `folder`, which need not exist yet. Every change is on disk when it returns, whole
-    or not at all; what cannot be read or written raises ReportError. Small files: fast, but for a
-    thread where many are listed."""
+    """Reports in `folder`, which need not exist yet. Every change is on disk when a method returns,
+    all or nothing. Failed reads and writes raise ReportError. Files are small and fast; list many
+    of them in a thread."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def list(self) -> Shelf:
-        """Everything that is there. One damaged report does not hide the others."""
+        """All reports. A damaged one does not hide the others."""
         reports: list[StoredReport] = []
         problems: list[ErrorInfo] = []
         found = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
@@ -92,7 +92,7 @@ class ReportStore:
             raise ReportError(f"{file}: {error.cause}", error.remedy) from error
 
     def add(self, report: EvaluationReport, name: str = "") -> StoredReport:
-        """Keep a new report; its name is the models' precision unless one is given."""
+        """Save a new report; its default name is the model and its precision."""
         digits = re.sub(r"\D", "", report.created)[:14]
         report_id = f"{digits[:8]}-{digits[8:]}-{uuid.uuid4().hex[:8]}"
         own = clean_name(name, LONGEST_NAME)

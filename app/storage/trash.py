@@ -1,8 +1,8 @@
-"""Deleting a model so that it can be taken back: it is moved aside first, and removed for good
-when nobody can take it back any more.
+"""Deletion with undo: a folder is moved aside first, and removed permanently when undo is no longer
+offered.
 
 Moving aside is a rename within one folder: it takes no time and no space, whatever the size. A
-journal knows what is aside, so that the next start removes what a run that died left behind.
+journal lists moved folders, so that the next start removes what a crashed run left.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Trashed:
 
 
 class Trash:
-    """What is aside, in the journal `journal` (a JSON file)."""
+    """Folders that were moved aside, listed in `journal` (a JSON file)."""
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
         self._lock = threading.Lock()  # models are removed in threads
 
     def put(self, folder: Path) -> Trashed:
-        """Move `folder` aside. Raises TrashError where it cannot be moved."""
+        """Move `folder` aside. Raises TrashError if that fails."""
         entry = Trashed(folder, folder.with_name(f"{PREFIX}{uuid.uuid4().hex[:12]}"))
         try:
             # Written first: a folder that is aside and in no journal would stay for ever.
@@ -59,7 +59,7 @@ class Trash:
         return entry
 
     def restore(self, entry: Trashed) -> None:
-        """Move it back. Raises TrashError where something else stands in its place."""
+        """Move it back. Raises TrashError if its place is taken."""
         if entry.original.exists():
             raise TrashError(
                 f"Cannot restore the deleted model: {entry.original} already exists.",
@@ -75,8 +75,8 @@ class Trash:
         self._forget(entry)
 
     def purge(self, entry: Trashed) -> None:
-        """Remove it for good (seconds for a large model). Raises TrashError; it is tried again at
-        the next start."""
+        """Remove it permanently (seconds for a large model). Raises TrashError; the next start
+        tries again."""
         try:
             if _uses_shared_blobs(entry.aside) and not entry.original.exists():
                 _delete_through_hub(entry)
@@ -90,7 +90,7 @@ class Trash:
         self._forget(entry)
 
     def purge_all(self) -> None:
-        """Remove everything that is aside; what cannot be removed waits for the next time."""
+        """Remove everything that was moved aside; failures are retried at the next start."""
         for entry in self.entries:
             try:
                 self.purge(entry)
@@ -99,7 +99,7 @@ class Trash:
 
     @property
     def entries(self) -> list[Trashed]:
-        """What is aside now, oldest first."""
+        """Folders that are moved aside, oldest first."""
         try:
             stored = json.loads(self._journal.read_text(encoding="utf-8"))
             found = [Trashed(Path(original), Path(aside)) for original, aside in stored]
@@ -120,8 +120,8 @@ class Trash:
 
 
 def _uses_shared_blobs(folder: Path) -> bool:
-    """Whether blobs of this model lie in the cache's common store (huggingface_hub 2), where
-    only huggingface_hub knows who else uses them."""
+    """Whether the model has blobs in the cache's shared store (huggingface_hub 2), where only
+    huggingface_hub knows their users."""
     blobs = folder / "blobs"
     return blobs.is_dir() and any(blob.is_symlink() for blob in blobs.iterdir())
 
