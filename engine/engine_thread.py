@@ -178,7 +178,7 @@ class EngineThread(threading.Thread):
         return None
 
     def _can_open(self, config: EngineConfig, serving: EngineConfig) -> bool:
-        """Refuse an invalid configuration while the current model still serves."""
+        """Refuse an invalid configuration while the current model is still loaded."""
         from engine.host.resolve import resolve
 
         try:
@@ -237,7 +237,7 @@ class EngineThread(threading.Thread):
         )
 
     def _measure_peaks(self) -> m.PeaksMeasured:
-        """Only while nothing is computed: each would spoil the other."""
+        """Only while idle: steps and the measurement would disturb each other."""
         engine = self._engine
         if engine is None:
             return m.PeaksMeasured(None, "No model is loaded.")
@@ -300,7 +300,7 @@ class EngineThread(threading.Thread):
             self._emit(m.LoadProgress(stage, done, total))
 
     def _crash(self, error: Exception) -> None:
-        """Requests in flight are lost; the thread lives on and waits for a Load."""
+        """Drop the engine. Requests in flight are lost; the thread waits for a Load."""
         engine, self._engine = self._engine, None
         self._emit(m.EngineCrashed(describe(error), "".join(traceback.format_exception(error))))
         if engine is not None:

@@ -41,7 +41,7 @@ _TURNS = 4  # the first is not counted
 
 
 def attention_dtype(dtype: torch.dtype, rows: int) -> torch.dtype:
-    """What torch computes the attention of `rows` tokens of one request in."""
+    """The dtype in which torch computes attention for `rows` tokens of one request."""
     if dtype is torch.float32:
         return dtype
     if not has_fast_16bit("bfloat16"):
@@ -64,7 +64,7 @@ def native_limit(dtype: torch.dtype) -> int:
 
 
 def choices() -> list[Choice]:
-    """Every choice on this machine, for people to read."""
+    """Every choice on this machine, for people."""
     formats = (torch.float32, torch.bfloat16, torch.float16)
     devices = [torch.device(one.device) for one in gpus() if not why_not(one)]
     on_gpus = [choice for device in devices for choice in gpu.attention_choices(device)]
@@ -72,7 +72,7 @@ def choices() -> list[Choice]:
 
 
 def cpu_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
-    """The choices, for people to read: from 1 token of a request on, and for prompts."""
+    """The choices for people: from 1 token of a request on, and for prompts."""
     name, limit = dtype_name(dtype), native_limit(dtype)
     with one_at_a_time:
         times = _milliseconds(dtype)
@@ -105,8 +105,8 @@ def cpu_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
 
 @cache
 def _milliseconds(dtype: torch.dtype) -> dict[str, float]:
-    """The attention of a prompt by everything that may compute it. It is limited by arithmetic, in
-    which float32 may be faster than 16 bits."""
+    """The times of a prompt's attention by every candidate. It is compute-bound; float32 may be
+    faster than 16 bits."""
     formats = [torch.float32]
     if dtype is not torch.float32 and has_fast_16bit("bfloat16"):
         formats.insert(0, dtype)

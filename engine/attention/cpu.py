@@ -257,7 +257,8 @@ class CPUAttention:
         return output
 
     def _dtype_for(self, rows: slice) -> torch.dtype:
-        """To convert all keys for a few drafts that are verified takes longer than it saves."""
+        """The dtype for a prefill. For a few verified drafts, converting all keys takes longer than
+        it saves."""
         return self.prompt_dtype if rows.stop - rows.start >= FEW_QUERIES else self.compute_dtype
 
     def _decode(
@@ -289,7 +290,8 @@ class CPUAttention:
 
 
 def _rows(rows: list[int], device: torch.device) -> Tensor | slice:
-    """To index with. Neighbours, as all rows of a step that only decodes are, need no copy."""
+    """An index of rows. Adjacent ones, as in a decode-only step, are a slice, which needs no copy.
+    """
     first, last = rows[0], rows[-1]
     if rows == list(range(first, last + 1)):
         return slice(first, last + 1)
@@ -297,7 +299,7 @@ def _rows(rows: list[int], device: torch.device) -> Tensor | slice:
 
 
 def bucket_by_length(members: list[int], seq_lens: Mapping[int, int]) -> list[list[int]]:
-    """Groups of requests whose contexts are of similar length, so that little is padded."""
+    """Groups of requests with contexts of similar length, to limit padding."""
     buckets: list[list[int]] = []
     shortest = 0
     for member in sorted(members, key=lambda i: seq_lens[i]):

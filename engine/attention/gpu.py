@@ -138,7 +138,7 @@ class GPUAttention:
 
     @property
     def can_be_captured(self) -> bool:
-        """Whether `forward` launches the same for all batches of one fixed shape."""
+        """Whether `forward` launches the same kernels for all batches of one fixed shape."""
         return self._gathering is None
 
     @property
@@ -152,7 +152,7 @@ class GPUAttention:
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory on the device beside the cache."""
+        """Device memory beside the cache."""
         if self._gathering is not None:
             return 0 if self._varlen is None else self._varlen.nbytes
         larger = 0 if self._larger is None else self._larger.nbytes
@@ -174,8 +174,8 @@ class GPUAttention:
         self._tables.fill(batch)
 
     def _tables_for(self, batch: Batch) -> DeviceTables:
-        """The static ones, to which captured graphs keep, or larger ones: the limit on running
-        requests may rise while the engine runs."""
+        """The static tables that captured graphs use, or larger ones: the limit on running requests
+        may rise while the engine runs."""
         if self._static.has_room_for(batch):
             return self._static
         assert not batch.fixed_shape, "more requests than the captured graphs have room for"
@@ -219,7 +219,7 @@ class GPUAttention:
         return paged_attention(q, keys, values, self._tables, launch, options, out, self._workspace)
 
     def _launch(self, shape: Shape, window: int | None) -> Launch:
-        """What layers of this shape launch in this step, the same for all of them."""
+        """The launch for layers of this shape in this step, shared by all of them."""
         from engine.kernels.triton.attention import plan_fixed, plan_launch
         from engine.kernels.triton.support import device_of
 

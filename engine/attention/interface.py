@@ -79,7 +79,7 @@ _active = _Active()
 
 @contextmanager
 def active(context: AttentionContext) -> Iterator[None]:
-    """Serve this thread's forward passes from `context`."""
+    """Use `context` for this thread's forward passes."""
     before, _active.context = _active.context, context
     try:
         yield
@@ -88,8 +88,7 @@ def active(context: AttentionContext) -> Iterator[None]:
 
 
 def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Tensor:
-    """Attention of one layer by what is active in this thread; shapes as `AttentionBackend` has
-    them."""
+    """Attention of one layer by this thread's active context; shapes as in `AttentionBackend`."""
     context = _active.context
     if context is None:
         raise RuntimeError("Paged attention was called outside the model runner.")

@@ -45,7 +45,7 @@ class OffloadedAttention:
 
     @property
     def workspace_bytes(self) -> int:
-        """What is taken on the GPU beside the cache."""
+        """GPU memory beside the cache."""
         return self.gpu.workspace_bytes
 
     @property
@@ -66,7 +66,7 @@ class OffloadedAttention:
 
     @contextmanager
     def as_before(self, block: int) -> Iterator[None]:
-        """What is written to a block inside of it is taken back."""
+        """Inside of it, writes to a block are undone at the end."""
         caches = (*self.host.caches.values(), *self.gpu.caches.values())
         stored = [pages.tensors for cache in caches for pages in cache]
         tensors = [t for one in stored for t in (one.elements, one.scales) if t is not None]

@@ -74,12 +74,12 @@ class Gathered(NamedTuple):
     scales: Tensor | None = None
 
     def part(self, first: int, end: int) -> Gathered:
-        """Tokens `first` to `end` of each."""
+        """Tokens `first` to `end` of each sequence."""
         scales = None if self.scales is None else self.scales[:, :, first:end]
         return Gathered(self.elements[:, first:end], scales)
 
     def for_queries(self, count: int) -> Gathered:
-        """What is cheaper to multiply with `count` rows of queries: as it is, or scaled now."""
+        """The form that is cheaper to multiply with `count` query rows: unscaled, or scaled now."""
         if self.scales is None or count <= self.elements.shape[-1]:
             return self
         # gathered for this call alone, so it may be changed in place

@@ -54,7 +54,7 @@ def attend_rows(
 
 
 def is_plain(keys: Gathered, values: Gathered, options: AttentionOptions) -> bool:
-    """Whether torch's own attention computes it: nothing is capped, nothing scaled by tokens."""
+    """Whether torch's own attention can compute it: no softcapping, no scales per token."""
     return (
         keys.scales is None
         and values.scales is None

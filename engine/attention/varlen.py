@@ -107,7 +107,7 @@ def problem(
     kv_dtype: KVDtype,
     block_size: int,
 ) -> str:
-    """Why it cannot attend over such a cache; "" where it can."""
+    """Why it cannot attend over such a cache; "" if it can."""
     specs = list(layers)
     if kv_dtype.is_quantized:
         return "does not support an 8-bit KV cache"
@@ -141,8 +141,8 @@ def _problem_of(device: torch.device, dtype: torch.dtype, width: int, block_size
 
 @torch.inference_mode()
 def _errors(device: torch.device, dtype: torch.dtype, width: int, block_size: int) -> list[float]:
-    """Of a mixture of prompts, chunks and decoded tokens, and of decoded tokens alone, for which
-    kernels have a way of their own."""
+    """The errors of a mix of prefill, chunks and decode, and of decode only, which has kernels of
+    its own."""
     before = (0, block_size - 1, 2 * block_size + 1, 3, block_size // 2)
     mixed = list(zip(before, (5, 4, 1, 70, 1), strict=True))
     decoded = [(tokens, 1) for tokens in before]

@@ -21,8 +21,7 @@ CPU = torch.device("cpu")
 
 
 def reads_freely(device: torch.device) -> bool:
-    """Whether looking at the numbers of a tensor costs nothing: nothing computes it behind the
-    host's back."""
+    """Whether reading a tensor on the host does not wait for a device."""
     return device.type == "cpu"
 
 
@@ -40,12 +39,12 @@ def upload(
 
 
 def upload_places(places: Sequence[int], device: torch.device) -> Tensor:
-    """int64, to index with."""
+    """int64 indices on a device."""
     return upload(places, device, torch.int64)
 
 
 def host_buffer(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory of the host that is copied to and from `device` without waiting."""
+    """Pinned host memory for non-blocking copies to and from `device`."""
     return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 

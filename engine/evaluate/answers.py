@@ -32,7 +32,7 @@ def answer(
     progress: Callable[[int, int], None],
     cancelled: Cancelled,
 ) -> list[Answer]:
-    """Greedy answers, in the order of the prompts. Raises TextError for a prompt that does not fit
+    """Greedy replies, in the order of the prompts. Raises TextError for a prompt that does not fit
     into the context, with its line in `source`."""
     outputs: dict[str, RequestOutput] = {}
     try:
@@ -72,7 +72,7 @@ def compare(
     tokenizer: Tokenizer,
     source: str,
 ) -> Answers:
-    """Pair by pair; at least one."""
+    """Compare at least one pair of replies."""
     pairs = tuple(
         _pair(line, expected, found, tokenizer)
         for line, expected, found in zip(prompts, reference, candidate, strict=True)

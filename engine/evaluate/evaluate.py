@@ -206,7 +206,7 @@ class _Evaluation:
             return self._rest(side, engine)
 
     def _rest(self, side: Side, engine: LLMEngine) -> _Found:
-        """Answers and speed: what leaves prefixes in the cache comes after the text."""
+        """Replies and speed, after the text: they leave prefixes in the cache."""
         task = self.task
         answers: list[Answer] = []
         if task.prompts:
@@ -265,7 +265,8 @@ class _Evaluation:
 
 
 def _check_comparable(reference: Side, candidate: Side, text: str) -> None:
-    """The same text has to be the same tokens for both, and a token the same logit."""
+    """Raise ConfigError unless both models have the same tokens for the text and the same
+    vocabulary."""
     if reference.checkpoint.path == candidate.checkpoint.path:
         return
     remedy = "Compare precisions of the same model. Perplexity needs no reference model."

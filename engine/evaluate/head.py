@@ -64,13 +64,13 @@ class Head:
             self._stand_in.states = _NOTHING
 
     def close(self) -> None:
-        """Listen no more; the model is as it was before."""
+        """Remove the hooks; the model is unchanged then."""
         self._hook.remove()
         self._states = None
 
     def keep_alone(self) -> None:
-        """Give the body back: from now on there are only logits of stored states, and the memory
-        of one matrix [vocab, hidden] is kept."""
+        """Free the body: from now on only logits of stored states can be computed, and only one
+        matrix [vocab, hidden] is kept."""
         self.close()
         self._body = self._parent._modules[self._name] = self._stand_in
 
@@ -79,7 +79,7 @@ class Head:
 
     @torch.inference_mode()
     def _check(self) -> int:
-        """The number of logits, of a head that was found to work."""
+        """The number of logits; raises if the head does not work."""
         with active(KVProbe()):
             expected = compute_one(self._model)
         states = self.take_states()

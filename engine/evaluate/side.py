@@ -54,7 +54,7 @@ class Need(NamedTuple):
 
 
 def prepare(name: str, config: EngineConfig) -> Side:
-    """Raises what loading would raise for a folder that is no model."""
+    """Open a model without loading it. Raises what loading would raise for an invalid folder."""
     resolved, checkpoint = resolve(measurable(config))
     missing_is_fine = resolved.load_format == "dummy"
     tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=missing_is_fine)
@@ -92,8 +92,8 @@ def opened(side: Side, need: Need, progress: Progress, cancelled: Cancelled) -> 
 
 
 def with_cache(side: Side, need: Need) -> EngineConfig:
-    """The configuration with a cache that is large enough and no larger: planned from the free
-    memory it would take what the other programs, and the window's own engine, need."""
+    """The configuration with a cache of just the required size: one planned from free memory would
+    take memory that other programs, and the window's own engine, need."""
     config = side.config
     if config.kv_cache_memory_bytes is not None:
         return config

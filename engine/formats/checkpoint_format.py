@@ -163,7 +163,7 @@ class CheckpointFormat(ABC):
 
     @abstractmethod
     def _is_quantized(self, module: str, members: Members) -> bool:
-        """Whether these tensors are a quantized matrix, or plain ones with such names."""
+        """Whether these tensors are a quantized matrix, or unquantized tensors with such names."""
 
     @abstractmethod
     def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
@@ -211,7 +211,8 @@ def need_matrix(members: Members, suffix: str) -> tuple[int, int]:
 
 
 def need_groups(width: int, group_size: int) -> int:
-    """The number of groups of `group_size` that `width` inputs are cut into without a rest."""
+    """The number of groups of `group_size` in `width` inputs; raises Misfit if they do not divide.
+    """
     if width % group_size:
         raise Misfit(f"has input size {width}, not a multiple of group size {group_size}")
     return width // group_size

@@ -99,7 +99,7 @@ class FP8Format(CheckpointFormat):
 
 
 def modelopt_format(settings: Settings) -> FP8Format:
-    """What NVIDIA's ModelOpt wrote, where its weights are in float8."""
+    """The float8 format of NVIDIA's ModelOpt."""
     algorithm = settings.text("quant_algo").upper()
     if algorithm not in _MODELOPT_BLOCKS:
         raise UnsupportedModelError(

@@ -56,14 +56,14 @@ class Settings:
         return self._typed(names, default, bool, "true or false")
 
     def names(self, *keys: str) -> list[str]:
-        """A list of texts; empty where the key is absent."""
+        """A list of strings; empty if the key is absent."""
         value = self._find(keys, [])
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             raise self._wrong(keys[0], value, "a list of strings")
         return value
 
     def table(self, *keys: str) -> dict[str, Any]:
-        """An object; empty where the key is absent."""
+        """An object; empty if the key is absent."""
         return self._typed(keys, {}, dict, "an object")
 
     def _typed(self, names: tuple[str, ...], default: Any, kind: type[T], wanted: str) -> T:
@@ -89,7 +89,7 @@ class Settings:
 
 
 def find_settings(checkpoint: Checkpoint) -> Settings | None:
-    """None where nothing says that the checkpoint is quantized."""
+    """The settings of a quantized checkpoint; None if it is not quantized."""
     raw = checkpoint.raw_config
     for part in (raw, raw.get("text_config") or {}):
         for key in ("quantization_config", "compression_config"):
@@ -169,7 +169,7 @@ def read_schemes(settings: Settings) -> tuple[Scheme, ...]:
 
 
 def is_cache_alone(settings: Settings) -> bool:
-    """Whether scales for the KV cache are all that was calibrated, and the weights are plain."""
+    """Whether only the KV cache has scales, and the weights are not quantized."""
     if settings.method != "compressed-tensors" or not settings.table("kv_cache_scheme"):
         return False
     groups = settings.table("config_groups").values()

@@ -22,7 +22,7 @@ _CHUNK = 16 * 1024 * 1024
 
 
 def torch_dtype(info: TensorInfo) -> torch.dtype:
-    """Raises CheckpointError for number formats that no weight of a model we run is kept in."""
+    """The torch dtype of a tensor. Raises CheckpointError for one that weights cannot have."""
     dtype = TORCH_DTYPES.get(info.dtype)
     if dtype is None:
         raise CheckpointError(

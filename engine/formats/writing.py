@@ -117,7 +117,7 @@ class Writer(ABC):
 
 
 def half_refusal(scales: Tensor) -> str:
-    """Why these scales are not exactly what float16 would hold; "" if they are."""
+    """Why float16 cannot store these scales exactly; "" if it can."""
     if scales.dtype == torch.float16:
         return ""
     changed = int((scales.to(torch.float16).float() != scales.float()).sum())

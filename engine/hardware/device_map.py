@@ -36,16 +36,16 @@ def check_gpu_layers(value: object) -> None:
 
 
 def host_layers_of(device: str, gpu_layers: str, num_layers: int) -> int | None:
-    """How many of a model's layers the CPU computes beside `device`, which is resolved; None where
-    the memory that is free decides."""
+    """Number of layers that the CPU computes beside `device` (resolved); None if free memory
+    decides."""
     if not is_cuda(device) or gpu_layers == ALL:
         return 0
     return None if gpu_layers == AUTO else max(0, num_layers - int(gpu_layers))
 
 
 def stage_starts(devices: Sequence[str], num_layers: int) -> tuple[tuple[int, str], ...]:
-    """From which layers on which of `devices`, but the first, has them: as many each. Raises
-    ConfigError where there are fewer layers."""
+    """(first layer, device) for all of `devices` but the first, with equally many layers each.
+    Raises ConfigError if there are fewer layers than devices."""
     size = len(devices)
     if num_layers < size:
         raise ConfigError(
@@ -70,13 +70,13 @@ class DeviceMap:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """In the order in which a step reaches them."""
+        """In the order in which a step runs through them."""
         first = (CPU, self.device) if self.host_layers else (self.device,)
         return (*first, *(device for _, device in self.starts))
 
     @property
     def last(self) -> str:
-        """Of the output head."""
+        """The device of the output head."""
         return self.devices[-1]
 
     def of_layer(self, index: int) -> str:

@@ -99,8 +99,8 @@ def rank_devices(device: str, size: int) -> tuple[str, ...]:
 
 
 def resolve_ranks(device: str, size: int, setting: str) -> tuple[str, ...]:
-    """`rank_devices`; raises ConfigError with the numbers where there are too few GPUs, and with
-    the reason where one of them cannot be used. setting: that asks for so many."""
+    """`rank_devices`; raises ConfigError with the numbers if there are too few GPUs, and with the
+    reason if one of them cannot be used. setting: the name of the setting for the error."""
     devices, found = rank_devices(device, size), gpus() if is_cuda(device) else ()
     if is_cuda(device) and len(found) < 1 + int(devices[-1].partition(":")[2]):
         raise ConfigError(
@@ -112,8 +112,8 @@ def resolve_ranks(device: str, size: int, setting: str) -> tuple[str, ...]:
 
 
 def make_current(device: str) -> None:
-    """Kernels of Triton's and events go to this thread's current GPU, wherever the tensors are; it
-    may be the one of another engine in the same thread."""
+    """Make `device` this thread's current GPU. Triton kernels and events use that one, wherever the
+    tensors are; another engine in the same thread may have changed it."""
     if is_cuda(device):
         import torch
 
@@ -168,8 +168,8 @@ def has_fast_bf16(device: str) -> bool:
 
 
 def why_not(gpu: Gpu) -> str:
-    """Why it cannot be used; "" where it can. The first time it is tried with a small computation,
-    which takes some hundred MiB of it until the process ends: so only what is to be used is."""
+    """Why a GPU cannot be used; "" if it can. The first call tests it with a small computation,
+    which takes some hundred MiB of its memory until the process ends."""
     return _tried(gpu.index, gpu.capability) if gpu.problem is None else gpu.problem
 
 

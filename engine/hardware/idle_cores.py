@@ -62,7 +62,7 @@ class FreeCores:
         self._last = (clock(), self._accounts())
 
     def count(self, now: float) -> int:
-        """At least one; all where it is not known what others use."""
+        """At least one; all if the use by other programs is unknown."""
         others = self.others(now)
         if others is None:
             self.latest = self._most
@@ -74,8 +74,8 @@ class FreeCores:
         return self.latest
 
     def others(self, now: float) -> float | None:
-        """Cores that other programs used lately, and other work of this one (`keeping_busy`) uses
-        now; None where it is not known (yet)."""
+        """Cores used recently by other programs, plus those used now by other work of this one
+        (`keeping_busy`); None if unknown."""
         if now - self._last[0] >= self._wait:
             self._look(now)
         here = threading.get_ident()
@@ -110,9 +110,9 @@ _busy: dict[int, int] = {}  # by the thread that said so: a dict's items change 
 
 @contextmanager
 def keeping_busy(num_threads: int) -> Iterator[None]:
-    """Work of this program's own, computed by the thread that calls and its helpers: to engines of
-    other threads so many cores are taken meanwhile. (The system's accounts do not tell threads of
-    one program apart.)"""
+    """Marks cores as used by other work of this program, in the calling thread and its helpers:
+    engines of other threads then use fewer. (The system's CPU times do not separate threads of one
+    program.)"""
     _busy[threading.get_ident()] = num_threads
     try:
         yield

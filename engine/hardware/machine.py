@@ -39,7 +39,7 @@ class MachineInfo:
 
 
 def machine_info() -> MachineInfo:
-    """What is there now: `available_memory` is measured at each call."""
+    """Facts about this machine; `available_memory` is measured at each call."""
     available, total = free_memory()
     return MachineInfo(
         cpu=_cpu_name(),
@@ -60,9 +60,8 @@ and converting costs some (a model of 4.5 million: 4.7 ms a step in float32, 6.4
 
 
 def default_dtype(checkpoint_dtype: str, num_parameters: int, device: str = CPU) -> str:
-    """The dtype that "auto" means: bfloat16 where the device computes it fast, else float32 on a
-    CPU and float16 on a GPU. A checkpoint in float32 stays in float32, and a small model is
-    computed in it."""
+    """The dtype of "auto": bfloat16 where the device computes it fast, else float32 on a CPU and
+    float16 on a GPU. float32 checkpoints and small models use float32."""
     if checkpoint_dtype == "float32" or num_parameters <= SMALL_MODEL:
         return "float32"
     if is_cuda(device):
@@ -78,7 +77,7 @@ def machine_name(device: str = CPU) -> str:
 
 
 def default_threads() -> int:
-    """Threads for matrix products: one per physical core that affinity and quota allow."""
+    """Threads for matmuls: one per physical core that affinity and quota allow."""
     return max(1, min(_physical_cores(), math.floor(_cpu_quota())))
 
 
@@ -138,7 +137,7 @@ def _cgroup_memory() -> Iterator[tuple[int, int]]:
 
 
 def _cpu_quota() -> float:
-    """Cores' worth of time that the strictest cgroup grants; 2**30 for no limit."""
+    """CPU quota in cores of the strictest cgroup; 2**30 for no limit."""
     quotas = [float(2**30)]
     for folder in _cgroup_folders("cpu"):
         words = _words(folder / "cpu.max")
@@ -220,7 +219,7 @@ def _cpu_name() -> str:
 
 @cache
 def has_fast_16bit(dtype: str) -> bool:
-    """Whether torch has instructions of this CPU for products in "bfloat16" or "float16"."""
+    """Whether this CPU has instructions for matmuls in "bfloat16" or "float16" that torch uses."""
     import torch
 
     name = "_is_mkldnn_bf16_supported" if dtype == "bfloat16" else "_is_mkldnn_fp16_supported"

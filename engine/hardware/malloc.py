@@ -33,10 +33,8 @@ of torch's, in whichever thread."""
 
 @cache
 def keep_freed() -> None:
-    """Let this process keep what it frees, until `give_back`. Best called before threads start.
-
-    What the user has set in the environment stays; elsewhere than on glibc nothing happens.
-    """
+    """Let this process keep freed memory, until `give_back`. Best called before threads start.
+    Settings in the user's environment have priority; without glibc nothing happens."""
     mallopt = _function("mallopt")
     for option, value, variable in _OPTIONS:
         if mallopt is not None and variable not in os.environ:
@@ -44,7 +42,7 @@ def keep_freed() -> None:
 
 
 def give_back() -> None:
-    """Return all freed memory to the system, and that of GPUs to the other programs on them."""
+    """Return all freed memory to the system, and cached GPU memory to other programs."""
     torch: Any = sys.modules.get("torch")  # not imported for this
     if torch is not None and torch.cuda.is_initialized():
         with capturing:

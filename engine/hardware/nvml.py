@@ -44,16 +44,16 @@ class Driver:
         self.nvml.nvmlShutdown()
 
     def figures(self) -> tuple[GpuFigures, ...]:
-        """Of every GPU that tells its memory (one that is divided by MIG may not), now; then of the
-        parts of those that are divided. What a GPU does not tell is None. Raises NVMLError where
-        the driver was unloaded or the GPU fell off the bus."""
+        """The figures of every GPU that reports its memory (with MIG it may not), then of all MIG
+        instances. Unreported figures are None. Raises NVMLError if the driver was unloaded or the
+        GPU fell off the bus."""
         found = list(map(self._figures, self.handles))
         for handle in self.handles:
             found += [self._figures(part, handle) for part in self._parts(handle)]
         return tuple(one for one in found if one is not None)
 
     def _parts(self, handle: Any) -> Iterator[Any]:
-        """The parts into which a GPU is divided now."""
+        """The MIG instances of a GPU."""
         nvml = self.nvml
         mode = self._try(nvml.nvmlDeviceGetMigMode, handle)
         if not mode or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
@@ -64,8 +64,8 @@ class Driver:
                 yield part
 
     def _figures(self, handle: Any, whole: Any = None) -> GpuFigures | None:
-        """whole: of which `handle` is a part; load, power, heat and clocks are those of the
-        whole."""
+        """whole: the GPU of which `handle` is a MIG instance; load, power, temperature and clocks
+        are the whole GPU's."""
         nvml = self.nvml
         memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
         if memory is None:
@@ -126,7 +126,7 @@ class Driver:
 
 @contextmanager
 def opened() -> Iterator[Driver | None]:
-    """The driver for one question; None where there is none."""
+    """The open driver; None where there is none."""
     with _lock:
         try:
             driver = Driver()
@@ -140,9 +140,9 @@ def opened() -> Iterator[Driver | None]:
 
 
 def figures_of(uuid: str, total: int, known: Sequence[GpuFigures]) -> GpuFigures | None:
-    """Those of the GPU, or of the part of one, that CUDA calls `uuid` and that has `total` bytes to
-    it; an only one is taken for it whatever it is called. None where the driver tells nothing of
-    it, or of far more memory: then CUDA shows a part of it."""
+    """The figures of the GPU, or MIG instance, with CUDA's `uuid` and `total` bytes; a single GPU
+    matches any uuid. None if the driver reports none, or far more memory: then CUDA shows a MIG
+    instance."""
     # CUDA reports UUIDs without "GPU-" and "MIG-"
     bare = uuid.partition("-")[2]
     found = [one for one in known if one.uuid.partition("-")[2] == bare]
@@ -151,9 +151,8 @@ def figures_of(uuid: str, total: int, known: Sequence[GpuFigures]) -> GpuFigures
 
 
 def visible(gpus: Sequence[GpuFigures]) -> tuple[GpuFigures, ...]:
-    """Those that CUDA shows to this process, in its order: CUDA_VISIBLE_DEVICES names them by
-    number or by (the beginning of) their UUID, up to the first that is not there. Parts (MIG) have
-    no numbers."""
+    """The GPUs that CUDA shows to this process, in its order: CUDA_VISIBLE_DEVICES lists them by
+    number or UUID prefix, up to the first that does not exist. MIG instances have no numbers."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     wholes = [gpu for gpu in gpus if not gpu.part_of]
     if wanted is None:

@@ -48,8 +48,8 @@ def peaks_for(
     host_layers: int = 0,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Peaks:
-    """What the device of a loaded model, or all of them, can do; see `measure_peaks`. host_layers:
-    that the CPU computes beside a GPU."""
+    """Peak rates of all devices of a loaded model together; see `measure_peaks`. host_layers:
+    offloaded layers."""
     threads = config.num_threads or 1
     each = [measure_peaks(config.dtype, threads, name, cancelled) for name in config.devices]
     weights = None
@@ -102,7 +102,7 @@ def measure_peaks(
 
 
 def _read_bytes_per_s(device: str, cancelled: Callable[[], bool]) -> float:
-    """Of a sum over memory that is only read."""
+    """Bandwidth of a sum over memory."""
     import torch
 
     free, _ = free_memory(device)
@@ -128,7 +128,7 @@ def _flops_per_s(dtype: str, device: str, cancelled: Callable[[], bool]) -> floa
 
 
 def _seconds(work: Callable[[], object], device: str, cancelled: Callable[[], bool]) -> float:
-    """On a GPU until it is done: a call only puts the work into its queue."""
+    """Duration of `work`; on a GPU including the wait for it."""
     import torch
 
     if cancelled():

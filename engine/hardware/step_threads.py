@@ -97,7 +97,7 @@ class Trial:
 
     @property
     def cost_s(self) -> float:
-        """What the steps with the other count took longer."""
+        """The extra time of the steps with the other count."""
         usual = _mean(self._seconds[self.here])
         return sum(max(0.0, seconds - usual) for seconds in self._seconds[self.other])
 
@@ -145,7 +145,7 @@ class Search:
         return self._here if self._trial is None else self._trial.count
 
     def learn(self, count: int, seconds: float, now: float) -> None:
-        """A step with `count` threads took so long."""
+        """Record the duration of a step with `count` threads."""
         self._last_step = now
         if self._trial is not None:
             if count == self._trial.count:
@@ -259,7 +259,7 @@ class StepThreads:
         self.update(config)
 
     def update(self, config: EngineConfig) -> None:
-        """Take over live settings."""
+        """Apply live settings."""
         self._is_adaptive = config.adaptive_threads and self._most > 1
         self.rest()
 
@@ -269,20 +269,20 @@ class StepThreads:
         self._set(self._most)
 
     def begin(self, num_tokens: int, now: float, *, is_timed: bool = True) -> int:
-        """Set the number for a step with so many tokens; what it is, 0 on a GPU. is_timed: whether
-        what `ended` is told belongs to this step alone; if not, nothing is tried."""
+        """Set and return the thread count for a step of `num_tokens` tokens; 0 on a GPU. is_timed:
+        whether the time for `ended` belongs to this step only; otherwise no trial runs."""
         count = self._count(num_tokens, now, is_timed) if self._is_adaptive else self._most
         self._set(count)  # another engine of this thread may have set its own
         return count
 
     def ended(self, seconds: float, now: float) -> None:
-        """The step that `begin` was called for took so long."""
+        """Record the duration of the step that `begin` was called for."""
         search = self._searches.get(self._kind)
         if search is not None and self._is_adaptive:
             search.learn(self._used, seconds, now)
 
     def figures(self) -> ThreadFigures | None:
-        """What was found, for the window; None on a GPU."""
+        """The results for the window; None on a GPU."""
         if not self._most:
             return None
         if not self._is_adaptive:
@@ -300,7 +300,7 @@ class StepThreads:
             self._apply(count)
 
     def _for_ranks(self, count: int) -> int:
-        """As many for each: at least one, and no more than there are, if there are that many."""
+        """`count` rounded down to the same number for each rank, at least one."""
         return max(1, count // self._ranks) * self._ranks
 
     def _count(self, num_tokens: int, now: float, is_timed: bool) -> int:

@@ -130,7 +130,7 @@ class Assembly:
         return found
 
     def drop(self) -> None:
-        """Let go of weights and cache; what describes them stays."""
+        """Free weights and cache; the descriptions stay."""
         ranks = self.loaded.ranks
         self.loaded = dataclasses.replace(self.loaded, model=nn.Module(), crossing=None, ranks=None)
         self.drop_drafting()
@@ -216,8 +216,8 @@ class _Builder:
                 raise problem from None
 
     def _more_host_layers(self, plan: MemoryPlan) -> int | None:
-        """How many layers the CPU gets after a plan for which the memory did not suffice: its step
-        was estimated, and others may have taken some since. None where that is not to be tried."""
+        """The number of offloaded layers after a plan that ran out of memory: its step was only
+        estimated, or other programs have taken memory since. None if this is not to be tried."""
         config = self.config
         is_free = config.gpu_layers == AUTO and is_cuda(config.device)
         is_free = is_free and len(config.devices) == 1
@@ -228,7 +228,7 @@ class _Builder:
         return more if more < count else None
 
     def _follow(self, plan: MemoryPlan) -> Assembly:
-        """Load the model as it was planned, measure, and make its cache."""
+        """Load the model as planned, measure it, and make its cache."""
         config, checkpoint = self.config, self.checkpoint
         source = draft_source(config, checkpoint, self.tokenizer, plan.host_layers)
         check_architecture(checkpoint.config, resolve_class(checkpoint))
@@ -272,7 +272,7 @@ class _Builder:
     def _with_cache(
         self, loaded: LoadedModel, source: Checkpoint | None, plan: MemoryPlan
     ) -> Assembly:
-        """source: of what drafts."""
+        """source: the draft model's checkpoint."""
         config, checkpoint, progress = self.config, self.checkpoint, self.progress
         layers = self._probe(loaded)
         draft = step_bytes = None
@@ -319,8 +319,8 @@ class _Builder:
         )
 
     def _probe(self, loaded: LoadedModel) -> dict[int, LayerSpec]:
-        """What each layer stores, seen in the first pass of a model: a class may compute something
-        between its layers for which it was not divided."""
+        """The KV spec of each layer, from the model's first pass, which also shows whether its
+        class supports several devices."""
         if loaded.ranks is not None:
             return loaded.ranks.whole_layers
         try:
@@ -333,8 +333,8 @@ class _Builder:
             make_current(self.config.device)
 
     def _measured_step(self, loaded: LoadedModel, layers: dict[int, LayerSpec]) -> int:
-        """Bytes that the largest step was seen to need on the GPU. OutOfMemoryError where not even
-        the step fits."""
+        """Measured memory of the largest step on the GPU. Raises OutOfMemoryError if not even the
+        step fits."""
         config = self.config
 
         def runner(num_blocks: int) -> ModelRunner:

@@ -39,7 +39,7 @@ def model_info(
     layers: dict[int, LayerSpec],
     plan: MemoryPlan,
 ) -> ModelInfo:
-    """`plan`: which was followed when it was loaded."""
+    """`plan`: the plan that was followed at loading."""
     text = checkpoint.config
     first = layers[min(layers)]
     notices = list(loaded.notices)
@@ -145,8 +145,7 @@ def _experts(text: PretrainedConfig) -> tuple[int, int]:
 
 
 def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) -> ModelInfo:
-    """The description with what attends and what was captured, in place of what it said of that
-    before."""
+    """The description with the current attention backend and captured graphs."""
     draft = None if proposer is None else proposer.runner
     captured = {"decode": runner.graphs, "draft": None if draft is None else draft.graphs}
     old = (_ATTENTION, *captured)

@@ -87,9 +87,9 @@ def caches_that_fit(
     draft: Draft | None,
     plan: MemoryPlan,
 ) -> tuple[PagedBackend, Proposer | None, MemoryPlan]:
-    """`build_caches`, with the plan that was followed. Where other programs have taken memory since
-    it was planned, and the user did not name a size, the cache becomes as small as one request of
-    the whole context, before it is given up."""
+    """`build_caches`, and the plan that was followed. If other programs have taken memory since it
+    was planned, and the user did not set a size, the cache shrinks, down to one request of the
+    whole context, before this fails."""
     assert config.max_model_len is not None, "resolved before"
     least = blocks_of(config.max_model_len, config)
     while True:
@@ -111,8 +111,8 @@ def capture_steps(
     plan: MemoryPlan,
     progress: Progress,
 ) -> None:
-    """Capture the steps in which everybody decodes, and those of the draft model, where the device
-    can and the user lets it."""
+    """Capture decode-only steps, and those of the draft model, if the device and the settings allow
+    it."""
     if config.enforce_eager or capture_for(torch.device(config.device)) is None:
         return
     assert config.max_model_len is not None, "resolved before"
@@ -129,8 +129,8 @@ def capture_steps(
 
 
 def with_layers(plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineConfig) -> MemoryPlan:
-    """The plan in blocks of the size that the loaded model really stores: what was predicted from
-    its config alone may differ for an architecture that nobody has met."""
+    """The plan with the measured block size of the loaded model: the one predicted from its config
+    may differ for an unknown architecture."""
 
     def per_block(part: dict[int, LayerSpec]) -> int:
         widths = KVWidths.sum(layer.widths for layer in part.values())

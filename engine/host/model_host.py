@@ -76,7 +76,7 @@ class ModelHost:
         return self.assembly.checkpoint.eos_token_ids | self.tokenizer.eos_token_ids
 
     def new_speculator(self) -> Speculator:
-        """What drafts for the model as it is loaded now; nothing where the method is off."""
+        """The speculator for the loaded model; it drafts nothing if the method is off."""
         draft = self.assembly.draft
         return Speculator(self.config, self.assembly.proposer, draft.name if draft else "")
 
@@ -112,7 +112,7 @@ class ModelHost:
                     "tensor_parallel_size", "pipeline_parallel_size"} & set(changed)  # fmt: skip
 
     def use(self, config: EngineConfig) -> None:
-        """Take over live settings; graphs are captured for more running requests."""
+        """Apply live settings; capture graphs if more requests may run."""
         assembly, before = self.assembly, self.config
         assembly.config = config
         grows = most_rows(config) > most_rows(before) or config.max_num_seqs > before.max_num_seqs
@@ -135,9 +135,9 @@ class ModelHost:
         raise problem
 
     def shrink_cache(self, least_blocks: int, why: str) -> None:
-        """After a step found no memory: a smaller cache leaves it some. OutOfMemoryError where the
-        cache has no more than `least_blocks`, which the requests in flight need, or where others
-        have taken so much meanwhile that not even these can be had."""
+        """Make the cache smaller after a step ran out of memory. Raises OutOfMemoryError if the
+        cache has no more than `least_blocks`, which the requests in flight need, or if not even
+        these fit any more."""
         before, last = self.plan, self.shrinking
         plan = shrunk(before, least_blocks)
         if plan is not None:
@@ -167,8 +167,8 @@ class ModelHost:
         self.shrinking = Shortage(times, text, first)
 
     def note_skipped_async(self, error: Exception) -> None:
-        """The next step was not launched early, for want of memory. There is a notice the first
-        time, and each time that it has become twice as often."""
+        """Count a step that was not launched early because of low memory. A notice appears the
+        first time, and each time the count has doubled."""
         times, said = self.skipped_async.times + 1, self.skipped_async.text
         text = said
         if not times & (times - 1):
@@ -214,7 +214,7 @@ class ModelHost:
         raise problem
 
     def drop(self) -> None:
-        """Give the memory of weights, cache and scratch buffers back to the system."""
+        """Return the memory of weights, cache and scratch buffers to the system."""
         self.assembly.drop()
         self.sampler = Sampler(self.info.vocab_size, self.config.device)
         release_memory()
@@ -247,7 +247,7 @@ class ModelHost:
         self._capture(progress)
 
     def _capture(self, progress: Progress) -> None:
-        """Capture steps over the cache as it is, and say so."""
+        """Capture steps over the current cache, and update the description."""
         assembly = self.assembly
         capture_steps(self.runner, assembly.proposer, assembly.config, assembly.plan, progress)
         assembly.info = with_steps(assembly.info, self.runner, assembly.proposer)

@@ -57,7 +57,7 @@ class ModelSizes:
     is_tied: bool = False
 
     def loaded_bytes(self, max_model_len: int) -> int:
-        """Weights with their rotary tables: what a loaded model takes."""
+        """Bytes of the loaded model: weights and rotary tables."""
         length = min(max_model_len, self.longest or max_model_len)
         return self.weights + bytes_of_tables(self.table_rows, length)
 
@@ -97,7 +97,7 @@ class ModelSizes:
 
 
 def sizes_of(checkpoint: Checkpoint, config: EngineConfig) -> ModelSizes:
-    """Of a model as `config` holds its weights."""
+    """Sizes of a model with its weights quantized as in `config`."""
     scheme = scheme_of(config, checkpoint.quantization, checkpoint.name)
     return model_sizes(checkpoint, getattr(torch, config.dtype), scheme)
 

@@ -103,7 +103,7 @@ def plan_memory(
 
 
 def _plan_stages(sizes: ModelSizes, config: EngineConfig, on_device: PlanPart) -> list[MemoryPlan]:
-    """Each of its part, in the memory of the GPU that has least."""
+    """The plan of each stage, in the memory of the GPU that has least."""
     devices = config.devices
     count = len(sizes.layer_weights)
     starts = [0, *(start for start, _ in stage_starts(devices, count)), count]
@@ -165,15 +165,15 @@ def _plan_offload(
 
 
 def for_host(config: EngineConfig) -> EngineConfig:
-    """With which the CPU's part is planned: how much memory may be used is said of the GPU, which
-    has the draft model too."""
+    """The configuration for planning the CPU's part: the memory limit and the draft model are the
+    GPU's."""
     share = SETTINGS["gpu_memory_utilization"].default
     return config.replace(device=CPU, speculative_method="off", gpu_memory_utilization=share)
 
 
 def _undivided_len(sizes: ModelSizes, config: EngineConfig, on_gpu: PlanPart) -> int:
-    """The longest context, a power of two, with which the whole model fits on the GPU; 0 where none
-    that is of use does, or a cache of a certain size is wanted."""
+    """The longest context, a power of two, at which the whole model fits on the GPU; 0 if none of
+    useful length does, or the cache size is set."""
     if config.kv_cache_memory_bytes is not None:
         return 0
     assert config.max_model_len is not None, "resolved before"
@@ -188,13 +188,13 @@ def _undivided_len(sizes: ModelSizes, config: EngineConfig, on_gpu: PlanPart) ->
 
 
 def ranks_beside(config: EngineConfig) -> int:
-    """Among how many memories the model is divided, which are planned alike: those of GPUs, one of
-    each rank. Ranks on the CPU share its memory."""
+    """Number of GPUs among which tensor parallelism divides the model; 1 on the CPU, whose ranks
+    share its memory."""
     return config.tensor_parallel_size if is_cuda(config.device) else 1
 
 
 def _block_bytes(sizes: ModelSizes, config: EngineConfig) -> int:
-    """KV of a block."""
+    """KV bytes of a block."""
     return config.block_size * sizes.kv_bytes_per_token(config.kv_dtype)
 
 
@@ -271,8 +271,8 @@ def plan(
 
 
 def shrunk(plan: MemoryPlan, least_blocks: int) -> MemoryPlan | None:
-    """The plan with a fifth fewer blocks, but `least_blocks`; None where it has no more than so
-    many."""
+    """The plan with a fifth fewer blocks, but at least `least_blocks`; None if it has no more than
+    these."""
     blocks = max(least_blocks, int(plan.num_blocks * _SHRINK))
     return None if blocks >= plan.num_blocks else plan.with_blocks(blocks)
 

@@ -138,15 +138,14 @@ VOCAB_SIZE = 128
 
 
 def shrink_vocabulary(config: Any) -> None:
-    """Give `config` a vocabulary of few tokens, without special ones."""
+    """Give `config` a small vocabulary without special tokens."""
     config.vocab_size = VOCAB_SIZE
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         without_token(config, name)
 
 
 def without_token(config: Any, name: str) -> None:
-    """Take the number of a special token out of `config`: of a vocabulary that lacks it. Token 0
-    where the class insists on one."""
+    """Remove a special token from `config`; token 0 where the class requires one."""
     try:
         setattr(config, name, None)
     except Exception:  # its own kind of validation, in each version of transformers
@@ -162,7 +161,7 @@ class Keyed:
 
 
 def count_parameters(config: Any) -> int:
-    """Tied ones, which are one tensor after loading, count once."""
+    """Number of parameters; tied ones, which share a tensor after loading, count once."""
     return _count_parameters(Keyed(config.to_json_string(use_diff=False), config))
 
 
@@ -187,11 +186,8 @@ def ties_head(model: nn.Module) -> bool:
 
 
 def kv_layout(model: nn.Module) -> tuple[LayerKV, ...]:
-    """What each attention layer writes to the KV cache, in layer order.
-
-    Read from the unmodified modules (`layer_idx`, k_proj, v_proj) where they tell, as layers may
-    differ, else from the config.
-    """
+    """The KV of each attention layer, in order. From the unmodified modules (`layer_idx`, k_proj,
+    v_proj) if they have it, as layers may differ, else from the config."""
     config: Any = model.config
     found: dict[int, LayerKV] = {}
     for module in model.modules():

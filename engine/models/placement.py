@@ -41,7 +41,7 @@ class _ReachedLayersError(Exception):
 
 
 def _before(model: nn.Module, layers: nn.ModuleList) -> list[nn.Module]:
-    """Modules with tensors of their own that are computed before the layers."""
+    """Modules with own tensors that run before the layers."""
     inside = {id(module) for module in layers.modules()}
     called: list[nn.Module] = []
 

@@ -55,7 +55,7 @@ class Prepared:
     swaps: list[Swap] = field(default_factory=list)
 
     def bind(self, name: str) -> None:
-        """Let the replaced module see a weight, through a view: no second copy."""
+        """Give the replaced module a weight as a view, without a copy."""
         slot, home = self.slots[name], self.homes[name]
         if slot.module is not home.module:
             view = slot.view()
@@ -78,8 +78,8 @@ def prepare(
     wanted: Callable[[str], bool] = lambda kind: kind != EXPERTS,
     device_map: DeviceMap = _CPU,
 ) -> Prepared:
-    """Replace what is known to go faster where it will be, of the kinds that are wanted. All of it
-    can be taken back but for the linears, which compute the same and choose among
+    """Apply the wanted kinds of replacements that are known to be faster on their device. All of
+    them can be reverted, except the linears, which compute the same and choose among
     implementations."""
     slots = own_slots(model)
     _use_own_linears(model, slots)

@@ -115,7 +115,7 @@ def outcome(model: nn.Module) -> str:
 def _rounded(
     parts: Iterable[Codes | Tensor], scheme: Scheme, device: torch.device
 ) -> list[Codes | Tensor]:
-    """Plain parts become codes where the scheme says so, each before the next is read."""
+    """Quantizes unquantized parts if the scheme says so, each before the next is read."""
     if scheme.method == "none":
         return list(parts)
 
@@ -157,7 +157,7 @@ class Head:
 
 
 def find_head(model: nn.Module, device_map: DeviceMap) -> Head | str:
-    """Head and embeddings of a model; or why they stay plain."""
+    """Head and embeddings of a model; or why they are not quantized."""
     device = torch.device(device_map.last)
     if device.type != "cpu" and not is_usable(device):
         return "int8 matmul on a GPU needs Triton"

@@ -27,7 +27,7 @@ from engine.runner.model_runner import probe_kv
 
 
 def join(model: nn.Module, share: Share, exchange: Exchange) -> None:
-    """From now on a pass of `model` needs the others' passes beside it."""
+    """Insert the all-reduces: from now on a pass of `model` needs the passes of all ranks."""
     for path in share.shape.sums:
         model.get_submodule(path).register_forward_hook(_Sum(share.rank, exchange))
     if share.shape.is_vocab_cut:
@@ -92,7 +92,7 @@ class Ranks:
 
     @property
     def whole_layers(self) -> dict[int, LayerSpec]:
-        """What the layers of all ranks store together."""
+        """KV specs of the layers over all ranks."""
         return {
             layer: spec._replace(
                 num_kv_heads=spec.num_kv_heads * self.size, num_heads=spec.num_heads * self.size
@@ -101,14 +101,14 @@ class Ranks:
         }
 
     def make_caches(self, make: MakeCache) -> list[PagedBackend]:
-        """Each made by the thread of its rank, whose memory it takes."""
+        """One cache per rank, allocated by the rank's thread."""
         return [
             self.team.call(rank, partial(make, device, self.layers))
             for rank, device in enumerate(self.team.devices)
         ]
 
     def close(self) -> None:
-        """End the ranks' threads and let go of their models."""
+        """End the ranks' threads and free their models."""
         self.team.close()
         self.models = []
 

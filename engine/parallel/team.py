@@ -49,13 +49,13 @@ class Team:
         self._wanted = max(1, num_threads // self.size)
 
     def call(self, rank: int, work: Callable[[], T], num_threads: int | None = None) -> T:
-        """Let one rank do something, and wait for it; while the others rest it may have more
-        threads than its part."""
+        """Run a function on one rank's thread and wait for it; while the others are idle it may use
+        more threads."""
         return self._threads[rank].submit(self._with_threads, work, num_threads).result()
 
     def together(self, work: Callable[[int], T]) -> list[T]:
-        """Let every rank do its part of a step, and wait for all. Raises what the first of them
-        raised; the exchange is as new then."""
+        """Run a step on every rank and wait for all. Raises the first rank's error; the exchange is
+        reset then."""
         futures = [
             thread.submit(self._part, rank, work) for rank, thread in enumerate(self._threads)
         ]
@@ -80,7 +80,7 @@ class Team:
         return work()
 
     def close(self) -> None:
-        """End the threads; what they hold is free when they are gone."""
+        """End the threads; their memory is free when they are gone."""
         for thread in self._threads:
             thread.shutdown(wait=True)
 
@@ -99,7 +99,7 @@ def _begin(device: str, cores: frozenset[int]) -> None:
 
 
 def _cores(devices: Sequence[str]) -> list[frozenset[int]]:
-    """Of each rank, where the CPU has as many NUMA nodes; else empty ones: any core."""
+    """Cores of each rank, if there are enough NUMA nodes; else empty sets: any core."""
     found, size = nodes(), len(devices)
     if is_cuda(devices[0]) or len(found) < size or not hasattr(os, "sched_setaffinity"):
         return [frozenset()] * size

@@ -272,7 +272,7 @@ def _round(
 
 @contextmanager
 def _recorded(layer: nn.Module, calls: dict[str, list[_Call]]) -> Iterator[None]:
-    """Notes how the blocks of `calls` are called inside of it."""
+    """Records the calls of the blocks of `calls` inside of it."""
 
     def note(found: list[_Call], module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         found.append(_Call(args, kwargs, _first(output)))

@@ -49,10 +49,8 @@ class Decoder:
             config._experts_implementation = "eager"
 
     def start(self, sequences: Sequence[Sequence[int]], check: Callable[[], None]) -> None:
-        """Embed the sequences and note what each layer is called with.
-
-        Afterwards no weight but the layers' small buffers is in memory.
-        """
+        """Embed the sequences and record the arguments of each layer. Afterwards only the layers'
+        small buffers are in memory."""
         self._load_outside(max(len(s) for s in sequences))
         body: Any = self.model.base_model
         self.load_layer(0)
@@ -83,7 +81,7 @@ class Decoder:
         self._drop(lambda name: name.startswith(prefix))
 
     def reload(self, name: str, into: Tensor) -> None:
-        """A parameter's values on disk, into `into`."""
+        """Read a parameter's values from disk into `into`."""
         for placement in self._weights.placements:
             if placement.name == name:
                 target = self._target(placement, into)
@@ -96,7 +94,7 @@ class Decoder:
         return cast(Tensor, first)
 
     def advance(self, index: int, check: Callable[[], None]) -> None:
-        """The states become the layer's outputs."""
+        """Replace the states by the layer's outputs."""
         for sequence in range(len(self.states)):
             check()
             self.states[sequence] = self.run(index, sequence)

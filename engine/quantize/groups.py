@@ -55,7 +55,7 @@ class Watch(TorchFunctionMode):
         return result
 
     def observe(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
-        """For those who look at more than products."""
+        """Hook for subclasses that observe more than matmuls."""
 
     def _saw(self, x: Any, weight: Any, is_transposed: bool) -> None:
         if not isinstance(weight, Tensor) or not isinstance(x, Tensor):
@@ -145,7 +145,7 @@ class _Trace(Watch):
                 self._handles.append(module.register_forward_hook(partial(self._on_norm, path)))
 
     def close(self) -> None:
-        """Let go of all tensors: the trace refers to itself, and so lives on for a while."""
+        """Release all tensors: the trace refers to itself, and would keep them for a while."""
         for handle in self._handles:
             handle.remove()
         for kept in (self._alive, self._roots, self._seen, self._names):
@@ -182,7 +182,7 @@ class _Trace(Watch):
         return Group(readers, roots[0].shape[-1], norm, block, is_per_expert)
 
     def _has_own_inputs(self, name: str) -> bool:
-        """Whether each expert of a parameter reads something else."""
+        """Whether each expert of a parameter has its own input."""
         roots = self._seen[name][1]
         if self._layer.get_parameter(name).ndim < 3:
             return False

@@ -35,7 +35,7 @@ _CHECKED_SEQUENCES = 4  # of the text, for a layer's error
 
 
 def outputs_of(work: LayerWork) -> list[Tensor]:
-    """What the layer adds to its input, for a few sequences."""
+    """The layer's residual output, for a few sequences."""
     count = min(work.num_sequences, _CHECKED_SEQUENCES)
     return [run() for run in work.runs(range(count))]
 
@@ -51,7 +51,8 @@ def error_of(work: LayerWork, wanted: list[Tensor]) -> float:
 
 @contextmanager
 def rounded_to_nearest(work: LayerWork) -> Iterator[None]:
-    """All matrices as plain rounding makes them, until the block ends: then from disk again."""
+    """Inside of it all matrices are rounded to nearest; afterwards they are read from disk again.
+    """
     for piece in work.targets.pieces:
         work.check()
         weight = work.matrix(piece)
@@ -92,7 +93,7 @@ class LayerByLayer:
         self._written: set[str] = set()
 
     def rounded(self) -> list[LayerResult]:
-        """Without a text: one matrix in memory at a time."""
+        """Quantize without calibration: one matrix in memory at a time."""
         results = []
         for layer in self.targets.layers:
             began = time.perf_counter()
@@ -119,7 +120,7 @@ class LayerByLayer:
         return results
 
     def copy_rest(self) -> None:
-        """Every tensor that was not quantized and not changed, as it is on disk."""
+        """Copy every tensor that was not quantized and not changed."""
         for name, info in self.checkpoint.tensors.items():
             if name not in self._written:
                 self.folder.tensors.copy(name, info)
@@ -179,7 +180,7 @@ class LayerByLayer:
         )  # fmt: skip
 
     def _store_changed(self, work: LayerWork) -> None:
-        """Norms, routers and the like that took scales in."""
+        """Write norms, routers and other parameters that scales were folded into."""
         names = {(i.file, i.offset): name for name, i in self.checkpoint.tensors.items()}
         for info, name, part in work.targets.placements:
             disk_name = names[info.file, info.offset]
