@@ -103,8 +103,8 @@ class EngineConfig:
     )
     gpu_layers: str = _setting(
         str, AUTO, Change.RELOAD, "GPU layers",
-        "Number of layers on the GPU; the rest and their KV cache stay on the CPU (CPU offload). "
-        "auto: as many layers as fit in GPU memory.",
+        "Number of layers on the GPU. CPU offload: all other layers and their KV cache are on the "
+        "CPU. auto: as many layers as fit in GPU memory.",
         choices=GPU_LAYERS, check_other=check_gpu_layers, other="N",
     )
     tensor_parallel_size: int = _setting(

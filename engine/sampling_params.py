@@ -94,7 +94,7 @@ class SamplingParams:
         minimum=0, maximum=100, in_openai=True, control=Control(0.0, 2.0, 0.05, 2),
     )
     top_p: float = _parameter(
-        float, 1.0, "Top-p", "Sample from the smallest set with this cumulative probability.",
+        float, 1.0, "Top-p", "Sample from the smallest token set with this cumulative probability.",
         minimum=0, maximum=1, excludes_minimum=True, in_openai=True,
         control=Control(0.01, 1.0, 0.01, 2),
     )
@@ -103,7 +103,7 @@ class SamplingParams:
         minimum=-1, neutral=(-1,), control=Control(0, 1000, 1, unset=0, unset_text="all"),
     )
     min_p: float = _parameter(
-        float, 0.0, "Min-p", "Drop tokens below this fraction of the highest probability.",
+        float, 0.0, "Min-p", "Minimum token probability, as a fraction of the highest.",
         minimum=0, maximum=1, control=Control(0.0, 1.0, 0.01, 2),
     )
     repetition_penalty: float = _parameter(

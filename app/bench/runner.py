@@ -171,6 +171,7 @@ class BenchRunner:
         capacity = plan.num_blocks * self._engine.config.block_size
         if longest > capacity + 1:
             raise ConfigError(
-                f"One {name} request needs {longest:,} tokens; the KV cache fits {capacity:,}.",
+                f"A {name} request needs {longest:,} tokens; "
+                f"the KV cache has room for {capacity:,}.",
                 "Increase --kv-cache-memory-bytes, or reduce --input-len or --output-len.",
             )

@@ -85,11 +85,11 @@ def explained(figures: Mapping[str, Any], server: Mapping[str, Any], round_trip_
     parts = [_explained_ttft(figures, server, round_trip_s)]
     told, own = server["itl_ms"], figures["itl_ms"]
     if server["itl_is_mean_per_request"]:
-        parts.append("The server reports one mean ITL per request; the client records every gap.")
+        parts.append("The server reports one mean ITL per request; the client measures every gap.")
     elif told is not None and told["num_samples"] != own["num_samples"]:
         parts.append(
             f"ITL samples: {told['num_samples']:,} (server), {own['num_samples']:,} (client). "
-            "Some chunks contained several tokens, or other clients were active."
+            "Some chunks contain multiple tokens, or other clients are active."
         )
     parts.append("Server p50 and p99 are estimated from histogram buckets.")
     return " ".join(parts)
@@ -101,8 +101,9 @@ def _explained_ttft(
     parts = server.get("ttft_parts_ms")
     if parts is None:
         return (
-            "Server-side TTFT is measured from queueing to the first token. Client-side TTFT adds "
-            f"the round trip (empty request: {round_trip_s * 1e3:.2f} ms) and connection setup."
+            "Server-side TTFT is measured from queueing to the first token. Client-side TTFT also "
+            "includes connection setup and the round trip "
+            f"(empty request: {round_trip_s * 1e3:.2f} ms)."
         )
     return (
         f"Mean client-side TTFT: {figures['ttft_ms']['mean']:.2f} ms. "

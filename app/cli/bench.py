@@ -69,13 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
         ("--num-warmups N", 1, "Warm-up requests. Default: 1.", parse_count),
-        ("--rounds N", parse_positive, "Number of runs; their samples are pooled. Default: 1; "
+        ("--rounds N", parse_positive, "Number of runs; all samples are pooled. Default: 1; "
          f"{DEFAULT_COMPARE_ROUNDS} with --compare."),
         ("--compare SETTING=V1,V2", str, "Compare values of an engine setting in alternating "
          "runs. Use semicolons between values that contain commas."),
     )  # fmt: skip
     add_options(
-        parser.add_argument_group("running server"),
+        parser.add_argument_group("benchmarking a running server"),
         ("--base-url URL", str, "Benchmark the server at this URL."),
         ("--api-key K", str, "API key for the server. Default: INFERDECK_API_KEY."),
         ("--served-model NAME", str, "Model name on the server. Default: the first model listed."),

@@ -40,7 +40,7 @@ USER_ERRORS = (
 
 DESCRIPTION = """\
 Inferdeck: a desktop workstation for LLM inference with its own engine.
-Without a command, opens the window with the last used model."""
+Without a command, opens the window with the most recently used model."""
 
 EPILOG = """\
 examples:

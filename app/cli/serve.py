@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "Allowed CORS origin, such as http://localhost:3000. Repeatable."),
         ("--model-dir DIR", [],
          "Folder of models that attached windows may load. Repeatable."),
-        ("--no-control", False, "Attached windows may view and chat only."),
+        ("--no-control", False, "Attached windows may only view and chat."),
         ("--shutdown-timeout S", 10.0,
          "Seconds to wait for running requests after Ctrl-C. Default: 10."),
         ("--json", False, "Print only a JSON object, once ready."),

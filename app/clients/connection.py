@@ -40,7 +40,7 @@ class Connection:
     def kind(self) -> str:
         """Server type and version as text."""
         if self.server_type is None:
-            return "not identified yet"
+            return "not yet detected"
         return f"{self.server_type.value} {self.version}".rstrip()
 
     def target(self, key: str) -> Target:

@@ -172,7 +172,7 @@ class ForeignEngine(LoopThread):
             if not found.models:
                 error = ErrorInfo(
                     f"{self._server} has no model loaded.",
-                    "Load a model there and reconnect, or enter the name of one to load on demand.",
+                    "Load a model there and reconnect, or enter a model name to load on demand.",
                 )
             if self._config is None:
                 self._give_up(error)
@@ -240,7 +240,7 @@ class ForeignEngine(LoopThread):
 
     def _not_here(self, what: str) -> ErrorInfo:
         return ErrorInfo(
-            f"{what} cannot be changed from here.", f"Restart {self._server} to change this."
+            f"{what} cannot be changed from this window.", f"Restart {self._server} to change this."
         )
 
     async def _count_tokens(self, key: str, text: str) -> None:

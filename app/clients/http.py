@@ -87,7 +87,7 @@ class Fetcher:
                     body += part
                     if len(body) > MOST_BYTES:
                         raise TargetError(
-                            f"{self._address.host} returned an unexpected response larger than "
+                            f"{self._address.host} returned a response larger than the limit of "
                             f"{MOST_BYTES // 2**20} MiB.",
                             "Check that the address is an OpenAI-compatible server.", is_final=True,
                         )  # fmt: skip

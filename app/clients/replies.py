@@ -224,7 +224,7 @@ class Replies:
             if command.begin_with:
                 raise TargetError(
                     f"{found.server_type} cannot continue a partial reply.",
-                    "Branching from a token needs the built-in engine.",
+                    "Branching from a token requires the built-in engine.",
                 )
             call = make_call(
                 found.server_type, model, command.prompt, command.params, found.max_model_len

@@ -91,14 +91,14 @@ def parse_address(text: str) -> Address:
     if not host or any(c.isspace() for c in host):
         raise _bad(text, "no host name")
     if port == 0:
-        raise _bad(text, "port 0")
+        raise _bad(text, "port 0 is invalid")
     if "@" in url.netloc:
         raise TargetError(
             "The address contains a user name or password.",
             "Enter it in the API key field. Addresses are stored in plain text.", is_final=True,
         )  # fmt: skip
     if url.query or url.fragment:
-        raise _bad(text, "it contains a query or fragment")
+        raise _bad(text, "it contains a query string or fragment")
     path = url.path.rstrip("/")
     for end in _OURS:  # in this order: /v1 stands before the others
         path = path.removesuffix(end).rstrip("/")

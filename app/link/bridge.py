@@ -142,7 +142,7 @@ class EngineBridge(QObject):
         """Why this window may not open models or change settings; "" if it may."""
         if not self.is_remote or getattr(self.engine, "may_control", True):
             return ""
-        return f"{self.place} allows only viewing and chatting (--no-control)."
+        return f"Windows attached to {self.place} may only view and chat (--no-control)."
 
     def attach(self, make_thread: ThreadFactory) -> None:
         """Switch to a remote engine; its events report what it has loaded."""

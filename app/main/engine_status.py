@@ -182,7 +182,7 @@ class ConnectionStatus(QObject):
         if link is None:
             return
         seconds = max(time.perf_counter() - self._since, 0.0)
-        age = f"; values are {seconds:.0f} s old" if self._bridge.model is not None else ""
+        age = f"; last update {seconds:.0f} s ago" if self._bridge.model is not None else ""
         kind: StateKind = "loading"
         match link.state:
             case LinkState.CONNECTING:

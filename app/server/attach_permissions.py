@@ -47,7 +47,8 @@ def check_request(command: m.AddRequest, limits: Limits) -> None:
         )
     for name in ("stop_token_ids", "logit_bias"):
         if len(getattr(params, name)) > MAX_NAMED_TOKENS:
-            raise ConfigError(f"{name}: at most {MAX_NAMED_TOKENS:,} tokens.", "Send fewer tokens.")
+            cause = f"{name} allows at most {MAX_NAMED_TOKENS:,} tokens."
+            raise ConfigError(cause, "Use fewer tokens.")
 
 
 def refused(command: WireCommand, error: ErrorInfo, loaded: m.Loaded | None) -> Iterator[m.Event]:

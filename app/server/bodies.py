@@ -188,8 +188,8 @@ _REFUSED = (
     Refused("use_beam_search", "beam search is not implemented.", (False,)),
     Refused("best_of", "set n and select the best reply client-side.", (1,)),
     Refused("length_penalty", "beam search is not implemented.", (1,)),
-    Refused("bad_words", "use a negative logit_bias on their tokens.", ([],)),
-    Refused("allowed_token_ids", "use a negative logit_bias on all other tokens."),
+    Refused("bad_words", "use a negative logit_bias for these tokens.", ([],)),
+    Refused("allowed_token_ids", "use a negative logit_bias for all other tokens."),
     Refused("prompt_logprobs", "logprobs are returned for generated tokens only."),
     Refused("truncate_prompt_tokens", "truncate the prompt before sending it."),
     Refused("skip_special_tokens", "special tokens are always stripped.", (True,)),
@@ -328,13 +328,13 @@ class ChatBody(ReplyBody, kw_only=True):  # type: ignore[call-arg]
         Refused("audio", "only text output is supported."),
         Refused("prediction", "enable speculative decoding on the server instead."),
         Refused("web_search_options", "web search is not available."),
-        Refused("documents", "include them in a message instead.", ([],)),
+        Refused("documents", "include documents in a message instead.", ([],)),
         Refused("echo", "replies never include the prompt.", (False,)),
         Refused("add_generation_prompt", "the generation prompt is always added.", (True,)),
         Refused("continue_final_message", "send the full prompt to /v1/completions.", (False,)),
         Refused("chat_template", "the server always uses the model's template."),
         Refused("chat_template_kwargs", "the server always uses the model's template.", ({},)),
-        Refused("add_special_tokens", "the chat template already adds them.", (False,)),
+        Refused("add_special_tokens", "the chat template already adds special tokens.", (False,)),
     )
 
     messages: Messages

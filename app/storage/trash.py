@@ -63,7 +63,7 @@ class Trash:
         if entry.original.exists():
             raise TrashError(
                 f"Cannot restore the deleted model: {entry.original} already exists.",
-                f"It is kept in {entry.aside} until the program exits.",
+                f"The deleted model is kept in {entry.aside} until the program exits.",
             )
         try:
             os.rename(entry.aside, entry.original)

@@ -153,7 +153,7 @@ def report_text(what: str, data: Mapping[str, Any], trace: str, log: Iterable[st
         "Model": _table(data.get("model")),
         "Settings": _table(data.get("config")),
         "Memory": _table(data.get("memory")),
-        "Last steps": "\n".join(data.get("steps") or ["none"]),
+        "Recent steps": "\n".join(data.get("steps") or ["none"]),
         "Stack": trace.strip() or "unknown",
         "Log": "\n".join(log) or "empty",
     }

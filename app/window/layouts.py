@@ -336,7 +336,7 @@ class LayoutController(QObject):
         name, base = self.current.name, self.current.base
         cause = f"The panel layout for the {page} page was saved by another version."
         stays = f"The saved layout “{name}” is unchanged until you update it."
-        self.notice.emit(Notice(NOTICE, cause, f"The page uses “{base}”. {stays}", "warning"))
+        self.notice.emit(Notice(NOTICE, cause, f"Using “{base}” instead. {stays}", "warning"))
 
 
 def _id(layout: Layout) -> str:

@@ -108,7 +108,7 @@ _ALL = (
     ),
     Preference(
         "text_size", "Appearance", "Text size",
-        "Relative to the system font size. Overrides the layout's text size once set.",
+        "Relative to the system font size. If set, overrides the layout's text size.",
         100,
         minimum=80, maximum=160, unit="%", steps=(80, 90, 100, 110, 120, 130, 140, 150, 160),
         words=("look", "font", "zoom", "scale", "large", "small", "accessibility"),

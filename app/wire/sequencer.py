@@ -64,7 +64,7 @@ class Sequencer:
         if frame.number == 0:
             return frame.messages
         if frame.number > self.received + 1:
-            raise ProtocolError(f"Frame {self.received + 1} missing before frame {frame.number}.")
+            raise ProtocolError(f"Frame {self.received + 1} was lost: got frame {frame.number}.")
         if frame.number <= self.received:
             return ()
         self.received = frame.number
@@ -73,7 +73,7 @@ class Sequencer:
     def acknowledge(self, number: int) -> None:
         """The other side has received everything up to `number`."""
         if number > self._number:
-            raise ProtocolError(f"Frame {number} acknowledged, but last sent was {self._number}.")
+            raise ProtocolError(f"Frame {number} acknowledged; last frame sent: {self._number}.")
         while self.unacknowledged and self.unacknowledged[0].number <= number:
             self._num_bytes -= len(self.unacknowledged.popleft().data)
 

@@ -150,13 +150,12 @@ class _Evaluation:
         num_scored = len(self.text.scored)
         if num_scored < FEWEST_TOKENS:
             raise TextError(
-                f"{task.text_name or 'The text'} has {num_scored:,} tokens to score.",
+                f"{task.text_name or 'The text'} has only {num_scored:,} tokens to score.",
                 f"Use at least {FEWEST_TOKENS} tokens; a few thousand give stable results.",
             )
         if num_scored < FEW_TOKENS:
             self._notices.append(
-                f"{num_scored:,} tokens is a small sample: results may vary "
-                "with other text of this length."
+                f"Small sample ({num_scored:,} tokens): results may differ for other text."
             )
 
     def _text_facts(self, text: EncodedText, tokenizer: Tokenizer) -> TextFacts:

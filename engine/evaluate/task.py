@@ -147,7 +147,7 @@ def _prompt_line(file: Path, number: int, line: str) -> PromptLine:
         raise wrong(wanted)
     max_tokens = entry.get("max_tokens", DEFAULT_MAX_TOKENS)
     if type(max_tokens) is not int or not 1 <= max_tokens <= LARGEST_MAX_TOKENS:
-        raise wrong(f'invalid "max_tokens": {max_tokens!r}', "Use an integer of at least 1.")
+        raise wrong(f'invalid "max_tokens": {max_tokens!r}', "Use a positive integer.")
     return PromptLine(number, prompt, max_tokens)
 
 

@@ -153,9 +153,8 @@ class CheckpointFormat(ABC):
         if problems:
             named = "; ".join(problems[:3])
             named += f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
-            what = "1 weight does not" if len(problems) == 1 else f"{len(problems)} weights do not"
             raise CheckpointError(
-                f"{what} match {self.title}: {named}.",
+                f"Weights that do not match {self.title}: {len(problems)} ({named}).",
                 "Download the model again, or check that its quantization settings match "
                 "these weights.",
             )

@@ -69,7 +69,7 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
             (length,) = struct.unpack("<Q", start)
             if length > _MAX_HEADER:
                 raise CheckpointError(
-                    f"{file} is not a safetensors file: its header claims {length} bytes.",
+                    f"{file} is not a safetensors file: invalid header length {length}.",
                     _COPY_AGAIN,
                 )
             header = stream.read(length)
@@ -79,7 +79,7 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
         ) from error
     if len(header) < length:
         raise CheckpointError(
-            f"{file} is truncated: the header needs {8 + length} bytes, the file has {size}.",
+            f"{file} is truncated: header {8 + length} bytes, file {size} bytes.",
             _COPY_AGAIN,
         )
     return _parse(file, header, size)

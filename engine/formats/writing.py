@@ -125,5 +125,5 @@ def half_refusal(scales: Tensor) -> str:
         return ""
     return (
         f"storing scales in float16 would change {changed} of {scales.numel()} "
-        f"(largest {float(scales.abs().max()):.3g}); round the scales before quantizing"
+        f"values (largest: {float(scales.abs().max()):.3g}); round the scales before quantizing"
     )

@@ -104,7 +104,7 @@ def resolve_ranks(device: str, size: int, setting: str) -> tuple[str, ...]:
     devices, found = rank_devices(device, size), gpus() if is_cuda(device) else ()
     if is_cuda(device) and len(found) < 1 + int(devices[-1].partition(":")[2]):
         raise ConfigError(
-            f"{setting} {size} needs {', '.join(devices)}; available GPUs: {len(found)}, "
+            f"{setting} {size} needs {', '.join(devices)}; available GPUs ({len(found)}): "
             f"{', '.join(gpu.device for gpu in found)}.",
             f"Choose a smaller {setting}.",
         )

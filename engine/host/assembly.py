@@ -348,8 +348,8 @@ class _Builder:
             if not is_out_of_memory(error):
                 raise
             raise OutOfMemoryError(
-                f"The largest step ({config.step_token_limit:,} tokens) does not fit in memory "
-                f"with the weights: {_free_text(config)}.",
+                f"Not enough memory for the weights and the largest step "
+                f"({config.step_token_limit:,} tokens): {_free_text(config)}.",
                 "Lower max_num_batched_tokens or max_num_seqs, choose a lower-bit quantization, or "
                 "close other programs on the GPU.",
             ) from error

@@ -62,7 +62,7 @@ def model_info(
     # of tied ones there may be a copy on each device, and the parameters are counted once
     has_lookup = lookup and not ties_head(loaded.model)
     if config.load_format == "dummy":
-        notices.append("Random weights: replies are meaningless; speed and memory are realistic.")
+        notices.append("Random weights: speed and memory use are representative; replies are not.")
     return ModelInfo(
         name=checkpoint.name,
         path=str(checkpoint.path),
@@ -128,12 +128,12 @@ def _division(config: EngineConfig, plan: MemoryPlan, count: int) -> str:
     host = plan.host_layers
     why = longer = ""
     if config.gpu_layers == AUTO:
-        why = f"; no more fit in GPU memory at context length {config.max_model_len:,}"
+        why = f"; no more layers fit in GPU memory at context length {config.max_model_len:,}"
     if plan.undivided_model_len:
         longer = f" All layers fit at context length {plan.undivided_model_len:,}."
     return (
         f"{count - host} of {count} layers are on {config.device}{why}. The CPU runs the other "
-        f"{host}, which is slower.{longer}"
+        f"{host} layers, which is slower.{longer}"
     )
 
 

@@ -152,7 +152,7 @@ class ModelHost:
         if plan is None:
             raise OutOfMemoryError(
                 f"Out of memory on {self.config.device} ({why}). The KV cache ("
-                f"{before.num_blocks:,} blocks) cannot shrink: a request needs {least_blocks:,}.",
+                f"{before.num_blocks:,} blocks) cannot shrink: one request needs {least_blocks:,}.",
                 "Lower max_num_batched_tokens or max_num_seqs, choose a lower-bit quantization, or "
                 "close other programs.",
             )

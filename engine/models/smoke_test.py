@@ -171,7 +171,7 @@ def _packed(model: nn.Module, sequences: Sequence[list[int]]) -> torch.Tensor:
     layers = probe_kv(model)
     if len(layers) != model.config.num_hidden_layers:  # type: ignore[union-attr]
         raise UnsupportedModelError(
-            f"{len(layers)} of its {model.config.num_hidden_layers} layers "  # type: ignore[union-attr]
+            f"only {len(layers)} of {model.config.num_hidden_layers} layers "  # type: ignore[union-attr]
             "call the engine's attention.",
         )
     tables, first_block = [], 0

@@ -186,7 +186,7 @@ class DecodeGraphs:
             untimed = [size for size in self.sizes if size not in self.worth.saved_s]
         self.problem = "; ".join(
             f"not enough memory {what} {', '.join(map(str, which))} tokens"
-            for what, which in (("for", missing), ("to benchmark drafts of", untimed))
+            for what, which in (("for steps of", missing), ("to benchmark drafts of", untimed))
             if which
         )
 

@@ -213,7 +213,7 @@ def longest_length(
     if length >= capacity or (params.max_tokens and wanted > capacity):
         asked = f" and max_tokens {params.max_tokens:,}" if params.max_tokens else ""
         raise ContextLengthError(
-            f"The request has {length:,} prompt tokens{asked}; the KV cache fits "
+            f"The request has {length:,} prompt tokens{asked}; the KV cache has room for "
             f"{capacity - 1:,} ({pool.num_blocks:,} blocks of {pool.block_size}).",
             "Increase kv_cache_memory_bytes, reduce max_tokens, or shorten the prompt.",
         )

@@ -78,7 +78,7 @@ def check_draft(config: EngineConfig, target: Checkpoint, tokenizer: Tokenizer) 
         raise DraftModelError(
             f"Draft model {draft.name} has {count:,} parameters, more than the "
             f"{most:,} of {target.name}.",
-            "Choose a smaller draft model, or swap the two.",
+            "Choose a smaller draft model, or swap the two models.",
         )
     try:
         own = Tokenizer.from_folder(draft.path, allow_missing=config.load_format == "dummy")

@@ -135,7 +135,7 @@ def _weights(situation: Situation, name: str, bits: float) -> SpeedupBound | Non
     share = situation.whole.shares().weights
     why = (
         f"Reading weights takes {_percent(share)} of step time. {name} reads {factor:.2f}× the "
-        "bytes; output layer and arithmetic are unchanged."
+        "bytes; output head and compute are unchanged."
     )
     speedup, loose = _speedup(situation, smaller)
     return SpeedupBound("quantization", "Weights", name, speedup, "faster", why, loose)
@@ -153,7 +153,7 @@ def _kv_dtype(situation: Situation) -> SpeedupBound | None:
     share = situation.whole.shares().kv
     why = (
         f"Reading the KV cache takes {_percent(share)} of step time. An 8-bit cache "
-        f"needs {factor:.2f}× the bytes and fits more tokens."
+        f"needs {factor:.2f}× the bytes and stores more tokens."
     )
 
     def smaller(work: Work) -> Work:
@@ -200,7 +200,7 @@ def _batch_size(situation: Situation) -> SpeedupBound:
     slower = 1 / _speedup(situation.decoding, more)[0]
     why = (
         f"{waiting:.1f} requests are waiting on average. Running them makes steps {slower:.2f}× as "
-        f"long for {growth:.2f}× the tokens: weights are read once per step."
+        f"long but yields {growth:.2f}× the tokens: weights are read once per step."
     )
     value = f"{round(running + waiting)}"
     return SpeedupBound(setting, label, value, max(1.0, growth / slower), "throughput", why)
@@ -227,10 +227,7 @@ def _prefix_caching(situation: Situation) -> SpeedupBound:
     found = rate if counters.prefix_queries else ""
     state = "Enabled" if config.enable_prefix_caching else "Disabled"
     share = 1 - after / before if before else 0.0
-    why = (
-        f"{state}{found}. Prefill takes {_percent(share)} of step time; caching every prefix "
-        "would save at most this share."
-    )
+    why = f"{state}{found}. Caching every prefix would save at most {_percent(share)} of step time."
     factor, wider = _factors(before, after, loose)
     setting, value = "enable_prefix_caching", "every prefix cached"
     return SpeedupBound(setting, "Prefix caching", value, factor, "faster", why, wider)
@@ -256,8 +253,7 @@ def _chunk_budget(situation: Situation) -> SpeedupBound:
         saved += split.weights - hidden + split.launch + split.python + split.queue
         count += 1
     if not count:
-        why = f"No prefill-only steps: a budget of {config.max_num_batched_tokens:,} "
-        why += "tokens per step is enough."
+        why = f"No prefill-only steps: the limit of {config.max_num_batched_tokens:,} is enough."
         return SpeedupBound(setting, label, "a larger budget", 1.0, "faster", why)
     why = (
         f"{count} of {len(situation.steps)} steps were prefill-only. Merging each with the "
@@ -279,9 +275,9 @@ def _speculation(situation: Situation) -> SpeedupBound | None:
     ratio = 1 / _speedup(situation.decoding, verify)[0]
     tokens = expected_tokens(DRAFT_ACCEPTANCE, DRAFT_LENGTH)
     why = (
-        f"Zero-cost drafts with {_percent(DRAFT_ACCEPTANCE)} acceptance yield {tokens:.2f} tokens "
-        f"per step for {DRAFT_LENGTH} draft tokens. Verification makes decode steps {ratio:.2f}× "
-        "as long."
+        f"{DRAFT_LENGTH} draft tokens yield {tokens:.2f} tokens per step at "
+        f"{_percent(DRAFT_ACCEPTANCE)} acceptance (zero-cost drafts). "
+        f"Verification makes decode steps {ratio:.2f}× as long."
     )
     value = f"{DRAFT_LENGTH} draft tokens"
     return SpeedupBound(setting, label, value, max(1.0, tokens / ratio), "decode speed", why)
@@ -305,7 +301,7 @@ def verdict(split: Split) -> str:
     }
     side = max(sides, key=lambda name: sides[name])
     if side == "overhead-bound":
-        return f"{side}: {_percent(shares.launch)} kernel launch and other"
+        return f"{side}: {_percent(shares.launch)} kernel launch and other overhead"
     if side == "memory-bound":
         part, share = max(("weights", shares.weights), ("KV", shares.kv), key=lambda p: p[1])
         return f"{side}: {part} {_percent(share)}"

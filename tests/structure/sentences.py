@@ -22,6 +22,9 @@ AVOID = (
 NO_SENTENCE = re.compile(
     r"^\s*(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|PRAGMA|BEGIN|COMMIT|ROLLBACK|WITH \w+ AS"
     r"|FROM|WHERE|ORDER BY|SET|LIMIT|AND|LEFT JOIN|VACUUM|REPLACE)\b"  # SQL
+    r"|^(?:[\w.]+ IS NULL|\w+ MATCH \?|\w+\([\w.]+, \?\)|\{\} = excluded\.\{\})$"  # parts of SQL
+    r"|^\w+_\w+(?: [|+] \w+_\w+)+$"  # sums of metrics of a server, and other names of them
+    r"|^HTTP/1\.1 |^%\(asctime\)s "  # the head of a response, the form of a line of the log
     r"|^\s*<\S|</\w+>"  # HTML
     r"|[\w-]+:\s*[^;]+;\s*[\w-]*(?::|\}|$)|^\s*Q\w+[ ,:\[].*\{|url\("  # CSS and style sheets
     r"|\(\?|\\[bdsSwW]|\[\^|\.\*"  # regular expressions
@@ -34,7 +37,10 @@ NO_WORDS = re.compile(r"%[-#0 +]*[\d.*]*[a-zA-Z]|\{\}")
 OF_PROGRAMMERS = ("ValueError", "TypeError", "RuntimeError", "KeyError", "AssertionError",
                   "NotImplementedError", "AttributeError", "IndexError")  # fmt: skip
 UNREAD_CALLS = {"compile", "getLogger", "split", "cast", "TypeVar", "execute", "executemany",
-                "executescript", "debug", "setStyleSheet", "setProperty"}  # fmt: skip
+                "executescript", "debug", "setStyleSheet", "setProperty",
+                "setFamilies"}  # fmt: skip
+UNREAD_NAMES = {"_PALETTE": "roles of Qt's palette", "Part": "names in messages and recordings"}
+"""Assigned names and classes, and what their strings are."""
 
 
 class Sentence(NamedTuple):
@@ -71,6 +77,12 @@ def strings(node: ast.AST) -> Iterator[tuple[int, str]]:
         if called in (*UNREAD_CALLS, *OF_PROGRAMMERS):
             return
     if isinstance(node, ast.Assert):
+        return
+    if isinstance(node, ast.Compare) and "_families" in ast.unparse(node.comparators[0]):
+        return  # whether a font is installed
+    if isinstance(node, ast.ClassDef) and node.name in UNREAD_NAMES:
+        return
+    if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in UNREAD_NAMES:
         return
     skipped = ("annotation", "returns", "slice")
     for field, value in ast.iter_fields(node):

@@ -108,7 +108,7 @@ class PromptPopover(Popover):
         self.input.setAccessibleName("System prompt")
         self.input.setFixedSize(440, 160)
         self.column.addWidget(self.input)
-        help_ = "Sent before the first message. Changes apply from the next reply."
+        help_ = "Sent before the first message. Changes apply to the next reply."
         self.column.addWidget(label(help_, "small"))
         self._before = ""
 

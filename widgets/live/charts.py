@@ -268,9 +268,9 @@ class LiveCharts(QWidget):
         elif words := not_reported(snapshot, Part.PREFIX_CACHE):
             notes["cache"] = f"prefix hits: {words}"
         if words := not_reported(snapshot, Part.QUEUE):
-            notes["requests"] = f"only requests from this window; others {words}"
+            notes["requests"] = f"requests from this window only; other requests {words}"
         if words := not_reported(snapshot, Part.TOKENS):
-            notes["tokens"] = f"only requests from this window; others {words}"
+            notes["tokens"] = f"tokens from this window only; other tokens {words}"
         if notes != self._not_reported:
             self._not_reported = notes
             self._end_lines(snapshot)
@@ -414,7 +414,7 @@ def _memory_chart(clock: RedrawClock, now: Callable[[], float]) -> StackedAreaCh
             Series("gpu", "GPU", "gpu_memory", dashed=True, hold=True, text=_gib),
         ),
         clock=clock, value_template="00.00", least_span=0.1, time_source=now,
-        empty_text="Memory by category appears when a model is loaded.",
+        empty_text="Memory usage by category appears when a model is loaded.",
     )  # fmt: skip
     chart.set_available("gpu", False)
     return chart

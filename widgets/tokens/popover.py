@@ -110,7 +110,7 @@ class TokensPopover(Popover):
         else:
             self.branch.setText(f"Branch with {quoted(choice.text)[:24]}")
         self.branch.setEnabled(choice is not None and not self._refusal)
-        tip = "Generate a new version: keep the tokens before this one, then continue from it"
+        tip = "Generate a new version from this token; earlier tokens are kept"
         self.branch.setToolTip(self._refusal or tip)
 
     def _ask_for_branch(self) -> None:
