@@ -36,8 +36,6 @@ class AttachmentList(QScrollArea):
         self.hide()
 
     def show_files(self, records: Sequence[AttachmentRecord]) -> None:
-        if list(records) == self.records and self.widget() is not None:
-            return
         self.records = list(records)
         inside = dressed(QWidget(), bare=True)
         rows = (self._row(index, record) for index, record in enumerate(records))
@@ -79,7 +77,6 @@ class SentFiles(QWidget):
             set_icon(button, "attach")
             button.clicked.connect(lambda _, r=record, b=button: show_file(r, b))
             column.addWidget(button, 0, Qt.AlignmentFlag.AlignRight)
-        self.setVisible(bool(records))
 
 
 def _short(name: str) -> str:

@@ -48,7 +48,7 @@ class Composer(QWidget):
         )
         set_key_tip(self.compare, tip, "chat.compare")
         self.meter = ContextMeter()
-        self._has_files = self._has_system_prompt = self._is_busy = False
+        self._has_system_prompt = self._is_busy = False
         self.input = ComposerInput()
         self.input.send.connect(self.send)
         self.input.stop.connect(self.stop_requested)
@@ -77,12 +77,12 @@ class Composer(QWidget):
     @property
     def is_empty(self) -> bool:
         """Whether there is neither text nor an attached file."""
-        return not self.text.strip() and not self._has_files
+        return not self.text.strip() and not self.files.records
 
     def set_attachments(self, records: Sequence[AttachmentRecord]) -> None:
-        self._has_files = bool(records)
-        self.files.show_files(records)
-        self.set_busy(self._is_busy)
+        if list(records) != self.files.records:
+            self.files.show_files(records)
+            self.set_busy(self._is_busy)
 
     def set_text(self, text: str) -> None:
         self.input.setPlainText(text)

@@ -155,7 +155,9 @@ class _Builder:
     def _text(self, opened: Token, inline: Token) -> None:
         level = int(opened.tag[1]) if opened.type == "heading_open" else 0
         kind = "heading" if level else "text"
-        for spans, mark in _between_marks(_spans(inline)):
+        found = _spans(inline)
+        has_marks = marks.OPEN in inline.content
+        for spans, mark in _between_marks(found) if has_marks else [(found, None)]:
             if spans or mark is None:
                 self._add(Line(kind, spans, level))
             if mark is not None:

@@ -13,12 +13,7 @@ from widgets.chat.composer import ComposerInput
 from widgets.chat.marks import with_marks
 from widgets.chat.message_text import MessageText
 from widgets.chat.meters import FiguresLine
-from widgets.chat.reasoning import (
-    ReasoningBlock,
-    may_become_reasoning,
-    split_reasoning,
-    without_reasoning,
-)
+from widgets.chat.reasoning import Reasoning, ReasoningBlock, split_reasoning, without_reasoning
 from widgets.chat.records import MessageRecord
 from widgets.controls.buttons import CopyButton, IconButton, QuietButton
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox
@@ -76,7 +71,8 @@ class MessageView(QWidget):
     def show_record(self, record: MessageRecord) -> None:
         """Show everything but the text, which `append` extends."""
         self.record = record
-        self.versions.show_version(record.version, record.num_versions)
+        if record.num_versions > 1 or not self.versions.isHidden():
+            self.versions.show_version(record.version, record.num_versions)
 
 
 class UserMessageView(MessageView):
@@ -96,9 +92,10 @@ class UserMessageView(MessageView):
         hbox(STRETCH, *beside, SPACE_1, self._bubble, of=self._parts, spacing=SPACE_1)
         self.text.set_plain(record.text)
         self._bubble.setVisible(bool(record.text))
-        files = SentFiles(record.attachments, self.requests.file.emit)
-        parts = (self._parts, (files, 0, Qt.AlignmentFlag.AlignRight))
-        self._column = vbox(*parts, of=self, spacing=-1, margins=(0, SPACE_3, 0, 0))
+        self._column = vbox(self._parts, of=self, spacing=-1, margins=(0, SPACE_3, 0, 0))
+        if record.attachments:
+            files = SentFiles(record.attachments, self.requests.file.emit)
+            self._column.addWidget(files, 0, Qt.AlignmentFlag.AlignRight)
         self.show_record(record)
 
     @property
@@ -158,10 +155,9 @@ class AssistantMessageView(MessageView):
     def __init__(self, record: MessageRecord, requests: MessageRequests | None = None) -> None:
         super().__init__(record, requests)
         self.text.setAccessibleName("Reply")
-        self.reasoning = ReasoningBlock()
-        self.reasoning.text.link_activated.connect(self.requests.link)
+        self.reasoning: ReasoningBlock | None = None  # of a reply that has some
         self._answer = ""  # shown by `text`
-        self._error = ErrorBox()
+        self._error: ErrorBox | None = None  # of a reply that failed
         self._status = FiguresLine()
         ask = self._ask
         self._regenerate = IconButton("regenerate", "Regenerate", ask(self.requests.regenerate))
@@ -171,7 +167,10 @@ class AssistantMessageView(MessageView):
         )
         buttons = (self.versions, self.latency, self.tokens, self._copy, self._regenerate)
         foot = hbox((self._status, 1), *buttons, spacing=SPACE_1)
-        vbox(self.reasoning, self.text, self._error, foot, of=self, spacing=SPACE_1)
+        self._column = vbox(of=self, spacing=SPACE_1)
+        self._show_reasoning(self._parts())  # comes first, also for the Tab key
+        self._column.addWidget(self.text)
+        self._column.addLayout(foot)
         self.show_record(record)
 
     def append(self, text: str) -> None:
@@ -179,31 +178,59 @@ class AssistantMessageView(MessageView):
         self._show_text()
 
     def mark(self, words: Sequence[str]) -> QRect | None:
-        return super().mark(words) or self.reasoning.mark(words, self)
+        found = super().mark(words)
+        return self.reasoning.mark(words, self) if self.reasoning and not found else found
+
+    def _parts(self) -> Reasoning:
+        """Reasoning and answer; `is_open` while more reasoning is coming."""
+        record = self.record
+        text = with_marks(record.text, record.marks) if record.marks else record.text
+        if "<" not in text:  # the marks of reasoning begin with it
+            return Reasoning("", text, False)
+        found = split_reasoning(text, record.is_open)
+        return found._replace(is_open=found.is_open and record.is_open)
 
     def _show_text(self) -> None:
         """Extend the displayed reasoning and answer."""
-        is_open, text = self.record.is_open, self.record.text
-        shown = with_marks(text, self.record.marks) if self.record.marks else text
-        thought, answer, is_thinking = split_reasoning(shown)
-        if is_open and may_become_reasoning(text):
-            answer = ""
-        self.reasoning.show_thought(thought, is_open and is_thinking)
+        parts = self._parts()
+        self._show_reasoning(parts)
+        answer, is_answering = parts.answer, self.record.is_open and not parts.is_open
         if answer.startswith(self._answer):
             if answer != self._answer:
                 self.text.append(answer[len(self._answer) :])
         else:  # the first text has turned out to be reasoning
             self.text.set_markdown(answer)
         self._answer = answer
-        self.text.set_caret(is_open and not is_thinking)
-        self.text.setVisible(bool(answer) or (is_open and not is_thinking))
+        self.text.set_caret(is_answering)
+        self.text.setVisible(bool(answer) or is_answering)
+
+    def _show_reasoning(self, parts: Reasoning) -> None:
+        if self.reasoning is None and (parts.thought or parts.is_open):
+            self.reasoning = self._make_reasoning()
+        if self.reasoning is not None:
+            self.reasoning.show_thought(parts.thought, parts.is_open)
+
+    def _make_reasoning(self) -> ReasoningBlock:
+        """Above the answer, also for the Tab key."""
+        before, made = self.previousInFocusChain(), ReasoningBlock()
+        while before is not self and before.focusPolicy() == Qt.FocusPolicy.NoFocus:
+            before = before.previousInFocusChain()
+        made.text.link_activated.connect(self.requests.link)
+        self._column.insertWidget(0, made)
+        QWidget.setTabOrder(before, made.header)
+        QWidget.setTabOrder(made.header, made.text)
+        return made
 
     def show_record(self, record: MessageRecord) -> None:
         super().show_record(record)
         self._show_text()
         if not record.is_open:
             self.text.render_now()
-        self._error.show_error(record.error)
+        if self._error is None and record.error is not None:
+            self._error = ErrorBox()
+            self._column.insertWidget(self._column.count() - 1, self._error)
+        if self._error is not None:
+            self._error.show_error(record.error)
         self._status.show_line(record.status or record.figures)
         self._status.setToolTip(record.details)
         self._status.setAccessibleDescription(record.details)

@@ -34,24 +34,19 @@ class Reasoning(NamedTuple):
     is_open: bool
 
 
-def split_reasoning(text: str) -> Reasoning:
-    """Reasoning and answer of a reply, without the marks and surrounding space."""
+def split_reasoning(text: str, grows: bool = False) -> Reasoning:
+    """Reasoning and answer of a reply, without the marks and surrounding space. While the text
+    `grows`, a prefix of the first mark is no answer yet."""
     start = len(text) - len(text.lstrip())
     begins = text.startswith(BEGIN, start)
     end = text.find(END)
     if not begins and end < 0:
-        return Reasoning("", text, False)
+        return Reasoning("", "" if grows and BEGIN.startswith(text[start:]) else text, False)
     inside = start + len(BEGIN) if begins else 0
     if end < 0:
         return Reasoning(_without_tail(text[inside:]).strip(), "", True)
     answer = text[end + len(END) :].lstrip()
     return Reasoning(text[inside:end].strip(), answer, False)
-
-
-def may_become_reasoning(text: str) -> bool:
-    """Whether a growing text may be a prefix of the first mark."""
-    begun = text.lstrip()
-    return 0 < len(begun) < len(BEGIN) and BEGIN.startswith(begun)
 
 
 def without_reasoning(text: str) -> str:
