@@ -1,120 +1,39 @@
-"""Model and painting of the list of conversations."""
+"""Parts of the list of conversations: its view, the painting of a row, the search field."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 from PySide6.QtCore import (
+    QEvent,
     QModelIndex,
     QObject,
     QPersistentModelIndex,
     QRect,
     QSize,
-    QStringListModel,
     Qt,
     Signal,
 )
-from PySide6.QtGui import QFontMetrics, QPainter, QTextCharFormat
-from PySide6.QtWidgets import QLineEdit, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
+from PySide6.QtGui import QFontMetrics, QKeyEvent, QPainter, QTextCharFormat
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QLineEdit,
+    QListView,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QWidget,
+)
 
 from widgets.chat.records import ConversationRecord
 from widgets.controls.layouts import dressed
 from widgets.controls.lines import marked_line
 from widgets.plot.text import TextPen
-from widgets.theme.icons import icon
+from widgets.theme.icons import icon, set_icon
 from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme, theme_notifier, ui_font
 
 _MARK = 14  # pixels of the icons beside a title
 
 Index = QModelIndex | QPersistentModelIndex
 RECORD = Qt.ItemDataRole.UserRole
-RowKey = tuple[str, str]  # of a line: see ConversationRecord.key
-
-
-class ConversationModel(QStringListModel):
-    """Records are made for visible rows only, of ten thousand conversations.
-
-    The base class only counts rows: a layout of ten thousand asks for the count eighty thousand
-    times, too often for Python. Its strings are empty.
-    """
-
-    renamed = Signal(str, str)
-
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
-        self._keys: Sequence[RowKey] = ()
-        self._rows: dict[RowKey, int] = {}
-        self._first: dict[str, int] = {}  # by conversation, of which a search shows every hit
-        nothing: list[ConversationRecord] = []
-        self._record_of: Callable[[int], ConversationRecord] = nothing.__getitem__
-        self._made: dict[int, ConversationRecord] = {}  # what was looked at
-
-    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
-        if not index.isValid():
-            return None
-        record, roles = self.record(index), Qt.ItemDataRole
-        match role:
-            case roles.DisplayRole | roles.EditRole | roles.ToolTipRole:
-                return record.title
-            case roles.AccessibleTextRole:
-                return _spoken(record)
-            case roles.UserRole:
-                return record
-        return None
-
-    def setData(self, index: Index, value: Any, role: int = Qt.ItemDataRole.EditRole) -> bool:
-        title = " ".join(str(value).split())
-        record = self.record(index)
-        if not title or title == record.title:
-            return False
-        self._put(index.row(), record._replace(title=title))
-        self.renamed.emit(record.id, title)
-        return True
-
-    def record(self, index: Index) -> ConversationRecord:
-        return self.record_at(index.row())
-
-    def record_at(self, row: int) -> ConversationRecord:
-        made = self._made.get(row)
-        if made is None:
-            made = self._made[row] = self._record_of(row)
-        return made
-
-    def index_of(self, conversation_id: str) -> QModelIndex:
-        row = self._first.get(conversation_id)
-        return QModelIndex() if row is None else self.index(row)
-
-    def set_rows(
-        self, keys: Sequence[RowKey], record_of: Callable[[int], ConversationRecord]
-    ) -> None:
-        """Show rows of these keys; `record_of(row)` makes the visible ones."""
-        self._record_of = record_of
-        if keys == self._keys:
-            for row in list(self._made):
-                self._put(row, record_of(row))
-            return
-        self._keys, self._made = keys, {}
-        self._rows = {key: row for row, key in enumerate(keys)}
-        self._first = {key[0]: len(keys) - 1 - i for i, key in enumerate(reversed(keys))}
-        self.setStringList([""] * len(keys))
-
-    def update_record(self, record: ConversationRecord) -> None:
-        row = self._rows.get(record.key)
-        if row is not None:
-            self._put(row, record)
-
-    def _put(self, row: int, record: ConversationRecord) -> None:
-        if self._made.get(row) != record:
-            self._made[row] = record
-            self.dataChanged.emit(self.index(row), self.index(row))
-
-
-def _spoken(record: ConversationRecord) -> str:
-    states = {"pinned": record.is_pinned, "archived": record.is_archived}
-    place = [f"match {record.place}"] if record.place else []
-    named = [name for name, on in states.items() if on]
-    return ", ".join([record.title, *place, record.detail, *named])
 
 
 class ConversationDelegate(QStyledItemDelegate):
@@ -204,3 +123,63 @@ class ConversationDelegate(QStyledItemDelegate):
         area: QRect = option.rect
         height = editor.sizeHint().height()
         editor.setGeometry(area.left(), area.center().y() - height // 2, area.width(), height)
+
+
+class ConversationView(QListView):
+    """Opens with a click or Enter; F2 renames, Delete deletes."""
+
+    chosen = Signal(QModelIndex)
+    delete_pressed = Signal(QModelIndex)
+
+    def __init__(self) -> None:
+        super().__init__(uniformItemSizes=True)
+        dressed(self, "Chats", bare=True)
+        self.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        self.setEditTriggers(QAbstractItemView.EditTrigger.EditKeyPressed)
+        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setMouseTracking(True)
+        self.clicked.connect(self.chosen)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        index = self.currentIndex()
+        is_editing = self.state() == QAbstractItemView.State.EditingState
+        if not index.isValid() or is_editing:
+            super().keyPressEvent(event)
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self.chosen.emit(index)
+        elif event.key() in (Qt.Key.Key_Delete, Qt.Key.Key_Backspace):
+            self.delete_pressed.emit(index)
+        else:
+            super().keyPressEvent(event)
+
+
+class SearchField(QLineEdit):
+    """Escape clears it, Down enters the list."""
+
+    down_pressed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setAccessibleName("Search chats")
+        glass = self.addAction(icon("search"), QLineEdit.ActionPosition.LeadingPosition)
+        set_icon(glass, "search")
+
+    def event(self, event: QEvent) -> bool:
+        if (
+            event.type() == QEvent.Type.ShortcutOverride
+            and isinstance(event, QKeyEvent)
+            and event.key() == Qt.Key.Key_Escape
+            and self.text()
+        ):
+            event.accept()
+            return True
+        return super().event(event)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape and self.text():
+            self.clear()
+        elif event.key() == Qt.Key.Key_Down:
+            self.down_pressed.emit()
+        else:
+            super().keyPressEvent(event)

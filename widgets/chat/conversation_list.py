@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from PySide6.QtCore import QEvent, QItemSelectionModel, QModelIndex, QPoint, Qt, QTimer, Signal
-from PySide6.QtGui import QKeyEvent, QResizeEvent
-from PySide6.QtWidgets import QAbstractItemView, QLineEdit, QListView, QMenu, QPushButton, QWidget
+from PySide6.QtCore import (
+    QItemSelectionModel,
+    QModelIndex,
+    QObject,
+    QPoint,
+    QStringListModel,
+    Qt,
+    QTimer,
+    Signal,
+)
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QMenu, QPushButton, QWidget
 
-from widgets.chat.conversation_items import ConversationDelegate, ConversationModel, RowKey
+from widgets.chat.conversation_items import (
+    ConversationDelegate,
+    ConversationView,
+    Index,
+    SearchField,
+)
 from widgets.chat.records import ConversationRecord
 from widgets.controls.layouts import dressed, label, vbox
 from widgets.controls.text import key_words
 from widgets.theme.icons import icon, set_icon
 from widgets.theme.theme import SPACE_2, SPACE_4, theme_notifier
 
+RowKey = tuple[str, str]  # unique in the list: the conversation, the message that a search found
 SEARCH_DELAY_MS = 120
 _GLASS = 24
 """Width of the icon in the search field, in pixels."""
@@ -187,61 +203,86 @@ class ConversationList(QWidget):
         return menu
 
 
-class ConversationView(QListView):
-    """Opens with a click or Enter; F2 renames, Delete deletes."""
+class ConversationModel(QStringListModel):
+    """Records are made for visible rows only, of ten thousand conversations.
 
-    chosen = Signal(QModelIndex)
-    delete_pressed = Signal(QModelIndex)
+    The base class only counts rows: a layout of ten thousand asks for the count eighty thousand
+    times, too often for Python. Its strings are empty.
+    """
 
-    def __init__(self) -> None:
-        super().__init__(uniformItemSizes=True)
-        dressed(self, "Chats", bare=True)
-        self.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
-        self.setEditTriggers(QAbstractItemView.EditTrigger.EditKeyPressed)
-        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setMouseTracking(True)
-        self.clicked.connect(self.chosen)
+    renamed = Signal(str, str)
 
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        index = self.currentIndex()
-        is_editing = self.state() == QAbstractItemView.State.EditingState
-        if not index.isValid() or is_editing:
-            super().keyPressEvent(event)
-        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
-            self.chosen.emit(index)
-        elif event.key() in (Qt.Key.Key_Delete, Qt.Key.Key_Backspace):
-            self.delete_pressed.emit(index)
-        else:
-            super().keyPressEvent(event)
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._keys: Sequence[RowKey] = ()
+        self._rows: dict[RowKey, int] = {}
+        self._first: dict[str, int] = {}  # by conversation, of which a search shows every hit
+        nothing: list[ConversationRecord] = []
+        self._record_of: Callable[[int], ConversationRecord] = nothing.__getitem__
+        self._made: dict[int, ConversationRecord] = {}  # what was looked at
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if not index.isValid():
+            return None
+        record, roles = self.record(index), Qt.ItemDataRole
+        match role:
+            case roles.DisplayRole | roles.EditRole | roles.ToolTipRole:
+                return record.title
+            case roles.AccessibleTextRole:
+                return _spoken(record)
+            case roles.UserRole:
+                return record
+        return None
+
+    def setData(self, index: Index, value: Any, role: int = Qt.ItemDataRole.EditRole) -> bool:
+        title = " ".join(str(value).split())
+        record = self.record(index)
+        if not title or title == record.title:
+            return False
+        self._put(index.row(), record._replace(title=title))
+        self.renamed.emit(record.id, title)
+        return True
+
+    def record(self, index: Index) -> ConversationRecord:
+        return self.record_at(index.row())
+
+    def record_at(self, row: int) -> ConversationRecord:
+        made = self._made.get(row)
+        if made is None:
+            made = self._made[row] = self._record_of(row)
+        return made
+
+    def index_of(self, conversation_id: str) -> QModelIndex:
+        row = self._first.get(conversation_id)
+        return QModelIndex() if row is None else self.index(row)
+
+    def set_rows(
+        self, keys: Sequence[RowKey], record_of: Callable[[int], ConversationRecord]
+    ) -> None:
+        """Show rows of these keys; `record_of(row)` makes the visible ones."""
+        self._record_of = record_of
+        if keys == self._keys:
+            for row in list(self._made):
+                self._put(row, record_of(row))
+            return
+        self._keys, self._made = keys, {}
+        self._rows = {key: row for row, key in enumerate(keys)}
+        self._first = {key[0]: len(keys) - 1 - i for i, key in enumerate(reversed(keys))}
+        self.setStringList([""] * len(keys))
+
+    def update_record(self, record: ConversationRecord) -> None:
+        row = self._rows.get((record.id, record.hit))
+        if row is not None:
+            self._put(row, record)
+
+    def _put(self, row: int, record: ConversationRecord) -> None:
+        if self._made.get(row) != record:
+            self._made[row] = record
+            self.dataChanged.emit(self.index(row), self.index(row))
 
 
-class SearchField(QLineEdit):
-    """Escape clears it, Down enters the list."""
-
-    down_pressed = Signal()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setAccessibleName("Search chats")
-        glass = self.addAction(icon("search"), QLineEdit.ActionPosition.LeadingPosition)
-        set_icon(glass, "search")
-
-    def event(self, event: QEvent) -> bool:
-        if (
-            event.type() == QEvent.Type.ShortcutOverride
-            and isinstance(event, QKeyEvent)
-            and event.key() == Qt.Key.Key_Escape
-            and self.text()
-        ):
-            event.accept()
-            return True
-        return super().event(event)
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() == Qt.Key.Key_Escape and self.text():
-            self.clear()
-        elif event.key() == Qt.Key.Key_Down:
-            self.down_pressed.emit()
-        else:
-            super().keyPressEvent(event)
+def _spoken(record: ConversationRecord) -> str:
+    states = {"pinned": record.is_pinned, "archived": record.is_archived}
+    place = [f"match {record.place}"] if record.place else []
+    named = [name for name, on in states.items() if on]
+    return ", ".join([record.title, *place, record.detail, *named])

@@ -65,11 +65,6 @@ class ConversationRecord(NamedTuple):
     is_archived: bool = False
     place: str = ""
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """Unique in the list."""
-        return self.id, self.hit
-
 
 class SamplingField(NamedTuple):
     """One sampling parameter. The least value is shown as `unset_text`, where there is one."""

@@ -83,7 +83,7 @@ class Presenter(QObject):
         current = self._controller.current.id
         if query.strip():
             records = [found_record(found) for found in self._controller.search(query)]
-            keys = [record.key for record in records]
+            keys = [(record.id, record.hit) for record in records]
             self._page.list.set_rows(keys, records.__getitem__, current)
             return
         is_archive = self._page.list.archive.isChecked()
@@ -106,7 +106,8 @@ class Presenter(QObject):
 
     def _show_messages(self) -> None:
         for owner in (self._page.latency, self._page.tokens):
-            owner.popover.hide()  # its button may be gone
+            if owner.popover.isVisible():
+                owner.popover.hide()  # its button may be gone
         current = self._controller.current
         path, numbers = current.path(), current.numbering()
 

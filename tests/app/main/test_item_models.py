@@ -16,7 +16,7 @@ from app.features.inspect.log_view import LogFilter, LogModel
 from app.features.serve.calls_table import CallsTable
 from app.log import LogLine
 from app.server.call_log import KEPT, CallLog, CallRecord
-from widgets.chat.conversation_items import ConversationModel
+from widgets.chat.conversation_list import ConversationModel
 from widgets.chat.records import ConversationRecord
 from widgets.plot.table import ValuesDialog, ValuesTable
 
@@ -84,7 +84,7 @@ def test_the_conversations(watched: list[QAbstractItemModelTester]) -> None:
     assert model.data(QModelIndex()) is None
     records = [ConversationRecord(f"c{n}", f"Chat {n}", "14:05") for n in range(30)]
     for shown in (records, records[::-1], records[:3], [], records[5:9]):
-        model.set_rows([record.key for record in shown], shown.__getitem__)
+        model.set_rows([(record.id, record.hit) for record in shown], shown.__getitem__)
         titles = [model.index(row).data() for row in range(model.rowCount())]
         assert titles == [record.title for record in shown]
     model.update_record(records[6]._replace(title="Renamed"))

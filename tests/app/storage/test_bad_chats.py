@@ -223,7 +223,8 @@ def test_of_ten_thousand_conversations_only_what_changed_is_touched(qtbot: QtBot
     listed = records(NUM_CHATS)
 
     def show(records: list[ConversationRecord], current: str) -> None:
-        shown.set_rows([record.key for record in records], records.__getitem__, current)
+        keys = [(record.id, record.hit) for record in records]
+        shown.set_rows(keys, records.__getitem__, current)
 
     show(listed, "c7000")
     assert shown.selected == "c7000"
@@ -249,7 +250,7 @@ def test_of_ten_thousand_conversations_those_in_view_are_made(qtbot: QtBot) -> N
     qtbot.addWidget(shown)
     shown.resize(240, 600)
     shown.show()
-    shown.set_rows([record.key for record in listed], record_of, "c7000")
+    shown.set_rows([(record.id, record.hit) for record in listed], record_of, "c7000")
     qtbot.waitUntil(lambda: bool(made), timeout=10_000)
     shown.grab()
     assert shown.selected == "c7000" and 7000 in made
