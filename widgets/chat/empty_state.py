@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import QEvent, Qt, Signal
-from PySide6.QtGui import QKeyEvent, QMouseEvent, QResizeEvent
+from PySide6.QtGui import QEnterEvent, QFocusEvent, QKeyEvent, QMouseEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QScrollArea, QSizePolicy, QWidget
 
 from widgets.controls.layouts import dressed, label, vbox
@@ -167,9 +167,21 @@ class SuggestionCard(QFrame):
         else:
             super().keyPressEvent(event)
 
-    def event(self, event: QEvent) -> bool:
-        lit = {QEvent.Type.Enter, QEvent.Type.FocusIn}
-        if event.type() in lit | {QEvent.Type.Leave, QEvent.Type.FocusOut}:
-            is_lit = event.type() in lit or self.hasFocus()
-            restyle(self, bubble="user" if is_lit else None)
-        return super().event(event)
+    def enterEvent(self, event: QEnterEvent) -> None:
+        super().enterEvent(event)
+        self._light(True)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        self._light(self.hasFocus())
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        super().focusInEvent(event)
+        self._light(True)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        self._light(False)
+
+    def _light(self, is_lit: bool) -> None:
+        restyle(self, bubble="user" if is_lit else None)

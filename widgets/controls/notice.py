@@ -115,7 +115,6 @@ class Toast(QFrame):
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.timeout.connect(self.dismiss)
-        parent.installEventFilter(self)
         self.hide()
 
     def show_message(
@@ -136,6 +135,7 @@ class Toast(QFrame):
         self.show()
         self.raise_()
         self._place()
+        self.parent().installEventFilter(self)  # while it is shown: it is called for every event
         self._timer.start(shown_ms)
 
     def text(self) -> str:
@@ -145,6 +145,7 @@ class Toast(QFrame):
         """Hide the message."""
         self._timer.stop()
         self.hide()
+        self.parent().removeEventFilter(self)
         expired, self._expired, self._callback = self._expired, None, None
         if expired is not None:
             expired()
@@ -157,7 +158,7 @@ class Toast(QFrame):
             callback()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.Resize and not self.isHidden():
+        if event.type() == QEvent.Type.Resize:
             self._place()
         return super().eventFilter(watched, event)
 

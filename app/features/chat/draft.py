@@ -52,6 +52,7 @@ class Draft(QObject):
         self._shown = controller.current
         composer.set_text(self._shown.draft)
         self.attachments: list[Attachment] = []
+        self._refusal = self._warning = ""
         self._counts: dict[str, int] = {}  # text -> tokens, of what is here
         self._asked: dict[str, str] = {}  # key -> text
         self._keys = itertools.count()
@@ -93,7 +94,7 @@ class Draft(QObject):
     def clear(self, left: str = "") -> None:
         """The draft was sent; `left` stays."""
         self.attachments = []
-        self.refused.emit("")
+        self._refuse("")
         self._composer.set_text(left)
         self._changed()
 
@@ -122,13 +123,18 @@ class Draft(QObject):
     def add_files(self, paths: Iterable[str]) -> None:
         """Read files in another thread, and attach those that are text."""
         chosen, conversation_id = [Path(path) for path in paths], self._shown.id
-        self.refused.emit("")
+        self._refuse("")
         run_task(
             self,
             lambda: _read_all(chosen),
             lambda found: self._add(conversation_id, *found),
-            lambda error: self.refused.emit(f"{error.cause} {error.remedy}".strip()),
+            lambda error: self._refuse(f"{error.cause} {error.remedy}".strip()),
         )
+
+    def _refuse(self, text: str) -> None:
+        if text or self._refusal:
+            self._refusal = text
+            self.refused.emit(text)
 
     def _add(self, conversation_id: str, found: list[Attachment], problems: list[str]) -> None:
         if conversation_id == self._shown.id:
@@ -137,7 +143,7 @@ class Draft(QObject):
         else:
             self._kept[conversation_id] = [*self._kept.get(conversation_id, []), *found]
         if problems:
-            self.refused.emit(" ".join(problems))
+            self._refuse(" ".join(problems))
 
     def remove(self, index: int) -> None:
         self.attachments = [a for i, a in enumerate(self.attachments) if i != index]
@@ -214,7 +220,10 @@ class Draft(QObject):
         role = "warning" if use.is_nearly_full else "small"
         self._composer.set_context(context_text(use), role, context_short(use))
         self._composer.meter.show_use((used or 0) + unanswered, use.draft, limit or 0)
-        self._notice.say("" if self._controller.is_busy else context_warning(use))
+        warning = "" if self._controller.is_busy else context_warning(use)
+        if warning != self._warning:
+            self._warning = warning
+            self._notice.say(warning)
 
 
 def _before(text: str, written: str) -> str:
