@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 Measured = tuple[dict[str, Any], dict[str, dict[str, Any]], str]
-"""What was measured, for the report; its figures; the lines above them."""
+"""Report entries of the measurement, its figures, and the heading above them."""
 
 
 def _measure_server(args: argparse.Namespace, plan: Plan) -> Measured:
@@ -184,7 +184,7 @@ def _model_line(config: EngineConfig, model: ModelInfo) -> str:
 
 
 def _refuse_engine_options(args: argparse.Namespace) -> None:
-    """The server's own start sets them."""
+    """A running server's settings cannot change."""
     if hasattr(args, "model"):
         raise ConfigError(
             "--model applies to the local engine only.", "Use --served-model with --base-url."
@@ -202,8 +202,7 @@ def _refuse_engine_options(args: argparse.Namespace) -> None:
 def _results(
     columns: Mapping[str, dict[str, Any]], comparison: tuple[str, list[Any]] | None
 ) -> dict[str, Any]:
-    """The report has the first run's figures at its top; with several runs, all under their names
-    too."""
+    """The first run's figures at the top level; with several runs, all by name too."""
     first = next(iter(columns.values()))
     if comparison:
         return {"compare": comparison[0], "runs": dict(columns)}
@@ -241,7 +240,7 @@ def _workload(args: argparse.Namespace) -> Workload:
 
 
 def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
-    """The setting and its values out of "setting=v1,v2", or "setting=v1;v2"."""
+    """The setting and values of "setting=v1,v2" or "setting=v1;v2"."""
     if text is None:
         return None
     name, _, values = text.partition("=")

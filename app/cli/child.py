@@ -2,7 +2,7 @@
 
 Runs the engine's thread and the server on a free port of 127.0.0.1, with a random key from the
 environment (others can read a command line). Prints its address in one line on stdout. Ends when
-stdin is closed, which happens however the window ends.
+stdin closes, which it does however the window ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from engine.hardware.malloc import keep_freed
 log = logging.getLogger(__name__)
 
 SNAPSHOT_INTERVAL_S = 0.25
-"""As the window draws: see `app.link.bridge`."""
+"""The window's drawing interval: see `app.link.bridge`."""
 PACE_S = 0.04
 """The window paints text 15 times a second at most."""
 LIMITS = Limits(max_queued=1_000_000)
@@ -54,7 +54,7 @@ class Ending:
         return self._wanted.wait(seconds)
 
     def leave(self, code: int) -> None:
-        """End the process at once; nothing in it has to be saved."""
+        """Exit immediately; the process has nothing to save."""
         sys.stdout.flush()
         sys.stderr.flush()
         if self._signal is not None and os.name == "posix":

@@ -36,7 +36,7 @@ EXIT_INTERRUPTED = 130
 USER_ERRORS = (
     CheckpointError, ConfigError, InvalidRequestError, TextError, UnsupportedModelError
 )  # fmt: skip
-"""Errors that another request avoids: exit code 2."""
+"""Errors that the user can avoid: exit code 2."""
 
 DESCRIPTION = """\
 Inferdeck: a desktop workstation for LLM inference with its own engine.
@@ -90,7 +90,7 @@ class CommandParser(Parser):
 
 
 class _Version(argparse.Action):
-    """Reads the version on demand: package metadata takes time."""
+    """Looks up the version on demand: reading package metadata takes time."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="Show the version.")
@@ -174,7 +174,7 @@ def _print_error(info: ErrorInfo) -> None:
 
 
 def _run_window(args: argparse.Namespace) -> int:
-    """`args` has the engine settings that were given."""
+    """`args`: the given engine settings."""
     code = int(_import_qt("app.main.start").run(args) or 0)
     _leave_busy_threads(code)
     return code

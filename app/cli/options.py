@@ -25,8 +25,8 @@ def add_engine_options(
     exclude: Collection[str] = (),
     shown: Collection[str] = tuple(SETTINGS),
 ) -> None:
-    """One flag per engine setting. The namespace has those that were given; the help lists those
-    in `shown`."""
+    """One flag per engine setting. The namespace contains only given flags; the help lists those in
+    `shown`."""
     group = parser.add_argument_group("engine options")
     for setting in SETTINGS.values():
         if setting.name in exclude:
@@ -45,7 +45,7 @@ def add_engine_options(
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """The configuration that the flags describe; without --model, of the demo model."""
+    """The configuration from the flags; the demo model without --model."""
     given = {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
     given.setdefault("model", str(starter_model()))
     return EngineConfig().replace(**given)
@@ -132,7 +132,7 @@ _READERS: Mapping[Any, dict[str, Any]] = {
     tuple[int, ...]: {"type": parse_ids, "metavar": "IDS"},
     Mapping[int, float]: {"type": _parse_bias, "action": "append", "metavar": "ID=BIAS"},
 }
-"""By type of a parameter, how argparse reads its flag."""
+"""argparse arguments by parameter type."""
 
 _SPECIAL: Mapping[str, dict[str, Any]] = {
     "max_tokens": {"type": lambda text: None if text.lower() == "none" else int(text)},
@@ -141,7 +141,7 @@ _SPECIAL: Mapping[str, dict[str, Any]] = {
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """One flag for each sampling parameter. Only those that were given appear in the namespace."""
+    """One flag per sampling parameter. The namespace contains only given flags."""
     group = parser.add_argument_group("sampling options")
     for parameter in PARAMETERS.values():
         group.add_argument(
@@ -167,7 +167,7 @@ def _parameter_help(parameter: Parameter) -> str:
 
 
 def sampling_params(args: argparse.Namespace) -> SamplingParams:
-    """The sampling parameters that the flags describe. Raises InvalidRequestError."""
+    """The sampling parameters from the flags. Raises InvalidRequestError."""
     given = {name: getattr(args, name) for name in PARAMETERS if hasattr(args, name)}
     given.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
     if "logit_bias" in given:
@@ -191,10 +191,10 @@ def parse_positive(text: str) -> int:
 
 
 def add_options(group: argparse._ActionsContainer, *options: tuple[Any, ...]) -> None:
-    """Add options, each by its flag with metavar, default and help, and what reads its text.
+    """Add options given as (flag with metavar, default, help, optional parser).
 
-    Default: the type of a value reads the text; a type or function alone reads it, without a
-    default; [] allows repetition. A flag without metavar is a switch.
+    The text is parsed by the default's type; a type or function as the default parses it and sets
+    no default; [] makes the option repeatable. A flag without metavar is a switch.
     """
     for usage, default, text, *reader in options:
         flag, _, metavar = usage.partition(" ")
@@ -228,7 +228,7 @@ def check_writable(file: Path) -> None:
 
 
 def write_report(file: Path, report: Mapping[str, Any]) -> None:
-    """Replace `file` in one step: on a full disk the old report stays."""
+    """Replace `file` in one step: on a full disk the old report remains."""
     beside = file.with_name(file.name + ".part")
     try:
         beside.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

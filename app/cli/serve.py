@@ -99,8 +99,8 @@ def _size(text: str) -> int:
 
 
 def server_options(args: argparse.Namespace, model_name: str = "") -> ServerOptions:
-    """`model_name`: the default. Raises ConfigError for an open server without a key, or an invalid
-    limit."""
+    """`model_name`: the default name. Raises ConfigError for an open server without a key, or an
+    invalid limit."""
     return ServerOptions(
         host=args.host,
         port=args.port,
@@ -121,8 +121,8 @@ def server_options(args: argparse.Namespace, model_name: str = "") -> ServerOpti
 
 
 def offered_models(folders: Iterable[str]) -> tuple[str, ...]:
-    """The model folders in `folders`, or these themselves if they are models. Raises ConfigError
-    for a folder without a model."""
+    """The model folders inside `folders`, or `folders` themselves if they are models. Raises
+    ConfigError for a folder without a model."""
     found: list[str] = []
     for name in folders:
         folder = Path(name).expanduser().resolve()
@@ -258,7 +258,7 @@ def _next(events: queue.SimpleQueue[Event]) -> Event:
 
 
 def _as_error(info: ErrorInfo) -> InferdeckError:
-    """The error of the engine's thread, as its class for the exit code."""
+    """The engine thread's error as an exception of its class, for the exit code."""
     import engine.errors
 
     kind = getattr(engine.errors, info.kind, InferdeckError)

@@ -1,4 +1,4 @@
-"""The composition root: which parts the program has, and which part gets which.
+"""The composition root: creates every part and passes it the parts it needs.
 
     settings, log                            stores
     bridge, session                          the engine and the open model
@@ -86,7 +86,7 @@ SHUTDOWN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The pages, and what the chats are kept in."""
+    """The pages, and the chat store."""
 
     store: ChatStore
     chat: ChatController
@@ -126,7 +126,7 @@ def page_list(pages: Pages) -> list[Page]:
 
 
 class Application(QObject):
-    """Every part that lives as long as the window: made in order, shut down in order."""
+    """Every part that lives as long as the window: created and shut down in order."""
 
     def __init__(
         self,
@@ -234,12 +234,12 @@ class Application(QObject):
             shared.setParent(self.window)
 
     def _dock_plan(self, page: Page) -> DockPlan:
-        """Where the docks are at the first visit of a page, in the current layout."""
+        """The docks at the first visit of a page, in the current layout."""
         layout = self.layout_store.current(self.settings.layout)
         return plan_of(layout.base, page.name, page.docks)
 
     def _make_controllers(self) -> None:
-        """What opens windows beside the main window, with its commands."""
+        """Controllers that open further windows, with their commands."""
         window, bridge, settings, session = self.window, self.bridge, self.settings, self.session
         panel, add = self.engine_settings, window.commands.add
         self.preferences = SettingsController(settings.preferences, panel, window.commands, window)
@@ -265,7 +265,7 @@ class Application(QObject):
         self.connection_commands = ConnectionCommands(switch, window.commands, self)
 
     def _make_presenters(self) -> None:
-        """What follows the engine and jobs, and shows them in the window."""
+        """Presenters that show the state of engine and jobs in the window."""
         window, bridge, session, pages = self.window, self.bridge, self.session, self.pages
         self.status, self.connection = EngineStatus(self), ConnectionStatus(self)
         self.process = EngineProcess(self)
@@ -283,7 +283,7 @@ class Application(QObject):
     # What the user sees of it ------------------------------------------------------------------
 
     def name_of(self, request_id: str) -> str:
-        """How the user knows a request: "load 12", "API chat 3f2a", or the title of its chat."""
+        """A request's display name: "load 12", "API chat 3f2a", or the title of its chat."""
         pages = self.pages
         return (
             name_of_compared(request_id)
@@ -303,7 +303,8 @@ class Application(QObject):
         self.window.show()
 
     def start(self, given: Mapping[str, Any]) -> None:
-        """Start what can wait until the window shows. `given`: the command line's settings."""
+        """Start parts that can wait until the window shows. `given`: the command line's
+        settings."""
         restyling().is_gradual = True
         self.gpu.watch.start()
         self.pages.models.start()

@@ -36,7 +36,7 @@ def file_commands(
 def view_commands(
     window: MainWindow, preferences: Preferences, charts: Sequence[LiveCharts]
 ) -> list[Command]:
-    """`charts`: those that pause together."""
+    """`charts`: paused together."""
 
     def pause() -> None:
         is_paused = charts[0].is_paused

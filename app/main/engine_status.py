@@ -28,7 +28,7 @@ TICK_MS = 1000
 
 
 class EngineStatus(QObject):
-    """Shows the state of the bridge from now on."""
+    """Shows the bridge's state in strip, charts, notices and title."""
 
     title_changed = Signal(str)  # of the window
 
@@ -87,7 +87,7 @@ class EngineStatus(QObject):
         self._notices.show_notice(Notice(f"remark:{remark.words}", remark.words))
 
     def _on_past(self, snapshots: tuple[EngineSnapshot, ...]) -> None:
-        """A few hundred: charts take them now, and draw on their clock."""
+        """A few hundred snapshots: charts take them now, and draw on their clock."""
         for snapshot in snapshots:
             self._on_snapshot(snapshot)
 
@@ -97,7 +97,7 @@ class EngineStatus(QObject):
 
 
 class ConnectionStatus(QObject):
-    """Shows the state of the connection to a remote engine from now on."""
+    """Shows the state of the connection to a remote engine."""
 
     def __init__(self, app: Application) -> None:
         super().__init__(app.window)
@@ -206,7 +206,7 @@ def factory_of(place: str) -> ThreadFactory:
 
 
 class EngineProcess(QObject):
-    """Applies a new choice to the next model, and to the open one when the user restarts it."""
+    """Applies a new choice to the next model, or to the loaded one after a restart."""
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)
@@ -236,7 +236,7 @@ LONG_S = 2.0
 
 
 class FinishedWork(QObject):
-    """Adds each finished job to the history. Failures that show as a notice arrive there as such.
+    """Adds each finished job to the history. Failures shown as a notice are added with it.
     """
 
     def __init__(self, app: Application) -> None:

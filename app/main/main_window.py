@@ -42,12 +42,13 @@ PAGE_SIZE = (440, 330)
 
 
 def first_size(available: QSize) -> QSize:
-    """Size of the first window on a screen with so much room; its frame appears with `show`."""
+    """Size of the first window for the available screen area; its frame appears with `show`."""
     return QSize(*FIRST_SIZE).boundedTo(available - QSize(0, TITLE_BAR))
 
 
 class MainWindow(QMainWindow):
-    """Pages in the middle, docks around them, a rail at the left. `closing`: every page agreed."""
+    """Pages in the middle, docks around them, a rail at the left. `closing`: emitted when every
+    page agreed."""
 
     closing = Signal()
     model_dropped = Signal(str)  # path
@@ -62,7 +63,7 @@ class MainWindow(QMainWindow):
         strip: QWidget,
         over_page: Sequence[QWidget],
     ) -> None:
-        """`docks`: each with its shortcut, the engine settings first. `plan`: where they are on the
+        """`docks`: each with its shortcut, the engine settings first. `plan`: positions at the
         first visit of a page. `strip`: at the top; `over_page`: between the strip and the page."""
         super().__init__()
         self.settings, self.pages = settings, list(pages)
@@ -133,7 +134,7 @@ class MainWindow(QMainWindow):
         return self.pages[self.page_index]
 
     def show_page(self, index: int) -> None:
-        """Show a page, and the docks where they were on it."""
+        """Show a page with its docks."""
         if index != self.page_index:
             self.stack.setCurrentIndex(index)
             self.docks.show_page(self.page.name)
@@ -161,7 +162,7 @@ class MainWindow(QMainWindow):
             self.model_dropped.emit(path)
 
     def restore(self) -> None:
-        """Size and docks of the last run; on a screen that is there."""
+        """Restore size and docks of the last run, on a connected screen."""
         available = self.screen().availableSize()
         self.resize(first_size(available))
         self.restoreGeometry(self.settings.geometry)
@@ -191,7 +192,7 @@ PALETTE = "help.palette"
 
 
 class Dialogs(QObject):
-    """Opens each dialog over `window`."""
+    """Opens palette, shortcuts and About over `window`."""
 
     def __init__(self, window: MainWindow, preferences: SettingsController) -> None:
         super().__init__(window)
@@ -200,7 +201,7 @@ class Dialogs(QObject):
         self.palette.chosen.connect(self._on_chosen)
 
     def show_palette(self) -> None:
-        """Find a command or a setting by its words."""
+        """Search commands and settings."""
         commands = (e for e in self._window.commands.entries() if e.id != PALETTE)
         self.palette.open(commands, self._preferences.entries())
 

@@ -109,7 +109,7 @@ def show_fault(
 
 
 class Interrupts(QObject):
-    """Ctrl+C in the terminal closes the window as its button does.
+    """Ctrl+C in the terminal closes the window like its close button.
 
     Python runs signal handlers between byte codes, of which there are none while Qt waits: the
     signal's number is also written to a socket, which wakes Qt.

@@ -1,4 +1,4 @@
-"""Which model opens at the start: the command line's, the last one, or one restored after a crash.
+"""The model to open at startup: the command line's, the last one, or one restored after a crash.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Startup(QObject):
         self._app = app
 
     def open(self, given: Mapping[str, Any], remains: Remains | None) -> None:
-        """Once the window shows. `remains`: of a run that crashed."""
+        """Called once the window shows. `remains`: of a crashed run."""
         if ATTACH in given:
             if remains is not None:
                 self._app.crash.offer(remains)
@@ -82,7 +82,7 @@ class Startup(QObject):
             self._app.pages.models_place.show_welcome()
 
     def on_second_start(self, given: Mapping[str, Any]) -> None:
-        """The user started the program again: come to the front and open what it names."""
+        """The user started the program again: show this window and apply the given settings."""
         log.info("started again with %s", {k: v for k, v in given.items() if k != API_KEY})
         if self._app.window.isMinimized():
             self._app.window.showNormal()
@@ -96,7 +96,7 @@ class Startup(QObject):
             self.open_first_model(known)
 
     def _offer_to_restore(self, remains: Remains, given: Mapping[str, Any]) -> None:
-        """After a crash the user decides: the model may have caused it."""
+        """After a crash the user chooses: the model may have caused it."""
         before = session_of(remains)
         if before is None or "model" in given:
             self._app.crash.offer(remains)

@@ -1,4 +1,4 @@
-"""Who hears whom: the signals between the parts that `Application` made."""
+"""Connections of signals between the parts of `Application`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _connect_notices(app: Application) -> None:
     app.session.notice_gone.connect(app.history.end)
 
     def link_report(path: Path) -> None:
-        """An open notice of the engine's crash gets a button for the report."""
+        """Add a button for the report to an open crash notice."""
         notice = app.notices.notice(ENGINE)
         if notice is not None:
             look = ("Open report", lambda: open_file(path))
@@ -97,7 +97,7 @@ def _connect_panels(app: Application) -> None:
         panel.show_row(name)
 
     def get_precision(way: str) -> None:
-        """Make a checkpoint of another precision, or open one."""
+        """Quantize a checkpoint, or open another model."""
         if way == QUANTIZE:
             app.window.show_widget(app.pages.quantize)
         else:
@@ -135,7 +135,7 @@ def _connect_pages(app: Application) -> None:
 
 
 def _connect_window(app: Application) -> None:
-    """What changes which commands are possible, and what closes with the window."""
+    """Signals that enable or disable commands, and parts that close with the window."""
     refresh = app.window.commands.refresh
     app.engine_settings.actions_changed.connect(refresh)
     app.recorder.begun.connect(refresh)
@@ -158,7 +158,7 @@ def _follow_preferences(app: Application) -> None:
     preferences.follow("text_size", lambda percent: layouts.leave_text_size())
 
     def apply_size() -> None:
-        """That of the current layout, else that of the settings."""
+        """Apply the layout's text size, else the one in the settings."""
         application = QApplication.instance()
         assert isinstance(application, QApplication)
         apply_text_size(application, layouts.text_size or preferences.get("text_size"))
@@ -168,7 +168,7 @@ def _follow_preferences(app: Application) -> None:
 
 
 def _report_files(app: Application) -> None:
-    """A notice for each of the user's files that could not be read."""
+    """Show a notice for each unreadable user file."""
     settings = app.settings
     for key, file in (
         ("settings", settings), ("profile", settings.profiles), ("shortcuts", settings.keymap),

@@ -1,7 +1,7 @@
 """Passes requests to the engine's thread and its events to the server's loop.
 
     engine thread   on_event -> deque, at most one wake-up posted
-    server's loop   wake-up -> flights and metrics
+    server's loop   wake-up -> replies and metrics
 
 Events that arrive while no loop is attached are stored as far as a window that attaches later needs
 them (`AttachState`).

@@ -1,8 +1,9 @@
 """Files that the user keeps: chats, profiles, reports, model folders, trash. No Qt.
 
-database, records, chat_store chats in SQLite, written by their own thread json_file, profiles
-versioned JSON files; named engine settings report_metrics, report_export, report_store evaluation
-reports: figures, exports, saved ones model_sources, trash models to open; deleting with undo
+database, records, chat_store                   chats in SQLite, written by their own thread
+json_file, profiles                             versioned JSON files; named engine settings
+report_metrics, report_export, report_store     evaluation reports: figures, exports, saved ones
+model_sources, trash                            models to open; deletion with undo
 """
 
 from app.storage.chat_store import TIMES, TOKENS, ChatStore, open_store

@@ -18,7 +18,7 @@ from widgets.theme.icons import set_icon
 PORTABLE = QKeySequence.SequenceFormat.PortableText
 MENUS = ("File", "View", "Chat", "Tune", "Help")
 LAST_SECTIONS = ("quit",)
-"""These stay at the end of their menu."""
+"""Sections at the end of their menu."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class CommandRegistry:
         self.take_keys()
 
     def take_keys(self) -> None:
-        """Apply the key map to every action."""
+        """Apply the key map to all actions."""
         for command_id, action in self._actions.items():
             keys = self.keymap.keys(command_id)
             if action.shortcut().toString(PORTABLE) != keys:
@@ -81,7 +81,7 @@ class CommandRegistry:
         key_words().tell({command_id: self.words(command_id) for command_id in self._actions})
 
     def words(self, command_id: str) -> str:
-        """The keys of a command in the platform's notation."""
+        """A command's shortcut in the platform's notation."""
         return native(self.keymap.keys(command_id))
 
     def __contains__(self, command_id: object) -> bool:
@@ -164,7 +164,7 @@ class CommandRegistry:
                     menu.addMenu(submenu)
 
     def _add_submenu(self, menu: QMenu, name: str) -> None:
-        """Rebuilt when it opens: its commands come and go."""
+        """Rebuilt when it opens: its commands change."""
         submenu = menu.addMenu(name)
         submenu.setToolTipsVisible(True)
         fill = partial(self._refill, submenu, name)

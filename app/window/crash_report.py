@@ -76,7 +76,7 @@ class RunMarker:
             log.warning("cannot open fault file: %s", error)
 
     def remove(self) -> None:
-        """The program ends normally."""
+        """Remove the marker: the program ends normally."""
         with self._lock:
             self._is_over = True
             if self._fault_file is not None:
@@ -108,7 +108,7 @@ def _text(file: Path) -> str:
 
 
 def _is_alive(pid: int, started: float) -> bool:
-    """Whether that process still runs: PIDs are reused."""
+    """Whether that process is still running: PIDs are reused."""
     try:
         return abs(psutil.Process(pid).create_time() - started) < _CLOCK_SLACK_S
     except psutil.Error:

@@ -1,7 +1,7 @@
-"""Dock positions per page: of this run, of the last one, else the page's plan.
+"""Dock positions per page: from this run, the last run, or the page's plan.
 
-In a low window Qt shrinks the docks below the page and does not grow them again: here they get
-their height back, up to what the user or the plan chose.
+Qt shrinks the docks below the page in a low window and does not grow them again: this restores
+their height, up to the one that the user or the plan chose.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SETTINGS_WIDTH = 320
 
 class DockLayouts(QObject):
     """`pages`: names, the first one shown first. `plan(page)`: docks at the first visit of a page.
-    `unreadable(page)`: its stored state is of another version."""
+    `unreadable(page)`: its stored state has another version."""
 
     unreadable = Signal(str)
 

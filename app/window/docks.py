@@ -18,14 +18,14 @@ from widgets.controls.layouts import STRETCH, hbox, label
 from widgets.theme.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
 LAYOUT_VERSION = 3
-"""Raise it when docks are added or removed so that a stored state no longer fits."""
+"""Increase it when added or removed docks make stored states incompatible."""
 
 
 @dataclass(frozen=True, slots=True)
 class DockPlan:
     """Where the docks are at the first visit of a page. `below`: stacks of tabs, side by side;
     `height`: theirs, and at most `share` of the window's. A dock that is not named is closed. The
-    settings lie at one side, or are closed as well."""
+    settings are at one side, or closed too."""
 
     settings: Literal["left", "right", "closed"] = "right"
     below: tuple[tuple[str, ...], ...] = (
@@ -157,8 +157,8 @@ class DockArea(QMainWindow):
         return self.findChildren(QDockWidget, options=Qt.FindChildOption.FindDirectChildrenOnly)
 
     def take(self, docks: Sequence[QDockWidget]) -> None:
-        """Make them known, closed and in no tabs: Qt leaves a tab bar of an arrangement that a
-        stored one takes the place of behind, in a corner of the page."""
+        """Register the docks, closed and untabbed: otherwise Qt leaves an old tab bar in a corner
+        of the page when it restores a state."""
         for dock in docks:
             self.addDockWidget(Qt.DockWidgetArea.BottomDockWidgetArea, dock)
             dock.hide()

@@ -36,13 +36,13 @@ LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "pyq
 DOCUMENTATION_SIZE = (1000, 720)
 LIST_WIDTH = 168
 WIDEST = 820
-"""Pixels of a line at the usual size of text: longer ones are hard to read."""
+"""Maximum line width in pixels at the default text size: longer lines are hard to read."""
 
 Rows = list[tuple[str, str]]
 
 
 class _TableDialog(QDialog):
-    """Headings with rows of two columns, and a button that closes."""
+    """Headings with two-column rows, and a close button."""
 
     def __init__(self, title: str, intro: str, sections: dict[str, Rows]) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _TableDialog(QDialog):
         vbox(text, (tables, 1), self.buttons, of=self, spacing=SPACE_4, margins=margins)
 
     def add_button(self, text: str, do: Callable[[], object], tip: str = "") -> None:
-        """Before the one that closes."""
+        """Add a button before the close button."""
         added = button(text, do, tip)
         added.setAutoDefault(False)
         self.buttons.insertWidget(1, added)
@@ -72,7 +72,7 @@ class _TableDialog(QDialog):
         return "\n".join(lines)
 
     def _make_tables(self) -> QScrollArea:
-        """In columns; scrolls if the screen is too small."""
+        """The tables in columns; they scroll if the screen is too small."""
         content = dressed(QWidget(), bare=True)
         parts = in_columns(self.sections)
         columns = [(vbox(_make_table(part), STRETCH, spacing=-1), 1) for part in parts]
@@ -158,7 +158,7 @@ class AboutDialog(_TableDialog):
 
 
 def versions() -> list[tuple[str, str]]:
-    """Of the program and its libraries, without importing them."""
+    """Versions of the program and its libraries, without importing them."""
     rows = [
         ("Inferdeck", program_version()),
         ("Python", sys.version.split()[0]),
@@ -212,7 +212,7 @@ class DocumentationDialog(QDialog):
         self.area.verticalScrollBar().setValue(0)
 
     def _follow(self, link: str) -> None:
-        """Documents link to each other by file name; what is elsewhere opens in the browser."""
+        """Documents link to each other by file name; other links open in the browser."""
         names = [document.path.name for document in self.documents]
         if link in names:
             self.list.setCurrentRow(names.index(link))
@@ -221,7 +221,7 @@ class DocumentationDialog(QDialog):
 
 
 def show_documentation(window: QWidget) -> None:
-    """Open the one dialog beside `window`."""
+    """Show the dialog of `window`, which has at most one."""
     dialog = window.findChild(DocumentationDialog) or DocumentationDialog(window)
     dialog.show()
     dialog.raise_()

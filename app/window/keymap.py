@@ -14,9 +14,9 @@ from app.storage.json_file import KeptFile
 
 VERSION = 1
 EDITING = ("C", "V", "X", "A", "Z", "Y")
-"""With Ctrl these edit text wherever text is."""
+"""With Ctrl, these edit text in any text field."""
 ALONE = ("Esc", *(f"F{number}" for number in range(1, 13)))
-"""Keys that type nothing and so need no Ctrl or Alt."""
+"""Keys that type nothing, so they need no Ctrl or Alt."""
 
 
 class KeyMap:
@@ -51,7 +51,7 @@ class KeyMap:
         return iter(self._defaults)
 
     def keys(self, command: str) -> str:
-        """Its current keys."""
+        """The command's current keys."""
         return self._keys.get(command, "")
 
     def default(self, command: str) -> str:
@@ -81,7 +81,8 @@ class KeyMap:
         self._write()
 
     def reset(self, command: str) -> None:
-        """Back to its default. The current owner of these keys gets its own default, or none."""
+        """Restore a command's default. The current owner of these keys gets its own default, or
+        none."""
         default = self._defaults[command]
         owner = self.owner(default)
         self._chosen.pop(command, None)
@@ -91,7 +92,7 @@ class KeyMap:
         self._write()
 
     def reset_all(self) -> None:
-        """All declared commands back to their defaults."""
+        """Restore the defaults of all declared commands."""
         self._chosen = {c: keys for c, keys in self._chosen.items() if c not in self._defaults}
         self._resolve()
         self._write()

@@ -67,7 +67,7 @@ VERSION = 1
 
 
 class LayoutError(InferdeckError):
-    """A layout was not saved."""
+    """A layout could not be saved."""
 
 
 class LayoutStore:
@@ -151,7 +151,7 @@ def _layout(
 
 NOTICE = "layout"
 OWN_TEXT = "layout-text"
-"""Flag: the layout's text size applies, not the preferences'."""
+"""Flag: the layout's text size applies instead of the preferences'."""
 
 
 class LayoutController(QObject):
@@ -325,7 +325,7 @@ class LayoutController(QObject):
         self._registry.refresh()
 
     def _tried(self, change: Callable[[], Layout]) -> Layout | None:
-        """What `change` of the store gives; None, and a notice, if it was not saved."""
+        """The result of `change` on the store; None, and a notice, if saving failed."""
         try:
             return change()
         except LayoutError as error:

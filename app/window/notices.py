@@ -26,7 +26,7 @@ Kind = Literal["info", "warning", "error"]
 COPIED_MS = 1500
 STAYS = 0
 MOST_OF_WINDOW, LEAST_HEIGHT = 0.22, 90
-"""Maximum height: share of the window, and at least so many pixels."""
+"""Maximum height as a share of the window, and its minimum in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ def error_notice(
     *actions: tuple[str, Callable[[], object]],
     traceback: str = "",
 ) -> Notice:
-    """A notice of an error of the engine or of a file."""
+    """A notice for an error of the engine or a file."""
     error = error_by_row(error)
     details = "\n".join(part for part in (title, str(error), traceback) if part)
     return Notice(key, f"{title} {error.cause}".strip(), error.remedy, "error", details, actions)
 
 
 class NoticeArea(QScrollArea):
-    """The open notices, newest on top. Hidden while empty; at most a share of the window, then it
-    scrolls. `shown(Notice)`: a new one."""
+    """The open notices, newest on top. Hidden while empty; scrolls beyond a share of the window's
+    height. `shown(Notice)`: a new one."""
 
     shown = Signal(object)
 
@@ -98,7 +98,7 @@ class NoticeArea(QScrollArea):
         return super().eventFilter(watched, event)
 
     def _fit(self) -> None:
-        """As high as the notices at this width."""
+        """Fit the height to the notices at this width."""
         wanted = self._layout.heightForWidth(self.width())
         if wanted < 0:
             wanted = self._layout.sizeHint().height()

@@ -45,7 +45,7 @@ class Record:
 
     @property
     def text(self) -> str:
-        """All of it, for the clipboard."""
+        """The full text for the clipboard."""
         head = f"{datetime.fromtimestamp(self.time):%Y-%m-%d %H:%M:%S} {self.notice.kind}"
         return "\n".join(filter(None, (head, self.line, self.notice.details)))
 
@@ -79,7 +79,7 @@ class NoticeHistory(RowTable[Record]):
         self._become([Record(time.time(), notice), *others], num_unread + 1)
 
     def end(self, key: str) -> None:
-        """Notices of this key are resolved."""
+        """Mark notices of this key as resolved."""
         over = [replace(r, is_over=True) if r.notice.key == key else r for r in self._rows]
         if over != self._rows:
             self._become(over, self.num_unread)
@@ -158,7 +158,7 @@ class NoticePanel(QWidget):
         self.view.selectRow(row)
 
     def look(self, is_seen: bool) -> None:
-        """Its dock came to the front or was covered."""
+        """The dock came to the front or was covered."""
         if is_seen:
             self._read()
 

@@ -69,7 +69,7 @@ class Preference:
         return f"{value:,g} {self.unit}".rstrip()
 
     def text(self, value: Any) -> str:
-        """A value as the dialog shows it."""
+        """A value as shown in the dialog."""
         if self.choices:
             return next((text for known, text in self.choices if known == value), f"{value}")
         if isinstance(value, bool):
@@ -213,7 +213,7 @@ class Preferences(QObject):
         return value
 
     def set(self, name: str, value: Any) -> None:
-        """Store it. Raises PreferenceError for a disallowed value."""
+        """Store a value. Raises PreferenceError if it is not allowed."""
         preference = PREFERENCES[name]
         preference.check(value)
         if value == self.get(name):

@@ -66,7 +66,7 @@ class WorkArea(QWidget):
 
     @property
     def works(self) -> list[Work]:
-        """All jobs in order, shown or counted."""
+        """All jobs in order, visible or only counted."""
         return [row.work for row in self._rows.values() if row.work is not None]
 
     def row(self, key: str) -> WorkRow:
@@ -157,7 +157,7 @@ class LoadStrip(WorkRow):
         self.hide()
 
     def begin(self, title: str) -> None:
-        """Loading began; its size is unknown yet."""
+        """Show a load whose size is not known yet."""
         self.work = None  # a new button to cancel
         cancel = ("Cancel", self.cancelled.emit)
         self.show_work(Work("load", title, "starting the engine", actions=(cancel,)))

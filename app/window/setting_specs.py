@@ -1,7 +1,7 @@
 """Row specs of the engine settings, from `engine.config.SETTINGS` and a table of refinements.
 
-A new setting of the registry appears at the end with a control for its type; an entry here sets
-its section, steps and unit.
+A new setting appears at the end with a control for its type; an entry here sets its section, steps
+and unit.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def sections(machine: Machine) -> dict[str, list[RowSpec]]:
 
 
 def is_choosable(setting: Setting) -> bool:
-    """Whether there is a choice: one-entry lists and most paths have none."""
+    """Whether the user can choose a value: not in lists with one entry, nor for most paths."""
     if setting.name in NOT_SHOWN:
         return False
     if setting.choices:

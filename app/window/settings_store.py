@@ -28,7 +28,7 @@ VERSION = 1
 MAX_RECENT = 10
 ThemeMode = Literal["light", "dark", "system"]
 NOT_REMEMBERED = ("model", "load_format")
-"""Part of the entry itself, not of its settings."""
+"""Fields of the entry itself, not of its settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RecentModel:
         return self.name or Path(self.path).name
 
     def config(self) -> EngineConfig:
-        """Its load configuration, without settings that this version refuses."""
+        """Its load configuration, without settings that this version rejects."""
         config = EngineConfig(model=self.path, load_format=self.load_format)
         for name, value in self.settings.items():
             try:
@@ -84,7 +84,7 @@ Rates = dict[str, Annotated[float, msgspec.Meta(gt=0)]]
 
 
 class _Stored(Generic[T]):
-    """A value that is kept as text; `default` takes the place of a text that cannot be read."""
+    """A value stored as text; `default` replaces unreadable text."""
 
     def __init__(
         self, key: str, read: Callable[[str], T], write: Callable[[T], str], default: str = ""
@@ -134,7 +134,7 @@ class SettingsStore:
         self.keymap = KeyMap(self.path.with_name("shortcuts.json"))
 
     def _keep_newer(self) -> str:
-        """Back up the file of a newer version: this one may read it differently."""
+        """Back up a file of a newer version: this version may read it differently."""
         stored = self.text("version", "")
         if not stored.isdigit() or int(stored) <= VERSION:
             return ""

@@ -115,7 +115,7 @@ def socket_name(folder: Path) -> str:
 
 
 def _portable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` for a process with another working directory."""
+    """`values` with absolute paths, for a process with another working directory."""
     found = dict(values)
     if isinstance(found.get("model"), str):
         found["model"] = str(Path(found["model"]).expanduser().absolute())
