@@ -50,7 +50,7 @@ class Parameter:
     control: Control | None = None
 
     def is_neutral(self, value: Any) -> bool:
-        """Whether `value` leaves the reply as the model would write it."""
+        """Whether `value` does not change the reply."""
         return value == self.default or value in self.neutral
 
     def check(self, value: Any) -> None:

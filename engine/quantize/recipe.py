@@ -130,7 +130,7 @@ class Recipe:
 
 
 def matches(module: str, pattern: str) -> bool:
-    """Whether a pattern of `Recipe.exclude` means `module`."""
+    """Whether a pattern of `Recipe.exclude` matches `module`."""
     return fnmatchcase(module, pattern) or f".{pattern}." in f".{module}."
 
 

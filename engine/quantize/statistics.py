@@ -53,7 +53,7 @@ class Inputs:
             self._rows.append(kept)
 
     def scale(self, scales: Tensor) -> None:
-        """As if the input had been divided by `scales` [K]."""
+        """Update as if the input had been divided by `scales` [K]."""
         self.magnitudes /= scales
         if self.gram is not None:
             blocks = scales.view(-1, self.block)
@@ -61,8 +61,8 @@ class Inputs:
         self._rows = [rows / scales for rows in self._rows]
 
     def output_error(self, difference: Tensor, weight: Tensor) -> float | None:
-        """Norm of what changes in the output, relative to the output; None without inputs.
-        difference, weight: [N, K]."""
+        """Norm of the output's change relative to the output; None without inputs. difference,
+        weight: [N, K]."""
         if self.gram is not None and self.block == weight.shape[1]:
             hessian = self.gram[0]
             error = float(((difference @ hessian) * difference).sum())
@@ -83,8 +83,8 @@ def collect(
     *,
     is_brief: bool = False,
 ) -> None:
-    """Fill `wanted` from `runs`, each of which runs the layer on one sequence. is_brief: a run is
-    left as soon as all that is wanted of it was seen (of experts that is never known)."""
+    """Fill `wanted` from `runs`, each of which runs the layer on one sequence. is_brief: end a run
+    as soon as all wanted products were seen (never for experts)."""
     is_brief = is_brief and all(product.expert is None for product in wanted)
     seen: set[Product] = set()
 

@@ -114,11 +114,9 @@ class Targets:
 def find_targets(
     checkpoint: Checkpoint, model: nn.Module, weights: WeightMap, recipe: Recipe
 ) -> Targets:
-    """What `recipe` quantizes of `checkpoint`; `model` is its class on the meta device.
-
-    Raises ConfigError for an exclusion that names nothing, for a group size that does not divide
-    the inputs of a matrix, and where nothing is left to quantize.
-    """
+    """The matrices of `checkpoint` that `recipe` quantizes; `model` is its class on the meta
+    device. Raises ConfigError for an exclusion that matches nothing, for a group size that does not
+    divide the inputs of a matrix, and if nothing is left to quantize."""
     disk_names = {(i.file, i.offset, i.nbytes): name for name, i in checkpoint.tensors.items()}
     path, layers = list_of_layers(model)
     by_layer: dict[int, list[Placement]] = defaultdict(list)
@@ -189,7 +187,7 @@ def _experts(
 def _cut(
     experts: nn.Module, placement: Placement, disk_name: str, weights: WeightMap
 ) -> Iterator[Piece]:
-    """The matrices of each expert in a tensor of all."""
+    """The matrices of each expert in a fused tensor."""
     prefix, _, attribute = disk_name.rpartition(".")
     bias = weights.placement(f"{placement.name}_bias")
     info = placement.info

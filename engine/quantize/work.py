@@ -59,7 +59,7 @@ class LayerWork:
 
     @cached_property
     def frozen(self) -> frozenset[str]:
-        """Parameters that cannot be written back: their values on disk are not their own."""
+        """Parameters without a tensor of their own on disk (tied, converted): not written back."""
         placed = {self.local(p.name) for p in self.targets.placements}
         return frozenset(name for name, _ in self.layer.named_parameters() if name not in placed)
 
@@ -93,12 +93,12 @@ class LayerWork:
         return matrix(self.layer, product, piece.is_transposed)[piece.rows]
 
     def shared_input(self, group: Group) -> Product | None:
-        """The first product that sees the whole input of a group; None where only experts read
-        it, each a part."""
+        """The first product that sees the whole input of a group; None if only experts read it, a
+        part each."""
         return next((Product(r.parameter) for r in group.readers if not r.num_experts), None)
 
     def input_of(self, group: Group, piece: Piece) -> Product:
-        """The product whose input is the piece's."""
+        """The product that sees the piece's input."""
         shared = self.shared_input(group)
         if piece.expert is not None or shared is None:
             return Product(self.local(piece.parameter), piece.expert)

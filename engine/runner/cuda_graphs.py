@@ -83,12 +83,12 @@ class Taps(Protocol):
 
 
 def most_rows(config: EngineConfig) -> int:
-    """Rows of the largest step to be captured: one a request, and one for each of its drafts."""
+    """Rows of the largest step to capture: one per request, and one per draft."""
     return min(config.max_num_seqs * (1 + config.most_drafts), SIZES[-1])
 
 
 def sizes_for(most: int) -> tuple[int, ...]:
-    """Of the graphs for steps of up to `most` rows."""
+    """Sizes of the graphs for steps of up to `most` rows."""
     most = min(most, SIZES[-1])
     return (*(size for size in SIZES if size < most), most)
 
@@ -111,7 +111,7 @@ def room_for(config: EngineConfig, vocab_size: int) -> int:
 
 
 def capture_for(device: torch.device) -> Capture | None:
-    """What captures steps on a device; None where nothing can."""
+    """The capture implementation for a device; None if it cannot capture."""
     return CudaCapture(device) if device.type == "cuda" else None
 
 

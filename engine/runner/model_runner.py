@@ -56,7 +56,7 @@ class ModelRunner:
         self.backend = _NoCache()
 
     def drop(self) -> None:
-        """Let go of model and cache; the runner cannot execute any more."""
+        """Free model and cache; the runner cannot execute any more."""
         self.drop_cache()
         self.model = nn.Module()
 
@@ -83,7 +83,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute_eagerly(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
-        """`execute`, operation by operation: for those who look at what happens in between."""
+        """`execute` kernel by kernel, so that hooks see the intermediate results."""
         batch = self._staging.stage(batch)
         if drawn is not None:
             put_drawn(batch, drawn)
@@ -95,15 +95,15 @@ class ModelRunner:
             return forward(self.model, batch.input_ids, batch.positions, batch.logits_indices)
 
     def release_graphs(self) -> None:
-        """Give the memory of captured steps back; every step is launched from now on."""
+        """Free the captured steps; all steps are launched kernel by kernel from now on."""
         if self.graphs is not None:
             self.graphs.release()
             self.graphs = None
 
 
 def without_padding_check(model: nn.Module) -> None:
-    """Some models of transformers (GPT-2) look in every step whether their input is padded, to warn
-    of it. Ours never is, and looking would mean to wait for the device."""
+    """Skip the check of some transformers models (GPT-2) whether their input is padded. It never is
+    here, and the check would synchronize with the GPU."""
     for module in model.modules():
         if hasattr(module, _PADDING_CHECK):
             setattr(module, _PADDING_CHECK, lambda *args: None)
@@ -135,7 +135,7 @@ def forward(model: nn.Module, input_ids: Tensor, positions: Tensor, rows: Tensor
 
 @torch.inference_mode()
 def probe_kv(model: nn.Module) -> dict[int, LayerSpec]:
-    """What each layer stores in the KV cache, seen in a forward pass of one token."""
+    """The KV spec of each layer, from a forward pass of one token."""
     probe = KVProbe()
     with active(probe):
         compute_one(model)

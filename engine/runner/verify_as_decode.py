@@ -20,12 +20,12 @@ from engine.batch.batch import Batch
 
 
 def can_unroll(batch: Batch) -> bool:
-    """Whether every token of a batch is sampled: a prompt is not, but for its last."""
+    """Whether every token of a batch is sampled, which excludes prompts."""
     return not batch.fixed_shape and len(batch.logits_indices) == batch.num_tokens
 
 
 def unroll(batch: Batch) -> Batch:
-    """The same tokens, a row for each."""
+    """The same tokens, one row each."""
     seq_lens: list[int] = []
     tables: list[list[int]] = []
     for request, end in enumerate(batch.seq_lens):
@@ -42,8 +42,8 @@ def unroll(batch: Batch) -> Batch:
 
 
 def extra_reads(batch: Batch) -> int:
-    """Tokens whose keys and values are read by the rows and would not be by the requests. (Of a
-    layer with a window fewer are: this is the most.)"""
+    """Tokens whose keys and values are read by the rows but would not be by the requests. (An upper
+    bound: a layer with a window reads fewer.)"""
     extra = 0
     for request, end in enumerate(batch.seq_lens):
         rows = batch.query_len(request) - 1  # the last reads what the request would
@@ -61,7 +61,7 @@ class Worth:
     token_s: float
 
     def pays(self, batch: Batch, size: int) -> bool:
-        """Whether the graph for `size` rows is faster than the batch as it is."""
+        """Whether the graph for `size` rows is faster than launching the batch."""
         return self.pays_for(extra_reads(batch), size)
 
     def pays_for(self, extra: int, size: int) -> bool:

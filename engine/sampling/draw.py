@@ -25,7 +25,7 @@ class RowMaxima(NamedTuple):
 
 
 def row_maxima(logits: Tensor) -> RowMaxima:
-    """Largest logit of every row of `logits` [R, V] (any V), and where it is."""
+    """The largest logit of every row of `logits` [R, V] (any V), and its index."""
     num_blocks, vocab_size = logits.shape[1] // BLOCK, logits.shape[1]
     whole = logits[:, : num_blocks * BLOCK].unflatten(1, (num_blocks, BLOCK))
     blocks = [whole.amax(2)] if num_blocks else []
@@ -74,7 +74,7 @@ def inverse_cdf(probs: Tensor, masses: Tensor, u: Tensor) -> Tensor:
 
 
 def select(x: Tensor, rows: Sequence[int]) -> Tensor:
-    """Rows of `x` in ascending order; without a copy where they are neighbours."""
+    """The given rows of `x`, ascending; a view if they are adjacent."""
     if rows[-1] - rows[0] + 1 == len(rows):
         return x[rows[0] : rows[-1] + 1]
     return x[upload_places(rows, x.device)]
@@ -152,8 +152,8 @@ class PendingLogprobs(NamedTuple):
 def row_logprobs(
     work: Tensor, logprobs: Tensor, token_ids: Tensor, num_alternatives: Sequence[int]
 ) -> PendingLogprobs:
-    """Of token_ids[R] in every row of `work`: raw logits, float32 [R, padded_vocab], used up;
-    `logprobs` is scratch of that shape. The alternatives asked for may not be more than the
+    """The log probabilities of token_ids[R] in `work`: raw logits, float32 [R, padded_vocab], which
+    is overwritten; `logprobs` is scratch of that shape. num_alternatives may not exceed the
     vocabulary."""
     torch.log_softmax(work, dim=1, out=logprobs)
     chosen = logprobs.gather(1, token_ids[:, None])

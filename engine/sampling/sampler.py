@@ -83,8 +83,8 @@ class SamplingRow(NamedTuple):
     @property
     def is_rejection_sampled(self) -> bool:
         """Whether drafts for this row are drawn at random and verified by rejection sampling. With
-        a seed the tokens must be those that come without drafts: then the draft draws with the
-        model's own random numbers, and stands where both draw the same."""
+        a seed the tokens must be the same as without drafts: then the draft uses the model's own
+        random numbers, and is accepted if both draw the same token."""
         return not self.is_greedy and self.params.seed is None
 
     @property
@@ -93,7 +93,7 @@ class SamplingRow(NamedTuple):
 
 
 def row_of(request: Request, draft_token_ids: Sequence[int] = ()) -> SamplingRow:
-    """The row that samples what follows a request's tokens and some drafts."""
+    """The row that samples the token after a request's tokens and some drafts."""
     output = request.output_token_ids
     output += draft_token_ids
     return SamplingRow(
@@ -132,7 +132,7 @@ class Drawn:
         self._download = Download(tensors, token_ids.device)
 
     def read(self) -> SampledTokens:
-        """The tokens; waits until the device has drawn them. To be called once."""
+        """The tokens; waits until the device has drawn them. Call it once."""
         numbers = iter(self._download.read())
         token_ids: list[int] = next(numbers)
         logprobs: list[RowLogprobs | None] = [None] * len(token_ids)
@@ -179,8 +179,8 @@ class Sampler:
     def launch(
         self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None = None
     ) -> Drawn:
-        """`sample`, to be read later. unread: int64 [len(rows)] on the device, the tokens for which
-        UNREAD stands at the end of every row's output; None where it does not."""
+        """`sample` without waiting. unread: int64 [len(rows)] on the device, the tokens that UNREAD
+        replaces at the end of every row's output; None if there are none."""
         timer = DeviceTimer(self.device)
         timer.mark()
         return self.report(logits, rows, self.draw(logits, rows, unread), timer)
@@ -189,7 +189,7 @@ class Sampler:
     def draw(
         self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None = None
     ) -> Tensor:
-        """The tokens alone, on the device: int64 [len(rows)], -1 where a row failed."""
+        """The tokens only, on the device: int64 [len(rows)], -1 for failed rows."""
         if logits.shape != (len(rows), self.vocab_size):
             raise ValueError(
                 f"logits are {tuple(logits.shape)}, not {(len(rows), self.vocab_size)}"
@@ -226,8 +226,8 @@ class Sampler:
 
     @torch.inference_mode()
     def distributions(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-        """What each row (none greedy) is sampled from, after penalties, temperature and filters:
-        float32 [len(rows), padded vocabulary], sums 1; 0 everywhere in a row that failed."""
+        """The distribution of each row (none greedy) after penalties, temperature and filters:
+        float32 [len(rows), padded vocabulary], sums 1; all 0 for a failed row."""
         parts = []
         for chunk in self._chunks(list(range(len(rows)))):
             values, totals, ok = self.weights(select(logits, chunk), [rows[i] for i in chunk])

@@ -36,13 +36,13 @@ class Prefix(NamedTuple):
 
 
 def root_hash(namespace: Sequence[object]) -> bytes:
-    """Start of a chain of block hashes. `namespace` holds whatever makes KV incomparable: the
+    """Start of a chain of block hashes. `namespace`: everything that makes KV incompatible: the
     model's epoch, the KV dtype, an adapter."""
     return hashlib.sha256(repr(tuple(namespace)).encode()).digest()
 
 
 def chain_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Hash of a full block: it names these tokens after everything that the parent names."""
+    """Hash of a full block: identifies its tokens and, through `parent`, everything before them."""
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
 
 
@@ -75,7 +75,7 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Share of all blocks that somebody references."""
+        """Share of all blocks with references."""
         return 1 - self.num_free_blocks / self.num_blocks
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -138,7 +138,7 @@ class BlockPool:
                 self._prefixes[block] = prefix
 
     def prefix(self, block: int) -> Prefix | None:
-        """What a published block holds; None for all others."""
+        """The content of a published block; None for all others."""
         return self._prefixes.get(block)
 
     def clear_prefixes(self) -> None:
@@ -149,7 +149,7 @@ class BlockPool:
                 self._free.move_to_end(block, last=False)
 
     def withdraw(self, blocks: Iterable[int]) -> None:
-        """Forget the prefixes of these blocks: their content turned out to be damaged."""
+        """Remove these blocks from the prefix cache: their content is damaged."""
         for block in blocks:
             if self.block_hash[block] is not None:
                 self._unpublish(block)

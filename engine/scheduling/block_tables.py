@@ -25,24 +25,24 @@ class BlockTables:
     # -- length -----------------------------------------------------------------------------
 
     def missing(self, request: Request, num_tokens: int) -> int:
-        """How many more blocks it needs to hold so many tokens."""
+        """Number of further blocks that the request needs for `num_tokens` tokens."""
         return max(0, self.pool.blocks_for(num_tokens) - len(request.block_table))
 
     def extend(self, request: Request, num_tokens: int) -> int:
-        """Take the blocks that it needs to hold so many tokens, which the pool must have; returns
-        how many these were."""
+        """Allocate the blocks that the request needs for `num_tokens` tokens, which the pool must
+        have; returns their number."""
         new = self.pool.allocate(self.missing(request, num_tokens))
         request.block_table += new
         return len(new)
 
     def shorten(self, request: Request, num_tokens: int) -> None:
-        """Free the blocks behind so many tokens."""
+        """Free the blocks after `num_tokens` tokens."""
         kept = self.pool.blocks_for(self.reserved_tokens(request, num_tokens))
         self.pool.free(request.block_table[kept:])
         del request.block_table[kept:]
 
     def release(self, request: Request) -> None:
-        """Free all blocks: nothing of the request counts as computed any more."""
+        """Free all blocks; the request counts as not computed."""
         self.pool.free(request.block_table)
         request.block_table.clear()
         request.num_computed_tokens = 0
@@ -50,7 +50,7 @@ class BlockTables:
         request.draft_kv_start = request.num_draft_kv_tokens = 0
 
     def reserved_tokens(self, request: Request, num_tokens: int) -> int:
-        """Tokens that it holds blocks for while it has so many."""
+        """Tokens for which it holds blocks while it has `num_tokens`."""
         # the last token is never stored
         return num_tokens if self.is_paged else max(request.max_num_tokens - 1, num_tokens)
 
@@ -59,7 +59,7 @@ class BlockTables:
         return self.config.kv_allocation == "paged"
 
     def admitted_tokens(self, request: Request) -> int:
-        """Tokens whose blocks must be there, or promised, for the request to be admitted."""
+        """Tokens whose blocks must be free, or promised, to admit the request."""
         return self.reserved_tokens(request, request.num_tokens)
 
     def promised(self, running: Iterable[Request]) -> int:
@@ -73,7 +73,7 @@ class BlockTables:
     # -- prefixes ---------------------------------------------------------------------------
 
     def find_prefix(self, request: Request) -> list[int]:
-        """Published blocks of the request's beginning; at least one token stays to compute."""
+        """Published blocks of the request's prefix; at least one token is left to compute."""
         if not self.config.enable_prefix_caching:
             return []
         limit = (request.num_tokens - 1) // self.pool.block_size
@@ -86,7 +86,7 @@ class BlockTables:
         return found
 
     def publish(self, request: Request, now: float) -> None:
-        """Hand the blocks that became full to the prefix cache."""
+        """Add the blocks that became full to the prefix cache."""
         size = self.pool.block_size
         full = request.num_computed_tokens // size
         if full > request.num_published_blocks:
@@ -111,7 +111,7 @@ class BlockTables:
     # -- keys and values of a draft model ---------------------------------------------------
 
     def mark_draft_kv(self, request: Request) -> None:
-        """Note which blocks are full of the draft model's KV too."""
+        """Mark the blocks that are full of the draft model's KV too."""
         size = self.pool.block_size
         index = request.num_draft_kv_tokens // size
         while index > request.draft_kv_start // size:

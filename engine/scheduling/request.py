@@ -87,8 +87,8 @@ class Request:
         return len(self.token_ids) - self.num_computed_tokens
 
     def stop_reason(self, token_id: int, num_before: int = 0) -> FinishReason | None:
-        """Why the request ends with `token_id`, which is sampled but not appended yet, as are the
-        `num_before` tokens before it; None if it goes on."""
+        """Why the request ends with `token_id`, which is sampled but not appended yet, like the
+        `num_before` tokens before it; None if it continues."""
         params = self.params
         if self.num_output_tokens + num_before + 1 >= params.min_tokens:
             if token_id in params.stop_token_ids:
@@ -198,10 +198,8 @@ def check_token_ids(prompt: Sequence[int], params: SamplingParams, vocab_size: i
 def longest_length(
     num_prompt_tokens: int, params: SamplingParams, context: int, pool: BlockPool
 ) -> int:
-    """Where a request ends at the latest, in tokens of prompt and reply.
-
-    Raises ContextLengthError where it can never fit the context or the cache.
-    """
+    """Maximum length of a request, in tokens of prompt and reply. Raises ContextLengthError if it
+    can never fit the context or the cache."""
     length = num_prompt_tokens
     if length >= context:
         raise ContextLengthError(

@@ -86,7 +86,7 @@ class Scheduler:
             self._preempt(self.running.pop())
 
     def update(self, config: EngineConfig) -> None:
-        """Live settings hold from the next step on."""
+        """Apply live settings from the next step on."""
         if not config.enable_prefix_caching:
             self.pool.clear_prefixes()
             for request in self.requests:
@@ -124,7 +124,7 @@ class Scheduler:
         return StepPlan(tuple(self._with_draft_places(grants)), (), held_back)
 
     def commit(self, plan: StepPlan, outcomes: Mapping[str, Outcome], now: float = 0.0) -> None:
-        """Book a computed step: tokens appended, full blocks published, the finished freed."""
+        """Apply a computed step: append tokens, publish full blocks, free finished requests."""
         for grant in plan.grants:
             request = grant.request
             outcome = outcomes.get(request.request_id, Outcome(()))
@@ -177,13 +177,13 @@ class Scheduler:
         return StepPlan(grants, (), self._held_back(list(grants)))
 
     def revoke_next(self, plan: StepPlan) -> None:
-        """Take back `plan_next`: the step will be planned again."""
+        """Cancel `plan_next`: the step will be planned again."""
         for grant in plan.grants:
             if grant.request.state is RequestState.RUNNING:
                 self.tables.shorten(grant.request, grant.start)
 
     def _could_admit(self, budget: int) -> bool:
-        """Whether `_admit` would let the first that waits join the step."""
+        """Whether `_admit` would let the first waiting request join the step."""
         if len(self.running) >= self.config.max_num_seqs or budget <= 0:
             return False
         if self.config.batching == "static" and self._batch_places == 0:
@@ -254,7 +254,7 @@ class Scheduler:
         return grants
 
     def _first_in_line(self, budget: int) -> Candidate | None:
-        """The first that waits; None where it has to wait for a step with more budget."""
+        """The first waiting request; None if it has to wait for a step with more budget."""
         request = self.waiting[0]
         cached = self.tables.find_prefix(request)
         num_cached_tokens = len(cached) * self.pool.block_size

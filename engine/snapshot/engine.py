@@ -56,17 +56,17 @@ class ModelInfo:
 
     @property
     def is_described(self) -> bool:
-        """Whether more of it is known than its name, and (as `device`) what serves it."""
+        """Whether more is known than its name, and (as `device`) the server."""
         return bool(self.architecture)
 
     @property
     def num_gpus(self) -> int:
-        """That have a part each, of ranks or of stages; 0 on the CPU."""
+        """GPUs of all ranks or stages; 0 on the CPU."""
         return max(self.num_ranks, self.num_stages) if self.device.startswith("cuda") else 0
 
     @property
     def body_bytes(self) -> int:
-        """Of weights that every token of a step is multiplied with."""
+        """Weights that every token of a step is multiplied with."""
         return self.weights_bytes - self.output_bytes - self.lookup_bytes - self.expert_bytes
 
 
@@ -125,7 +125,7 @@ class SpeculationSnapshot:
 
     @property
     def acceptance_length(self) -> float | None:
-        """Tokens of a round: 1 + accepted drafts."""
+        """Tokens per round: 1 + accepted drafts."""
         return 1 + self.accepted / self.rounds if self.rounds else self.told_length
 
 

@@ -172,7 +172,7 @@ class BlockSnapshot:
 
     @property
     def num_wasted_tokens(self) -> int:
-        """Token places in referenced blocks that hold no token."""
+        """Unused token slots in referenced blocks."""
         return int((self.block_size - self.fill[self.owner >= 0]).sum())
 
 

@@ -123,21 +123,21 @@ class PackedEntries(PackedRows[StepEntry]):
 
 
 def packed(step: StepRecord) -> StepRecord:
-    """The same step for keeping: its entries are `PackedEntries`."""
+    """The same step with `PackedEntries`, for storage."""
     if not isinstance(step.entries, tuple):
         return step
     return dataclasses.replace(step, entries=cast("Any", PackedEntries(step.entries)))
 
 
 def unpacked(step: StepRecord) -> StepRecord:
-    """The same step for reading all of it: its entries are a tuple."""
+    """The same step with a tuple of entries, for reading all of them."""
     if isinstance(step.entries, tuple):
         return step
     return dataclasses.replace(step, entries=tuple(step.entries))
 
 
 def entry_of(step: StepRecord, request_id: str) -> StepEntry | None:
-    """What a request did in a step; None if it took no part."""
+    """The entry of a request in a step; None if it took no part."""
     entries: Any = step.entries
     if isinstance(entries, PackedEntries):
         ids = entries.request_ids

@@ -65,8 +65,8 @@ class DraftModelProposer(Proposer):
         return min(grant.num_draft_places, self._max_model_len - grant.request.num_tokens)
 
     def _catch_up(self, items: list[Drafting], budget: int) -> list[Drafting]:
-        """Compute what the draft has not seen of the requests. Those whose last token was reached
-        have their first draft now; returns who may have more."""
+        """Compute the tokens that the draft has not seen. Requests whose last token was reached
+        have their first draft then; returns those that may have more."""
         spans: list[Span] = []
         seen: list[Drafting] = []
         for item in items:

@@ -65,17 +65,18 @@ class Proposer(ABC):
 
     @abstractmethod
     def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
-        """A proposal for every grant (all of them have places). `budget`: most tokens to compute
-        on top of one per draft, for what a draft model has to catch up with."""
+        """A proposal for every grant (all of them have room for drafts). `budget`: maximum number
+        of tokens to compute on top of one per draft, for a draft model that has to catch up."""
 
     def follow(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> None:  # noqa: B027
-        """What came of a step, before it is committed; not called while nothing is drafted."""
+        """Process the results of a step before it is committed; not called while nothing is
+        drafted."""
 
     def update(self, config: EngineConfig) -> None:  # noqa: B027
-        """Live settings have changed."""
+        """Apply live settings."""
 
     def forget(self, request_id: str) -> None:  # noqa: B027
-        """The request has ended; unknown ids are ignored."""
+        """Drop the state of a request that has ended; unknown ids are ignored."""
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class Drafting:
         return row_of(self.request, self.tokens)
 
     def take(self, token_id: int) -> bool:
-        """Add a draft; False where no other makes sense after it."""
+        """Add a draft; False if no other can follow it."""
         if token_id < 0:  # NaN logits of the draft are no reason to stop the request
             return False
         self.tokens.append(token_id)

@@ -44,13 +44,13 @@ class Speculator:
         self._draft_s = self._verify_s = 0.0
 
     def update(self, config: EngineConfig) -> None:
-        """Live settings hold from the next step on."""
+        """Apply live settings from the next step on."""
         self._config = config
         if self.proposer is not None:
             self.proposer.update(config)
 
     def close(self) -> None:
-        """Let go of the draft model and its cache; nothing is drafted any more."""
+        """Free the draft model and its cache; nothing is drafted any more."""
         self.proposer = None
 
     def forget(self, request_id: str) -> None:
@@ -111,7 +111,7 @@ class Speculator:
         return limits
 
     def propose(self, plan: StepPlan) -> tuple[StepPlan, dict[str, Proposal]]:
-        """The plan with drafts where it has places for them, and the proposals by request."""
+        """The plan with drafts added where it has room for them, and the proposals by request."""
         places = [grant for grant in plan.grants if grant.num_draft_places]
         if self.proposer is None or not places:
             return plan, {}
@@ -137,7 +137,7 @@ class Speculator:
     # -- after it ---------------------------------------------------------------------------
 
     def follow(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> None:
-        """What came of a step, before it is committed."""
+        """Pass the results of a step to the proposer before it is committed."""
         if self.drafting is not None:
             self.drafting.follow(plan, outcomes)
 

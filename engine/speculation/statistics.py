@@ -61,8 +61,8 @@ class PositionAcceptance:
         return self._kept[place] / self._tried[place]
 
     def worth(self, count: int, scale: float = 1.0) -> list[float]:
-        """Expected tokens of each of `count` drafts: the probability that it and all before it
-        stand. `scale`: how much better a request's drafts stand than is usual."""
+        """Expected tokens of each of `count` drafts: the probability that it and all before it are
+        accepted. `scale`: a request's acceptance relative to the usual."""
         values, reached = [], 1.0
         for place in range(count):
             reached *= min(self.rate(place) * scale, _MOST)
@@ -78,7 +78,7 @@ def expected_tokens(rate: float, num_drafts: int) -> float:
 
 
 def num_accepted(drafts: Sequence[int], token_ids: Sequence[int]) -> int:
-    """How many drafts, from the first, are the tokens that came out."""
+    """Number of drafts, from the first, that equal the resulting tokens."""
     for i, (draft, token_id) in enumerate(zip(drafts, token_ids, strict=False)):
         if draft != token_id:
             return i
@@ -115,7 +115,7 @@ class SpeedMeter:
         self._interval = _FIRST_PROBES
 
     def wants_plain_step(self) -> bool:
-        """Whether the next step with drafts should do without them, to be compared with."""
+        """Whether the next step with drafts should run without them, for comparison."""
         return self._since_probe >= self._interval
 
     def observe(self, num_requests: int, num_tokens: int, seconds: float, drafted: bool) -> None:

@@ -51,8 +51,8 @@ class Numbers(NamedTuple):
 
 
 def keyed(drafted: Sequence[Drafted]) -> Numbers:
-    """Numbers keyed by the rows' seeds and positions. A token that no draft was refused for is
-    drawn with the number with which it would be drawn without drafts."""
+    """Numbers keyed by the rows' seeds and positions. A token without a rejected draft is drawn
+    with the same number as without drafts."""
     accepts, draws, positions = [], [], []
     for *before, last in (request.rows for request in drafted):
         accepts += [row.seed ^ _ACCEPT for row in (*before, last)]
@@ -180,7 +180,7 @@ class Verification:
             self.drawn = sampler.launch(logits, _flat(rows), unread)
 
     def read(self) -> list[Verified]:
-        """What came out, request by request; waits until the device has drawn it."""
+        """The result of every request; waits until the device has drawn it."""
         if self.drawn is None:
             return []
         token_ids, logprobs = self.drawn.read()

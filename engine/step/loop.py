@@ -173,8 +173,9 @@ class StepLoop:
         return events
 
     def _follow(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> None:
-        """Show a step to the speculator. Out of memory its context has a gap, as if drafting had
-        been off for the step, and the cache becomes smaller before the next."""
+        """Pass a step's results to the speculator. If this runs out of memory, the proposer's
+        context has a gap, as if drafting had been off for the step, and the cache shrinks before
+        the next."""
         try:
             self.speculator.follow(plan, outcomes)
         except (RuntimeError, MemoryError) as error:
@@ -232,7 +233,7 @@ class StepLoop:
 
     @contextmanager
     def exchange(self) -> Iterator[None]:
-        """Around an exchange of the cache: preempts all requests, which resume afterwards."""
+        """Replaces the cache inside of it: preempts all requests, which resume afterwards."""
         self.scheduler.preempt_all()
         self.speculator.close()
         self.threads.rest()

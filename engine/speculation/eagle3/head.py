@@ -191,12 +191,13 @@ class Taps:
         self._hooks.clear()
 
     def take(self) -> list[Tensor]:
-        """The states of the last pass, once; nothing where there was none since."""
+        """The states of the last pass, once; nothing if there was none since."""
         held, self._held = self._held, []
         return held
 
     def hold(self, states: list[Tensor]) -> None:
-        """Take these for the states of the last pass, which was replayed: no layer was called."""
+        """Use these as the states of the last pass, which was replayed without calling the layers.
+        """
         self._held = states
 
     def _hold(
@@ -207,8 +208,7 @@ class Taps:
 
 
 def decoder_layers(model: nn.Module) -> nn.ModuleList:
-    """The list of a model's decoder layers, whatever its class calls it. Raises DraftModelError
-    where there is none."""
+    """The list of a model's decoder layers. Raises DraftModelError if there is none."""
     count: int = model.config.num_hidden_layers  # type: ignore[union-attr, assignment]
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:

@@ -76,8 +76,8 @@ class Eagle3Proposer(Proposer):
 
     @torch.inference_mode()
     def follow(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> None:
-        """Take in a computed step, before it is committed: the tokens that stood, not the drafts
-        that were rejected."""
+        """Process a computed step before it is committed: the accepted tokens, not the rejected
+        drafts."""
         states = self.taps.take()
         parts = self._parts(plan, outcomes)
         if not parts or not states:
@@ -123,7 +123,7 @@ class Eagle3Proposer(Proposer):
     def _without_bad(
         self, parts: list[_Part], features: Tensor, whole: list[bool]
     ) -> tuple[list[_Part], Tensor]:
-        """Leave out requests with NaN or infinite hidden states, and draft for them no more."""
+        """Remove requests with NaN or infinite hidden states, and stop drafting for them."""
         kept: list[_Part] = []
         rows: list[int] = []
         place = 0
