@@ -14,7 +14,7 @@ from app.paths import data_dir
 
 LOGGERS = ("app", "engine", "widgets")
 MAX_BYTES = 1_000_000
-"""Of the log's file, where the user said nothing else."""
+"""Default size of the log file."""
 MAX_LINES = 5000
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -24,7 +24,7 @@ def log_file() -> Path:
 
 
 def start_logging() -> logging.Handler | None:
-    """Write the log of this program to `log_file`; None where that cannot be written."""
+    """Write this program's log to `log_file`; None if it is not writable."""
     try:
         handler = RotatingFileHandler(
             log_file(), maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", delay=True
@@ -40,13 +40,13 @@ def start_logging() -> logging.Handler | None:
 
 
 def set_log_level(level: str) -> None:
-    """Write what is of this level or above: info, warning, error."""
+    """Set the minimum level: info, warning or error."""
     for name in LOGGERS:
         logging.getLogger(name).setLevel(level.upper())
 
 
 def set_log_size(megabytes: int) -> None:
-    """Of the file, before the next is begun."""
+    """Size at which the log file rotates."""
     for handler in logging.getLogger(LOGGERS[0]).handlers:
         if isinstance(handler, RotatingFileHandler):
             handler.maxBytes = megabytes * MAX_BYTES
@@ -104,7 +104,7 @@ class LogKeeper(logging.Handler):
             self.handleError(record)
 
     def since(self, number: int) -> list[LogLine]:
-        """Lines after the first `number` that ever came, as far as they are kept."""
+        """Stored lines after the first `number` of this run."""
         self.acquire()
         try:
             kept = len(self._lines)

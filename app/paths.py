@@ -1,7 +1,7 @@
-"""Where things lie on this machine. Imports no Qt.
+"""Folders and files on this machine. Imports no Qt.
 
 The environment variables INFERDECK_DATA_DIR and INFERDECK_CONFIG_DIR override the user's folders,
-for tests and for trying something without touching one's own chats and settings.
+for tests and experiments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ APP_NAME = "inferdeck"
 
 
 def data_dir() -> Path:
-    """Chats: what must never be deleted by a cleaner of caches."""
+    """Chats: a folder that cache cleaners must not delete."""
     override = os.environ.get("INFERDECK_DATA_DIR")
     return _made(Path(override) if override else platformdirs.user_data_path(APP_NAME, False))
 
@@ -38,22 +38,22 @@ def settings_file() -> Path:
 
 
 def downloads_file() -> Path:
-    """Downloads that are not finished."""
+    """The list of unfinished downloads."""
     return data_dir() / "downloads.json"
 
 
 def trash_file() -> Path:
-    """Deleted models that are not removed yet."""
+    """The list of deleted models that are not removed yet."""
     return data_dir() / "trash.json"
 
 
 def models_dir() -> Path:
-    """Models that the user makes, where no folder of models is known; made with the first."""
+    """Default folder for quantized models; created with the first one."""
     return data_dir() / "models"
 
 
 def evaluations_dir() -> Path:
-    """Reports of evaluations, a folder for each; made when the first is kept."""
+    """Evaluation reports, a folder for each; created with the first one."""
     return data_dir() / "evaluations"
 
 
@@ -62,7 +62,7 @@ def resources_dir() -> Path:
 
 
 def starter_model() -> Path:
-    """The small chat model that comes with the program."""
+    """The included small chat model."""
     return resources_dir() / "starter" / "chat"
 
 
@@ -77,12 +77,12 @@ def starter_head() -> Path:
 
 
 def shapes_dir() -> Path:
-    """Folders with a config.json each: real model shapes, to run with random weights."""
+    """Folders with a config.json each: real model shapes, for random weights."""
     return resources_dir() / "shapes"
 
 
 def docs_dir() -> Path:
-    """The documentation, a file of markdown for each subject."""
+    """The documentation, a Markdown file for each subject."""
     return resources_dir() / "docs"
 
 
@@ -96,7 +96,7 @@ NAMES = ("features", "command-line", "formats", "gpu", "remote", "benchmarks")
 
 
 class Document(NamedTuple):
-    """A file of markdown: a heading, then a line that sums it up, then the text."""
+    """A Markdown file: a heading, a summary line, then the text."""
 
     name: str
     title: str
@@ -117,7 +117,7 @@ def read(name: str) -> Document:
 
 
 def program_version() -> str:
-    """Looked up when it is asked for: reading package metadata takes time."""
+    """Looked up on demand: reading package metadata takes time."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -1,5 +1,5 @@
-"""The load generator for a server elsewhere: sends a workload's requests over HTTP and records
-what came when, as any client sees it. One thread, one loop.
+"""The load generator for a server: sends a workload's requests over HTTP and records when output
+arrives, as any client sees it. One thread, one loop.
 
     arrival      when the request goes out, or the connection for it begins
     first token  when the bytes of the first piece with a token are here
@@ -23,13 +23,13 @@ from app.clients.stream import Streamer
 from engine.snapshot import RequestTimes, TokenEvent
 
 LATE_S = 0.005
-"""A request that is sent so much later than it was due counts from when it was due: then it is this
-client that cannot keep up, and a user would wait."""
+"""A request sent later than this counts from when it was due: this client cannot keep up, and a
+user would wait."""
 
 
 @dataclass(slots=True)
 class ClientRun(Run):
-    """A run on a server. counting: how tokens were counted, the worst of all requests."""
+    """A run on a server. counting: the least exact way in which tokens were counted."""
 
     num_cached_tokens: int | None = None
     num_short: int = 0  # ended before their length
@@ -78,7 +78,7 @@ async def _worker(
     waiting: Iterator[tuple[BenchRequest, Call]],
     one: Callable[[BenchRequest, Call, float], Awaitable[None]],
 ) -> None:
-    """One place: takes the next request when its own has ended."""
+    """One of the concurrent workers: sends the next request when its last one has ended."""
     for request, call in waiting:
         await one(request, call, time.perf_counter())
 

@@ -1,4 +1,4 @@
-"""The load generator: sends a workload's requests to an engine and records what happened.
+"""The load generator: sends a workload's requests to an engine and records their times.
 
 It runs in the engine's thread, between steps, so that nothing competes with the engine.
 """
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
 class Pace(NamedTuple):
     """When requests are sent: `request_rate` a second on average (Poisson), or `concurrency` in
-    flight all the time; with neither, all at once."""
+    flight all the time; without either, all at once."""
 
     concurrency: int | None = None
     request_rate: float | None = None
 
     def due_times(self, count: int, seed: int) -> list[float]:
-        """Seconds from the start at which each request may be sent at the earliest."""
+        """Earliest time to send each request, in seconds from the start."""
         if self.request_rate is None:
             return [0.0] * count
         return list(islice(self.arrivals(seed), count))
 
     def arrivals(self, seed: int) -> Iterator[float]:
-        """Times of a Poisson process of `request_rate`, in seconds from the start, without end."""
+        """Infinite arrival times of a Poisson process of `request_rate`, in seconds from the
+        start."""
         assert self.request_rate is not None
         rng = random.Random(f"arrivals-{seed}")
         now = 0.0
@@ -53,8 +54,8 @@ class Pace(NamedTuple):
 
 @dataclass(slots=True)
 class Run:
-    """What one run came to. `requests` has the completed ones; `duration_s` ends with the last
-    token; `error` is of the first that failed."""
+    """The result of one run. `requests`: completed ones; `duration_s`: to the last token; `error`:
+    of the first failed request."""
 
     requests: list[RequestTimes] = field(default_factory=list)
     num_prompt_tokens: int = 0
@@ -77,12 +78,12 @@ class Run:
 
 @dataclass(slots=True)
 class Observed:
-    """What was seen of the engine during one run.
+    """Engine measurements of one run.
 
-    peak_kv_usage: of all blocks, those in use at the fullest moment. waste: per look at the cache,
-    token places that hold no token, of those in the blocks in use. decode_*: of the steps in which
-    every request decoded: how many, their seconds, tokens, and the tokens of context whose KV they
-    read. draft_rounds: how often drafts of a request were verified; drafted, accepted: tokens.
+    peak_kv_usage: maximum fraction of blocks in use. waste: per sample, fraction of unused token
+    slots in used blocks. decode_*: steps in which every request decoded: their number, seconds, and
+    context tokens whose KV they read. draft_rounds: number of verified drafts; drafted, accepted:
+    tokens.
     """
 
     steps: list[StepRecord] = field(default_factory=list)
@@ -100,8 +101,7 @@ class Observed:
     accepted: int = 0
 
     def replay(self, ended: dict[str, int]) -> None:
-        """Walk through the steps again with each request's length; `ended` has the step after
-        which a request was gone."""
+        """Replay the steps with each request's length. `ended`: the last step of each request."""
         context: dict[str, int] = {}
         for step in self.steps:
             self.peak_kv_usage = max(self.peak_kv_usage, step.kv_usage or 0.0)
@@ -124,7 +124,7 @@ class Observed:
 
 @dataclass(slots=True)
 class EngineRun(Run):
-    """A run on an engine of this process."""
+    """A run on an engine in this process."""
 
     observed: Observed = field(default_factory=Observed)
 
@@ -137,10 +137,10 @@ class _InFlight:
 
 
 class _Load:
-    """One run while it lasts.
+    """One running load.
 
-    A snapshot copies the state of every block, which takes a while with a large cache: so many
-    are taken that at most `snapshot_cost` of the time goes into them.
+    A snapshot copies the state of every block, which is slow for a large cache: snapshots take at
+    most `snapshot_cost` of the time.
     """
 
     def __init__(self, engine: LLMEngine, snapshot_cost: float) -> None:
@@ -213,11 +213,10 @@ def run_load(
     progress: Callable[[int, int], None] = lambda done, total: None,
     snapshot_cost: float = 0.02,
 ) -> EngineRun:
-    """Serve `requests` at `pace`; greedy, and without the model's own end of text.
+    """Serve `requests` at `pace`, greedily, ignoring EOS.
 
-    `progress(completed, of)` is called after each finished request. At most `snapshot_cost` of the
-    time goes into looking at the cache. Raises InvalidRequestError for a request that can never be
-    served.
+    `progress(completed, of)` is called after each finished request. Snapshots take at most
+    `snapshot_cost` of the time. Raises InvalidRequestError for a request that can never be served.
     """
     due = pace.due_times(len(requests), seed)
     places = pace.concurrency or len(requests)

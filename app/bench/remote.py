@@ -25,15 +25,15 @@ from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
 
 FEWEST_IDS = 32
-"""Of so many tokens prompts can be made that share no beginning."""
+"""Enough distinct tokens for prompts without a common prefix."""
 SCRAPE_S = 1.0
 SETTLE_S, MOST_SETTLE_S = 0.1, 3.0
 
 
 class RemoteBench:
-    """Runs a plan against `target`. `probe`, `prompts` ("token ids" or "text") and `model` say what
-    was found there. Raises TargetError where it cannot be reached, ConfigError for what it does not
-    have."""
+    """Runs a plan against `target`. `probe`, `prompts` ("token ids" or "text") and `model` describe
+    what was found there. Raises TargetError if the server cannot be reached, ConfigError for what
+    it lacks."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class RemoteBench:
             )
 
     async def _learn_ids(self, streamer: Streamer) -> None:
-        """Token ids that the model surely has, and that mean nothing special: those of words."""
+        """Ordinary token ids that the model has: those of words."""
         if self.probe.server_type not in TAKES_IDS:
             return
         counter = TokenCounter(streamer.client, self._address, self.probe.server_type, self.model)
@@ -159,7 +159,7 @@ class RemoteBench:
             self._vocabulary, self.prompts = ids, "token ids"
 
     async def _settled(self, watch: Watch) -> Scrape | None:
-        """Its metrics, when they do not change any more; None where it shows none."""
+        """Its metrics once they stop changing; None if it has none."""
         if not watch.has_metrics:
             return None
         until = time.perf_counter() + MOST_SETTLE_S
@@ -183,7 +183,7 @@ class RemoteBench:
 
     @contextlib.asynccontextmanager
     async def _looking(self, watch: Watch) -> AsyncIterator[list[Pages]]:
-        """The pages of metrics, fetched once a second while a run lasts, to be read after it."""
+        """Metrics pages, fetched once a second during a run and parsed after it."""
         pages: list[Pages] = []
 
         async def look() -> None:

@@ -18,7 +18,7 @@ from engine.telemetry.metrics import Summary
 class EngineFacts:
     """Sizes and bandwidth of the engine and the machine. Sizes in bytes.
 
-    weights_per_step: read by one decode step; None where it depends on the tokens (experts).
+    weights_per_step: read by one decode step; None if it depends on the tokens (MoE).
     read_bandwidth: measured bytes per second; None without memory to measure it, or with CPU
     offload.
     """
@@ -31,7 +31,7 @@ class EngineFacts:
 
 
 def figures(runs: Sequence[EngineRun], facts: EngineFacts) -> dict[str, Any]:
-    """The figures of one or more runs of the same work, their samples pooled."""
+    """The figures of one or more runs of the same work, with pooled samples."""
     seen = [run.observed for run in runs]
     waste = [value for one in seen for value in one.waste]
     decode = decode_bandwidth(runs, facts)
@@ -66,7 +66,7 @@ def figures(runs: Sequence[EngineRun], facts: EngineFacts) -> dict[str, Any]:
 
 
 def request_figures(runs: Sequence[Run]) -> dict[str, Any]:
-    """What the requests' own times tell; of a client, all that it can measure."""
+    """Figures from the requests' times: all that a client can measure."""
     requests = [request for run in runs for request in run.requests]
     duration = sum(run.duration_s for run in runs)
     num_output = sum(run.num_output_tokens for run in runs)
@@ -87,7 +87,7 @@ def request_figures(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def latency(seconds: Iterable[float | None]) -> dict[str, Any]:
-    """Mean and percentiles in milliseconds; the missing (None) are not counted."""
+    """Mean and percentiles in milliseconds; None is not counted."""
     return asdict(Summary.of(value * 1000 for value in seconds if value is not None))
 
 
@@ -102,7 +102,7 @@ def decode_bandwidth(runs: Sequence[EngineRun], facts: EngineFacts) -> float | N
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:
-    """None where there is nothing to divide by, or either is not known."""
+    """None without a divisor, or if either is unknown."""
     return part / whole if part is not None and whole else None
 
 

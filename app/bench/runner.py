@@ -1,7 +1,6 @@
-"""Runs workloads on an engine of this process.
+"""Runs workloads on an engine in this process.
 
-The yardstick for decoding, which reads all weights once per step, is how fast the machine reads
-memory.
+Decoding reads all weights once per step, so it is compared with the machine's memory bandwidth.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def read_bandwidth(num_threads: int, num_bytes: int = SUM_BYTES) -> float:
 
 
 def engine_facts(snapshot: EngineSnapshot, bandwidth: float | None) -> EngineFacts:
-    """What a run's figures need to know; `bandwidth` is that of `read_bandwidth`."""
+    """Facts for a run's figures. `bandwidth`: from `read_bandwidth`."""
     memory, model = snapshot.memory, snapshot.model
     return EngineFacts(
         weights_bytes=memory.weights + memory.host_weights,
@@ -84,8 +83,8 @@ class Plan:
 class BenchRunner:
     """Runs a plan on one engine.
 
-    Every run has token ids of its own, so that no run finds the prefixes of the one before; equal
-    seeds make equal lengths and arrivals.
+    Every run has its own token ids, so that no run hits the previous one's prefixes. Equal seeds
+    give equal lengths and arrivals.
     """
 
     def __init__(
@@ -117,8 +116,8 @@ class BenchRunner:
     def compare(self, setting: str, values: Sequence[Any]) -> dict[str, dict[str, Any]]:
         """Figures for each value of an engine setting, by the value's name.
 
-        The values take turns, each round in the opposite order of the one before, so that a drift
-        of the machine meets all of them.
+        The values alternate, in reverse order every second round, so that drift of the machine
+        affects all of them.
         """
         variant = next(iter(self._plan.workload.variants))
         runs: dict[str, list[EngineRun]] = {str(value): [] for value in values}
@@ -158,7 +157,7 @@ class BenchRunner:
         return read_bandwidth(self._engine.config.num_threads or 1)
 
     def _check_fits(self) -> None:
-        """Refuse before the first run what could only fail in the middle of it."""
+        """Reject before the first run what could only fail during it."""
         longest, name = self._plan.workload.longest_request, self._plan.workload.name
         context = self._engine.model_info.max_model_len
         if longest > context:

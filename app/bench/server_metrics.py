@@ -22,8 +22,8 @@ _ENGINE_ONLY = (
 
 
 def client_figures(runs: Sequence[ClientRun]) -> dict[str, Any]:
-    """The figures of `app.bench.report.figures`, as far as a client can measure them; the others
-    are None until `add_reported` finds them in the server's metrics."""
+    """The figures of `app.bench.report.figures`, as far as a client can measure them; others are
+    None until `add_reported` adds them from the server's metrics."""
     num_prompt = sum(run.num_prompt_tokens for run in runs)
     cached = [run.num_cached_tokens for run in runs if run.num_cached_tokens is not None]
     return (

@@ -1,7 +1,7 @@
-"""Workloads: how many requests of what lengths, and what their prompts share.
+"""Workloads: number and lengths of requests, and their shared prefixes.
 
-Presets are JSON files in resources/workloads. Prompts are random token ids: what the tokens say
-does not change the speed, their number does.
+Presets are JSON files in resources/workloads. Prompts are random token ids: speed depends on their
+number, not on their content.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from engine.errors import ConfigError
 
 
 class BenchRequest(NamedTuple):
-    """`output_len` tokens are taken; `max_tokens` is what the request was allowed.
+    """`output_len`: tokens until the reply is ended; `max_tokens`: the request's limit.
 
-    Where they differ the request ends before its limit, as replies do that a model ends itself.
+    If they differ, the request ends before its limit, as if the model had ended it.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -60,7 +60,7 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`variants` maps a name to the number of tokens that all its prompts begin with."""
+    """`variants`: name -> tokens of the prefix that all prompts share."""
 
     name: str
     title: str
@@ -74,21 +74,21 @@ class Workload:
 
     @property
     def longest_request(self) -> int:
-        """Most tokens that one request may reach, prompt and reply."""
+        """Maximum tokens of one request, prompt and reply."""
         return self.input.high + max(self.output.high, self.max_tokens or 0)
 
     def requests(
         self, variant: str, vocabulary: list[int], seed: int, salt: object = 0
     ) -> list[BenchRequest]:
         """The workload's requests. Lengths depend on `seed`, the token ids on `salt` as well: runs
-        that differ in their salt alone do equal work and share no prefix."""
+        that differ only in salt do equal work and share no prefix."""
         return list(islice(self.stream(variant, vocabulary, seed, salt), self.num_requests))
 
     def stream(
         self, variant: str, vocabulary: list[int], seed: int, salt: object = 0
     ) -> Iterator[BenchRequest]:
-        """Such requests without end, for a load that runs until it is stopped; what all prompts
-        begin with stays the same."""
+        """Infinite requests, for a load that runs until it is stopped; the shared prefix stays the
+        same."""
         lengths = random.Random(f"lengths-{self.name}-{seed}")
         tokens = random.Random(f"tokens-{self.name}-{variant}-{seed}-{salt}")
         prefix = tokens.choices(vocabulary, k=self.variants[variant])
@@ -107,7 +107,7 @@ def preset_names() -> list[str]:
 
 
 def preset(name: str) -> Workload:
-    """The preset `name`; ConfigError with the known names where there is none."""
+    """The preset `name`. Raises ConfigError with the known names for another."""
     file = workloads_dir() / f"{name}.json"
     if name not in preset_names():
         raise ConfigError(
@@ -120,7 +120,7 @@ def preset(name: str) -> Workload:
 
 
 def fixed(input_len: int, output_len: int, num_requests: int) -> Workload:
-    """A workload of equal lengths."""
+    """A workload with fixed lengths."""
     return Workload(
         name="fixed-lengths",
         title="Fixed lengths",
@@ -131,14 +131,14 @@ def fixed(input_len: int, output_len: int, num_requests: int) -> Workload:
 
 
 def usable_token_ids(vocab_size: int, special: Iterable[int]) -> list[int]:
-    """Every id of the vocabulary but the special ones."""
+    """All ids of the vocabulary except special ones."""
     avoid = set(special)
     return [token for token in range(vocab_size) if token not in avoid]
 
 
 def special_token_ids(model: Path) -> set[int]:
-    """Ids that mean something to the model: begin, end, padding, chat roles. From the files of
-    its folder; empty where they say nothing."""
+    """Ids that mean something to the model: begin, end, padding, chat roles. From the files in its
+    folder; empty if they name none."""
     if model.is_file():
         return _named_ids(_read(model))
     found = _named_ids(_read(model / "config.json"))
@@ -178,8 +178,7 @@ TEXT = " ".join(WORDS)
 
 
 def text_of(token_ids: tuple[int, ...]) -> str:
-    """A text of as many words as there are ids, the same for the same ids: prompts that share a
-    beginning still do."""
+    """A text with one word per id, equal for equal ids: shared prefixes stay shared."""
     return " ".join(WORDS[token % len(WORDS)] for token in token_ids)
 
 

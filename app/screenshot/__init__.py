@@ -1,8 +1,7 @@
 """`inferdeck screenshot`: pictures of the real window, driven with a real model.
 
-The window is started as a user would, but with chats and settings of its own in a temporary
-folder; several conversations are asked at once, greedily, and every page is saved in light and
-dark.
+The window runs as for a user, but with its own chats and settings in a temporary folder. Several
+conversations run at once, greedily, and every page is saved in light and dark.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _own_folders() -> Iterator[None]:
-    """The user's chats, settings and models are neither shown nor touched."""
+    """Separate folders: the user's chats, settings and models are neither shown nor changed."""
     names = ("INFERDECK_DATA_DIR", "INFERDECK_CONFIG_DIR", "HF_HUB_CACHE")
     before = {name: os.environ.get(name) for name in names}
     with tempfile.TemporaryDirectory(prefix="inferdeck-screenshot-") as folder:

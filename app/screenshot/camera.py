@@ -1,4 +1,4 @@
-"""One window that is driven from state to state, and pictures of it in light and dark."""
+"""Drives one window from state to state, and takes screenshots in light and dark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ScreenshotError(InferdeckError):
 
 
 class Camera:
-    """Drives one window and saves pictures of it to the folder `output`."""
+    """Drives one window and saves screenshots to the folder `output`."""
 
     def __init__(self, application: Application, output: Path, size: QSize) -> None:
         self.application = application
@@ -48,14 +48,14 @@ class Camera:
             raise ScreenshotError(cause, notice.remedy if notice is not None else "")
 
     def start_chats(self, model: str) -> None:
-        """Ask several conversations at once: they are answered in the same steps."""
+        """Ask in several conversations at once: their replies share steps."""
         suggested = [prompt for _, prompt in suggestions_for(model)]
         prompts = [*suggested[: NUM_CHATS - 1], long_prompts()[0][1]]
         for prompt in prompts:
             self.ask(prompt, MAX_TOKENS)
 
     def ask(self, prompt: str, max_tokens: int) -> Callable[[], str]:
-        """Ask in a new conversation; the answer so far."""
+        """Ask in a new conversation; returns a function for the reply so far."""
         self.chat.new_conversation()
         for name, value in (("temperature", 0.0), ("max_tokens", max_tokens)):
             self.chat.set_sampling(name, value)
@@ -67,7 +67,8 @@ class Camera:
         return sum(len(c.path()[-1].text.split()) for c in self.chat.conversations)
 
     def wait(self, condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
-        """Let the window live until `condition`; raises ScreenshotError with `what` did not."""
+        """Process events until `condition`. Raises ScreenshotError with `what` after the
+        timeout."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
@@ -95,7 +96,8 @@ class Camera:
 
 
 def pause(milliseconds: int) -> None:
-    """Let the window live. Not QTest.qWait: it keeps Python's lock and starves the engine."""
+    """Process events for a while. Not QTest.qWait: it keeps Python's lock and starves the
+    engine."""
     loop = QEventLoop()
     QTimer.singleShot(milliseconds, loop.quit)
     loop.exec()

@@ -155,7 +155,7 @@ def take_quantize(camera: Camera) -> Iterator[Path]:
 
 
 def _evaluate(camera: Camera, text: Path) -> Iterator[Path]:
-    """The same model at another precision, and both reports side by side."""
+    """Evaluate the same model at another precision, and show both reports side by side."""
     page = camera.application.pages.quantize
     page.tabs.setCurrentIndex(EVALUATE)
     precision = (
@@ -223,7 +223,7 @@ def take_server(camera: Camera) -> Iterator[Path]:
 
 
 def _call(camera: Camera, url: str) -> None:
-    """What clients do, some of it wrong."""
+    """Calls of clients, some of them invalid."""
 
     def work() -> None:
         for path, body in CALLS:
@@ -260,7 +260,7 @@ def take_settings(camera: Camera) -> Iterator[Path]:
 
 
 def _layouts(camera: Camera) -> Iterator[Path]:
-    """Each that comes with the program, and the notifications of all this."""
+    """The built-in layouts, and the notifications so far."""
     application, window = camera.application, camera.window
     for name in ("tuning", "presentation"):
         window.commands.run(f"layout.{name}")

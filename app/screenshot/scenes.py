@@ -63,7 +63,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
 
 
 def _docks(camera: Camera) -> Iterator[Path]:
-    """What lies behind the live charts, while the replies are written."""
+    """The panels behind the live charts, while replies stream."""
     log = camera.application.log_dock
     log.show()
     for dock in (*(dock for dock, _ in camera.application.views.docks), log):
@@ -80,7 +80,7 @@ def _pages(camera: Camera) -> Iterator[Path]:
 
 
 def _models(camera: Camera) -> Iterator[Path]:
-    """The first-run page, and what of a real size fits this machine."""
+    """The welcome page, and how a model of real size fits this machine."""
     place = camera.application.pages.models_place
     place.show_welcome()
     camera.wait(place.welcome.fits.isVisible, "the estimates did not appear")
@@ -93,7 +93,7 @@ def _models(camera: Camera) -> Iterator[Path]:
 
 
 def _latency(camera: Camera) -> Iterator[Path]:
-    """Where the time of a reply went, in the middle of which a long prompt came."""
+    """The latency of a reply that a long prompt interrupted."""
     page = camera.application.pages.chat_page
     story = camera.ask(long_prompts()[0][1], MAX_TOKENS)
     camera.wait(lambda: len(story().split()) > 20, "no reply started")
@@ -108,7 +108,7 @@ def _latency(camera: Camera) -> Iterator[Path]:
 
 
 def _tokens(camera: Camera) -> Iterator[Path]:
-    """The tokens of a reply, and one that branches from it."""
+    """The tokens of a reply, and of a branch from it."""
     page = camera.application.pages.chat_page
     story = camera.ask(suggestions_for(str(starter_model()))[0][1], MAX_TOKENS)
     camera.wait_for_replies()
@@ -134,7 +134,7 @@ def _tokens(camera: Camera) -> Iterator[Path]:
 
 
 def _recording(camera: Camera) -> Iterator[Path]:
-    """What the flight recorder kept of all this, opened again."""
+    """The flight recording so far, opened."""
     flight = camera.application.recordings
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "2026-11-21-1304.inferdeck-flight"
@@ -154,7 +154,7 @@ def _recording(camera: Camera) -> Iterator[Path]:
 
 
 def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
-    """Keys and values in 8 bits: where their precision is named, and what a token takes."""
+    """An 8-bit KV cache: its precision, and its bytes per token."""
     bridge, views = camera.application.bridge, camera.application.views
     wanted = "k=int8,v=fp8"
     bridge.reconfigure(kv_cache_dtype=wanted)
@@ -198,7 +198,7 @@ def _speculation(camera: Camera, model: str) -> Iterator[Path]:
 
 
 def _precision(camera: Camera) -> Iterator[Path]:
-    """A reply that goes on in int8, and both precisions side by side; then back."""
+    """A reply that continues in int8, and both precisions side by side; then back."""
     bridge, panel = camera.application.bridge, camera.application.engine_settings
     camera.wait(lambda: panel.precision.checkpoint is not None, "the checkpoint info did not load")
     row = panel.rows["quantization"]
@@ -234,7 +234,7 @@ def _comparison(camera: Camera) -> Iterator[Path]:
 
 
 def _tune(camera: Camera) -> Iterator[Path]:
-    """A load, a setting that is changed under it, and what that did."""
+    """A load, a setting changed under it, and the effect."""
     page = camera.application.pages.tune
     camera.window.show_page([p.name for p in camera.window.pages].index("Tune"))
     page.load_bar.choose(LOAD_WORKLOAD)
@@ -262,7 +262,7 @@ def _tune(camera: Camera) -> Iterator[Path]:
 
 
 def _palette(camera: Camera) -> Iterator[Path]:
-    """Everything that the window can do."""
+    """The command palette."""
     palette = camera.application.dialogs.palette
     camera.application.dialogs.show_palette()
     palette.field.setText("ch")

@@ -1,4 +1,4 @@
-"""KV blocks of a snapshot as changes: a step touches few of a hundred thousand."""
+"""KV blocks of a snapshot as changes: a step changes few of a hundred thousand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INDEX = np.dtype("<i4")
 
 
 class Changes(msgspec.Struct, array_like=True):
-    """Of one array: `values` at `places`; a whole array where `places` is None."""
+    """Changes of one array: `values` at `places`; the whole array if `places` is None."""
 
     places: bytes | None
     values: bytes
@@ -46,7 +46,7 @@ class BlockWriter:
         self._tables: dict[str, tuple[int, ...]] = {}
 
     def write(self, blocks: BlockSnapshot) -> WireBlocks | None:
-        """None where nothing changed since the last call."""
+        """None if nothing changed since the last call."""
         before, self._before = self._before, blocks
         if before is blocks:
             return None

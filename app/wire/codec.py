@@ -1,4 +1,4 @@
-"""Every command and every event as a kind and bytes, and back. No pickle: types are checked.
+"""Commands and events as a kind and bytes, and back. No pickle: types are checked.
 
 Frequent records are arrays, snapshots are changes (`snapshots`).
 """
@@ -106,13 +106,12 @@ _event_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in EVENTS.
 
 
 def wanted_values(config: EngineConfig) -> dict[str, Any]:
-    """What a window asks for, without settings at their default: an older server may not know
-    them."""
+    """A window's requested settings without defaults: an older server may not know them."""
     return {name: pair[0] for name, pair in config.differences(EngineConfig()).items()}
 
 
 def asked_config(values: Mapping[str, Any]) -> EngineConfig:
-    """What a window asks for. Raises ProtocolError, also for an unknown setting."""
+    """A window's requested settings. Raises ProtocolError, also for an unknown setting."""
     checked_changes(values)
     return EngineConfig(**values)
 
@@ -181,7 +180,7 @@ def _check_id(request_id: str) -> None:
 
 
 class EventWriter:
-    """For one reader: snapshots go as changes since the last one that it got."""
+    """Writes for one reader: snapshots are changes since the last one it received."""
 
     def __init__(self) -> None:
         self._snapshots, self._past = SnapshotWriter(), SnapshotWriter()

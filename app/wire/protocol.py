@@ -9,19 +9,19 @@ import msgspec
 T = TypeVar("T")
 
 VERSION = 1
-"""Of this protocol. It rises with every incompatible change."""
+"""Protocol version. Increases with every incompatible change."""
 
 PATH = "/inferdeck/v1"
 STREAM_PATH = "/inferdeck/v1/stream"
 
 MIB = 1024 * 1024
 MAX_SERVER_FRAME = 64 * MIB
-"""Of a frame to a window: a full snapshot of two million blocks."""
+"""Maximum bytes of a frame to a window: a full snapshot of two million blocks."""
 MAX_WINDOWS = 16
 MAX_UNACKNOWLEDGED_BYTES, MAX_UNACKNOWLEDGED_FRAMES = 8 * MIB, 512
-"""Sent and not acknowledged. Later events wait, merged."""
+"""Limits on unacknowledged data. Later events wait, merged."""
 MAX_ID = 200
-"""Characters of a request id."""
+"""Maximum characters of a request id."""
 
 BEAT_S = 1.0
 STALE_S = 3.0
@@ -122,7 +122,7 @@ def read_pong(data: bytes) -> Pong:
 
 
 def _read(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
-    """Raises ProtocolError, as all that read."""
+    """Raises ProtocolError, like every function that reads."""
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

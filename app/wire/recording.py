@@ -2,8 +2,8 @@
 
     {"t": 12.5, "k": "snapshot", "steps": [...], "requests": [...], "model": null, ...}
 
-The lines spell the records of `codec` and `snapshots` by name. null means "unchanged", so a run of
-lines (a segment of the file) is read from its beginning. Recordings hold no prompt, no reply, no
+The lines are the records of `codec` and `snapshots` by field name. null means "unchanged", so a run
+of lines (a segment of the file) is read from its beginning. Recordings hold no prompt, no reply, no
 token id and no chat title.
 """
 
@@ -40,11 +40,11 @@ _RECORDED = {
     "crashed": ("error",),
     "unloaded": (),
 }
-"""Kinds of events that are recorded, and the fields of each."""
+"""Recorded kinds of events, and their fields."""
 
 
 class Frame(NamedTuple):
-    """An event of the engine, and when the window had it (`time.perf_counter` of then)."""
+    """An engine event, and when the window received it (that run's `time.perf_counter`)."""
 
     time: float
     event: messages.Event

@@ -79,7 +79,7 @@ class Sequencer:
 
     def resend_after(self, received: int) -> list[bytes]:
         """The frames after `received`, the last one that the other side has. Raises ProtocolError
-        where they are no longer kept."""
+        if they are no longer stored."""
         first = self.unacknowledged[0].number if self.unacknowledged else self._number + 1
         if received < first - 1:
             raise ProtocolError(f"Frames from {received + 1} onward are not available.")
