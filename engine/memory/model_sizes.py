@@ -106,7 +106,9 @@ def model_sizes(checkpoint: Checkpoint, dtype: torch.dtype, scheme: Scheme = PLA
     """Count a checkpoint's sizes in `dtype` on its class, without reading weights; they are held as
     `scheme` says, or as they are stored. Raises UnsupportedModelError or CheckpointError."""
     settings = json.dumps(checkpoint.raw_config.get("quantization_config"), default=str)
-    key = (checkpoint.path, checkpoint.config.to_json_string(use_diff=False), settings)
+    config = checkpoint.config.to_json_string(use_diff=False)
+    # disk_bytes: files that have changed, or were not read (dummy), must not hit the cache
+    key = (checkpoint.path, config, settings, checkpoint.disk_bytes)
     return _sizes(Keyed(key, checkpoint), dtype, scheme)
 
 

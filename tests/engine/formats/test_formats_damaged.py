@@ -16,6 +16,7 @@ from engine.formats import open_format
 from engine.formats.checkpoint_format import Misfit, check_values
 from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader, torch_dtype
+from engine.memory.model_sizes import describe_model
 from engine.models.checkpoint import Checkpoint
 from engine.numerics.codes import IntCodes, TableCodes
 from tests.engine.formats.test_formats_reading import open_quantized, read_all
@@ -171,6 +172,18 @@ def test_many_weights_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"GPTQ, 4-bit.* 14 \(") as caught:
         found.split(checkpoint.tensors)
     assert "and 11 more" in caught.value.cause
+
+
+def test_a_folder_that_was_damaged_since_it_was_described_is_described_anew(
+    tmp_path: Path,
+) -> None:
+    make_quantized(tmp_path, "awq")
+    assert describe_model(tmp_path).supported
+    edit(tmp_path, drop("scales"))
+    report = describe_model(tmp_path)
+    assert not report.supported and MODULE in report.reason
+    assert describe_model(tmp_path, dummy=True).supported  # whose files are not looked at
+    assert not describe_model(tmp_path).supported
 
 
 def test_settings_of_a_group_that_names_no_module(tmp_path: Path) -> None:
