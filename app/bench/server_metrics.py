@@ -71,7 +71,7 @@ def add_reported(
     parts = _ttft_parts(figures, server)
     if parts is not None:
         server["ttft_parts_ms"] = parts
-    elif "ttft_ms" in differences:  # what is left without the way that any request has
+    elif "ttft_ms" in differences:  # without the round trip that any request has
         left = differences["ttft_ms"]["mean"] - round_trip_s * 1e3
         differences["ttft_ms"]["mean_less_round_trip"] = left
     server["explanation"] = explained(figures, server, round_trip_s)

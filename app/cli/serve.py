@@ -188,7 +188,7 @@ class _Serving:
 
         self._engine_client.on_event(event)
         if isinstance(event, (Loaded, Reconfigured)):
-            self._latest = event.config  # a window elsewhere may have changed it
+            self._latest = event.config  # an attached window may have changed it
         if isinstance(event, (EngineCrashed, Loaded, LoadFailed, LoadProgress)):
             self._events.put(event)
 

@@ -71,7 +71,7 @@ async def connected(
     except exceptions.InvalidStatus as error:
         raise _not_let_in(error, address) from None
     except exceptions.InvalidMessage as error:
-        if isinstance(error.__cause__, EOFError):  # it hung up: somebody between is not ready
+        if isinstance(error.__cause__, EOFError):  # closed early: a proxy is not ready
             raise LineError(f"{address.host} closed the connection.") from None
         raise LineError(f"{address.host} is not an HTTP server.", for_good=True) from None
     except exceptions.InvalidHandshake as error:

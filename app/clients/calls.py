@@ -77,7 +77,7 @@ TAKEN: Mapping[ServerType, Mapping[str, Field]] = {
         "repetition_penalty": Field("repeat_penalty"),
         "ignore_eos": Field("ignore_eos", is_always_sent=False),
     },
-    # router/src/lib.rs: ChatRequest says of logit_bias that it is not used, and its presence
+    # router/src/lib.rs: ChatRequest documents logit_bias as unused, and its presence
     # penalty is another formula
     ServerType.TGI: {
         name: field

@@ -286,7 +286,7 @@ class ForeignEngine(LoopThread):
         try:
             found = await asyncio.to_thread(ask, self.target)
         except TargetError:
-            return  # the next look says how it is
+            return  # the next poll tries again
         self._found = found
         if found.may_serve(self._config.model):
             self._say_link(LinkState.LIVE)

@@ -71,7 +71,7 @@ class Reply:
         """Stream the reply to its end; cancelling disconnects, which aborts it on the server.
         Returns the connection's error, if any. The last event has the finish reason and the
         times."""
-        held: Timed | None = None  # the finish waits for what the server still says of the tokens
+        held: Timed | None = None  # the last piece waits for the token counts
         try:
             async for timed in streamer.stream(self._call, self._reader):
                 if held is None and timed.piece.finish_reason is None:
@@ -122,7 +122,7 @@ class Reply:
         num_new = len(piece.token_ids)
         num_late = 0
         if self._reader.counting is Counting.PIECES and self._tokens:
-            # What the usage knows beyond one token a piece came with pieces before this one.
+            # Tokens in the usage beyond one per piece came with earlier pieces.
             num_late = max(num_new - bool(piece.text), 0)
         is_first = self._measure(timed.time, num_new - num_late)
         self._tokens = with_late_tokens(self._tokens, num_late)

@@ -100,7 +100,7 @@ def parse_address(text: str) -> Address:
     if url.query or url.fragment:
         raise _bad(text, "it contains a query string or fragment")
     path = url.path.rstrip("/")
-    for end in _OURS:  # in this order: /v1 stands before the others
+    for end in _OURS:  # in this order: /v1 precedes the others
         path = path.removesuffix(end).rstrip("/")
     place = url.netloc.lower().rstrip(":")
     return Address(f"{url.scheme}://{place}{path}", place)

@@ -155,7 +155,7 @@ class IsolatedEngine(threading.Thread):
             child = self._child
             self._changed.notify()
         if child is not None:
-            child.end(timeout_s / 2)  # its last words still come over the line
+            child.end(timeout_s / 2)  # its last events still arrive
         if line is not None:
             line.stop(timeout_s=timeout_s / 4)
         if self.is_alive():
@@ -287,7 +287,7 @@ class IsolatedEngine(threading.Thread):
     def _hand_on(self, event: Event) -> None:
         """Connection changes within this machine are hidden, unless it closed."""
         if not isinstance(event, LinkChanged):
-            # it greets with Unloaded, which is no news to who asked it to load
+            # it greets with Unloaded, which must not answer the load
             self._has_spoken |= isinstance(event, _OF_A_LOAD)
             if self._has_spoken or not isinstance(event, messages.Unloaded):
                 self._on_event(event)

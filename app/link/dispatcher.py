@@ -128,7 +128,7 @@ class EventDispatcher(QObject):
         self._outputs: list[messages.OutputEvent] = []
         self._progress: messages.LoadProgress | None = None
         self.snapshots: list[EngineSnapshot] = []  # pending
-        self._last_model: tuple[ModelInfo, ModelInfo] | None = None  # as told, and as shown
+        self._last_model: tuple[ModelInfo, ModelInfo] | None = None  # as reported, and as shown
         self.snapshot_at = 0.0  # when the last state was handed on
         self._text_throttle = TextThrottle()  # of text: that of all replies is handed on together
         self._snapshot_throttle = SnapshotThrottle()

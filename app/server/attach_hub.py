@@ -68,7 +68,7 @@ class Hub:
             )
         session = self._sessions.get(hello.session)
         if session is not None:
-            session.sequencer.resend_after(hello.received)  # raises where it cannot go on
+            session.sequencer.resend_after(hello.received)  # raises if it cannot resume
             return session, self._welcome(session, resumed=True)
         if len(self._sessions) >= MAX_WINDOWS:
             raise ProtocolError(f"Window limit reached: {MAX_WINDOWS} windows are attached.")

@@ -47,7 +47,7 @@ class AttachState:
     def note(self, event: m.Event) -> None:
         match event:
             case m.SnapshotEvent(snapshot):
-                # what the window showed last, the engine's thread may have told before
+                # skip the steps that the previous snapshot had
                 since = self._latest.time if self._latest is not None else -math.inf
                 self._latest = snapshot
                 recent = (s for s in snapshot.steps if s.start + s.duration > since)

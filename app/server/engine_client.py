@@ -52,7 +52,7 @@ class EngineClient:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_woken = False  # it comes at once
-        self._is_resting = False  # it comes when the pace says so
+        self._is_resting = False  # wakes after `pace_s`
         self._collectors: dict[str, OutputCollector] = {}  # by request id
         self.metrics = EngineMetrics()
         self.model: ModelInfo | None = None

@@ -131,7 +131,7 @@ class ApiServer:
         """Call `work` on the loop, if it runs."""
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # it has ended by itself
+            with suppress(RuntimeError):  # the loop has already ended
                 loop.call_soon_threadsafe(work, *args)
 
     # -- the server's thread ----------------------------------------------------------------
@@ -210,7 +210,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = found[0]
     bound = socket.socket(family, kind, protocol)
     try:
-        if os.name == "posix":  # elsewhere it would let two servers share a port
+        if os.name == "posix":  # on Windows it would let two servers share a port
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Connections inherit it: a stalled reader holds this much, not megabytes.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
