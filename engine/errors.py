@@ -75,7 +75,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     return isinstance(error, RuntimeError) and any(
         words in str(error).lower()
-        for words in ("out of memory", "can't allocate memory", "alloc_failed")
+        for words in ("out of memory", "allocate memory", "alloc_failed")
     )
 
 

@@ -49,6 +49,7 @@ def test_errors_of_memory_are_known_by_kind_or_words() -> None:
     for error in (
         MemoryError(), OutOfMemoryError("x"), torch.OutOfMemoryError(SIZE),
         RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("unable to mmap 8 bytes from file <f>: Cannot allocate memory (12)"),
         RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ):  # fmt: skip
         assert is_out_of_memory(error), error
