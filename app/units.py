@@ -16,7 +16,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 def parse_bytes(text: str) -> int:
     """Bytes of "2GiB", "512MiB", "1.5 GB" or "4096". K, M and G alone are powers of 1,024.
 
-    Raises ValueError naming what was given and what is understood.
+    Raises ValueError with the given text and the accepted forms.
     """
     match = _SIZE.fullmatch(text)
     factor = _FACTORS.get(match[2].lower()) if match else None

@@ -153,7 +153,7 @@ def _latency_rows(columns: Mapping[str, Figures]) -> list[list[str]]:
 
 def beside_server(figures: Figures) -> str:
     """Latencies measured by the client, the server and its engine, and the difference between
-    client and server; "" where the server reports none."""
+    client and server; "" if the server reports none."""
     server = figures.get("server")
     if server is None or not server["client_less_server_ms"]:
         return ""

@@ -17,8 +17,8 @@ from engine.sampling_params import PARAMETERS, SamplingParams
 
 
 class Field(NamedTuple):
-    """A field of SamplingParams in one server's terms. `value`: what to send; None: nothing.
-    is_always_sent: also where it changes nothing."""
+    """A field of SamplingParams in one server's terms. `value`: what to send; None: omit it.
+    is_always_sent: even if it changes nothing."""
 
     name: str
     value: Callable[[Any], Any] = lambda value: value

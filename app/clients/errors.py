@@ -105,7 +105,7 @@ def of_status(
 
 def server_words(body: bytes) -> str:
     """The message in an error's body, in the shapes that servers have: OpenAI's object, vLLM's and
-    TensorRT-LLM's flat one, FastAPI's detail, TGI's error text. "" where there is none."""
+    TensorRT-LLM's flat one, FastAPI's detail, TGI's error text. "" if there is none."""
     try:
         value = json.loads(body)
     except ValueError:

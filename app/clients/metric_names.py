@@ -58,10 +58,10 @@ NEVER_REPORTED = frozenset(
 @dataclass(frozen=True, slots=True)
 class Table:
     """Where a server reports its figures (/metrics). `names`: without `prefix`, unless they have a
-    colon. Names that a figure has had are joined by |, the newest first: the first that is
-    there counts. Values of names joined by + are added. itl_is_mean: its ITL histogram holds one
-    mean per request, not every gap. hits_are_tokens: its prompt tokens include those that its
-    prefix hits count. only: labels that a sample must have where it has them."""
+    colon. Names that a figure has had are joined by |, newest first: the first one present counts.
+    Values of names joined by + are added. itl_is_mean: its ITL histogram holds one mean per
+    request, not every gap. hits_are_tokens: its prompt tokens include those that its prefix hits
+    count. only: labels that a sample must have where it has them."""
 
     prefix: str
     names: Mapping[Figure | Latency, str]

@@ -21,11 +21,11 @@ OWNERS: Mapping[str, ServerType] = {
     "tensorrt_llm": ServerType.TENSORRT_LLM,  # tensorrt_llm/serve/openai_protocol.py
     "llamacpp": ServerType.LLAMA_CPP,  # llama.cpp tools/server
 }
-"""owned_by in the list of models. TGI writes the model's own name there, proxies what they like."""
+"""owned_by in the list of models. TGI puts the model's name there, proxies anything."""
 
 
 class _Facts(NamedTuple):
-    """What a server's own pages report; None or "" where they do not."""
+    """What a server's own pages report; None or "" if they do not."""
 
     version: str = ""
     max_model_len: int | None = None

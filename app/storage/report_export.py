@@ -52,7 +52,7 @@ def heading(report: EvaluationReport) -> str:
 
 
 def figures(report: EvaluationReport) -> str:
-    """One line for each metric that the report has; two columns where there is a reference."""
+    """One line per metric of the report; two columns if there is a reference."""
     has_reference = report.reference is not None
     rows = [["", "Reference", "Model"] if has_reference else ["", "Model"]]
     for row in metric_rows([report], with_reference=has_reference):
