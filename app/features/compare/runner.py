@@ -197,8 +197,8 @@ class ComparisonRunner(QObject):
             case Phase.LOADING:
                 return f"Loading {name_of(self._other)} in a second engine"
             case Phase.SWITCHING:
-                verb = "Switching back" if target == self._switcher.home else "Switching"
-                return f"{verb} to {name_of(target)}"
+                verb = "Switching back to" if target == self._switcher.home else "Switching to"
+                return f"{verb} {name_of(target)}"
         asked = [side for side in self._sides_ready if self._replies.is_side_running(side)]
         asked = asked or [self._own]
         names = " and ".join(comparison.sides[side].title for side in asked)

@@ -20,7 +20,7 @@ from widgets.controls.text import not_reported_text
 from widgets.plot.parts_bar import Part, PartsBar
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_6
 
-EMPTY_TEXT = "Open a model to see its predicted and measured memory use."
+EMPTY_TEXT = "Open a model to see predicted and measured memory use."
 _INTERVAL_S = 0.5
 _SIDE_BY_SIDE = 680  # pixels
 _PROGRAM = "Program and libraries"

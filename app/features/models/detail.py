@@ -15,7 +15,7 @@ from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, restyle
 
 NOTHING_CHOSEN = (
-    "Select a model to see its size, its memory use and the precisions that fit on this machine."
+    "Select a model to see size, memory use and the precisions that fit on this machine."
 )
 Action = tuple[str, Callable[[], object]]
 

@@ -63,8 +63,8 @@ class MemoryBar(QWidget):
         need = self._need
         if need is None:
             return ""
-        usable = f"{format_bytes(need.limit)} usable of {format_bytes(need.free)} free."
-        words = f"{_parts_text(need)}; {format_bytes(need.needed)} needed, {usable}"
+        needed, usable, free = map(format_bytes, (need.needed, need.limit, need.free))
+        words = f"{_parts_text(need)}; {needed} needed, {usable} usable of {free} free."
         if need.where:
             return f"{need.where[:1].upper()}{need.where[1:]}: {words}"
         if (ram := need.in_ram) is None:

@@ -260,5 +260,5 @@ def _check_hashes(repo_id: str, commit: str, choice: FileChoice) -> None:
         if not HASH.fullmatch(value):
             raise HubError(
                 f"The hub returned an invalid hash for {what} in {repo_id}: {value!r}.",
-                "Try again later. If HF_ENDPOINT is set, check its URL.",
+                "Try again later. If HF_ENDPOINT is set, check the URL.",
             )

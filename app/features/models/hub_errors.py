@@ -62,7 +62,7 @@ def hub_error(error: BaseException, what: str, endpoint: str) -> InferdeckError:
         )
     return HubError(
         f"Invalid response from {endpoint} ({type(error).__name__}: {error}).",
-        "Try again later. If HF_ENDPOINT is set, check its URL.",
+        "Try again later. If HF_ENDPOINT is set, check the URL.",
     )
 
 

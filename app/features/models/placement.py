@@ -47,10 +47,10 @@ def layers_now(s: EngineSnapshot) -> str:
     count, in_ram = s.model.num_layers, s.memory.plan.host_layers
     if s.model.num_gpus > 1:
         parts = "sharded" if s.model.num_ranks > 1 else each_has(count, s.model.num_stages)
-        return f"all {count} on {s.model.num_gpus} GPUs, {parts}"
-    where = f"all {count} on {s.model.device}"
+        return f"all {count} layers on {s.model.num_gpus} GPUs, {parts}"
+    where = f"all {count} layers on {s.model.device}"
     if in_ram:
-        where = f"{count - in_ram} of {count} on {s.model.device}, {in_ram} in RAM"
+        where = f"{count - in_ram} of {count} layers on {s.model.device}, {in_ram} in RAM"
     weights, cache = map(format_bytes, _of_a_layer(s))
     free = f"{format_bytes(s.memory.free)} free on {s.model.device}"
     return f"{where} · per layer: weights {weights}, KV cache {cache} · {free}"

@@ -187,6 +187,6 @@ class SettingsDialog(QDialog):
         self.apply.setText(self._panel.apply_text)
         is_open = self._panel.model.applied is not None
         self._message.setText(
-            self._panel.message or ("Settings for the open model." if is_open else "")
+            self._panel.message or ("Settings for the loaded model." if is_open else "")
             if group == ENGINE else ""
         )  # fmt: skip

@@ -56,7 +56,7 @@ class SideFields(QWidget):
 
     def __init__(self, title: str, empty_text: str, names: Sequence[str]) -> None:
         super().__init__()
-        self.model = ModelField(f"{title}: folder", empty_text)
+        self.model = ModelField(f"{title} folder", empty_text)
         self.model.changed.connect(lambda _: self.changed.emit())
         self.model_field = Field(title, self.model)
         self.settings = {name: _choices(name, title) for name in names}

@@ -120,7 +120,7 @@ def made_of(store: ReportStore, stored: StoredReport) -> Made:
     return made
 
 
-EMPTY = "No reports yet. Quantize or evaluate a model; its report appears here."
+EMPTY = "No reports yet. Quantize or evaluate a model; the report appears here."
 HINT = "Select two or more (Ctrl or Shift) to compare."
 _STORED = Qt.ItemDataRole.UserRole
 

@@ -90,7 +90,7 @@ class LeaveGuard(QObject):
             return True
         self.dialog = dialog = QMessageBox(window)
         dialog.setWindowTitle("Stop the job?")
-        dialog.setText(f"{what} is in progress. Closing stops the job and discards its result.")
+        dialog.setText(f"{what} is in progress. Closing stops the job and discards the result.")
         stay = dialog.addButton("Keep running", QMessageBox.ButtonRole.RejectRole)
         leave = dialog.addButton("Stop and close", QMessageBox.ButtonRole.AcceptRole)
         restyle(leave, kind="danger")

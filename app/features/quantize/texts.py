@@ -73,7 +73,7 @@ def builtin_text(key: str) -> BuiltinText:
         if text.key == key:
             return text
     known = ", ".join(text.key for text in BUILTIN_TEXTS)
-    raise TextError(f"Unknown built-in text {key!r}.", f"Choose one of {known}.")
+    raise TextError(f"Unknown built-in text: {key!r}.", f"Choose one of {known}.")
 
 
 STARTER, ENGLISH = "starter", "english"

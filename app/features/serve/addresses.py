@@ -114,9 +114,9 @@ def examples(url: str, model: str, *, has_key: bool) -> list[Example]:
     )  # fmt: skip
     bench = f"inferdeck bench --base-url {url} --workload mixed-lengths --concurrency 8"
     return [
-        Example("curl", curl, "Request from the terminal"),
+        Example("curl", curl, "curl request from a terminal"),
         Example("Python", python, "Official OpenAI Python client"),
-        Example("Inferdeck", window, "Remote Inferdeck window with all views"),
+        Example("Inferdeck", window, "Attach Inferdeck from another machine"),
         Example("Environment", environment, "Environment variables for OpenAI clients"),
         Example("Benchmark", f"{set_key}{bench}", "Load test from another machine"),
     ]

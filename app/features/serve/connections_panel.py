@@ -29,7 +29,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, restyle
 
 ROWS = 5
 EMPTY = "No connections"
-MOVED = "API key moved here from the URL."
+MOVED = "API key moved from the URL to this field."
 
 
 class ConnectionsPanel(QWidget):

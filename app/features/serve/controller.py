@@ -174,7 +174,7 @@ class ServerController(QObject):
             case EngineState.READY:
                 return f"Serving {self.model_name or 'the model'}."
             case EngineState.LOADING:
-                return "Loading a model. Until then, calls and /health return 503 with Retry-After."
+                return "Model loading. Calls and /health return 503 with Retry-After."
             case EngineState.CRASHED:
                 return "The engine crashed. Calls return 503 until it is restarted."
             case _:
