@@ -223,7 +223,7 @@ def test_a_window_that_attaches_sees_the_steps_before_the_server_started(
     qtbot: QtBot, application: Application, page: ServerPage, script: Script
 ) -> None:
     def steps() -> list[int]:
-        kept = page.serving._engine_client.attach_state.told()
+        kept = page.serving._engine_client.attach_state.events()
         return [s.index for e in kept if isinstance(e, History) for s in e.steps]
 
     open_model(qtbot, application)
