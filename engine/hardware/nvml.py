@@ -198,7 +198,7 @@ def _named(held: dict[int, int]) -> Iterator[GpuProcess]:
     for pid, size in sorted(held.items(), key=lambda item: -item[1]):
         try:
             name = psutil.Process(pid).name()
-        except psutil.Error:  # ended, or somebody else's
+        except psutil.Error:  # ended, or another user's
             name = f"process {pid}"
         yield GpuProcess(name, pid, size)
 

@@ -87,8 +87,9 @@ class OffloadRunner(ModelRunner):
         self.graphs = made
 
     def _check(self, made: DecodeGraphs, block_size: int) -> None:
-        """Whether both halves come to the whole: a class may compute anything between its layers.
-        Once; requests may have what is in the cache, if memory did not suffice before."""
+        """Check once that both halves give the result of the whole model: a class may compute
+        anything between its layers. Requests may have KV in the cache, after an earlier attempt
+        that ran out of memory."""
         one = pack([Span([1], 0, [0], 1)], block_size)
         with self._cache.as_before(0):
             expected = self.execute_eagerly(one).clone()

@@ -55,7 +55,7 @@ def upcast(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def upcast_wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`upcast` for many rows, as a prompt has: x @ W^T, so the result needs no transposing."""
+    """`upcast` for many rows (prefill): x @ W^T, so the result needs no transpose."""
     return many_rows(x, _converted(weight), weight.shape[0], bias)
 
 

@@ -68,7 +68,7 @@ def few_rows(x: Tensor, fill: Fill, outputs: int, bias: Tensor | None) -> Tensor
 
 
 def many_rows(x: Tensor, fill: Fill, outputs: int, bias: Tensor | None) -> Tensor:
-    """`few_rows` for many, as a prompt has: x @ W^T, so that no result is turned round."""
+    """`few_rows` for many rows (prefill): x @ W^T, so that no result is transposed."""
     flat = x.reshape(-1, x.shape[-1]).float()
     rows, width = flat.shape
     tile_rows = max(1, min(outputs, WIDE_TILE_BYTES // (4 * width)))

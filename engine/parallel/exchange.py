@@ -102,7 +102,7 @@ class Exchange:
     def __init__(self, size: int, library: Library | None) -> None:
         self.size = size
         self.waited = [0.0] * size
-        """Seconds that each rank waited for others and added up, until somebody sets it to 0."""
+        """Seconds that each rank waited for others and summed, since the caller last reset it."""
         self._meeting: Meeting = new_meeting(size, library)
         self._turns = [0] * size
         # Two tables in turns: who lays down for the next sum but one has met the others after they
@@ -125,7 +125,7 @@ class Exchange:
 
     def sum(self, rank: int, tensor: Tensor) -> Tensor:
         """The sum of the tensors of all ranks, which have one shape; for each on its own device.
-        Nobody may change `tensor` afterwards. Raises PeerFailedError."""
+        `tensor` must not change afterwards. Raises PeerFailedError."""
         began = time.perf_counter()
         table = self._tables[self._turns[rank] % 2]
         self._turns[rank] += 1

@@ -10,7 +10,7 @@
 
 A rank's model is the same class of transformers, built from a config with fewer heads and narrower
 MLPs. So which weights are cut, and where, need not be listed for each class: it is seen where the
-shapes of both differ. `engine.parallel.smoke_test` checks whether the parts come to the whole.
+shapes of both differ. `engine.parallel.smoke_test` compares the results.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Taps(Protocol):
         """Those of the last pass, once."""
 
     def hold(self, states: list[Tensor]) -> None:
-        """Take these for those of the last pass, whose operations nobody saw."""
+        """Use these as the states of the last pass, which was replayed."""
 
 
 def most_rows(config: EngineConfig) -> int:

@@ -6,7 +6,7 @@
         ^ allocate() takes from here                          free() appends its blocks here,
                                                               the sequence's tail first
 
-A block is *free* when nobody references it. A free block that holds a published prefix is also
+A block is *free* when it has no references. A free block that holds a published prefix is also
 *cached*: a later request can take it back by its hash until it is evicted by being allocated.
 Pure Python: no torch.
 """

@@ -151,11 +151,10 @@ class Scheduler:
 
     def plan_next(self, plan: StepPlan) -> StepPlan | None:
         """The step after `plan`, which is being computed and not committed: the same requests, each
-        with the token that it is about to get. Those whose last token that is are left out.
+        with the token that it is about to get, without those that end with that token.
 
-        None where the step can only be planned with that token known: when somebody computes a part
-        of a prompt, or has drafts, or could be admitted; when everybody ends; when blocks would
-        have to be taken from somebody.
+        None if that token must be known to plan the step: if a request computes a part of a prompt,
+        has drafts, or could be admitted; if all requests end; if blocks would have to be preempted.
         """
         if [grant.request for grant in plan.grants] != self.running or not self.running:
             return None

@@ -136,7 +136,7 @@ def apply_swaps(model: nn.Module) -> Iterator[ForwardSwap]:
     """For each attention module whose forward calls a global apply_rotary_pos_emb that turns
     halves: the same forward with `apply_halves` under that name.
 
-    The forward's code is bound to a copy of its module's globals, so nobody else who uses
+    The forward's code is bound to a copy of its module's globals, so no other user of
     transformers in this process is affected.
     """
     rebound: dict[type[nn.Module], FunctionType | None] = {}
