@@ -38,7 +38,7 @@ def tiles_of(report: EvaluationReport) -> list[Tile]:
     if report.answers is not None:
         answers = report.answers
         value = f"{answers.num_identical} of {len(answers.pairs)}"
-        note = f"Mean matching prefix: {percent(answers.mean_equal_share)} of tokens"
+        note = f"Mean matching prefix: {percent(answers.mean_equal_share)}"
         found.append(Tile("Identical answers", value, note))
     return [tile for tile in found if tile is not None]
 
