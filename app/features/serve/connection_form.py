@@ -9,9 +9,9 @@ from PySide6.QtWidgets import QComboBox, QLineEdit, QWidget
 
 from app.clients.connection import Problem
 from app.clients.target import Probe
-from app.features.quantize.fields import Field, wrapped
+from app.features.quantize.fields import Field
 from app.features.serve.parts import StateLine, show_problems
-from widgets.controls.layouts import button, dressed, hbox, vbox
+from widgets.controls.layouts import button, dressed, hbox, vbox, wrapped
 from widgets.controls.lines import SecretLine
 from widgets.live.figures import StateKind
 from widgets.theme.theme import SPACE_3
