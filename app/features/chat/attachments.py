@@ -35,7 +35,7 @@ class Attachment(NamedTuple):
 
 
 def droppable(paths: Sequence[str]) -> bool:
-    """Whether dragged files are to be attached: folders and weights are models to open."""
+    """Whether to attach dragged files: folders and weights are opened as models instead."""
     files = [Path(path) for path in paths]
     return bool(files) and all(f.is_file() and f.suffix.lower() not in _MODEL_FILES for f in files)
 
@@ -77,7 +77,7 @@ def _decoded(name: str, data: bytes) -> str:
 
 
 def message_content(text: str, attachments: tuple[Mapping[str, str], ...]) -> str:
-    """A message as the model reads it: fenced files, then the text."""
+    """The message as sent to the model: fenced files, then the text."""
     parts = [file_content(attachment["name"], attachment["text"]) for attachment in attachments]
     return "\n\n".join([*parts, text] if text else parts)
 
@@ -90,7 +90,7 @@ def file_content(name: str, text: str) -> str:
 
 
 def fence_for(text: str) -> str:
-    """Backticks that `text` cannot end."""
+    """A code fence that does not occur in `text`."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     return "`" * max(3, longest + 1)
 
@@ -118,12 +118,12 @@ class ContextUse(NamedTuple):
 
     @property
     def estimated(self) -> int:
-        """Not yet counted by a prompt."""
+        """Tokens that no prompt has counted yet."""
         return self.unanswered + self.draft
 
     @property
     def is_stuck(self) -> bool:
-        """Whether no message fits, however short."""
+        """Whether even the shortest message does not fit."""
         return bool(
             self.unanswered and self.limit and (self.used or 0) + self.unanswered >= self.limit
         )
@@ -153,7 +153,7 @@ def context_short(use: ContextUse) -> str:
 
 
 def context_warning(use: ContextUse) -> str:
-    """What would be refused or cut off; "" where everything fits."""
+    """What would be refused or cut off, or ""."""
     if use.limit is None or use.room is None:
         return ""
     if use.is_stuck:

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from app.features.chat.page import ChatPage
 
 FROM_ANYWHERE = ("stop", "regenerate", "copy")
-"""These leave the shown page as it is: a reply is stopped or regenerated while watching charts."""
+"""Commands that stay on the current page, e.g. to stop a reply while watching charts."""
 
 
 def chat_commands(page: ChatPage) -> list[Command]:
-    """Most show the chat page first."""
+    """Commands of the chat; most bring its page to the front."""
     controller = page.controller
 
     def is_stored() -> bool:

@@ -103,7 +103,7 @@ class ChatController(ChatLibrary):
         self.open(made.id)
 
     def _after_keeping(self, made: Conversation, error: StorageError | None) -> None:
-        """It is on the screen in any case, as not stored where saving failed."""
+        """Show it even if saving failed, marked as not stored."""
         self.saver.report(error)
         made.is_stored = error is None
         self.list_changed.emit()
@@ -127,7 +127,7 @@ class ChatController(ChatLibrary):
         self._store_and_start(conversation, "", reply)
 
     def branch_refusal(self, message_id: str) -> str:
-        """Why no branch can start from a token of this reply now; "" where one can."""
+        """Why no branch can start from a token of this reply now, or ""."""
         tokens = self.tokens.of(message_id)
         model = self.engine.model
         if tokens is None:
@@ -204,7 +204,7 @@ class ChatController(ChatLibrary):
         messages: tuple[Message, ...],
         error: StorageError | None,
     ) -> None:
-        """Generate where it was stored; else give the text back."""
+        """Generate a reply if the message was stored; else give the text back."""
         self.saver.report(error)
         reply = messages[-1]
         if error is None:

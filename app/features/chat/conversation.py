@@ -137,7 +137,7 @@ class Conversation:
     # The tree --------------------------------------------------------------------------------
 
     def versions(self, parent_id: str | None) -> list[Message]:
-        """The messages that follow `parent_id` (None: the first ones), oldest first."""
+        """Messages that follow `parent_id` (None: the first messages), oldest first."""
         return [m for m in self.messages.values() if m.parent_id == parent_id]
 
     def path(self) -> list[Message]:
@@ -164,7 +164,7 @@ class Conversation:
         return found[::-1]
 
     def version_of(self, message: Message) -> tuple[int, int]:
-        """(its number from 1, how many versions there are)."""
+        """(its number from 1, number of versions)."""
         return self.numbering()[message.id]
 
     def numbering(self) -> dict[str, tuple[int, int]]:
@@ -185,10 +185,8 @@ class Conversation:
         text: str = "",
         attachments: tuple[Mapping[str, str], ...] = (),
     ) -> Message:
-        """Append a message, as the shown version of what follows `parent_id`.
-
-        A reply begins in the state WAITING.
-        """
+        """Append a message as the shown version after `parent_id`. A reply starts in the state
+        WAITING."""
         state = State.WAITING if role is Role.ASSISTANT else State.COMPLETE
         shown = 1 + max((m.shown for m in self.versions(parent_id)), default=0)
         message = Message(self.id, parent_id, role, text, state, shown, attachments=attachments)
@@ -196,7 +194,7 @@ class Conversation:
         return message
 
     def show(self, message: Message) -> dict[str, int]:
-        """Bring `message` and all that leads to it to the screen; the `shown` that changed."""
+        """Show the branch with `message`; returns the changed `shown` values."""
         changed: dict[str, int] = {}
         for step in self.path_to(message.id):
             top = max(self.versions(step.parent_id), key=lambda m: m.shown)
@@ -235,14 +233,14 @@ class Conversation:
         return tuple(entries)
 
     def num_context_tokens(self) -> int | None:
-        """Tokens of prompt and reply of the last reply with figures on the screen."""
+        """Tokens of prompt and reply of the last shown reply with figures."""
         for message in reversed(self.path()):
             if message.figures is not None:
                 return message.figures.num_context_tokens
         return None
 
     def unanswered(self) -> list[str]:
-        """Messages after that reply, which were refused or failed: the next prompt has them."""
+        """Messages after that reply that were refused or failed: the next prompt contains them."""
         texts: list[str] = []
         for message in reversed(self.path()):
             if message.figures is not None:
@@ -266,7 +264,7 @@ TEXT_LENGTH = 80
 
 
 def branch_records(conversation: Conversation) -> tuple[BranchRecord, ...]:
-    """The first branches of the conversation, each with those that follow it."""
+    """The first branches of the conversation, each with its own branches."""
     children: dict[str | None, list[Message]] = {}
     for message in conversation.messages.values():
         children.setdefault(message.parent_id, []).append(message)

@@ -30,7 +30,7 @@ from widgets.controls.notice import Notice
 
 COUNT_DELAY_MS = 300
 SAVE_DELAY_MS, SAVE_AT_LEAST_S = 500, 3.0
-"""A draft is saved after a pause in typing, and at least this often."""
+"""A draft is saved after a pause in typing, and at least at this interval."""
 COUNTED = 2**16
 """Characters that are tokenized; the count of longer texts is extrapolated."""
 PER_TOKEN = 4
@@ -92,14 +92,14 @@ class Draft(QObject):
             self._pause.start(SAVE_DELAY_MS)
 
     def clear(self, left: str = "") -> None:
-        """The draft was sent; `left` stays."""
+        """Clear the draft, which was sent; `left` remains as text."""
         self.attachments = []
         self._refuse("")
         self._composer.set_text(left)
         self._changed()
 
     def give_back(self, conversation_id: str, text: str, given: Sequence[Attachment]) -> None:
-        """Put text and files that could not be sent before the current draft."""
+        """Restore text and files that could not be sent, before the current draft."""
         if conversation_id == self._shown.id:
             self._composer.set_text(_before(text, self._composer.text))
             self.attachments = [*given, *self.attachments]
@@ -179,7 +179,7 @@ class Draft(QObject):
         return [] if controller.is_busy else controller.current.unanswered()
 
     def _texts(self) -> list[str]:
-        """The parts of the message that would be sent."""
+        """Parts of the message as it would be sent."""
         files = [file_content(a.name, a.text) for a in self.attachments]
         written = self._composer.text.strip()
         before = "" if self._controller.current.messages else self._controller.current.system_prompt
@@ -188,7 +188,7 @@ class Draft(QObject):
         return [text for text in (*files, written, before.strip()) if text]
 
     def count(self) -> None:
-        """Ask the engine to tokenize what is not counted yet."""
+        """Ask the engine for missing token counts."""
         texts = list(dict.fromkeys([*self._unanswered(), *self._texts()]))
         self._counts = {text: n for text, n in self._counts.items() if text in texts}
         self._asked.clear()
@@ -208,7 +208,7 @@ class Draft(QObject):
             self.show_context()
 
     def _forget_counts(self) -> None:
-        """Another model has another tokenizer."""
+        """Discard token counts: another model has another tokenizer."""
         self._counts.clear()
         self.count()
 

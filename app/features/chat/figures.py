@@ -16,7 +16,7 @@ from widgets.controls.text import milliseconds
 from widgets.tokens.record import Alternative, TokenRecord
 
 GAP = "    "
-"""Between groups of figures; within a group there is a middle dot."""
+"""Separates groups of figures; within a group a middle dot does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +154,11 @@ FINISHES = {
     "abort": "stopped",
     "error": "error",
 }
-"""By finish reason."""
+"""Texts of the finish reasons."""
 
 
 def _coarse(value: float) -> str:
-    """A TTFT: tenths matter below ten only."""
+    """A TTFT; with tenths below ten only."""
     return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}".removesuffix(".0")
 
 
@@ -238,7 +238,7 @@ def followed(passages: Passages, text: str, num_tokens: int, precision: str) -> 
 
 
 def passages_before(passages: Passages, num_tokens: int) -> Passages:
-    """Those of the first `num_tokens` tokens."""
+    """Passages that begin within the first `num_tokens` tokens."""
     return tuple(p for p in passages if p.num_tokens < num_tokens)
 
 

@@ -32,8 +32,8 @@ def ask_for_file(
     name: str | None = None,
     folder: str = "",
 ) -> QFileDialog:
-    """Open a dialog for a file, whose path `chosen` gets: one to read, or one to write, which is
-    called `name` unless the user changes it."""
+    """Open a file dialog and pass the path to `chosen`. With a `name` it saves, else it opens a
+    file."""
     dialog = QFileDialog(parent, title, folder)
     dialog.setNameFilters(list(filters))
     if name is None:
@@ -50,7 +50,7 @@ def ask_for_file(
 
 
 def _suffix(name_filter: str) -> str:
-    """Of "Text (*.md)": "md"."""
+    """ "md" of "Text (*.md)"."""
     return name_filter.rpartition("*.")[2].rstrip(")")
 
 
@@ -122,7 +122,7 @@ def _count(chats: Sequence[object]) -> str:
 
 
 def file_name(title: str) -> str:
-    """A title as a file name on any system."""
+    """A title as a valid file name on any system."""
     words = re.sub(r'[<>:"/\\|?*\x00-\x1f]+', " ", title).split()
     return " ".join(words).strip(" .")[:80].rstrip(" .") or "chat"
 

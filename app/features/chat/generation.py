@@ -20,7 +20,7 @@ from engine.snapshot import FinishReason
 from widgets.tokens.record import TokenRecord
 
 STATUS_INTERVAL_S = 1.0
-"""Figures of open replies are refreshed this often, all at once."""
+"""Interval at which the figures of all open replies are refreshed."""
 
 _ENDS = {
     FinishReason.STOP: State.COMPLETE,
@@ -70,7 +70,7 @@ class Generation(QObject):
         return entry.progress if entry is not None and entry.is_sent else None
 
     def conversation_of(self, reply_id: str) -> Conversation | None:
-        """The conversation of a reply that was started in this session."""
+        """The conversation of a reply that was started by this instance."""
         return self._conversations.get(reply_id)
 
     def start(self, conversation: Conversation, reply: Message) -> None:
@@ -184,7 +184,7 @@ class Generation(QObject):
                 self._finish(entry, State.ERROR, crash.error)
 
     def close(self) -> None:
-        """Save the tokens of open replies: the program ends."""
+        """Save the tokens of open replies, as the program exits."""
         for entry in self._open.values():
             self._keep_tokens(entry)
 

@@ -28,8 +28,8 @@ from engine.snapshot import RequestTimes
 
 
 class Found(NamedTuple):
-    """A search hit; `message_id` is "" where it is the title. `place`: its number, from 1, and how
-    many hits the conversation has."""
+    """A search hit; `message_id` is "" for a hit in the title. `place`: its number, from 1, and the
+    number of hits in the conversation."""
 
     conversation: Conversation
     message_id: str
@@ -85,19 +85,20 @@ class ChatLibrary(QObject):
         self._new.draft = drafts.get(NEW, "")
 
     def _stop(self, conversation: Conversation) -> None:
-        """Abort the replies of a conversation that is deleted. Overridden by who generates."""
+        """Abort the replies of a deleted conversation. Overridden by the subclass that
+        generates."""
 
     # What there is ---------------------------------------------------------------------------
 
     @property
     def conversations(self) -> list[Conversation]:
-        """Those that are not archived: pinned ones first, then the last used."""
+        """Conversations that are not archived: pinned ones first, then by last use."""
         listed = [c for c in self._conversations.values() if not c.is_archived]
         return sorted(listed, key=lambda c: (c.is_pinned, c.updated), reverse=True)
 
     @property
     def archived(self) -> list[Conversation]:
-        """The last used first."""
+        """Archived conversations by last use."""
         kept = [c for c in self._conversations.values() if c.is_archived]
         return sorted(kept, key=lambda c: c.updated, reverse=True)
 
@@ -225,7 +226,7 @@ class ChatLibrary(QObject):
             self.saver.watch(self._store.purge_deleted(conversation_id), self.saver.report)
 
     def saved_store(self) -> ChatStore:
-        """The store, with everything on its way to it; `flush` waits until it is there."""
+        """The store, including pending changes; `flush` waits for them."""
         self.saver.save()
         return self._store
 
@@ -241,7 +242,7 @@ class ChatLibrary(QObject):
         return [i for i in self._conversations if i in self._store.written]
 
     def unsaved_messages(self) -> list[StoredMessage]:
-        """Messages that may be older in the chats file."""
+        """Messages whose latest version may not be in the chats file."""
         return [thing.record() for thing in self.saver.unsaved if isinstance(thing, Message)]
 
     @property
@@ -276,7 +277,7 @@ class ChatLibrary(QObject):
         return self._new
 
     def _reachable(self, conversation: Conversation) -> Conversation:
-        """Where text that could not be sent goes back: `conversation`, or the new chat where that
+        """The conversation to which unsent text returns: `conversation`, or the new chat if that
         was never stored and another one was begun."""
         known = (*self._conversations, *self._deleted, self.current.id)
         if conversation.id in known:

@@ -105,7 +105,7 @@ def from_markdown(text: str) -> Bundle:
 
 
 def _with(message: StoredMessage, kind: str, body: str) -> StoredMessage:
-    """A message with one more part; notes are left out."""
+    """A message with another part appended; notes are left out."""
     if kind == "text":
         return replace(message, text=message.text + body)
     if kind == "reasoning":
@@ -124,7 +124,7 @@ def _below(body: str) -> str:
 
 
 def _used(note: str) -> float:
-    """When the chat was last used; now where the file lacks that."""
+    """Time of last use; now if the file lacks it."""
     try:
         return datetime.strptime(note.partition(".")[0] + ".", _USED).timestamp()
     except (ValueError, OverflowError):

@@ -24,9 +24,9 @@ from widgets.latency.reply import reply_latency
 from widgets.tokens.popover import TokensPopover
 
 Steps = Callable[[float, float], Sequence[StepRecord]]
-"""The steps that ran in a stretch of the engine's clock."""
+"""Function that returns the steps within a time range."""
 Say = Callable[[str], object]
-"""Shows an error."""
+"""Function that shows an error."""
 
 
 class ReplyPopover(ABC):
@@ -121,8 +121,8 @@ class ReplyTokensPopover(ReplyPopover):
 
 
 def open_link(address: str, parent: QWidget, refuse: Say, asks: bool) -> None:
-    """Open a web address in the browser, after a question where `asks`. `refuse` is called for
-    other kinds of address."""
+    """Open a web address in the browser, after confirmation if `asks`. `refuse` is called for other
+    addresses."""
     url = QUrl(address, QUrl.ParsingMode.StrictMode)
     if url.scheme() not in ("http", "https") or not url.host():
         refuse(f"Only http and https links can be opened: {address[:80]}")

@@ -24,8 +24,8 @@ class ReplyTokens:
     records: tuple[TokenRecord, ...]
 
     def opening(self, index: int, token_id: int) -> tuple[TokenRecord, ...]:
-        """What a branch begins with: the tokens before `index`, then the choice `token_id` there.
-        Raises KeyError where the token is no choice there."""
+        """The first tokens of a branch: those before `index`, then the choice `token_id`. Raises
+        KeyError if the token is no choice there."""
         before = [
             record if record.origin is Origin.CHOSEN else record._replace(origin=Origin.KEPT)
             for record in self.records[:index]
@@ -63,7 +63,7 @@ class ReplyTokens:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> ReplyTokens:
-        """Raises KeyError, TypeError or ValueError where it is not what `as_columns` gives."""
+        """Inverse of `as_columns`. Raises KeyError, TypeError or ValueError for malformed data."""
         if columns["version"] != VERSION:
             raise ValueError(f"tokens of version {columns['version']}")
         texts = columns["texts"]
@@ -80,7 +80,7 @@ class ReplyTokens:
 
     @classmethod
     def unpack(cls, packed: bytes) -> ReplyTokens:
-        """Raises ValueError for bytes that `pack` did not make."""
+        """Inverse of `pack`. Raises ValueError for malformed data."""
         return _unpacked(packed, "tokens", cls.from_columns)
 
 
@@ -148,13 +148,13 @@ def as_columns(times: RequestTimes) -> dict[str, Any]:
 
 
 def unpack_times(packed: bytes) -> RequestTimes:
-    """The arrival is at 0. Raises ValueError for bytes that `pack_times` did not make."""
+    """Inverse of `pack_times`, with the arrival at 0. Raises ValueError for malformed data."""
     return _unpacked(packed, "times", from_columns)
 
 
 def from_columns(columns: Any) -> RequestTimes:
-    """The arrival is at 0. Raises KeyError, TypeError or ValueError where it is not what
-    `as_columns` gives."""
+    """Inverse of `as_columns`, with the arrival at 0. Raises KeyError, TypeError or ValueError for
+    malformed data."""
     if columns["version"] != VERSION:
         raise ValueError(f"times of version {columns['version']}")
     marks = columns["scheduled"], columns["finished"]

@@ -13,7 +13,7 @@ from resources import resource_path
 CONTROLS: dict[str, Control] = {
     name: parameter.control for name, parameter in PARAMETERS.items() if parameter.control
 }
-"""The parameters that the chat offers as numbers, in its order."""
+"""Parameters that the chat shows as numbers, in order."""
 
 NUM_ALTERNATIVES = 5
 DEFAULT = SamplingParams(logprobs=NUM_ALTERNATIVES)
@@ -49,13 +49,13 @@ def sampling_from_dict(values: Mapping[str, Any]) -> SamplingParams:
 
 
 def shown_value(params: SamplingParams, name: str) -> float:
-    """The number that the chat shows for a parameter."""
+    """The displayed number of a parameter."""
     value, unset = getattr(params, name), CONTROLS[name].unset
     return unset if value is None and unset is not None else value
 
 
 def with_field(params: SamplingParams, name: str, value: Any) -> SamplingParams:
-    """`params` with one parameter as the chat has it."""
+    """`params` with one parameter set to the value of its control."""
     if name == "stop":
         return dataclasses.replace(params, stop=tuple(value))
     number: float | None = value if CONTROLS[name].decimals else int(value)

@@ -1,4 +1,4 @@
-"""Between the store, whose futures end in its own thread, and the window."""
+"""Saves conversations and reply data; results of the store's thread arrive in the GUI thread."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Saver(QObject):
         self._timer.timeout.connect(self.save)
 
     def watch(self, future: Future, done: Done) -> None:
-        """Call `done` in the window's thread when `future` has ended, with its error or None."""
+        """Call `done` in the GUI thread with the error of `future`, or None."""
         future.add_done_callback(lambda ended: self._ended.emit(done, ended.exception()))
 
     @Slot(object, object)
@@ -78,11 +78,11 @@ class Saver(QObject):
 
     @property
     def unsaved(self) -> list[Message | Conversation]:
-        """What is not known to be saved as it is now."""
+        """Objects whose latest version may not be saved."""
         return list(self._unsaved.values())
 
     def settle(self) -> None:
-        """Save what is left and wait until that has worked or failed."""
+        """Save the rest and wait for the result."""
         self.save()
         if self._unsaved:
             self._store.flush()
@@ -102,7 +102,7 @@ class Saver(QObject):
             self.problem_changed.emit(problem)
 
     def save_draft(self, conversation: Conversation, text: str) -> None:
-        """Save the text that the user is typing in a conversation."""
+        """Save the draft of a conversation."""
         text = storable(text)
         if text != conversation.draft:
             conversation.draft = text
@@ -131,8 +131,7 @@ class Saver(QObject):
 
 
 class ReplyStore(Generic[Data]):
-    """One kind of data of replies, their `name` in errors: in the store, the last used in memory
-    too."""
+    """One kind of reply data: in the store, with a cache of the last used. `name`: for errors."""
 
     def __init__(
         self,
@@ -155,17 +154,17 @@ class ReplyStore(Generic[Data]):
         return reply_id in self._known
 
     def learn(self, conversation_id: str) -> None:
-        """Find the replies of a conversation that have it. Raises StorageError."""
+        """Find the replies of a conversation that have data. Raises StorageError."""
         self._known |= self._find(conversation_id)
 
     def keep(self, reply_id: str, data: Data) -> None:
-        """Save it for a reply that has ended."""
+        """Save the data of a finished reply."""
         self._known.add(reply_id)
         self._remember(reply_id, data)
         self._saver.watch(self._save(reply_id, data), self._saver.report)
 
     def of(self, reply_id: str) -> Data | None:
-        """None where there is none, or where it was not read yet (see `read`)."""
+        """The data; None if there is none or it is not in memory (see `read`)."""
         found = self._cache.get(reply_id)
         if found is not None:
             self._remember(reply_id, found)
@@ -178,8 +177,8 @@ class ReplyStore(Generic[Data]):
         done: Callable[[Data], None],
         failed: Callable[[ErrorInfo], None],
     ) -> None:
-        """Call `done` with it, at once where it is in memory; a long reply is unpacked in another
-        thread. `failed` where it cannot be read."""
+        """Call `done` with the data, at once if in memory; long replies are unpacked in another
+        thread. `failed` is called if they cannot be read."""
         found = self.of(reply_id)
         if found is not None:
             done(found)
@@ -210,5 +209,5 @@ class ReplyStore(Generic[Data]):
 
 
 def storable(text: str) -> str:
-    """`text` without halves of surrogate pairs, which no encoding can write."""
+    """`text` without unpaired surrogates, which cannot be encoded."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
