@@ -70,8 +70,7 @@ def explain(error: Exception, path: Path) -> StorageError:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return StorageCorruptError(
                 f"The chat file is damaged: {path} ({_size(path)}, {error}).",
-                "The file is unchanged. Restore a backup and restart, or move it elsewhere and "
-                "start a new one.",
+                "The file is unchanged. Restore a backup and restart, or start a new chat file.",
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StorageLockedError(
@@ -232,8 +231,8 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise StorageNewerError(
             f"{path} uses chat format {version} from a newer Inferdeck version. "
             f"This version supports formats up to {VERSION}.",
-            "Use the newer version, set INFERDECK_DATA_DIR to another folder, or move the file "
-            "elsewhere and start a new one.",
+            "Use the newer version, set INFERDECK_DATA_DIR to another folder, or start a new "
+            "chat file.",
         )
     for number in range(version, VERSION):
         script = MIGRATIONS[number]

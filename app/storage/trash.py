@@ -70,7 +70,7 @@ class Trash:
         except OSError as error:
             raise TrashError(
                 f"Cannot restore {entry.original}: {error.strerror or error}.",
-                f"Move {entry.aside} there manually before the program exits.",
+                f"Move {entry.aside} to that path manually before the program exits.",
             ) from error
         self._forget(entry)
 

@@ -64,7 +64,7 @@ class Sequencer:
         if frame.number == 0:
             return frame.messages
         if frame.number > self.received + 1:
-            raise ProtocolError(f"Frame {self.received + 1} was lost: got frame {frame.number}.")
+            raise ProtocolError(f"Expected frame {self.received + 1}, received {frame.number}.")
         if frame.number <= self.received:
             return ()
         self.received = frame.number

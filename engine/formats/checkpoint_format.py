@@ -150,11 +150,11 @@ class CheckpointFormat(ABC):
             except Misfit as misfit:
                 problems.append(f"{module} {misfit}")
         problems += [_unexplained(n, info) for n, info in plain.items() if _is_packed(n, info)]
-        if problems:
+        if count := len(problems):
             named = "; ".join(problems[:3])
-            named += f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+            named += f"; and {count - 3} more" if count > 3 else ""
             raise CheckpointError(
-                f"Weights that do not match {self.title}: {len(problems)} ({named}).",
+                f"{count} weight{'s' * (count != 1)} cannot be read as {self.title}: {named}.",
                 "Download the model again, or check that its quantization settings match "
                 "these weights.",
             )

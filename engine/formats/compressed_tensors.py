@@ -210,7 +210,7 @@ def _unsigned(numbers: Tensor, bits: int) -> Tensor:
     middle = 2 ** (bits - 1)
     lowest, highest = int(numbers.min()), int(numbers.max())
     if lowest < -middle or highest >= middle:
-        raise Misfit(f"its values ({lowest} to {highest}) exceed the {bits}-bit range")
+        raise Misfit(f"has values ({lowest} to {highest}) outside the {bits}-bit range")
     return numbers.view(torch.uint8) + middle  # which wraps, as it should
 
 

@@ -99,7 +99,7 @@ def plan_memory(
         except OutOfMemoryError:
             continue
         return replace(found, undivided_model_len=_undivided_len(sizes, config, on_device))
-    raise OutOfMemoryError(f"{problem.cause} CPU offload cannot free enough.", problem.remedy)
+    raise OutOfMemoryError(f"{problem.cause} CPU offload is insufficient.", problem.remedy)
 
 
 def _plan_stages(sizes: ModelSizes, config: EngineConfig, on_device: PlanPart) -> list[MemoryPlan]:

@@ -120,7 +120,7 @@ def _locate(path: Path, dummy: bool) -> tuple[Path, Path]:
         if dummy and path.suffix == ".json":
             return path.parent, path
         if path.suffix == ".safetensors" or path.name == "config.json":
-            raise CheckpointError(f"{path} is a file.", f"Open its folder: {path.parent}")
+            raise CheckpointError(f"{path} is a file.", f"Open the folder: {path.parent}")
         what = f"{path} is a file, not a model folder."
     path = _cache_snapshot(path)
     config_file = path / "config.json"

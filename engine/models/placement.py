@@ -66,7 +66,7 @@ def _before(model: nn.Module, layers: nn.ModuleList) -> list[nn.Module]:
     try:
         with torch.inference_mode():
             forward(model, one, one, one)
-        problem = "its layers were not called"
+        problem = "the layers were not called"
     except _ReachedLayersError:
         return called
     except Exception as error:  # a class of transformers may raise anything
@@ -75,7 +75,7 @@ def _before(model: nn.Module, layers: nn.ModuleList) -> list[nn.Module]:
         config._attn_implementation = attention
         for hook in hooks:
             hook.remove()
-    raise not_on_several_devices(model, f"cannot find the modules before its layers ({problem}).")
+    raise not_on_several_devices(model, f"cannot identify modules before the layers ({problem}).")
 
 
 def not_on_several_devices(model: nn.Module, why: str) -> UnsupportedModelError:

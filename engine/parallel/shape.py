@@ -79,7 +79,7 @@ def shape_of(config: Any, size: int) -> Shape:
     whole, part = build_on_meta(config), build_on_meta(own)
     names, parts = whole.state_dict(), part.state_dict()
     if set(names) != set(parts):
-        raise _cannot(whole, "its shards and the model have different weights")
+        raise _cannot(whole, "the shards and the model have different weights")
     _check_buffers(whole, part)
     cuts = {
         name: _cut(whole, name, tuple(names[name].shape), tuple(parts[name].shape), size)
@@ -89,10 +89,10 @@ def shape_of(config: Any, size: int) -> Shape:
     vocabulary = _vocabulary(whole)
     sums = _sums(whole, {name for name in cuts if name not in vocabulary})
     if not sums:
-        raise _cannot(whole, "its layers have no heads or MLP dimensions to shard")
+        raise _cannot(whole, "the layers have no heads or MLP dimensions to shard")
     cut_words = vocabulary & set(cuts)
     if cut_words and cut_words != vocabulary:
-        raise _cannot(whole, "its embeddings and output head differ in vocabulary size")
+        raise _cannot(whole, "the embeddings and output head differ in vocabulary size")
     return Shape(
         size=size,
         config=own,

@@ -139,7 +139,7 @@ def _notes(recipe: Recipe, sequences: list[list[int]], targets: Targets) -> Iter
     if recipe.facts.is_calibrated and len(sequences) < recipe.num_sequences:
         tokens = sum(len(s) for s in sequences)
         wanted = recipe.num_sequences * recipe.sequence_length
-        yield f"The calibration text has only {tokens:,} of the {wanted:,} tokens in the recipe."
+        yield f"The calibration text has only {tokens:,} of the {wanted:,} requested tokens."
 
 
 def _expected_bytes(checkpoint: Checkpoint, targets: Targets, recipe: Recipe) -> int:

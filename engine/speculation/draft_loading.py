@@ -106,7 +106,7 @@ def _check_vocabulary(
     example = ""
     if different:
         i = different[0]
-        example = f" Token {i} is {mine[i]!r} in the draft model and {theirs[i]!r} in the target."
+        example = f" Token {i}: {mine[i]!r} in the draft model, {theirs[i]!r} in the target model."
     raise DraftModelError(
         f"Draft model {draft.name} and {target.name} have different vocabularies: "
         f"{len(mine):,} and {len(theirs):,} tokens, {len(different):,} mismatched "

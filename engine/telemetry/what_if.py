@@ -253,7 +253,7 @@ def _chunk_budget(situation: Situation) -> SpeedupBound:
         saved += split.weights - hidden + split.launch + split.python + split.queue
         count += 1
     if not count:
-        why = f"No prefill-only steps: the limit of {config.max_num_batched_tokens:,} is enough."
+        why = f"No prefill-only steps: {config.max_num_batched_tokens:,} batched tokens are enough."
         return SpeedupBound(setting, label, "a larger budget", 1.0, "faster", why)
     why = (
         f"{count} of {len(situation.steps)} steps were prefill-only. Merging each with the "

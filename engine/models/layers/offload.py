@@ -73,7 +73,7 @@ class SplitForward:
                 self.close()
                 shape = list(tensor.shape)
                 raise UnsupportedModelError(
-                    f"its layers expect input shape {shape} instead of one row per token"
+                    f"the layers expect input shape {shape} instead of one row per token"
                 )
             self._static.append(torch.zeros_like(tensor, device=self._device))
 
