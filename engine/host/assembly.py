@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -75,6 +76,16 @@ _MOVED_AT_ONCE = 16
 """Of a model's layers, one in so many goes to the CPU where memory was planned too closely."""
 
 
+class Held(NamedTuple):
+    """Measured bytes on the device, of the model and of what drafts beside it; and in RAM, of the
+    layers that the CPU computes beside a GPU."""
+
+    weights: int
+    cache: int
+    host_weights: int
+    host_cache: int
+
+
 @dataclass(slots=True)
 class Assembly:
     """A model that is ready to run. `config` has dtype, max_model_len and num_threads resolved.
@@ -83,6 +94,7 @@ class Assembly:
     config: EngineConfig
     checkpoint: Checkpoint
     tokenizer: Tokenizer
+    eos_token_ids: frozenset[int]
     loaded: LoadedModel
     layers: dict[int, LayerSpec]
     plan: MemoryPlan
@@ -91,38 +103,33 @@ class Assembly:
     draft: Draft | None = None
     proposer: Proposer | None = None
     step_bytes: int | None = None
+    held: Held = field(init=False)
 
-    @property
-    def weights_bytes(self) -> int:
-        """On the device, of the model and of the draft model beside it, measured."""
-        own = self.loaded.bytes_on[self.config.device]
-        return own + (self.draft.weights_bytes if self.draft else 0)
-
-    @property
-    def cache_bytes(self) -> int:
-        """On the device."""
-        return self.runner.backend.nbytes + (self.proposer.cache_bytes if self.proposer else 0)
+    def __post_init__(self) -> None:
+        self.measure()
 
     @property
     def host_layers(self) -> int:
-        """That the CPU computes beside a GPU; what follows is of these, in RAM."""
+        """That the CPU computes beside a GPU."""
         return self.loaded.device_map.host_layers
 
-    @property
-    def host_weights_bytes(self) -> int:
-        return self.loaded.bytes_on[CPU] if self.host_layers else 0
-
-    @property
-    def host_cache_bytes(self) -> int:
+    def measure(self) -> None:
+        """Set `held`: the cache or what drafts has been replaced."""
         backend = self.runner.backend
-        return backend.host_nbytes if isinstance(backend, OffloadedAttention) else 0
+        self.held = Held(
+            weights=self.loaded.bytes_on[self.config.device]
+            + (self.draft.weights_bytes if self.draft else 0),
+            cache=backend.nbytes + (self.proposer.cache_bytes if self.proposer else 0),
+            host_weights=self.loaded.bytes_on[CPU] if self.host_layers else 0,
+            host_cache=backend.host_nbytes if isinstance(backend, OffloadedAttention) else 0,
+        )
 
     @property
     def taken(self) -> dict[str, int]:
         """Bytes of weights and caches on each device; of the CPU's memory also where there are
         none."""
-        found = {CPU: self.host_weights_bytes + self.host_cache_bytes}
-        found[self.config.device] = self.weights_bytes + self.cache_bytes
+        found = {CPU: self.held.host_weights + self.held.host_cache}
+        found[self.config.device] = self.held.weights + self.held.cache
         backend = self.runner.backend
         caches = backend.bytes_on if isinstance(backend, ParallelCache | PipelineAttention) else {}
         for name in self.config.devices[1:]:
@@ -308,6 +315,7 @@ class _Builder:
             config=config,
             checkpoint=checkpoint,
             tokenizer=self.tokenizer,
+            eos_token_ids=checkpoint.eos_token_ids | self.tokenizer.eos_token_ids,
             loaded=loaded,
             layers=layers,
             plan=plan,

@@ -73,7 +73,7 @@ class ModelHost:
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
-        return self.assembly.checkpoint.eos_token_ids | self.tokenizer.eos_token_ids
+        return self.assembly.eos_token_ids
 
     def new_speculator(self) -> Speculator:
         """The speculator for the loaded model; it drafts nothing if the method is off."""
@@ -244,6 +244,7 @@ class ModelHost:
             config, assembly.layers, assembly.loaded.ranks, draft, plan
         )
         assembly.draft, assembly.plan, assembly.config = draft, plan, config
+        assembly.measure()
         self._capture(progress)
 
     def _capture(self, progress: Progress) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from engine.hardware.devices import CPU, gpu_of, is_cuda
+from engine.hardware.devices import CPU, gpu_of
 from engine.hardware.machine import free_memory, gpu_memory_by_torch, process_memory
 from engine.hardware.nvml import GpuWatch, figures_of
 from engine.host.assembly import Assembly
@@ -44,10 +44,10 @@ class MemoryMeter:
         """Bytes of this process on the device, free bytes, and bytes in all."""
         if now - self._read_at >= MEMORY_INTERVAL_S:
             self._read_at = now
-            if is_cuda(device):
-                self._figures = self._on_gpu(device)
-            else:
+            if device == CPU:
                 self._figures = (process_memory(), *free_memory())
+            else:
+                self._figures = self._on_gpu(device)
         return self._figures
 
     @property
@@ -159,21 +159,21 @@ def memory_snapshot(
     plan = assembly.plan
     process, free, total = figures
     used, cached = blocks.num_used * plan.bytes_per_block, blocks.num_cached * plan.bytes_per_block
-    weights = assembly.weights_bytes
+    held = assembly.held
     bytes_per_token = plan.bytes_per_block // blocks.block_size
     # RAM is taken page by page as blocks are written; a GPU gives the whole cache at once
-    resident = assembly.cache_bytes if is_cuda(assembly.config.device) else used + cached
+    resident = used + cached if assembly.config.device == CPU else held.cache
     return MemorySnapshot(
         plan=plan,
-        weights=weights,
-        kv_cache=assembly.cache_bytes,
+        weights=held.weights,
+        kv_cache=held.cache,
         kv_used=used,
         kv_cached=cached,
-        other=max(0, process - weights - resident),
+        other=max(0, process - held.weights - resident),
         process=process,
         free=free,
         total=total,
         wasted=blocks.num_wasted_tokens * bytes_per_token,
-        host_weights=assembly.host_weights_bytes,
-        host_kv_cache=assembly.host_cache_bytes,
+        host_weights=held.host_weights,
+        host_kv_cache=held.host_cache,
     )
