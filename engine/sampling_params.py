@@ -176,11 +176,6 @@ class SamplingParams:
                     {token_id: bias}, "Use non-negative token ids and finite values."
                 )
 
-    @property
-    def has_penalties(self) -> bool:
-        penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
-        return penalties != (1.0, 0.0, 0.0)
-
 
 PARAMETERS: dict[str, Parameter] = {
     field.name: Parameter(name=field.name, **field.metadata)

@@ -23,10 +23,6 @@ _LARGEST_BIAS = 1e30
 """Larger ones would overflow float32 when added; this much already decides or forbids."""
 
 
-def has_edits(row: SamplingRow) -> bool:
-    return bool(row.params.logit_bias) or len(row.output_token_ids) < row.params.min_tokens
-
-
 def apply_edits(work: Tensor, rows: Sequence[SamplingRow], vocab_size: int) -> None:
     """Add logit_bias, then mask the tokens that min_tokens forbids, in `work` [R, padded_vocab].
 

@@ -45,7 +45,6 @@ from engine.sampling.logits_processors import (
     SeenTokens,
     apply_edits,
     apply_penalties,
-    has_edits,
 )
 from engine.sampling_params import SamplingParams
 from engine.scheduling.request import Request
@@ -88,8 +87,15 @@ class SamplingRow(NamedTuple):
         return not self.is_greedy and self.params.seed is None
 
     @property
-    def is_argmax_of_raw(self) -> bool:
-        return self.is_greedy and not self.params.has_penalties and not has_edits(self)
+    def has_penalties(self) -> bool:
+        p = self.params
+        return (p.repetition_penalty, p.presence_penalty, p.frequency_penalty) != (1.0, 0.0, 0.0)
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether logit_bias, min_tokens or a penalty does."""
+        too_short = len(self.output_token_ids) < self.params.min_tokens
+        return too_short or bool(self.params.logit_bias) or self.has_penalties
 
 
 def row_of(request: Request, draft_token_ids: Sequence[int] = ()) -> SamplingRow:
@@ -194,8 +200,10 @@ class Sampler:
             raise ValueError(
                 f"logits are {tuple(logits.shape)}, not {(len(rows), self.vocab_size)}"
             )
-        plain = [i for i, row in enumerate(rows) if row.is_argmax_of_raw]
-        others = [i for i, row in enumerate(rows) if not row.is_argmax_of_raw]
+        plain: list[int] = []  # the largest of the raw logits
+        others: list[int] = []
+        for i, row in enumerate(rows):
+            (plain if row.is_greedy and not row.changes_logits else others).append(i)
         parts = []
         if plain:
             maxima = row_maxima(select(logits, plain))
@@ -263,7 +271,7 @@ class Sampler:
         work = self._padded(logits)
         maxima = work.amax(1, keepdim=True)  # hands on a NaN
         ok = maxima.isfinite()
-        if any(has_edits(row) or row.params.has_penalties for row in rows):
+        if any(row.changes_logits for row in rows):
             apply_edits(work, rows, self.vocab_size)
             apply_penalties(work, self._penalized(rows), unread)
             torch.amax(work, 1, keepdim=True, out=maxima)
@@ -306,7 +314,7 @@ class Sampler:
     def _penalized(self, rows: Sequence[SamplingRow]) -> list[PenalizedRow]:
         penalized = []
         for index, row in enumerate(rows):
-            if not row.params.has_penalties:
+            if not row.has_penalties:
                 continue
             seen = self._seen.get(row.request_id)
             if seen is None:
