@@ -12,7 +12,6 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from engine.kernels import ops
-from engine.kernels.cpu.elementwise import rotate
 from tests.gpu.conftest import HAS_GPU
 from tests.gpu.references import poison, random_rows, relative_error
 
@@ -93,7 +92,7 @@ def test_queries_and_keys_are_normed_and_turned(
         first, second = expected[:, :queries], expected[:, queries:]
         parts = (normed(first, weights[0], 1e-6, offset), normed(second, weights[1], 1e-6, offset))
         expected = torch.cat(parts, dim=1)
-    expected = rotate(expected, cos.double()[:, None], sin.double()[:, None])
+    expected = ops.rotate(expected, cos.double()[:, None], sin.double()[:, None])
     found = ops.rotate_heads(heads, cos, sin, norms)
     assert found.shape == heads.shape and found.dtype is dtype
     if tokens:

@@ -118,13 +118,16 @@ def _small_operations(
         weight, other = (torch.rand(96, generator=generator).to(dtype) for _ in range(2))
         cos, sin = torch.randn(2, 5, 64, generator=generator).to(dtype)
         cos[:, 32:], sin[:, 32:] = cos[:, :32], sin[:, :32]
-        normed = elementwise.normed(x, 1e-6)
+        normed = F.rms_norm(x.float(), (96,), eps=1e-6)
         yield elementwise.rms_norm(library, x, weight, 1e-6, 1.0), normed * (1 + weight.float())
         gate, up = x.float().chunk(2, dim=-1)
         yield elementwise.silu_and_mul(library, x), F.silu(gate) * up
         norms = HeadNorms(weight, other, 2, 1e-6, 0.0)
         wide = torch.cat((normed[:, :2] * weight.float(), normed[:, 2:] * other.float()), dim=1)
-        turned = elementwise.rotate(wide, cos.float().unsqueeze(1), sin.float().unsqueeze(1))
+        angles = cos.float().unsqueeze(1), sin.float().unsqueeze(1)
+        first, second, rest = wide.split((32, 32, 32), dim=-1)
+        half_turned = torch.cat((-second, first), dim=-1)
+        turned = torch.cat((wide[..., :64] * angles[0] + half_turned * angles[1], rest), dim=-1)
         yield elementwise.rotate_heads(library, x, cos, sin, norms), turned
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from engine.kernels.cpu.elementwise import rotate
+from engine.kernels.ops import rotate
 from engine.models.layers.replacement import ForwardSwap, ModuleSwap
 
 TABLE = "rotary table"

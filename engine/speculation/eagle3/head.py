@@ -31,8 +31,8 @@ from torch.utils.hooks import RemovableHandle
 from engine.attention.interface import AttentionOptions, LayerSpec, PagedBackend
 from engine.batch.batch import Batch
 from engine.errors import DraftModelError
-from engine.kernels.cpu.elementwise import rotate
 from engine.kernels.linear import Linear
+from engine.kernels.ops import rotate
 from engine.models.layers.norm import FusedRMSNorm
 from engine.models.layers.packing import GatedMLP, PackedLinear
 from engine.speculation.eagle3.shape import HeadShape

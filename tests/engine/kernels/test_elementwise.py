@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.kernels import ops
-from engine.kernels.cpu import elementwise
 from engine.kernels.cpu.library import FORMATS
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 
@@ -56,7 +55,7 @@ def test_a_norm_is_exact_but_for_rounding_in_any_company(
     rows: int, width: int, offset: float, dtype: torch.dtype
 ) -> None:
     x, weight = numbers(rows, width, dtype=dtype, scale=3), numbers(width, dtype=dtype)
-    assert elementwise.fits(x, weight)
+    assert ops._fits(x, weight)
     found, exact = ops.rms_norm(x, weight, EPS, offset), normed(x, weight, offset)
     assert_rounded_once(found, exact, exact.abs())
     assert torch.equal(ops.rms_norm(x[rows // 2], weight, EPS, offset), found[rows // 2])
@@ -132,10 +131,10 @@ def test_what_is_not_finite_reaches_the_result() -> None:
 
 def test_others_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = numbers(2, 8, dtype=torch.float32)
-    assert not elementwise.fits(wide, wide[0])
+    assert not ops._fits(wide, wide[0])
     narrow = wide.bfloat16()
-    assert not elementwise.fits(narrow, wide[0])
-    assert not elementwise.heads_fit(torch.zeros(1, 1, 1024, dtype=torch.bfloat16))
+    assert not ops._fits(narrow, wide[0])
+    assert not ops._heads_fit(torch.zeros(1, 1, 1024, dtype=torch.bfloat16))
     leave_to_torch(monkeypatch)
     exact = normed(narrow, narrow[0])
     found = ops.rms_norm(narrow, narrow[0].contiguous(), EPS)
