@@ -91,7 +91,6 @@ class StepLoop:
 
     def step(self) -> list[OutputEvent]:
         """Run one step; the events since the last one."""
-        make_current(self._host.config.device)
         events, self.pending = self.pending, []
         step = self._take_next() or self._launch_or_make_room()
         if step is None:
@@ -108,7 +107,6 @@ class StepLoop:
 
     def settle(self) -> None:
         """Finish the step in flight; its events come with the next step."""
-        make_current(self._host.config.device)
         step = self._take_next()
         if step is not None:
             self.pending += self._finish(step)
@@ -118,7 +116,10 @@ class StepLoop:
         return self.async_scheduling and self.speculator.drafting is None
 
     def _take_next(self) -> InFlightStep | None:
-        """The step in flight, if one of its requests still runs."""
+        """The step in flight, if one of its requests still runs. From here on this thread's current
+        device is the engine's."""
+        if self._host.config.device != CPU:
+            make_current(self._host.config.device)
         step, self._next = self._next, None
         self.scheduler.next_plan = None
         if step is not None:

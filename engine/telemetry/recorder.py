@@ -143,7 +143,7 @@ def _entry(grant: Grant, outcome: Outcome | None) -> StepEntry:
         grant.num_tokens,
         grant.num_cached_tokens,
         num_draft=len(drafts),
-        num_accepted=num_accepted(drafts, outcome.token_ids) if outcome else 0,
+        num_accepted=num_accepted(drafts, outcome.token_ids) if drafts and outcome else 0,
         num_context=grant.end,
         num_logits=1 + len(drafts) if grant.samples else 0,
         is_resumed=grant.is_resumed,
