@@ -82,9 +82,14 @@ def default_threads() -> int:
 
 
 def free_memory(device: str = CPU) -> tuple[int, int]:
-    """(free, total) bytes of the device's memory; of RAM within the cgroup's limit."""
+    """(free, total) bytes of the device's memory."""
     if is_cuda(device):
         return _free_gpu_memory(gpu_of(device))
+    return free_ram()
+
+
+def free_ram() -> tuple[int, int]:
+    """(free, total) bytes within the cgroup's limit."""
     memory = psutil.virtual_memory()
     available, total = int(memory.available), int(memory.total)
     for limit, used in _cgroup_memory():

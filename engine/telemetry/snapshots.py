@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from engine.hardware.devices import CPU, gpu_of
-from engine.hardware.machine import free_memory, gpu_memory_by_torch, process_memory
+from engine.hardware.machine import free_ram, gpu_memory_by_torch, process_memory
 from engine.hardware.nvml import GpuWatch, figures_of
 from engine.host.assembly import Assembly
 from engine.scheduling.block_pool import BlockPool
@@ -45,7 +45,7 @@ class MemoryMeter:
         if now - self._read_at >= MEMORY_INTERVAL_S:
             self._read_at = now
             if device == CPU:
-                self._figures = (process_memory(), *free_memory())
+                self._figures = (process_memory(), *free_ram())
             else:
                 self._figures = self._on_gpu(device)
         return self._figures
