@@ -32,6 +32,7 @@ class FakeEngine(QObject):
     crashed = Signal(object)
     loaded = Signal(object)
     state_changed = Signal(object)
+    reconfigure_failed = Signal(object)
     tokens_counted = Signal(object)
 
     def __init__(self, state: str = "ready") -> None:

@@ -25,12 +25,11 @@ from pytestqt.qtbot import QtBot
 from app import paths
 from app.clients.attached_line import stream_url
 from app.clients.target import ServerType, parse_address
-from app.features.chat.conversation import Conversation, Message
+from app.features.chat.conversation import Conversation, Message, sampling_from_dict
 from app.features.chat.figures import note_of
 from app.features.chat.files import Bundle, collect, dump, keep, parse
 from app.features.chat.markdown import from_markdown
 from app.features.chat.reply_data import ReplyTokens, unpack_times
-from app.features.chat.sampling import sampling_from_dict
 from app.features.compare.export import as_json as comparison_as_json
 from app.features.compare.export import as_markdown as comparison_as_markdown
 from app.features.compare.record import Comparison, PromptReplies, Side

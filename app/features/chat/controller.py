@@ -10,12 +10,20 @@ from typing import Any
 from PySide6.QtCore import Signal
 
 from app.features.chat.attachments import Attachment
-from app.features.chat.conversation import Conversation, Message, Role, State, title_of
-from app.features.chat.figures import Figures, passages_before
+from app.features.chat.conversation import (
+    Conversation,
+    Message,
+    Role,
+    State,
+    passages_before,
+    sampling_to_dict,
+    title_of,
+)
+from app.features.chat.figures import Figures
 from app.features.chat.generation import Generation
 from app.features.chat.library import ChatLibrary
 from app.features.chat.reply_data import ReplyTokens
-from app.features.chat.sampling import Preset, sampling_to_dict, with_field
+from app.features.chat.sampling import Preset, with_field
 from app.features.chat.saving import storable
 from app.link.bridge import EngineBridge
 from app.storage import ChatStore, StorageError

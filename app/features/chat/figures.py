@@ -1,4 +1,4 @@
-"""Measurements and precisions of a reply, and their text."""
+"""Measurements of a reply; the text of these and of its precisions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from app.features.models.precision import precision_change
 from engine.messages import OutputEvent
 from engine.snapshot import RequestTimes
 from widgets.controls.text import milliseconds
-from widgets.tokens.record import Alternative, TokenRecord
+
+if TYPE_CHECKING:
+    from app.features.chat.conversation import Passages
 
 GAP = "    "
 """Separates groups of figures; within a group a middle dot does."""
@@ -160,86 +162,6 @@ FINISHES = {
 def _coarse(value: float) -> str:
     """A TTFT; with tenths below ten only."""
     return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}".removesuffix(".0")
-
-
-class Progress:
-    """Figures of a reply while it is generated."""
-
-    def __init__(self) -> None:
-        self.num_tokens = 0
-        self.num_prompt_tokens = 0
-        self.step_index = 0
-        self._first: float | None = None
-        self._first_tokens = 0
-        self._last = 0.0
-
-    def add(self, event: OutputEvent) -> None:
-        self.num_tokens += len(event.token_ids)
-        self.num_prompt_tokens = event.num_prompt_tokens
-        self.step_index = event.step_index
-        self._last = event.time
-        if self._first is None and event.token_ids:
-            self._first, self._first_tokens = event.time, self.num_tokens
-
-    @property
-    def itl_ms(self) -> float | None:
-        """Mean gap between tokens so far."""
-        gaps = self.num_tokens - self._first_tokens
-        if self._first is None or gaps < 1:
-            return None
-        return (self._last - self._first) * 1e3 / gaps
-
-
-def records_of(event: OutputEvent) -> list[TokenRecord]:
-    """The tokens of an event: accepted drafts, then the model's own token in place of the rejected
-    ones."""
-    records = [
-        TokenRecord(
-            token.token_id, token.token, token.logprob, token.rank,
-            tuple(Alternative(*alternative) for alternative in token.alternatives),
-        )
-        for token in event.logprobs
-    ]  # fmt: skip
-    if event.drafts is not None and records:
-        for i in range(min(event.drafts.num_accepted, len(records))):
-            records[i] = records[i]._replace(is_draft=True)
-        if event.drafts.rejected:
-            records[-1] = records[-1]._replace(rejected=event.drafts.rejected)
-    return records
-
-
-class Passage(NamedTuple):
-    """Generated in `precision` from the character `start` on, after `num_tokens` tokens."""
-
-    start: int
-    num_tokens: int
-    precision: str
-
-    @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Passage:
-        """Raises KeyError, TypeError or ValueError for what `_asdict` did not give."""
-        start, num_tokens = int(stored["start"]), int(stored["num_tokens"])
-        if start < 0 or num_tokens < 0 or not isinstance(stored["precision"], str):
-            raise ValueError(f"invalid passage: {dict(stored)}")
-        return cls(start, num_tokens, stored["precision"])
-
-
-Passages = tuple[Passage, ...]
-
-
-def followed(passages: Passages, text: str, num_tokens: int, precision: str) -> Passages:
-    """`passages` of a reply that has `text` so far and continues in `precision`."""
-    last = passages[-1] if passages else None
-    if last is not None and last.precision == precision:
-        return passages
-    if last is not None and last.num_tokens == num_tokens:  # nothing was written in it
-        return followed(passages[:-1], text, num_tokens, precision)
-    return (*passages, Passage(len(text), num_tokens, precision))
-
-
-def passages_before(passages: Passages, num_tokens: int) -> Passages:
-    """Passages that begin within the first `num_tokens` tokens."""
-    return tuple(p for p in passages if p.num_tokens < num_tokens)
 
 
 def precisions_of(passages: Passages) -> str:

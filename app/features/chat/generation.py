@@ -8,8 +8,8 @@ from weakref import WeakValueDictionary
 
 from PySide6.QtCore import QObject, Signal
 
-from app.features.chat.conversation import Conversation, Message, State
-from app.features.chat.figures import Figures, Progress, followed, records_of
+from app.features.chat.conversation import Conversation, Message, State, followed
+from app.features.chat.figures import Figures
 from app.features.chat.library import ChatLibrary
 from app.features.chat.reply_data import ReplyTokens
 from app.features.models.precision import precision_text
@@ -17,7 +17,7 @@ from app.link.bridge import EngineBridge
 from engine.errors import ErrorInfo
 from engine.messages import EngineCrashed, OutputEvent, RequestFailed
 from engine.snapshot import FinishReason
-from widgets.tokens.record import TokenRecord
+from widgets.tokens.record import Alternative, TokenRecord
 
 STATUS_INTERVAL_S = 1.0
 """Interval at which the figures of all open replies are refreshed."""
@@ -28,6 +28,34 @@ _ENDS = {
     FinishReason.ABORT: State.STOPPED,
     FinishReason.ERROR: State.ERROR,
 }
+
+
+class Progress:
+    """Figures of a reply while it is generated."""
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+        self.num_prompt_tokens = 0
+        self.step_index = 0
+        self._first: float | None = None
+        self._first_tokens = 0
+        self._last = 0.0
+
+    def add(self, event: OutputEvent) -> None:
+        self.num_tokens += len(event.token_ids)
+        self.num_prompt_tokens = event.num_prompt_tokens
+        self.step_index = event.step_index
+        self._last = event.time
+        if self._first is None and event.token_ids:
+            self._first, self._first_tokens = event.time, self.num_tokens
+
+    @property
+    def itl_ms(self) -> float | None:
+        """Mean gap between tokens so far."""
+        gaps = self.num_tokens - self._first_tokens
+        if self._first is None or gaps < 1:
+            return None
+        return (self._last - self._first) * 1e3 / gaps
 
 
 @dataclass(slots=True)
@@ -55,10 +83,12 @@ class Generation(QObject):
         # by reply, to name requests; weak: a deleted conversation drops out
         self._conversations = WeakValueDictionary[str, Conversation]()
         self._shown_at = 0.0
+        self._take_precision()
         engine.outputs.connect(self._on_outputs)
         engine.request_failed.connect(self._on_failed)
         engine.crashed.connect(self._on_crashed)
         engine.state_changed.connect(self._on_state)
+        engine.reconfigure_failed.connect(self._take_precision)
 
     @property
     def num_sent(self) -> int:
@@ -96,6 +126,11 @@ class Generation(QObject):
     def _model_name(self) -> str:
         return self._engine.model.name if self._engine.model is not None else ""
 
+    def _take_precision(self) -> None:
+        """The precision of the text that follows; "" without a model."""
+        model, config = self._engine.model, self._engine.config
+        self._precision = precision_text(model, config) if model and config else ""
+
     def _send(self, entry: OpenReply) -> None:
         if entry.reply.opening and entry.model != self._model_name:
             wanted, found = entry.model or "another model", self._model_name
@@ -112,6 +147,7 @@ class Generation(QObject):
         self._changed(entry)
 
     def _on_state(self, state: object) -> None:
+        self._take_precision()
         for entry in list(self._open.values()):
             if not entry.is_sent:
                 if self._engine.is_ready:
@@ -153,12 +189,12 @@ class Generation(QObject):
 
     def _follow_precision(self, entry: OpenReply) -> None:
         """Outputs and settings changes arrive in order, so this text has the current precision."""
-        model, config, reply = self._engine.model, self._engine.config, entry.reply
-        if model is None or config is None:
+        reply = entry.reply
+        if not self._precision:
             return
         count = len(reply.opening) + entry.progress.num_tokens
         text = reply.text or "".join(token.text for token in reply.opening)
-        passages = followed(reply.passages, text, count, precision_text(model, config))
+        passages = followed(reply.passages, text, count, self._precision)
         if passages != reply.passages:
             reply.passages = passages
             if len(passages) > 1:
@@ -202,3 +238,21 @@ class Generation(QObject):
 
     def _changed(self, entry: OpenReply) -> None:
         self.reply_changed.emit(entry.conversation.id, entry.reply.id)
+
+
+def records_of(event: OutputEvent) -> list[TokenRecord]:
+    """The tokens of an event: accepted drafts, then the model's own token in place of the rejected
+    ones."""
+    records = [
+        TokenRecord(
+            token.token_id, token.token, token.logprob, token.rank,
+            tuple(Alternative(*alternative) for alternative in token.alternatives),
+        )
+        for token in event.logprobs
+    ]  # fmt: skip
+    if event.drafts is not None and records:
+        for i in range(min(event.drafts.num_accepted, len(records))):
+            records[i] = records[i]._replace(is_draft=True)
+        if event.drafts.rejected:
+            records[-1] = records[-1]._replace(rejected=event.drafts.rejected)
+    return records

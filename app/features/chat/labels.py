@@ -1,4 +1,4 @@
-"""Records of messages and conversations: their states, figures and dates as text."""
+"""Search hits, dates, models, sampling settings, suggestions and branches as text and records."""
 
 from __future__ import annotations
 
@@ -7,121 +7,16 @@ from datetime import date, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
-from app.features.chat.attachments import Attachment
-from app.features.chat.controller import ChatController
-from app.features.chat.conversation import Conversation, Message, Role, State
-from app.features.chat.figures import (
-    GAP,
-    figures_details,
-    figures_line,
-    marks_of,
-    note_of,
-    precisions_of,
-)
+from app.features.chat.conversation import CONTROLS, Conversation, Message, Role
 from app.features.chat.library import Found
-from app.features.chat.sampling import CONTROLS, shown_value
+from app.features.chat.sampling import shown_value
 from app.paths import resources_dir, starter_model
 from app.storage.model_sources import is_starter
-from app.units import format_bytes
 from engine.sampling_params import PARAMETERS, SamplingParams
 from engine.snapshot import ModelInfo
-from widgets.chat.records import AttachmentRecord, ConversationRecord, MessageRecord, SamplingField
-from widgets.controls.text import milliseconds
+from widgets.chat.reasoning import without_reasoning
+from widgets.chat.records import BranchRecord, ConversationRecord, SamplingField
 from widgets.live.figures import weights_text
-
-_QUEUED = {
-    "no model": "queued until a model is loaded",
-    "loading": "queued until the model is loaded",
-    "crashed": "queued until the engine restarts",
-    "ready": "sending",
-}
-
-
-def message_record(
-    controller: ChatController,
-    conversation: Conversation,
-    message: Message,
-    numbers: tuple[int, int] | None = None,
-) -> MessageRecord:
-    """`numbers`: of its version, where they are known."""
-    version, count = numbers or conversation.version_of(message)
-    figures = message.figures
-    error = message.error
-    precisions = precisions_of(message.passages)
-    return MessageRecord(
-        id=message.id,
-        is_user=message.role is Role.USER,
-        text=message.text,
-        is_open=message.state.is_open,
-        status=_status(controller, message),
-        figures=figures_line(figures, precisions) if figures else "",
-        details=figures_details(figures, precisions) if figures else "",
-        error=(error.cause, error.remedy) if error else None,
-        version=version,
-        num_versions=count,
-        has_latency=controller.times.has(message.id),
-        has_tokens=controller.tokens.has(message.id),
-        attachments=tuple(
-            AttachmentRecord(a.name, format_bytes(a.num_bytes), a.text)
-            for a in (Attachment(**stored) for stored in message.attachments)
-        ),
-        marks=marks_of(message.passages),
-        note=note_of(message.passages),
-    )
-
-
-def _status(controller: ChatController, message: Message) -> str:
-    """The state of a reply that is open or did not finish; "" for all others."""
-    precisions = precisions_of(message.passages)
-    figures = figures_line(message.figures, precisions) if message.figures else ""
-    match message.state:
-        case State.WAITING:
-            return _QUEUED.get(str(controller.engine.state), _QUEUED["ready"])
-        case State.STREAMING:
-            return _progress(controller, message)
-        case State.STOPPED:
-            return GAP.join(filter(None, ["stopped", figures]))
-        case State.INTERRUPTED:
-            return "interrupted: Inferdeck closed during generation"
-        case State.COMPLETE if message.figures and message.figures.finish_reason == "length":
-            return GAP.join(["max tokens reached", figures])
-    return ""
-
-
-def _progress(controller: ChatController, message: Message) -> str:
-    progress = controller.generation.progress(message.id)
-    if progress is None or not progress.num_tokens:
-        return "waiting for first token"
-    parts = ["generating"]
-    if progress.itl_ms is not None:
-        parts.append(f"{milliseconds(progress.itl_ms)}/token")
-    count = progress.num_tokens
-    parts.append(f"{count:,} token" if count == 1 else f"{count:,} tokens")
-    others = controller.generation.num_sent - 1
-    shared = f"batched with {others} other {'chat' if others == 1 else 'chats'}" if others else ""
-    where = f"step {progress.step_index:,}" if progress.step_index >= 0 else ""
-    parts += [" ".join(filter(None, (where, shared)))] if where or shared else []
-    return GAP.join(parts)
-
-
-def conversation_record(
-    controller: ChatController, conversation: Conversation, now: float
-) -> ConversationRecord:
-    busy = conversation.open_replies
-    detail = _busy_detail(controller, busy[-1]) if busy else date_text(conversation.updated, now)
-    return ConversationRecord(
-        conversation.id, conversation.title, detail, bool(busy),
-        is_pinned=conversation.is_pinned, is_archived=conversation.is_archived,
-    )  # fmt: skip
-
-
-def _busy_detail(controller: ChatController, reply: Message) -> str:
-    if reply.state is State.WAITING:
-        return "queued"
-    progress = controller.generation.progress(reply.id)
-    if progress is None or progress.itl_ms is None:
-        return "generating"
-    return f"generating · {milliseconds(progress.itl_ms)}/token"
 
 
 def found_record(found: Found) -> ConversationRecord:
@@ -201,3 +96,38 @@ def long_prompts() -> list[Suggestion]:
 def _read(file: Path, key: str) -> list[Suggestion]:
     entries = json.loads(file.read_text(encoding="utf-8"))[key]
     return [(entry["title"], entry["prompt"]) for entry in entries]
+
+
+TEXT_LENGTH = 80
+
+
+def branch_records(conversation: Conversation) -> tuple[BranchRecord, ...]:
+    """The first branches of the conversation, each with its own branches."""
+    children: dict[str | None, list[Message]] = {}
+    for message in conversation.messages.values():
+        children.setdefault(message.parent_id, []).append(message)
+    shown = {message.id for message in conversation.path()}
+    made: dict[str, BranchRecord] = {}
+    ends: dict[str, str] = {}  # message -> the end of what is shown when it is
+    # a message comes after its parent: from the last to the first, what follows is made already
+    for message in reversed(conversation.messages.values()):
+        following = children.get(message.id, [])
+        top = max(following, key=lambda m: m.shown, default=None)
+        ends[message.id] = message.id if top is None else ends[top.id]
+        versions = children[message.parent_id]
+        record = BranchRecord(
+            message.id, ends[message.id], _branch_title(message), message.created, 1,
+            versions.index(message) + 1, len(versions), message.id in shown,
+            tuple(made.pop(m.id) for m in following) if len(following) > 1 else (),
+        )  # fmt: skip
+        if len(following) == 1:
+            after = made.pop(following[0].id)
+            record = record._replace(num_messages=1 + after.num_messages, branches=after.branches)
+        made[message.id] = record
+    return tuple(made[message.id] for message in children.get(None, []))
+
+
+def _branch_title(message: Message) -> str:
+    who = "You: " if message.role is Role.USER else "Reply: "
+    text = " ".join(without_reasoning(message.text)[: 4 * TEXT_LENGTH].split())
+    return who + (text if len(text) <= TEXT_LENGTH else text[:TEXT_LENGTH].rstrip() + "…")

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from PySide6.QtCore import QObject, Signal
 
-from app.features.chat.conversation import Conversation, Message
+from app.features.chat.conversation import Conversation, Message, sampling_from_dict
 from app.features.chat.reply_data import ReplyTokens, pack_times, unpack_times
-from app.features.chat.sampling import DEFAULT_PRESET, Preset, built_in_presets, sampling_from_dict
+from app.features.chat.sampling import DEFAULT_PRESET, Preset, built_in_presets
 from app.features.chat.saving import ReplyStore, Saver
 from app.storage import (
     NEW,

@@ -9,11 +9,11 @@ from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication, QKeyEven
 from PySide6.QtWidgets import QStackedLayout, QWidget
 
 from app.features.chat.attachments import droppable
-from app.features.chat.commands import chat_commands
 from app.features.chat.controller import ChatController
-from app.features.chat.conversation import Role, branch_records
+from app.features.chat.conversation import Role
 from app.features.chat.draft import Draft
 from app.features.chat.file_actions import ChatTransfer, FileRecovery
+from app.features.chat.labels import branch_records
 from app.features.chat.panes import CONVERSATION_WIDTH, ChatPanes
 from app.features.chat.popovers import ReplyLatencyPopover, ReplyTokensPopover, Steps, open_link
 from app.features.chat.presenter import Presenter
@@ -31,6 +31,9 @@ from widgets.chat.transcript import COLUMN_WIDTH, SIDE_MARGIN, Transcript
 from widgets.controls.layouts import STRETCH, hbox, vbox
 from widgets.controls.notice import Notice, Toast
 from widgets.theme.theme import SPACE_3
+
+FROM_ANYWHERE = ("stop", "regenerate", "copy")
+"""These leave the shown page as it is: a reply is stopped or regenerated while watching charts."""
 
 
 class ChatPage(QWidget):
@@ -82,7 +85,62 @@ class ChatPage(QWidget):
         self._presenter = Presenter(self)
 
     def actions(self) -> list[Command]:  # type: ignore[override]
-        return chat_commands(self)
+        """Of the page; most of them show it first."""
+        controller = self.controller
+
+        def is_stored() -> bool:
+            return controller.current.is_stored
+
+        def command(
+            name: str, text: str, do: Callable[[], object], keys: str = "", icon: str = "",
+            section: str = "", is_enabled: Callable[[], bool] | None = None,
+            is_checked: Callable[[], bool] | None = None,
+        ) -> Command:  # fmt: skip
+            return Command(
+                f"chat.{name}", text, do, "Chat", keys, icon, section, is_enabled=is_enabled,
+                is_checked=is_checked, shows_page=name not in FROM_ANYWHERE,
+            )  # fmt: skip
+
+        return [
+            command("new", "New chat", self.new_chat, "Ctrl+N", "plus"),
+            command("search", "Search chats", self.search, "Ctrl+K", "search"),
+            command("list", "Chat list", self.panes.toggle, "Ctrl+B", "sidebar",
+                    is_checked=lambda: self.panes.is_list_shown),
+            command("stop", "Stop reply", controller.stop, "Esc", "stop", "reply",
+                    lambda: controller.is_busy),
+            command("regenerate", "Send or regenerate", self.composer.send_or_regenerate,
+                    "Ctrl+Return", "regenerate", "reply"),
+            command("edit", "Edit last message", self.edit_last, "Ctrl+E", "edit", "reply"),
+            command("copy", "Copy last reply", self.copy_last, "Ctrl+Shift+C", "copy", "reply"),
+            command("latency", "Show request latency", self.latency.show_last, "Ctrl+Shift+L",
+                    "benchmark", "reply"),
+            command("attach", "Attach text files…", self.draft.choose_files, "Ctrl+Shift+A",
+                    "attach", "reply"),
+            command("tokens", "Show reply tokens", self.tokens.show_last, "Ctrl+T", "tokens",
+                    "reply"),
+            command("branches", "Branches", self.open_branches, "Ctrl+Shift+G", "branch", "branch",
+                    is_stored),
+            command("version_before", "Previous version", lambda: self.step_version(-1), "Alt+Left",
+                    section="branch", is_enabled=is_stored),
+            command("version_after", "Next version", lambda: self.step_version(1), "Alt+Right",
+                    section="branch", is_enabled=is_stored),
+            command("sampling", "Sampling settings…", self.open_sampling, "", "tune", "settings"),
+            command("system_prompt", "System prompt…", self.open_system_prompt, section="settings"),
+            command("rename", "Rename chat", self.rename_current, "F2", "edit", "this", is_stored),
+            command("pin", "Pin chat", self.toggle_pinned, "Ctrl+D", "pin", "this", is_stored,
+                    lambda: controller.current.is_pinned),
+            command("archive", "Archive chat", self.toggle_archived, "", "archive", "this",
+                    is_stored, lambda: controller.current.is_archived),
+            command("export", "Export chat…",
+                    lambda: self.transfer.export_one(controller.current.id), "Ctrl+S", "download",
+                    "file", is_stored),
+            command("export_all", "Export all chats…", self.transfer.export_all, section="file",
+                    is_enabled=lambda: controller.has_any),
+            command("import", "Import chats…", self.transfer.import_some, section="file"),
+            command("delete", "Delete chat", self.delete_current, "", "delete", "this", is_stored),
+            command("previous", "Previous chat", lambda: self.step(-1), "Ctrl+PgUp", section="go"),
+            command("next", "Next chat", lambda: self.step(1), "Ctrl+PgDown", section="go"),
+        ]  # fmt: skip
 
     # Actions ---------------------------------------------------------------------------------
 

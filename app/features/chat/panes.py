@@ -27,6 +27,7 @@ class ChatPanes(QWidget):
     def __init__(self, conversations: QWidget, conversation: QWidget) -> None:
         super().__init__()
         self.list_wanted = True
+        self.is_list_shown = True
         self.is_narrow = False
         """Whether list and conversation do not fit side by side."""
         self._is_list_in_front = False
@@ -52,10 +53,6 @@ class ChatPanes(QWidget):
         margins = (SPACE_1, SPACE_2, SPACE_1, SPACE_2)
         vbox(self.list_button, new, STRETCH, of=strip, spacing=SPACE_1, margins=margins)
         return strip
-
-    @property
-    def is_list_shown(self) -> bool:
-        return self._is_list_in_front if self.is_narrow else self.list_wanted
 
     def toggle(self) -> None:
         """Show or hide the list. In a narrow window that is temporary, not a choice."""
@@ -92,6 +89,7 @@ class ChatPanes(QWidget):
             self._show_panes()
 
     def _show_panes(self) -> None:
+        self.is_list_shown = self._is_list_in_front if self.is_narrow else self.list_wanted
         self.strip.setVisible(self.is_narrow)
         self._list.setVisible(self.is_list_shown)
         self._conversation.setVisible(not self._is_list_in_front)

@@ -1,26 +1,14 @@
-"""Sampling parameters of a conversation, and the presets."""
+"""Sampling parameters as the chat shows them, and the presets."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from engine.sampling_params import PARAMETERS, Control, SamplingParams
+from app.features.chat.conversation import CONTROLS, sampling_from_dict
+from engine.sampling_params import PARAMETERS, SamplingParams
 from resources import resource_path
-
-CONTROLS: dict[str, Control] = {
-    name: parameter.control for name, parameter in PARAMETERS.items() if parameter.control
-}
-"""Parameters that the chat shows as numbers, in order."""
-
-NUM_ALTERNATIVES = 5
-DEFAULT = SamplingParams(logprobs=NUM_ALTERNATIVES)
-"""Of a chat. Top logprobs cost below 1 ms per step and request with a vocabulary of 150,000 tokens
-on one core, in proportion to it."""
-
-_SAVED = (*CONTROLS, "stop")
 
 
 class Preset(NamedTuple):
@@ -28,24 +16,6 @@ class Preset(NamedTuple):
     help: str
     params: SamplingParams
     is_own: bool = False
-
-
-def sampling_to_dict(params: SamplingParams) -> dict[str, Any]:
-    """The parameters that differ from `DEFAULT`, as plain data."""
-    found = {
-        name: getattr(params, name)
-        for name in _SAVED
-        if getattr(params, name) != getattr(DEFAULT, name)
-    }
-    if "stop" in found:
-        found["stop"] = list(found["stop"])
-    return found
-
-
-def sampling_from_dict(values: Mapping[str, Any]) -> SamplingParams:
-    """Unknown names are ignored. Raises InvalidRequestError for a value out of range."""
-    known = {name: values[name] for name in _SAVED if name in values}
-    return dataclasses.replace(DEFAULT, **known)
 
 
 def shown_value(params: SamplingParams, name: str) -> float:

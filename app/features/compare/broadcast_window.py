@@ -8,7 +8,8 @@ from collections.abc import Callable
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QComboBox, QGridLayout, QScrollArea, QWidget
 
-from app.features.chat.sampling import DEFAULT_PRESET, NUM_ALTERNATIVES, built_in_presets
+from app.features.chat.conversation import NUM_ALTERNATIVES
+from app.features.chat.sampling import DEFAULT_PRESET, built_in_presets
 from app.features.compare.replies import Reply, totals_text
 from app.features.compare.reply_view import PromptWindow, ReplyView, button, spin
 from app.features.compare.requests import Broadcast, lines, seeds

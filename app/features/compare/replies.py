@@ -9,7 +9,8 @@ from statistics import median
 
 from app.features.chat.controller import ChatController
 from app.features.chat.conversation import State
-from app.features.chat.figures import Figures, records_of
+from app.features.chat.figures import Figures
+from app.features.chat.generation import records_of
 from app.features.chat.reply_data import ReplyTokens
 from engine.errors import ErrorInfo
 from engine.messages import OutputEvent

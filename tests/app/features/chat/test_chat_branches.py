@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
-from app.features.chat.conversation import Conversation, Role, branch_records
+from app.features.chat.conversation import Conversation, Role
+from app.features.chat.labels import branch_records
 from tests.app.chat_fixtures import Chat, chat
 from widgets.chat.branch_popover import EMPTY, HINT
 from widgets.chat.records import BranchRecord

@@ -8,17 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.features.chat.conversation import NEW_TITLE, Conversation, Role, State, title_of
-from app.features.chat.figures import Figures, Progress, figures_details, figures_line
-from app.features.chat.labels import date_text
-from app.features.chat.sampling import (
+from app.features.chat.conversation import (
     CONTROLS,
-    built_in_presets,
+    NEW_TITLE,
+    Conversation,
+    Role,
+    State,
     sampling_from_dict,
     sampling_to_dict,
-    shown_value,
-    with_field,
+    title_of,
 )
+from app.features.chat.figures import Figures, figures_details, figures_line
+from app.features.chat.generation import Progress
+from app.features.chat.labels import date_text
+from app.features.chat.sampling import built_in_presets, shown_value, with_field
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, RequestTimes, TokenEvent

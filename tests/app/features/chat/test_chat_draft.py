@@ -15,13 +15,10 @@ from pytestqt.qtbot import QtBot
 from app.features.chat.attachments import (
     LARGEST,
     AttachmentError,
-    ContextUse,
-    context_short,
-    context_text,
-    context_warning,
     message_content,
     read_attachment,
 )
+from app.features.chat.draft import ContextUse, context_short, context_text, context_warning
 from tests.app.chat_fixtures import Chat, chat
 from tests.figures import numbers
 from widgets.chat.message_view import UserMessageView

@@ -8,7 +8,7 @@ from pathlib import Path
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.features.chat.figures import Passage
+from app.features.chat.conversation import Passage
 from app.features.chat.files import Bundle, collect, dump, parse
 from app.features.chat.markdown import as_markdown
 from engine.config import EngineConfig

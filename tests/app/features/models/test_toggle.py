@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.chat.conversation import Message, State
-from app.features.chat.labels import message_record
+from app.features.chat.presenter import message_record
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.features.tune.precision_rows import WAYS
 from app.link.bridge import EngineBridge
