@@ -213,11 +213,11 @@ class AssistantMessageView(MessageView):
     def _make_reasoning(self) -> ReasoningBlock:
         """Above the answer, also for the Tab key."""
         before, made = self.previousInFocusChain(), ReasoningBlock()
-        while before is not self and before.focusPolicy() == Qt.FocusPolicy.NoFocus:
+        while before and before is not self and before.focusPolicy() == Qt.FocusPolicy.NoFocus:
             before = before.previousInFocusChain()
         made.text.link_activated.connect(self.requests.link)
         self._column.insertWidget(0, made)
-        QWidget.setTabOrder(before, made.header)
+        QWidget.setTabOrder(before or self, made.header)
         QWidget.setTabOrder(made.header, made.text)
         return made
 

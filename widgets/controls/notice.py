@@ -101,6 +101,7 @@ class Toast(QFrame):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
+        self._host = parent
         self.setProperty("notice", "info")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self._label, self._action = QLabel(), QPushButton()
@@ -135,7 +136,7 @@ class Toast(QFrame):
         self.show()
         self.raise_()
         self._place()
-        self.parent().installEventFilter(self)  # while it is shown: it is called for every event
+        self._host.installEventFilter(self)  # while it is shown: it is called for every event
         self._timer.start(shown_ms)
 
     def text(self) -> str:
@@ -145,7 +146,7 @@ class Toast(QFrame):
         """Hide the message."""
         self._timer.stop()
         self.hide()
-        self.parent().removeEventFilter(self)
+        self._host.removeEventFilter(self)
         expired, self._expired, self._callback = self._expired, None, None
         if expired is not None:
             expired()
@@ -164,8 +165,5 @@ class Toast(QFrame):
 
     def _place(self) -> None:
         self.adjustSize()
-        parent = self.parentWidget()
-        if parent is None:
-            return
-        area = parent.rect()
+        area = self._host.rect()
         self.move((area.width() - self.width()) // 2, area.height() - self.height() - SPACE_4)
