@@ -96,9 +96,10 @@ class LLMEngine:
     def snapshot(self) -> EngineSnapshot:
         """The state now, and the steps and latency samples since the last call."""
         loop = self._loop
+        speculation = None if loop.speculator is None else loop.speculator.snapshot()
         return take_snapshot(
-            self._host.assembly, loop.scheduler, loop.recorder, self._meter,
-            loop.speculator.snapshot(), loop.threads.figures(), self._clock(),
+            self._host.assembly, loop.scheduler, loop.recorder, self._meter, speculation,
+            loop.threads.figures(), self._clock(),
         )  # fmt: skip
 
     def inspect_block(self, block: int) -> BlockDetails | None:

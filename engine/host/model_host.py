@@ -75,10 +75,12 @@ class ModelHost:
     def eos_token_ids(self) -> frozenset[int]:
         return self.assembly.eos_token_ids
 
-    def new_speculator(self) -> Speculator:
-        """The speculator for the loaded model; it drafts nothing if the method is off."""
-        draft = self.assembly.draft
-        return Speculator(self.config, self.assembly.proposer, draft.name if draft else "")
+    def new_speculator(self) -> Speculator | None:
+        """The speculator for the loaded model; None if the method is off."""
+        draft, proposer = self.assembly.draft, self.assembly.proposer
+        if proposer is None:
+            return None
+        return Speculator(self.config, proposer, draft.name if draft else "")
 
     def new_pool(self) -> tuple[BlockPool, bytes]:
         """A pool for the cache as it is, and the root of its hash chains: KV of another model,

@@ -28,7 +28,7 @@ PROBE_ROUNDS = 16
 class Speculator:
     """Owns the proposer of a loaded model, and the statistics of its drafts."""
 
-    def __init__(self, config: EngineConfig, proposer: Proposer | None, name: str = "") -> None:
+    def __init__(self, config: EngineConfig, proposer: Proposer, name: str = "") -> None:
         self._config = config
         self.proposer = proposer
         self._name = name
@@ -46,18 +46,12 @@ class Speculator:
     def update(self, config: EngineConfig) -> None:
         """Apply live settings from the next step on."""
         self._config = config
-        if self.proposer is not None:
-            self.proposer.update(config)
-
-    def close(self) -> None:
-        """Free the draft model and its cache; nothing is drafted any more."""
-        self.proposer = None
+        self.proposer.update(config)
 
     def forget(self, request_id: str) -> None:
         self._acceptance.pop(request_id, None)
         self._idle.pop(request_id, None)
-        if self.proposer is not None:
-            self.proposer.forget(request_id)
+        self.proposer.forget(request_id)
 
     # -- before the step --------------------------------------------------------------------
 
@@ -69,8 +63,6 @@ class Speculator:
     ) -> None:
         """Set the draft_limit of every running request for the next plan. graphs: the steps that
         are captured, if any are."""
-        if self.proposer is None:
-            return
         for request in running:
             request.draft_limit = 0
         most = self._config.num_speculative_tokens
@@ -113,7 +105,7 @@ class Speculator:
     def propose(self, plan: StepPlan) -> tuple[StepPlan, dict[str, Proposal]]:
         """The plan with drafts added where it has room for them, and the proposals by request."""
         places = [grant for grant in plan.grants if grant.num_draft_places]
-        if self.proposer is None or not places:
+        if not places:
             return plan, {}
         budget = max(0, self._config.step_token_limit - plan.num_tokens)
         found = self.proposer.propose(places, budget)
@@ -186,9 +178,7 @@ class Speculator:
             for position in range(count):
                 by_position[position] += 1
 
-    def snapshot(self) -> SpeculationSnapshot | None:
-        if self.proposer is None:
-            return None
+    def snapshot(self) -> SpeculationSnapshot:
         missing = len(self._drafted) - len(self._accepted)
         return SpeculationSnapshot(
             method=self._config.speculative_method,

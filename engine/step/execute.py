@@ -38,7 +38,7 @@ from engine.sampling.sampler import UNREAD, Sampler, SamplingRow, row_of
 from engine.scheduling.request import Grant, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.snapshot import RequestState
-from engine.speculation.proposer import NOTHING
+from engine.speculation.proposer import NOTHING, Proposal
 from engine.speculation.speculator import Speculator
 from engine.speculation.verify import Verification, Verified
 from engine.telemetry.recorder import StepTimer
@@ -73,7 +73,7 @@ class InFlightStep:
 
 def launch(
     scheduler: Scheduler,
-    speculator: Speculator,
+    speculator: Speculator | None,
     host: ModelHost,
     threads: StepThreads,
     clock: Callable[[], float],
@@ -83,19 +83,22 @@ def launch(
     """Plan and launch the next step; None without work. is_followed: whether the one after it may
     be launched before this one is read."""
     timer = StepTimer(clock())
-    speculator.set_limits(scheduler.running, len(scheduler.waiting), host.runner.graphs)
+    if speculator is not None:
+        speculator.set_limits(scheduler.running, len(scheduler.waiting), host.runner.graphs)
     plan = scheduler.plan(timer.start)
     if not plan.grants:
         return None
     planned = clock()
-    plan, proposals = speculator.propose(plan)
+    proposals: dict[str, Proposal] = {}
+    if speculator is not None:
+        plan, proposals = speculator.propose(plan)
     drafted = clock()
     # drafts are counted: a step is as large as what the model computes
     timer.num_threads = threads.begin(plan.num_tokens, timer.start, is_timed=not is_followed)
     batch = pack(spans_of(plan), scheduler.pool.block_size)
     sampling = [grant for grant in plan.grants if grant.samples]  # as the rows of logits
     packed = clock()
-    drafting = speculator.drafting
+    drafting = None if speculator is None else speculator.drafting
     logits = host.runner.execute(batch, taps=None if drafting is None else drafting.taps)
     computed = clock()
     drafts = [proposals.get(grant.request.request_id, NOTHING) for grant in sampling]

@@ -73,7 +73,8 @@ class StepLoop:
         del self.requests[request.request_id]
         del self.streams[request.request_id]
         self._host.sampler.forget(request.request_id)
-        self.speculator.forget(request.request_id)
+        if self.speculator is not None:
+            self.speculator.forget(request.request_id)
 
     # -- one step ---------------------------------------------------------------------------
 
@@ -113,7 +114,8 @@ class StepLoop:
 
     @property
     def _may_launch_next(self) -> bool:
-        return self.async_scheduling and self.speculator.drafting is None
+        drafting = None if self.speculator is None else self.speculator.drafting
+        return drafting is None and self.async_scheduling
 
     def _take_next(self) -> InFlightStep | None:
         """The step in flight, if one of its requests still runs. From here on this thread's current
@@ -153,10 +155,11 @@ class StepLoop:
         now = self._committed = self._clock()
         timer.draft_s += follow_s
         timer.commit_s = now - drawn - follow_s
-        self.speculator.observe(
-            plan, outcomes, drafting_s, timer.model_s, now - timer.start, follow_s,
-            is_replayed=step.is_replayed,
-        )  # fmt: skip
+        if self.speculator is not None:
+            self.speculator.observe(
+                plan, outcomes, drafting_s, timer.model_s, now - timer.start, follow_s,
+                is_replayed=step.is_replayed,
+            )  # fmt: skip
         if not step.is_async:
             self.threads.ended(now - timer.start, now)
         for request in finished:
@@ -177,6 +180,8 @@ class StepLoop:
         """Pass a step's results to the speculator. If this runs out of memory, the proposer's
         context has a gap, as if drafting had been off for the step, and the cache shrinks before
         the next."""
+        if self.speculator is None:
+            return
         try:
             self.speculator.follow(plan, outcomes)
         except (RuntimeError, MemoryError) as error:
@@ -224,7 +229,8 @@ class StepLoop:
     def update(self, config: EngineConfig) -> None:
         """Apply live settings."""
         self.scheduler.update(config)
-        self.speculator.update(config)
+        if self.speculator is not None:
+            self.speculator.update(config)
         self.threads.update(config)
 
     def refit(self, config: EngineConfig, plan: MemoryPlan) -> None:
@@ -236,7 +242,7 @@ class StepLoop:
     def exchange(self) -> Iterator[None]:
         """Replaces the cache inside of it: preempts all requests, which resume afterwards."""
         self.scheduler.preempt_all()
-        self.speculator.close()
+        self.speculator = None
         self.threads.rest()
         self._shortage = ""
         try:
@@ -251,7 +257,7 @@ class StepLoop:
         for request in list(self.requests.values()):
             self.end(request, FinishReason.ABORT)
         self._next = self.scheduler.next_plan = None
-        self.speculator.close()
+        self.speculator = None
         self.threads.rest()
 
     def _new_threads(self) -> StepThreads:

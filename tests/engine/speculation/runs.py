@@ -51,5 +51,4 @@ def use_proposer(engine: LLMEngine, proposer: Proposer | None) -> None:
     """Draft with this proposer until the next cache rebuild or reload."""
     loop = engine._loop
     loop.settle()
-    loop.speculator.close()
-    loop.speculator = Speculator(engine.config, proposer)
+    loop.speculator = proposer and Speculator(engine.config, proposer)
