@@ -3,6 +3,7 @@ that runs what it captured again."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -277,7 +278,7 @@ def test_the_error_that_broke_a_capture_counts_not_that_of_ending_it() -> None:
     graphs = made()
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB")
     graphs.capture((1, 2, 4), Recording(ends(full)))
-    assert graphs.sizes == (1, 2) and "memory for 4 tokens" in graphs.problem
+    assert graphs.sizes == (1, 2) and "4 tokens" in graphs.problem
     graphs = made()
     graphs.capture((1, 2, 4), Recording(ends(ValueError("no number can be read here"))))
     assert graphs.sizes == () and "no number can be read here" in graphs.problem
@@ -341,10 +342,7 @@ def test_steps_that_find_no_memory_to_be_timed_are_not_verified_in_rows() -> Non
     assert "drafts of 4 tokens" in graphs.problem
     graphs = made()
     graphs.capture((1, 2, 4, 8), Small(out_of_memory_first), num_blocks=4)
-    assert graphs.problem == (
-        "not enough memory for 8 tokens; "
-        "not enough memory to benchmark drafts of 4 tokens"
-    )
+    assert re.findall(r"(\d+) tokens", graphs.problem) == ["8", "4"]
     drafts = [pack([Span(list(range(count)), 0, [0], count)], 8) for count in (2, 3)]
     assert [graphs.fits(batch) for batch in drafts] == [True, False]
 
