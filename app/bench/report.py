@@ -131,7 +131,7 @@ ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     (METRICS["preemptions"].title, "preemptions", str),
     (METRICS["acceptance_length"].title, "acceptance_length", _number),
     (METRICS["acceptance_rate"].title, "acceptance_rate", _share),
-    ("Compute threads, mean", "mean_step_threads", _number),
+    ("Compute threads per step, mean", "mean_step_threads", _number),
     (METRICS["weights"].title, "weights_bytes", format_bytes),
     (METRICS["kv_cache"].title, "kv_cache_bytes", format_bytes),
     ("Decode bandwidth", "decode_bytes_per_s", lambda value: _number(value / 1e9, " GB/s")),

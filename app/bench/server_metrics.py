@@ -85,7 +85,7 @@ def explained(figures: Mapping[str, Any], server: Mapping[str, Any], round_trip_
     parts = [_explained_ttft(figures, server, round_trip_s)]
     told, own = server["itl_ms"], figures["itl_ms"]
     if server["itl_is_mean_per_request"]:
-        parts.append("The server reports one mean ITL per request; the client measures every gap.")
+        parts.append("The server reports one mean ITL per request; the client measures each ITL.")
     elif told is not None and told["num_samples"] != own["num_samples"]:
         parts.append(
             f"ITL samples: {told['num_samples']:,} (server), {own['num_samples']:,} (client). "

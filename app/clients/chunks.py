@@ -210,5 +210,5 @@ def _number(value: Any) -> float:
 def _no_piece(value: Any) -> TargetError:
     return TargetError(
         f"The server sent an invalid chunk: {str(value)[:100]!r}.",
-        "Check that the address is an OpenAI-compatible server.",
+        "Check that the server is OpenAI-compatible.",
     )

@@ -39,7 +39,7 @@ def of_transport(error: Exception, host: str) -> TargetError:
             remedy = "Check the address and the network."
     elif isinstance(error, httpx.TimeoutException):
         cause = f"{host} did not respond in time."
-        remedy = "It may be busy or still loading the model. Try again shortly."
+        remedy = "The server may be busy or still loading the model. Try again shortly."
     elif isinstance(error, httpx.RemoteProtocolError):
         if "disconnected without sending" in words:
             cause = f"{host} closed the connection without sending an HTTP response."
@@ -89,13 +89,13 @@ def of_status(
         where = headers.get("location", "")[:MOST_WORDS] or "another address"
         cause, remedy = f"{host} redirects to {where}.", "Use that address."
     elif status == 404:
-        cause = f"Path not found on {host} {said}."
+        cause = f"Path not found on server {host} {said}."
         remedy = "Check the address: it must end with the port or /v1."
     elif status == 429:
         cause, remedy, is_final = f"{host} is overloaded {said}.", "Try again shortly.", False
     elif status in (502, 503, 504):
         cause, is_final = f"{host} is not ready {said}.", False
-        remedy = "It may still be loading the model. Try again shortly."
+        remedy = "The server may still be loading the model. Try again shortly."
     elif 400 <= status < 500:
         cause, remedy = f"{host} rejected the request {said}.", "Check the request parameters."
     else:

@@ -55,7 +55,7 @@ def client_options(target: Target, address: Address) -> dict[str, Any]:
         if not target.api_key.isascii() or not target.api_key.isprintable():
             raise TargetError(
                 "The API key contains invalid characters.",
-                "Copy it again, without spaces or line breaks.", is_final=True,
+                "Copy the key again, without spaces or line breaks.", is_final=True,
             )  # fmt: skip
         headers["authorization"] = f"Bearer {target.api_key}"
     return {"headers": headers, "trust_env": not address.is_here, "follow_redirects": False}
@@ -89,7 +89,7 @@ class Fetcher:
                         raise TargetError(
                             f"{self._address.host} returned a response larger than the limit of "
                             f"{MOST_BYTES // 2**20} MiB.",
-                            "Check that the address is an OpenAI-compatible server.", is_final=True,
+                            "Check that the server is OpenAI-compatible.", is_final=True,
                         )  # fmt: skip
                     if time.perf_counter() > deadline:
                         raise httpx.ReadTimeout("response timed out")

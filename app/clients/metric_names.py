@@ -18,8 +18,8 @@ class Figure(StrEnum):
     KV_USAGE = "KV usage"  # 0 to 1
     PROMPT_TOKENS = "prompt tokens"
     GENERATION_TOKENS = "generated tokens"
-    PREFIX_QUERIES = "prefix queries"  # in tokens or blocks: the share of hits is what counts
-    PREFIX_HITS = "prefix hits"
+    PREFIX_QUERIES = "prefix cache queries"  # in tokens or blocks: the share of hits is what counts
+    PREFIX_HITS = "prefix cache hits"
     PREEMPTIONS = "preemptions"
     DRAFT_ROUNDS = "draft steps"
     DRAFTED = "drafted tokens"

@@ -93,10 +93,10 @@ def merged(server_type: ServerType, at: float, answers: Mapping[str, Answer]) ->
 
 
 HOW_TO_SHOW: Mapping[ServerType, str] = {
-    ServerType.SGLANG: "Start it with --enable-metrics.",
-    ServerType.LLAMA_CPP: "Start it with --metrics.",
+    ServerType.SGLANG: "Start the server with --enable-metrics.",
+    ServerType.LLAMA_CPP: "Start the server with --metrics.",
     ServerType.TENSORRT_LLM: "Set return_perf_metrics and enable_iter_perf_stats.",
-    ServerType.VLLM: "Start it without --disable-log-stats.",
+    ServerType.VLLM: "Start the server without --disable-log-stats.",
     ServerType.OPENAI: "Latencies are measured client-side.",
 }
 """How to enable a server's metrics."""

@@ -95,7 +95,7 @@ def parse_address(text: str) -> Address:
     if "@" in url.netloc:
         raise TargetError(
             "The address contains a user name or password.",
-            "Enter it in the API key field. Addresses are stored in plain text.", is_final=True,
+            "Use the API key field instead. Addresses are stored in plain text.", is_final=True,
         )  # fmt: skip
     if url.query or url.fragment:
         raise _bad(text, "it contains a query string or fragment")

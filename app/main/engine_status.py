@@ -156,7 +156,7 @@ class ConnectionStatus(QObject):
     def _on_connecting(self, link: LinkChanged) -> None:
         if link.words:
             self._notices.show_notice(
-                Notice(LINK, link.words, "Retrying until it responds.", "warning",
+                Notice(LINK, link.words, "Retrying until the server responds.", "warning",
                        actions=(("Cancel", self._bridge.detach),))
             )  # fmt: skip
 
@@ -221,7 +221,7 @@ class EngineProcess(QObject):
             self._notices.dismiss(KEY)
             return
         where = "in a separate process" if place == PROCESS else "in this process"
-        remedy = "Restart the engine to move the loaded model too. This aborts running replies."
+        remedy = "To move the loaded model too, restart the engine. This aborts running replies."
         restart = ("Restart engine", self._restart)
         cause = f"The next model you load will run {where}."
         self._notices.show_notice(Notice(KEY, cause, remedy, actions=(restart,)))

@@ -83,7 +83,7 @@ class Startup(QObject):
 
     def on_second_start(self, given: Mapping[str, Any]) -> None:
         """The user started the program again: show this window and apply the given settings."""
-        log.info("started again with %s", {k: v for k, v in given.items() if k != API_KEY})
+        log.info("second instance started: %s", {k: v for k, v in given.items() if k != API_KEY})
         if self._app.window.isMinimized():
             self._app.window.showNormal()
         self._app.window.raise_()

@@ -31,7 +31,7 @@ def check_gpu_layers(value: object) -> None:
         return
     raise ConfigError(
         f"Invalid gpu_layers: {value!r}.",
-        'Use "auto", "all" or a positive number. To use no GPU, set device to cpu.',
+        'Use "auto", "all" or a positive number. To run without a GPU, set device to cpu.',
     )
 
 

@@ -225,7 +225,7 @@ class GpuWatch:
 
     def start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gpu watch", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:

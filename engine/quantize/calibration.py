@@ -107,7 +107,7 @@ def _content(file: Path) -> str:
         if size > _MAX_FILE:
             raise ConfigError(
                 f"{file} is {size:,} bytes; the limit for calibration text is {_MAX_FILE:,}.",
-                "Shorten it: a few hundred thousand words are enough.",
+                "Shorten the file: a few hundred thousand words are enough.",
             )
         raw = file.read_bytes()
     except OSError as error:
@@ -116,7 +116,7 @@ def _content(file: Path) -> str:
         raise ConfigError(f"{file} is empty.", _REMEDY)
     if b"\0" in raw:
         at = raw.index(b"\0")
-        raise ConfigError(f"{file} is not a text file: byte {at:,} is zero.", _REMEDY)
+        raise ConfigError(f"{file} is not a text file: NUL byte at offset {at:,}.", _REMEDY)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -135,7 +135,7 @@ def _chunks(file: BinaryIO, offset: int, left: int) -> Iterator[bytes]:
     while left:
         chunk = file.read(min(left, _CHUNK))
         if not chunk:
-            raise OSError(f"{file.name} was truncated during reading")
+            raise OSError(f"{file.name} was truncated while being read")
         left -= len(chunk)
         yield chunk
 

@@ -52,7 +52,7 @@ def quantize(
 
     def check() -> None:
         if cancelled():
-            raise LoadCancelled("Quantizing was cancelled. Nothing was written.")
+            raise LoadCancelled("Quantization was cancelled. Nothing was written.")
 
     def never_true() -> bool:
         check()
@@ -133,8 +133,8 @@ def _notes(recipe: Recipe, sequences: list[list[int]], targets: Targets) -> Iter
     is_turned = any(piece.is_transposed and not piece.cut_from for piece in targets.pieces)
     if is_turned and recipe.facts.format not in _READ_TURNED:
         yield (
-            "The model stores transposed weights (Conv1D). Other programs load these in GPTQ "
-            f"and NF4 only; this {recipe.method} output loads only in Inferdeck."
+            f"Only Inferdeck can load this {recipe.method} output: the weights are transposed "
+            "(Conv1D). For other programs, choose gptq or nf4."
         )
     if recipe.facts.is_calibrated and len(sequences) < recipe.num_sequences:
         tokens = sum(len(s) for s in sequences)

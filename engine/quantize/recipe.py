@@ -30,7 +30,7 @@ METHODS = {
     "rtn": Method("compressed-tensors", "Round to nearest", (4, 8), True, False, False, True),
     "int8": Method("compressed-tensors", "int8, per-channel scales", (8,), False, False, True, False),  # noqa: E501
     "fp8": Method("compressed-tensors", "float8, per-channel scales", (8,), False, False, True, False),  # noqa: E501
-    "nf4": Method("bitsandbytes", "NF4, blocks of 64", (4,), False, False, True, False),
+    "nf4": Method("bitsandbytes", "NF4, block size 64", (4,), False, False, True, False),
 }  # fmt: skip
 
 GROUP_SIZES = (32, 64, 128, 256)
@@ -73,7 +73,7 @@ class Recipe:
             if (value := getattr(self, name)) < bound:
                 raise ConfigError(f"Invalid {name}: {value}.", f"Use at least {bound}.")
         if not 0 < self.damping <= 1:
-            raise ConfigError(f"Invalid damping: {self.damping}.", "Use 0 to 1, for example 0.01.")
+            raise ConfigError(f"Invalid damping: {self.damping}.", "Use a value above 0, up to 1.")
 
     @property
     def facts(self) -> Method:
@@ -112,7 +112,7 @@ class Recipe:
         facts = self.facts
         if self.bits is not None and self.bits not in facts.bits:
             raise ConfigError(
-                f"{self.method} does not support {self.bits} bits.",
+                f"{self.method} does not support {self.bits}-bit quantization.",
                 f"Choose {_or(facts.bits)}.",
             )
         if facts.is_grouped and self.group_size not in GROUP_SIZES:
@@ -123,10 +123,10 @@ class Recipe:
             kind = "symmetric" if facts.symmetric else "asymmetric"
             raise ConfigError(
                 f"Inferdeck supports {self.method} as {kind} only.",
-                "Omit that setting, or choose rtn.",
+                "Omit the symmetry setting, or choose rtn.",
             )
         if self.desc_act and self.method != "gptq":
-            raise ConfigError(f"desc_act applies to gptq, not {self.method}.", "Omit it.")
+            raise ConfigError(f"desc_act applies to gptq, not {self.method}.", "Omit desc_act.")
 
 
 def matches(module: str, pattern: str) -> bool:

@@ -18,7 +18,7 @@ class NVMLError(Exception):
 
 def is_watched() -> bool:
     """Whether a thread polls the driver."""
-    return any(thread.name == "gpu watch" for thread in threading.enumerate())
+    return any(thread.name == "gpu-monitor" for thread in threading.enumerate())
 
 
 def fake_nvml(**replaced: Any) -> types.ModuleType:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _EMPTY = {
     "no model": ("No model is open", "You can type now: messages are sent once a model is open."),
-    "loading": ("The model is loading", "You can type now: messages are sent once it is loaded."),
-    "crashed": ("The engine has stopped", "Restart it to send queued messages."),
+    "loading": ("The model is loading", "You can type now: messages are sent after loading."),
+    "crashed": ("The engine has stopped", "Restart the engine to send queued messages."),
 }
 
 

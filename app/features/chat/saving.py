@@ -193,12 +193,12 @@ class ReplyStore(Generic[Data]):
     def _unpacked(self, reply_id: str) -> Data:
         packed = self._load(reply_id)
         if packed is None:
-            raise StorageError(f"This reply has no saved {self._name}.", "Regenerate it.")
+            raise StorageError(f"This reply has no saved {self._name}.", "Regenerate the reply.")
         try:
             return self._unpack(packed)
         except ValueError as error:
             raise StorageError(
-                f"Cannot read this reply's {self._name}: {error}.", "Regenerate it."
+                f"Cannot read this reply's {self._name}: {error}.", "Regenerate the reply."
             ) from error
 
     def _remember(self, reply_id: str, data: Data) -> None:

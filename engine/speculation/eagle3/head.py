@@ -214,7 +214,7 @@ def decoder_layers(model: nn.Module) -> nn.ModuleList:
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return module
     raise DraftModelError(
-        f"{type(model).__name__} has no module list with {count} layers, so EAGLE-3 cannot read "
-        "their hidden states.",
+        f"EAGLE-3 cannot read the hidden states of {type(model).__name__}: it has no module list "
+        f"with {count} layers.",
         "Set speculative_method to draft_model or ngram.",
     )

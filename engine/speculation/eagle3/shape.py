@@ -108,8 +108,8 @@ def _check_kind(head: Checkpoint) -> None:
     has_fc = any(name.removeprefix("model.") == "fc.weight" for name in head.tensors)
     if not (has_fc if head.tensors else says_so):
         raise DraftModelError(
-            f"{head.name} is not an EAGLE-3 head: its architecture is {head.architecture}"
-            + (", and it has no tensor fc.weight." if head.tensors else "."),
+            f"{head.name} is not an EAGLE-3 head: its architecture is {head.architecture}."
+            + (" The tensor fc.weight is missing." if head.tensors else ""),
             "Choose an EAGLE-3 head folder, or set speculative_method to draft_model for a "
             "regular model.",
         )

@@ -141,18 +141,18 @@ def _check(
     checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], wanted: Mapping[str, Tensor]
 ) -> None:
     wrong = {
-        "are missing": sorted(set(wanted) - set(tensors)),
-        "are unexpected": sorted(set(tensors) - set(wanted)),
-        "do not match the shapes in config.json": [
+        "Missing tensors in EAGLE-3 head {} ({}): {}.": sorted(set(wanted) - set(tensors)),
+        "Unexpected tensors in EAGLE-3 head {} ({}): {}.": sorted(set(tensors) - set(wanted)),
+        "Tensor shapes in EAGLE-3 head {} do not match config.json ({}): {}.": [
             f"{name} is {list(info.shape)}, expected {list(wanted[name].shape)}"
             for name, info in tensors.items()
             if name in wanted and info.shape != tuple(wanted[name].shape)
         ],
     }
-    for what, names in wrong.items():
+    for cause, names in wrong.items():
         if names:
             raise DraftModelError(
-                f"{len(names)} tensors in EAGLE-3 head {checkpoint.path} {what}: {few(names)}.",
+                cause.format(checkpoint.path, len(names), few(names)),
                 _WRONG_FILES,
             )
 

@@ -82,7 +82,7 @@ def test_the_text_is_the_users_where_there_is_one(
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--method", "awq", "--bits", "8"], "awq does not support 8 bits"),
+        (["--method", "awq", "--bits", "8"], " 8-bit "),
         (["--method", "rtn", "--group-size", "48"], "size: 48"),
         (["--method", "int8", "--exclude", "nothing"], "'nothing'"),
         (["--method", "rtn", "--model", "/absent"], "/absent does not exist"),

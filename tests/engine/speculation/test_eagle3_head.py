@@ -223,11 +223,11 @@ BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ..
     ),
     "a missing tensor": (
         lambda h: tensors_of(h, **{"midlayer.hidden_norm.weight": None}),
-        ("1 tensors", "are missing", "layers.0.hidden_norm.weight"),
+        ("Missing", "(1)", "layers.0.hidden_norm.weight"),
     ),
     "an unknown tensor": (
         lambda h: tensors_of(h, **{"midlayer.self_attn.q_proj.bias": torch.ones(64)}),
-        ("1 tensors", "q_proj.bias"),
+        ("Unexpected", "(1)", "q_proj.bias"),
     ),
     "a wrong shape": (
         lambda h: tensors_of(h, **{"fc.weight": torch.ones(64, 64)}),
