@@ -8,15 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.features.chat.figures import (
-    Passage,
-    Passages,
-    followed,
-    marks_of,
-    note_of,
-    passages_before,
-    precisions_of,
-)
+from app.features.chat.conversation import Passage, Passages, followed, passages_before
+from app.features.chat.figures import marks_of, note_of, precisions_of
 from app.features.models.precision import precision_change
 
 PRECISIONS = ("BF16", "BF16 · INT8 weights", "FP32 · INT8 head")
