@@ -80,7 +80,7 @@ class Camera:
 
     def wait_for_replies(self) -> None:
         is_open = lambda: any(c.open_replies for c in self.chat.conversations)
-        self.wait(lambda: not is_open(), "a reply did not finish")
+        self.wait(lambda: not is_open(), "generation did not finish")
 
     # Saving ------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class Camera:
             pause(300)  # one redraw of the charts
             file = self.output / f"{name}-{mode}.png"
             if not (widget or self.window).grab().save(str(file)):
-                raise ScreenshotError(f"Cannot write {file}.", "Check folder and disk space.")
+                raise ScreenshotError(f"Cannot write {file}.", "Check permissions and disk space.")
             yield file
 
 

@@ -44,9 +44,9 @@ def _visit(camera: Camera, name: str, url: str) -> Iterator[Path]:
     window, bridge = camera.window, camera.application.bridge
     switch = camera.application.pages.server.switch
     switch.use(new_connection("gpu-box", url))
-    camera.wait(lambda: bridge.is_remote and bridge.is_ready, "the window did not attach")
+    camera.wait(lambda: bridge.is_remote and bridge.is_ready, "no connection to the server")
     story = camera.ask("Tell me a story about a fox and a lamp.", 200)
-    camera.wait(lambda: len(story().split()) > 20, "no reply started")
+    camera.wait(lambda: len(story().split()) > 20, "generation did not start")
     pause(SnapshotThrottle.LONGEST_MS)
     window.show_page(0)
     window.resize(LAPTOP)
@@ -98,10 +98,10 @@ def take_broadcast(camera: Camera) -> Iterator[Path]:
     window.max_tokens.setValue(96)
     window.start.click()
     some = lambda: sum(bool(cell.reply.text) for cell in window.cells) > SLOTS
-    camera.wait(some, "no reply started")
+    camera.wait(some, "generation did not start")
     yield from camera.take("broadcast", window)
     running = lambda: window.broadcast.is_running
-    camera.wait(lambda: not running(), "the replies did not finish")
+    camera.wait(lambda: not running(), "generation did not finish")
     pause(2 * SNAPSHOT_INTERVAL_MS)
     views.timeline_dock.raise_()
     history = views.timeline.view.history
@@ -136,7 +136,7 @@ def take_quantize(camera: Camera) -> Iterator[Path]:
         recipe.fields.num_sequences.setValue(8)
         recipe.fields.length.setValue(128)
         recipe.measure_text.choose(TextChoice("", str(text)))
-        camera.wait(lambda: recipe.can_start, "the quantization form was not ready")
+        camera.wait(lambda: recipe.can_start, "quantization could not start")
         yield from camera.take("quantize-recipe")
         page.start_quantizing()
         camera.wait(lambda: page.run is None or len(page.run.layers) >= 3, "no layer was quantized")
@@ -206,7 +206,7 @@ def take_server(camera: Camera) -> Iterator[Path]:
     page.connections.choose(page.store.connections[0].id)
     page.connections.test()
     story = camera.ask("Tell me a story about a fox and a lamp.", 200)
-    camera.wait(lambda: len(story().split()) > 20, "no reply started")
+    camera.wait(lambda: len(story().split()) > 20, "generation did not start")
     pause(5000)  # two looks at each
     window.show_widget(page)
     yield from camera.take("engines")

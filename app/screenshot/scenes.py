@@ -33,7 +33,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     camera.wait_for_model()
     yield from camera.take("empty")
     camera.start_chats(model)
-    camera.wait(lambda: camera.num_words() > 6 * NUM_CHATS, "no reply started")
+    camera.wait(lambda: camera.num_words() > 6 * NUM_CHATS, "generation did not start")
     camera.chat.open(camera.chat.conversations[-1].id)
     yield from camera.take("generating")
     yield from _docks(camera)
@@ -96,7 +96,7 @@ def _latency(camera: Camera) -> Iterator[Path]:
     """The latency of a reply that a long prompt interrupted."""
     page = camera.application.pages.chat_page
     story = camera.ask(long_prompts()[0][1], MAX_TOKENS)
-    camera.wait(lambda: len(story().split()) > 20, "no reply started")
+    camera.wait(lambda: len(story().split()) > 20, "generation did not start")
     chosen = camera.chat.current.id
     camera.ask("Summarize this in one word: " + story() * 12, 8)
     camera.wait_for_replies()
@@ -115,7 +115,7 @@ def _tokens(camera: Camera) -> Iterator[Path]:
     page.tokens.show_last()
     yield from camera.take("tokens")
     page.tokens.popover.branch.click()
-    camera.wait(lambda: bool(story()), "the branched reply did not start")
+    camera.wait(lambda: bool(story()), "generation in the branch did not start")
     camera.wait_for_replies()
     page.tokens.show_last()
     page.tokens.popover.paint_by.setCurrentIndex(2)
@@ -161,7 +161,7 @@ def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
     camera.wait(lambda: _kv_dtype(bridge) == wanted, "the KV cache was not rebuilt")
     camera.start_chats(model)
     began = lambda: bool(camera.chat.current.path()[-1].text)
-    camera.wait(began, "no reply started")
+    camera.wait(began, "generation did not start")
     pause(SnapshotThrottle.LONGEST_MS)
     for name, dock in (("blocks", views.blocks_dock), ("memory", views.memory_dock)):
         dock.raise_()
@@ -206,7 +206,7 @@ def _precision(camera: Camera) -> Iterator[Path]:
     row.value_changed.emit("quantization", "int8")
     yield from camera.take("precision-chosen")
     text = camera.ask(long_prompts()[0][1], MAX_TOKENS)
-    camera.wait(lambda: len(text().split()) > 12, "no reply started")
+    camera.wait(lambda: len(text().split()) > 12, "generation did not start")
     panel.commands.apply()
     camera.wait(lambda: _weights(bridge) == "int8", "the int8 weights did not load")
     camera.wait_for_replies()

@@ -33,8 +33,8 @@ def write_whole(file: Path, text: str) -> None:
 
 
 class KeptFile:
-    """`what`: its content as the subject of a sentence, such as "The profiles". `refusal`: the
-    error if it cannot be written."""
+    """`what`: its content as the subject of a sentence, such as "Keyboard shortcuts". `refusal`:
+    the error if it cannot be written."""
 
     def __init__(
         self, path: Path, version: int, what: str, refusal: type[InferdeckError] = NotWrittenError

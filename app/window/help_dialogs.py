@@ -142,7 +142,7 @@ class AboutDialog(_TableDialog):
     def __init__(self) -> None:
         super().__init__(
             f"About Inferdeck {program_version()}",
-            "A desktop workstation for LLM inference, with its own engine: paged KV cache and "
+            "A desktop application for LLM inference with its own engine: paged KV cache and "
             "continuous batching. Apache License 2.0.",
             {
                 "Versions": versions(),

@@ -23,7 +23,7 @@ class KeyMap:
     """The registry declares the commands; `file` stores the user's changes."""
 
     def __init__(self, file: Path | None = None) -> None:
-        self._file = KeptFile(file, VERSION, "The shortcuts") if file is not None else None
+        self._file = KeptFile(file, VERSION, "Keyboard shortcuts") if file is not None else None
         self._defaults: dict[str, str] = {}
         self._chosen: dict[str, str] = self._file.read(_parse, {}) if self._file else {}
         self._keys: dict[str, str] = {}

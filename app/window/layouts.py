@@ -75,7 +75,7 @@ class LayoutStore:
     raises LayoutError and changes nothing."""
 
     def __init__(self, path: Path) -> None:
-        self._file = KeptFile(path, VERSION, "The layouts", LayoutError)
+        self._file = KeptFile(path, VERSION, "Custom layouts", LayoutError)
         self.own: tuple[Layout, ...] = self._file.read(_parse, ())
 
     @property
@@ -291,7 +291,7 @@ class LayoutController(QObject):
 
     def ask_to_save(self) -> None:
         own = self.current.name if not self.current.is_built_in else ""
-        self._ask("Save layout as", "Name (overwrites your layout with the same name):",
+        self._ask("Save layout as", "Name (replaces a custom layout with the same name):",
                   own, "Save", self.save_as)  # fmt: skip
 
     def ask_to_rename(self) -> None:

@@ -28,8 +28,8 @@ class Applies(StrEnum):
     """When a change takes effect."""
 
     LIVE = "live"
-    NEXT_MODEL = "next model"
-    NEXT_START = "next start"
+    NEXT_MODEL = "next model load"
+    NEXT_START = "next startup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ _ALL = (
     ),
     Preference(
         "engine_place", "Engine process", "Run engine in",
-        "A separate process keeps the window responsive, and open if the engine crashes. Startup "
-        "is slightly slower. Applies to the next model.", THREAD,
+        "A separate process keeps the window responsive and protects it from engine crashes. "
+        "Startup is slightly slower. Applies on the next model load.", THREAD,
         ((THREAD, "This process (thread)"), (PROCESS, "Separate process")),
         applies=Applies.NEXT_MODEL,
         words=("isolated", "isolation", "crash", "child", "interpreter", "gil", "worker"),
@@ -146,7 +146,7 @@ _ALL = (
         False, applies=Applies.NEXT_START, words=("api", "openai", "http", "port", "launch"),
     ),
     Preference(
-        "confirm_links", "Confirmations", "Confirm links",
+        "confirm_links", "Confirmations", "Confirm before opening links",
         "Ask before opening a link from a reply in the browser. A model can output any URL.", True,
         words=("questions", "confirmation", "browser", "web", "address", "safety"),
     ),

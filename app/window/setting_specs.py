@@ -78,7 +78,7 @@ def only_on(name: str, device: str, is_divided: bool = False, num_gpus: int = 1)
     if name == "enforce_eager" and num_gpus > 1:
         return "CUDA graphs require a single GPU"
     if name in _OF_CPU and device.startswith("cuda") and not is_divided:
-        return "Requires layers on the CPU"
+        return "Requires CPU offload"
     return ""
 
 
@@ -155,7 +155,7 @@ _REFINE: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
     "device": lambda s, m: replace(s, choices=(*s.choices, *m.devices)),
     # the maximum comes with the model: `NumberControl.set_highest`
     "gpu_layers": lambda s, m: replace(
-        s, choices=(), minimum=1, maximum=1, steps=(1.0,), is_whole=True, unit="of 1",
+        s, choices=(), minimum=1, maximum=1, steps=(1.0,), is_whole=True, unit="",
         auto=AUTO, all=ALL,
     ),
     "tensor_parallel_size": lambda s, m: replace(s, steps=(1, 2, 4, 8), unit=""),

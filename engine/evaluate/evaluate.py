@@ -150,7 +150,7 @@ class _Evaluation:
         num_scored = len(self.text.scored)
         if num_scored < FEWEST_TOKENS:
             raise TextError(
-                f"{task.text_name or 'The text'} has only {num_scored:,} tokens to score.",
+                f"{task.text_name or 'Evaluation text'} has only {num_scored:,} tokens to score.",
                 f"Use at least {FEWEST_TOKENS} tokens; a few thousand give stable results.",
             )
         if num_scored < FEW_TOKENS:
@@ -210,7 +210,7 @@ class _Evaluation:
         answers: list[Answer] = []
         if task.prompts:
             answers = answer(
-                engine, task.prompts, task.prompts_name or "The prompts",
+                engine, task.prompts, task.prompts_name or "Evaluation prompts",
                 self._counter(side, ANSWERS), self.cancelled,
             )  # fmt: skip
         speed = None
@@ -269,7 +269,7 @@ def _check_comparable(reference: Side, candidate: Side, text: str) -> None:
     if reference.checkpoint.path == candidate.checkpoint.path:
         return
     remedy = "Compare precisions of the same model. Perplexity needs no reference model."
-    names = f"the reference {reference.checkpoint.name}", f"{candidate.checkpoint.name}"
+    names = f"{reference.checkpoint.name} (reference)", f"{candidate.checkpoint.name}"
     known, found = reference.tokenizer.tokens(), candidate.tokenizer.tokens()
     if len(known) != len(found):
         raise ConfigError(

@@ -205,7 +205,7 @@ class EvaluationTask:
     def __post_init__(self) -> None:
         if not (self.text or self.prompts or self.measure_speed):
             raise ConfigError(
-                "Nothing to evaluate.", "Provide a text or prompts, or enable the speed test."
+                "Nothing to evaluate.", "Add evaluation text or prompts, or enable the speed test."
             )
         if self.prompts and self.reference is None:
             raise ConfigError(

@@ -286,7 +286,7 @@ class _Builder:
         if source is not None:
             draft = load_draft(config, source, checkpoint, loaded.model, progress, self.cancelled)
         if is_cuda(config.device):
-            progress("Profiling step memory", 0, 0)
+            progress("Profiling peak memory", 0, 0)
             step_bytes = self._measured_step(loaded, layers)
             held = dict(loaded.bytes_on)
             held[config.device] += draft.weights_bytes if draft is not None else 0

@@ -28,7 +28,7 @@ from engine.speculation.proposer import Proposer
 from engine.text.tokenizer import Tokenizer
 
 _ATTENTION = "paged attention"  # in a model's description
-_NO_GRAPHS = "CUDA graphs disabled for"  # how the notice of it begins
+_NO_GRAPHS = "CUDA graphs disabled"  # how the notice of it begins
 
 
 def model_info(
@@ -157,7 +157,7 @@ def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) 
         if graphs is not None and graphs.summary:
             kernels[name] = f"CUDA graphs: {graphs.summary}"
         if graphs is not None and graphs.problem:
-            of = "draft-model " if name == "draft" else ""
-            which = f"some {of}steps" if graphs.summary else f"all {of}steps"
-            notices.append(f"{_NO_GRAPHS} {which}: {graphs.problem}.")
+            steps = "draft-model steps" if name == "draft" else "steps"
+            extent = "some" if graphs.summary else "all"
+            notices.append(f"{_NO_GRAPHS} for {extent} {steps}: {graphs.problem}.")
     return dataclasses.replace(info, kernels=kernels, notices=tuple(notices))

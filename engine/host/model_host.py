@@ -159,7 +159,7 @@ class ModelHost:
                 "close other programs.",
             )
         times, first = last.times + 1, last.before or before.num_blocks
-        steps, often = ("a step", "") if times == 1 else (f"{times} steps", f" {times} times")
+        steps, often = ("1 step", "") if times == 1 else (f"{times} steps", f" {times} times")
         text = (
             f"Out of memory on {self.config.device} in {steps} ({why}). KV cache reduced{often}: "
             f"{first:,} → {plan.num_blocks:,} blocks "

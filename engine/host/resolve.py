@@ -54,7 +54,7 @@ def _check_ranks(config: EngineConfig, device: str) -> None:
     if stages > 1 and not is_cuda(device):
         raise ConfigError(
             f"pipeline_parallel_size {stages} on {device}: pipeline parallelism requires GPUs.",
-            "Set device to the first of several NVIDIA GPUs, or pipeline_parallel_size to 1.",
+            f"Use {stages} NVIDIA GPUs (device cuda:0), or set pipeline_parallel_size to 1.",
         )
     resolve_ranks(device, max(ranks, stages), name)
     if is_cuda(device) and config.gpu_layers not in CHOICES:

@@ -188,7 +188,7 @@ def _batch_size(situation: Situation) -> SpeedupBound:
     waiting = fmean([s.step.num_waiting for s in situation.steps])
     if waiting < 0.5 or not steps:
         why = f"No requests are waiting: {running:.1f} of {places} batch slots in use on average."
-        return SpeedupBound(setting, label, "more slots", 1.0, "throughput", why)
+        return SpeedupBound(setting, label, "more batch slots", 1.0, "throughput", why)
     growth = (running + waiting) / running
 
     def more(work: Work) -> Work:
@@ -253,14 +253,14 @@ def _chunk_budget(situation: Situation) -> SpeedupBound:
         saved += split.weights - hidden + split.launch + split.python + split.queue
         count += 1
     if not count:
-        why = f"No prefill-only steps: {config.max_num_batched_tokens:,} batched tokens are enough."
-        return SpeedupBound(setting, label, "a larger budget", 1.0, "faster", why)
+        why = f"No prefill-only steps at {setting} {config.max_num_batched_tokens:,}."
+        return SpeedupBound(setting, label, "larger token budget", 1.0, "faster", why)
     why = (
         f"{count} of {len(situation.steps)} steps were prefill-only. Merging each with the "
         "next step saves one weight read but increases the ITL of other requests."
     )
     factor = _ratio(before, before - saved)
-    return SpeedupBound(setting, label, "a larger budget", factor, "faster", why)
+    return SpeedupBound(setting, label, "larger token budget", factor, "faster", why)
 
 
 def _speculation(situation: Situation) -> SpeedupBound | None:
@@ -276,7 +276,7 @@ def _speculation(situation: Situation) -> SpeedupBound | None:
     tokens = expected_tokens(DRAFT_ACCEPTANCE, DRAFT_LENGTH)
     why = (
         f"{DRAFT_LENGTH} draft tokens yield {tokens:.2f} tokens per step at "
-        f"{_percent(DRAFT_ACCEPTANCE)} acceptance (zero-cost drafts). "
+        f"{_percent(DRAFT_ACCEPTANCE)} acceptance, ignoring drafting time. "
         f"Verification makes decode steps {ratio:.2f}× as long."
     )
     value = f"{DRAFT_LENGTH} draft tokens"
@@ -301,7 +301,7 @@ def verdict(split: Split) -> str:
     }
     side = max(sides, key=lambda name: sides[name])
     if side == "overhead-bound":
-        return f"{side}: {_percent(shares.launch)} kernel launch and other overhead"
+        return f"{side}: kernel launch and other overhead {_percent(shares.launch)}"
     if side == "memory-bound":
         part, share = max(("weights", shares.weights), ("KV", shares.kv), key=lambda p: p[1])
         return f"{side}: {part} {_percent(share)}"

@@ -60,7 +60,7 @@ class LayerChart(PaintedPlot):
         bar = self._bars[index]
         text = f"Layer {bar.label}: {100 * bar.error:.2f} %"
         if bar.rounding is not None:
-            text += f", round-to-nearest {100 * bar.rounding:.2f} %"
+            text = f"{text} (round-to-nearest: {100 * bar.rounding:.2f} %)"
         return f"{text}. {bar.tip}" if bar.tip else text
 
     def values_table(self) -> ValuesTable:

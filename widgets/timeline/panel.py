@@ -26,7 +26,7 @@ LEGEND = (
     Swatch("cached", of("cached")),
     Swatch("prefill", of("prefill")),
     Swatch("decode", of("decode")),
-    Swatch("accepted draft", of("draft")),
+    Swatch("accepted draft token", of("draft")),
     Swatch("preempted", of("preempted")),
     Swatch("resumed", lambda table: (table.value("preempted"), table.value("prefill"))),
     Swatch("idle slot", of("queued"), fill=Qt.BrushStyle.BDiagPattern),

@@ -56,19 +56,19 @@ def time_words(step: StepRecord) -> str:
 def batch_words(step: StepRecord, name: Name) -> str:
     """Each request's work in a step, and those held by static batching."""
     parts = [entry_words(entry, name) for entry in step.entries]
-    parts += [f"“{name(r)}” is waiting for the static batch" for r in step.held_back]
+    parts += [f"“{name(r)}”: waiting for the static batch to finish" for r in step.held_back]
     return "; ".join(parts)
 
 
 def entry_words(entry: StepEntry, name: Name) -> str:
-    title = f"“{name(entry.request_id)}”" + (" resumed," if entry.is_resumed else "")
+    title = f"“{name(entry.request_id)}”" + (" (resumed)" if entry.is_resumed else "")
     if entry.kind == "prefill":
         count = f"{entry.num_tokens:,} token" + ("" if entry.num_tokens == 1 else "s")
         cached = f", {entry.num_cached_tokens:,} cached" if entry.num_cached_tokens else ""
-        return f"{title} prefill of {count}{cached}"
+        return f"{title}: prefill, {count}{cached}"
     if entry.num_draft:
-        return f"{title} decode, {entry.num_accepted} of {entry.num_draft} draft tokens accepted"
-    return f"{title} decode"
+        return f"{title}: decode, {entry.num_accepted} of {entry.num_draft} draft tokens accepted"
+    return f"{title}: decode"
 
 
 HEADERS = (

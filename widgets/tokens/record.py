@@ -112,7 +112,7 @@ def token_text(records: Sequence[TokenRecord], index: int) -> str:
     if record.origin in _ORIGINS:
         parts.append(_ORIGINS[record.origin])
     if record.is_draft:
-        parts.append("accepted draft")
+        parts.append("accepted draft token")
     if record.rejected:
         first, *others = record.rejected
         more = f" and {len(others)} more" if others else ""

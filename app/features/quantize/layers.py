@@ -122,7 +122,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     return dict(found)
 
 
-HEADERS = ("Layer", "Error", "Round-to-nearest", "Worst matrix", "Matrix error", "Seconds", "Notes")
+HEADERS = ("Layer", "Error", "Round-to-nearest", "Worst matrix", "Max error", "Seconds", "Notes")
 CHART_HEIGHT = 190
 
 

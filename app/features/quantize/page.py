@@ -53,8 +53,8 @@ LEFT_WIDTH, NARROW = 400, 820
 HINTS = (
     "Choose a model and a method. The run shows the error per layer, then the quality "
     "relative to the original model.",
-    "Choose a model and a reference: another folder, or the same model at another precision, such "
-    "as an INT8 KV cache.",
+    "Choose a model and a reference: another folder, or the same model at another precision or "
+    "KV cache dtype.",
     "Select a report to see size, perplexity, divergence, speed, and the tokens with the highest "
     "divergence.",
 )

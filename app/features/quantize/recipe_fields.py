@@ -267,6 +267,6 @@ class ModuleList(QTreeWidget):
             row.setData(0, _PATTERN, group.pattern)
             row.setCheckState(0, Qt.CheckState.Checked)
             row.setToolTip(0, f"Uncheck to keep the original precision (--exclude {group.pattern})")
-        name = f"{row.text(0)}, {size}, {share} of the model"
+        name = f"{row.text(0)}: {size}, {share} of model size"
         row.setData(0, Qt.ItemDataRole.AccessibleTextRole, name)
         return row

@@ -418,7 +418,7 @@ def test_the_timeline_shows_the_steps_of_the_engine(
     shared = [o for o in range(history.first, history.end) if len(history.record(o).entries) == 2]
     assert shared  # continuous batching: both were served by the same steps
     application.views.timeline.view.point_at(shared[-1])
-    assert f"“{LONG}” decode" in application.views.timeline.batch.text()
+    assert f"“{LONG}”: decode" in application.views.timeline.batch.text()
     assert "2 decode tokens" in application.views.timeline.line.text()
 
 

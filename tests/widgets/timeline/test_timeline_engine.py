@@ -79,7 +79,7 @@ def test_a_preempted_request_is_marked_where_it_resumes(qtbot: QtBot, feed: Feed
     assert preempted and sorted(preempted) == sorted(name for _, name in resumed)
     assert sum(kind & RESUMED != 0 for kind in kinds(panel)) == len(resumed)
     panel.show_step(resumed[0][0])
-    assert "1 resumed" in panel.line.text() and "” resumed, prefill of" in panel.batch.text()
+    assert "1 resumed" in panel.line.text() and "(resumed)" in panel.batch.text()
     assert "resumed" in panel.legend.accessibleName()
     panel.view.zoom(-9)
     panel.activateWindow()

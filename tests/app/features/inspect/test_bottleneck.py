@@ -183,7 +183,7 @@ def test_the_parts_add_up_and_each_bound_has_a_reason(qtbot: QtBot, panel: Bottl
     gain, why = (panel.table.item(rows["int4"], column).text() for column in (2, 4))
     assert float(gain.split("×")[0]) > 1.5
     assert why
-    assert panel.table.item(rows["a larger budget"], 2).text() == NO_GAIN_TEXT
+    assert panel.table.item(rows["larger token budget"], 2).text() == NO_GAIN_TEXT
     panel.chosen.setCurrentIndex(list(Chosen).index(Chosen.PREFILL))
     assert numbers(panel.note.text())[:2] == [1, 40.0]
     panel.chosen.setCurrentIndex(list(Chosen).index(Chosen.DECODE))
@@ -207,9 +207,9 @@ def test_a_setting_with_a_gain_is_applied_and_another_says_why_not(
     assert button.accessibleName().endswith("Weights int4")
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     assert applied == [{"quantization": "int4"}]
-    values = ("int8", "every prefix cached", "more slots")
+    values = ("int8", "every prefix cached", "more batch slots")
     reasons = {value: table.item(rows[value], 3).text() for value in values}
-    assert reasons["every prefix cached"] == ENABLED and reasons["more slots"] == NO_GAIN
+    assert reasons["every prefix cached"] == ENABLED and reasons["more batch slots"] == NO_GAIN
     assert reasons["int8"] not in ("", ENABLED, NO_GAIN)
     table.selectRow(rows["int8"])
     assert "Stored as AWQ." in panel.why.text()
@@ -224,7 +224,7 @@ def test_changes_are_settings_of_the_engine() -> None:
     bounds = [
         ("quantization", "int8"), ("kv_cache_dtype", "fp8 or int8"), ("max_num_seqs", "12"),
         ("enable_prefix_caching", "every prefix cached"),
-        ("max_num_batched_tokens", "a larger budget"), ("speculative_method", "4 draft tokens"),
+        ("max_num_batched_tokens", "larger token budget"), ("speculative_method", "4 draft tokens"),
     ]  # fmt: skip
     for setting, value in bounds:
         found = what_if(SpeedupBound(setting, setting, value, 1.5, "faster", "why"), config, free)
