@@ -203,7 +203,7 @@ def _blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
         times = linear_ms((own, "onednn"), dtype, rows)
         plain, inside = plain + times[own], inside + times["onednn"]
         slower |= times["onednn"] > times[own]
-        reasons.append(f"rows: {rows}, {_measured(times, torch.get_num_threads())}")
+        reasons.append(f"row count {rows}: {_measured(times, torch.get_num_threads())}")
     if slower or inside > _BLOCKS_PAY * plain:
         return ()
     result = [Choice(_IN_BLOCKS, name, 1, "onednn", "; ".join(reasons))]
@@ -222,7 +222,7 @@ def _chosen(table: Sequence[Choice], rows: int) -> str:
 
 
 def _measured(times: dict[str, float], threads: int) -> str:
-    return f"measured at {_WIDTH} x {_WIDTH}, threads: {threads}: {in_words(times)}"
+    return f"{in_words(times)} (benchmarked at {_WIDTH} x {_WIDTH}, thread count {threads})"
 
 
 @torch.inference_mode()

@@ -235,22 +235,22 @@ def plan(
     weights = sizes.loaded_bytes(config.max_model_len) + draft_weights
     if config.kv_cache_memory_bytes is not None:
         num_blocks = least_blocks = _whole_blocks(config.kv_cache_memory_bytes, bytes_per_block)
-        remedy = "a smaller kv_cache_memory_bytes"
+        remedies = ["a smaller kv_cache_memory_bytes"]
     else:
         least_blocks = blocks_of(config.max_model_len, config)
         left = (limit - weights - activations) // bytes_per_block
         num_blocks = min(left, max_useful_blocks(config))
-        remedy = f"a max_model_len below {config.max_model_len:,}"
+        remedies = [f"a max_model_len below {config.max_model_len:,}"]
         if not config.kv_dtype.is_quantized:
-            remedy += ", an 8-bit kv_cache_dtype"
+            remedies.append("an 8-bit kv_cache_dtype")
     least_kv = least_blocks * bytes_per_block
     needed = weights + activations + least_kv
     if needed > limit:
         raise OutOfMemoryError(
             f"{_gib(needed)} needed (weights {_gib(weights)}, activations {_gib(activations)}, KV "
             f"cache {_gib(least_kv)}); {_gib(limit)} usable ({_gib(free)} of {_gib(total)} free).",
-            f"Choose {remedy}, a lower-bit quantization, a smaller model or a 16-bit dtype; or "
-            "close other programs.",
+            f"Choose {', '.join(remedies)}, a lower-bit quantization, a smaller model or a 16-bit "
+            "dtype; or close other programs.",
         )
     kv_dtype = config.kv_dtype.resolved(config.dtype)
     return MemoryPlan(

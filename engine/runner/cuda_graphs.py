@@ -147,13 +147,13 @@ class DecodeGraphs:
 
     @property
     def summary(self) -> str:
-        """In words: "13 sizes up to 256 tokens, 210 MiB"; "" where there are none."""
+        """In words: "13 capture sizes up to 256 tokens, 210 MiB"; "" where there are none."""
         if not self._graphs:
             return ""
         count, most = len(self._graphs), self.sizes[-1]
-        sizes = "1 size" if count == 1 else f"{count} sizes"
-        rows = "1 token" if most == 1 else f"{most} tokens"
-        return f"{sizes} up to {rows}, {self.graph_bytes / _MIB:,.0f} MiB"
+        sizes = f"{count} capture size{'s' * (count > 1)}"
+        tokens = f"{most} token{'s' * (most > 1)}"
+        return f"{sizes} up to {tokens}, {self.graph_bytes / _MIB:,.0f} MiB"
 
     @torch.inference_mode()
     def capture(self, sizes: Sequence[int], capture: Capture, num_blocks: int = 0) -> None:
@@ -163,7 +163,7 @@ class DecodeGraphs:
         most = getattr(self._backend, "most_captured", max(sizes))
         sizes = [size for size in sizes if size <= most]
         if not sizes:
-            self.problem = "PyTorch attention cannot be captured"
+            self.problem = "PyTorch attention does not support graph capture"
             return
         self._staging = Staging(self._device, capacity_for(max(sizes)))
         missing = []
@@ -184,11 +184,12 @@ class DecodeGraphs:
         if num_blocks and self._graphs:
             self.worth = self._measured(capture, num_blocks)
             untimed = [size for size in self.sizes if size not in self.worth.saved_s]
-        self.problem = "; ".join(
-            f"not enough memory {what} {', '.join(map(str, which))} tokens"
-            for what, which in (("for steps of", missing), ("to benchmark drafts of", untimed))
-            if which
+        steps, drafts = (", ".join(map(str, found)) for found in (missing, untimed))
+        problems = (
+            f"not enough memory for steps of {steps} tokens" if steps else "",
+            f"not enough memory to benchmark drafts of {drafts} tokens" if drafts else "",
         )
+        self.problem = "; ".join(filter(None, problems))
 
     def _capture(self, size: int, capture: Capture) -> Graph:
         batch = self._staging.copy(padding(size, self._block_size))

@@ -23,6 +23,7 @@ from engine.runner import cuda_graphs as graphs
 from engine.runner.cuda_graphs import SIZES, DecodeGraphs, sizes_for
 from tests.engine import tiny_models
 from tests.engine.recorded_graphs import Recording
+from tests.figures import numbers
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -179,7 +180,7 @@ def test_replayed_steps_give_the_tokens_of_eager_ones(
 
 def test_what_was_captured_is_told(make_engine: MakeEngine, recording: Recording) -> None:
     engine = make_engine(max_num_seqs=9)
-    assert engine.model_info.kernels["decode"] == "CUDA graphs: 5 sizes up to 9 tokens, 3 MiB"
+    assert numbers(engine.model_info.kernels["decode"]) == [5, 9, 3]
     engine.reconfigure(enforce_eager=True)
     assert "decode" not in engine.model_info.kernels and engine.runner.graphs is None
     engine.reconfigure(enforce_eager=False)
@@ -211,7 +212,7 @@ def test_with_little_memory_there_are_fewer(
     monkeypatch.setattr("engine.runner.cuda_graphs.capture_for", lambda device: Recording(fail))
     monkeypatch.setattr("engine.host.kv_cache.capture_for", lambda device: True)
     engine = make_engine(max_num_seqs=16)
-    assert engine.model_info.kernels["decode"].startswith("CUDA graphs: 3 sizes up to 4 tokens")
+    assert numbers(engine.model_info.kernels["decode"])[:2] == [3, 4]
     (notice,) = engine.model_info.notices
     assert "16, 8 tokens" in notice
     engine.reconfigure(block_size=4)
@@ -249,7 +250,7 @@ def test_a_batch_too_large_for_every_graph_does_not_fit(tiny_model: Any) -> None
     made.capture((1, 2), Recording())
     assert made.fits(_decode(2)) and not made.fits(_decode(3))
     assert made.execute(_decode(1)).shape == (1, 5)
-    assert made.summary == "2 sizes up to 2 tokens, 3 MiB"
+    assert numbers(made.summary) == [2, 2, 3]
 
 
 def _decode(count: int) -> Batch:

@@ -19,6 +19,7 @@ from engine.runner.cuda_graphs import DRAFT_ROWS, DecodeGraphs, sizes_for
 from tests.engine.recorded_graphs import Recording
 from tests.engine.speculation.runs import eagle, results
 from tests.engine.speculation.test_exactness import draft_settings
+from tests.figures import numbers
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -101,8 +102,8 @@ def test_what_is_captured_follows_the_settings(
     assert recording.log.count("reset") == 3
     assert engine.runner.graphs.sizes == (1, 2, 4, 8, 9)
     kernels = engine.model_info.kernels
-    assert kernels["decode"] == "CUDA graphs: 5 sizes up to 9 tokens, 3 MiB"
-    assert kernels["draft"] == "CUDA graphs: 4 sizes up to 6 tokens, 3 MiB"
+    assert numbers(kernels["decode"]) == [5, 9, 3]
+    assert numbers(kernels["draft"]) == [4, 6, 3]
     engine.reconfigure(num_speculative_tokens=1)  # there is room for it
     assert recording.log.count("reset") == 3
     engine.reconfigure(num_speculative_tokens=4)
