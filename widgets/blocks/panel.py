@@ -79,8 +79,9 @@ def contents(details: BlockDetails, now: float) -> str:
     if not details.token_ids:
         parts = []
     if details.block_hash:
-        parent = f", parent {details.parent_hash[:8]}" if details.parent_hash else ", first block"
-        parts.append(f"{details.block_hash[:8]}{parent}")
+        parent = details.parent_hash[:8]
+        parts.append(f"hash {details.block_hash[:8]}")
+        parts.append(f"parent hash {parent}" if parent else "first block of its sequence")
     if details.published is not None:
         parts.append(f"cached {_ago(max(0.0, now - details.published))} ago")
     return " · ".join(parts)

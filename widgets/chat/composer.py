@@ -125,9 +125,9 @@ class Composer(QWidget):
 
     def _labels(self, level: int) -> tuple[tuple[QPushButton, str], ...]:
         """Labels of the buttons, from the longest (0) to the shortest (2)."""
-        prompt = "Prompt" if level else "System prompt"
+        names = ("Prompt", "Prompt: set") if level else ("System prompt", "System prompt: set")
         return (
-            (self.system_prompt, f"{prompt}: set" if self._has_system_prompt else prompt),
+            (self.system_prompt, names[self._has_system_prompt]),
             (self.sampling, self._sampling_name if level < 2 else ""),
             (self._button, "Stop" if self._is_busy else "Send"),
         )

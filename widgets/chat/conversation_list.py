@@ -283,6 +283,6 @@ class ConversationModel(QStringListModel):
 
 def _spoken(record: ConversationRecord) -> str:
     states = {"pinned": record.is_pinned, "archived": record.is_archived}
-    place = [f"match {record.place}"] if record.place else []
+    place = [f"search result {record.place}"] if record.place else []
     named = [name for name, on in states.items() if on]
     return ", ".join([record.title, *place, record.detail, *named])

@@ -37,7 +37,7 @@ class SamplingPopover(Popover):
         self._form = QFormLayout(horizontalSpacing=2 * SPACE_2, verticalSpacing=SPACE_1)
         self._form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         self.boxes: dict[str, QSpinBox | QDoubleSpinBox] = {}
-        tip = "Generation stops before any of these sequences. Separate them with commas"
+        tip = "Generation stops at these sequences, which are omitted. Separate them with commas"
         self._stop = dressed(QLineEdit(placeholderText="none"), "Stop sequences", tip)
         self._stop.setFixedWidth(_FIELD_WIDTH)
         self._stop.editingFinished.connect(self._stop_edited)

@@ -98,7 +98,7 @@ class Columns(QWidget):
                 side.append(text)
 
 
-_COLUMNS = ("Prompt", "Identical", "Left continuation", "Right continuation")
+_COLUMNS = ("Prompt", "Identical", "Continuation (left)", "Continuation (right)")
 _EXCERPT_WIDTH = 150
 _EXCERPT = 40
 

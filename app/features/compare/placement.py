@@ -111,7 +111,7 @@ def decide(
     planned, room = plan.predicted, min(plan.limit - plan.predicted, need.limit)
     has = f"{format_bytes(planned)} {each_of(len(taken.devices))}".rstrip()
     needs = f"{format_bytes(need.everywhere)} {need.where}".rstrip()
-    numbers = f"{other}: {has}, {side}: {needs}, limit: {format_bytes(plan.limit)}"
+    numbers = f"{other} side {has}, {side} side {needs}, {format_bytes(plan.limit)} usable"
     is_squeezed = need.in_ram is not None and config.gpu_layers == AUTO
     if need.needed > room or not need.fits or is_squeezed:
         return in_turn(f"Not enough memory for both sides ({numbers}).", config, taken)

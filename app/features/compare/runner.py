@@ -197,8 +197,8 @@ class ComparisonRunner(QObject):
             case Phase.LOADING:
                 return f"Loading {name_of(self._other)} in a second engine"
             case Phase.SWITCHING:
-                verb = "Switching back to" if target == self._switcher.home else "Switching to"
-                return f"{verb} {name_of(target)}"
+                name, is_back = name_of(target), target == self._switcher.home
+                return f"Switching back to {name}" if is_back else f"Switching to {name}"
         asked = [side for side in self._sides_ready if self._replies.is_side_running(side)]
         asked = asked or [self._own]
         names = " and ".join(comparison.sides[side].title for side in asked)

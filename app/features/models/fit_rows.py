@@ -70,8 +70,8 @@ class MemoryBar(QWidget):
         if (ram := need.in_ram) is None:
             return words
         return (
-            f"{need.device}: {words} RAM: {_parts_text(ram)}; {format_bytes(ram.needed)} needed, "
-            f"{format_bytes(ram.limit)} usable."
+            f"On {need.device}: {words} In RAM: {_parts_text(ram)}; "
+            f"{format_bytes(ram.needed)} needed, {format_bytes(ram.limit)} usable."
         )
 
     def sizeHint(self) -> QSize:

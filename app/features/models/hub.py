@@ -56,12 +56,12 @@ class FileChoice:
 
     @property
     def skipped_text(self) -> str:
-        """Skipped files by kind: "2 .gguf, 1 .bin, 3 others"."""
+        """Skipped files by kind: "2 .gguf, 1 .bin, 3 other files"."""
         kinds = Counter(_kind(file.name) for file in self.skipped)
         known = sorted((kind, n) for kind, n in kinds.items() if kind)
         parts = [f"{n} {kind}" for kind, n in known]
         if kinds[""]:
-            parts.append(f"{kinds['']} other{'s' if kinds[''] > 1 else ''}")
+            parts.append(f"{kinds['']} other file{'s' * (kinds[''] > 1)}")
         return ", ".join(parts)
 
 
@@ -161,7 +161,7 @@ class Hub:
     def search(self, text: str, limit: int = MAX_HITS) -> list[Hit]:
         """Text models with safetensors whose name contains `text`, most downloaded first. An id
         (owner/name) is also looked up directly, for any kind of model. Raises HubError."""
-        with self._errors("the search"):
+        with self._errors("model search"):
             self._reach()
             found = self._api.list_models(
                 search=text,
@@ -255,10 +255,10 @@ def _hit(model: Any) -> Hit:
 
 def _check_hashes(repo_id: str, commit: str, choice: FileChoice) -> None:
     """They become file names in the cache, and verify the download."""
-    hashes = {"the commit": commit, **{file.name: file.etag for file in choice.wanted}}
+    hashes = {"commit": commit, **{file.name: file.etag for file in choice.wanted}}
     for what, value in hashes.items():
         if not HASH.fullmatch(value):
             raise HubError(
-                f"The hub returned an invalid hash for {what} in {repo_id}: {value!r}.",
+                f"The hub returned an invalid hash in {repo_id} ({what}): {value!r}.",
                 "Try again later. If HF_ENDPOINT is set, check the URL.",
             )

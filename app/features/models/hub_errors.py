@@ -50,7 +50,7 @@ def hub_error(error: BaseException, what: str, endpoint: str) -> InferdeckError:
             "Check your network connection and proxy settings, then try again.",
         )
     if isinstance(error, OSError) and error.errno is not None:
-        path = error.filename or "the cache"
+        path = error.filename or "the Hugging Face cache"
         if error.errno == errno.ENOSPC:
             return HubError(
                 f"The disk is full: cannot write {path}.",

@@ -302,7 +302,8 @@ def _too_large(estimate: Estimate) -> str:
         text = f"Does not fit with {need.layers}: {needed} needed {where}, {usable} usable."
         return f"{text} Use {more} GPU layers, or auto."
     needed, usable = format_bytes(need.needed), format_bytes(need.limit)
-    text = f"Does not fit: {f'{needed} needed {need.where}'.rstrip()}, {usable} usable."
+    where = f" {need.where}" if need.where else ""
+    text = f"Does not fit: {needed} needed{where}, {usable} usable."
     if estimate.fitting_len:
         return f"{text} A context of up to {estimate.fitting_len:,} tokens fits."
     return f"{text} Choose a 16-bit precision or a smaller model, or free some memory."

@@ -77,7 +77,7 @@ def each_has(num_layers: int, num_stages: int) -> str:
     least, rest = divmod(num_layers, num_stages)
     if rest:
         return f"{least} or {least + 1} layers each"
-    return f"{least} {'layer' if least == 1 else 'layers'} each"
+    return f"{least} layer{'s' * (least != 1)} each"
 
 
 def _of_a_layer(s: EngineSnapshot) -> tuple[float, float]:
@@ -183,7 +183,7 @@ def _groups(count: int, threads: int, nodes: int) -> str:
         return " · ".join(filter(None, (together, plural(nodes, "NUMA node") if nodes else "")))
     words = f"{count} ranks, {plural(max(1, threads // count), 'thread')} each"
     if threads < count:
-        words = f"{words}, but only {plural(threads, 'CPU thread')}"
+        words = f"{words} · not enough CPU threads ({threads})"
     if nodes >= count:
         return f"{words} · one NUMA node per rank"
     if nodes == 1:

@@ -21,6 +21,7 @@ from engine.config import EngineConfig
 from engine.evaluate.task import PromptLine
 from engine.snapshot import MemoryPlan
 from tests.app.fakes import FakeEngineThread, Script
+from tests.figures import numbers
 from widgets.tokens.record import TokenRecord
 
 MIB = 2**20
@@ -42,9 +43,11 @@ def test_two_engines_at_once_only_where_both_fit_the_budget() -> None:
     both = decide(wanted, CONFIG, plan(1000 * MIB), needs(100 * MIB), "right")
     assert both.placement is Placement.CONCURRENT and both.config is not None
     assert both.config.kv_cache_memory_bytes == 90 * MIB
-    assert all(figure in both.why for figure in ("left: 600 MiB", "right: 200 MiB", "1000 MiB"))
+    assert numbers(both.why) == [600, 200, 1000]
+    assert both.why.index("left") < both.why.index("right")
     tight = decide(wanted, CONFIG, plan(700 * MIB), needs(100 * MIB), "left")
-    assert all(figure in tight.why for figure in ("right: 600 MiB", "left: 200 MiB", "700 MiB"))
+    assert numbers(tight.why) == [600, 200, 700]
+    assert tight.why.index("right") < tight.why.index("left")
     assert tight.placement is Placement.RECONFIGURE
     other = CONFIG.replace(model="/models/other")
     assert (
