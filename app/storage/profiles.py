@@ -37,7 +37,7 @@ class ProfileStore:
     and changes nothing."""
 
     def __init__(self, path: Path) -> None:
-        self._file = KeptFile(path, VERSION, "The profiles", ProfileError)
+        self._file = KeptFile(path, VERSION, "Profiles", ProfileError)
         self.profiles: tuple[Profile, ...] = self._file.read(_parse, ())
         self.problem = self._file.problem
         """What happened to an unreadable file; "" if nothing."""
