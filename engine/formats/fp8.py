@@ -94,8 +94,9 @@ class FP8Format(CheckpointFormat):
             return (1, 1), (rows, width)
         if found in ((rows,), (rows, 1)):
             return (rows, 1), (1, width)
-        wanted = f"{list(blocks)} or " if self.block is not None else ""
-        raise Misfit(f"has {scale} with shape {list(found)}; expected {wanted}[1] or [{rows}, 1]")
+        shapes = [[1], [rows, 1]] if self.block is None else [[*blocks], [1], [rows, 1]]
+        expected = " or ".join(map(str, shapes))
+        raise Misfit(f"has {scale} with shape {list(found)}; expected {expected}")
 
 
 def modelopt_format(settings: Settings) -> FP8Format:

@@ -52,9 +52,9 @@ class GPTQFormat(CheckpointFormat):
             layout = "marlin"
         if layout not in ("gptq", "gptq_v2"):
             raise UnsupportedModelError(
-                f"{settings.source} specifies GPTQ layout {layout!r}; Inferdeck supports gptq "
-                "and gptq_v2.",
-                "Choose a checkpoint in the standard GPTQ layout.",
+                f"{settings.source} uses GPTQ checkpoint format {layout!r}; Inferdeck "
+                "supports gptq and gptq_v2.",
+                "Choose a checkpoint in the standard GPTQ format.",
             )
         self._symmetric = settings.flag("sym", default=True)
         desc_act = settings.flag("desc_act", default=False)

@@ -164,7 +164,7 @@ def read_schemes(settings: Settings) -> tuple[Scheme, ...]:
         _check_layout(own.text("format", default=layout), source)
         found.append(_scheme(own.names("targets"), Settings(own.table("weights"), source)))
     if not found:
-        raise CheckpointError(f"{settings.source} quantizes no weights.", CHECK_SETTINGS)
+        raise CheckpointError(f"{settings.source} has no weights in config_groups.", CHECK_SETTINGS)
     return tuple(found)
 
 

@@ -122,7 +122,7 @@ class TensorReader:
             ) from error
         if got < count:
             raise CheckpointError(
-                f"{info.file} was truncated during reading: expected {count} bytes at offset "
+                f"{info.file} was truncated while being read: expected {count} bytes at offset "
                 f"{info.offset + start}, got {got}.",
                 "Wait for the download to finish, then load again.",
             )

@@ -45,7 +45,7 @@ def open_draft(config: EngineConfig) -> Checkpoint:
     if not config.speculative_model:
         raise DraftModelError(
             f"Speculative decoding needs {what}.",
-            "Set speculative_model to its folder, or speculative_method to ngram or off.",
+            "Set speculative_model to a model folder, or speculative_method to ngram or off.",
         )
     try:
         return Checkpoint.open(config.speculative_model, dummy=config.load_format == "dummy")

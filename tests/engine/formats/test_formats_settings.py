@@ -172,7 +172,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**GPTQ, "group_size": -2}, "size: -2"),
     ({**GPTQ, "sym": "yes"}, "sym"),
     ({**GPTQ, "dynamic": []}, "dynamic"),
-    ({**compressed(), "config_groups": {}}, "quantizes no weights"),
+    ({**compressed(), "config_groups": {}}, "config_groups"),
     ({**compressed(), "config_groups": {"W4A16": ["Linear"]}}, "config group W4A16"),
     ({**compressed(), "format": None}, "format"),
     (compressed(group_size=0), "group_size 0"),
