@@ -30,7 +30,7 @@ class FolderList(QWidget):
         self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + 2)
         self.list.itemSelectionChanged.connect(self._show_state)
         self.add = button("Add folder…", self._ask, "Search another folder for models")
-        tip = "Remove from the list (Delete). Files are kept"
+        tip = "Remove from the list without deleting files (Delete)"
         self.remove = button("Remove", self._remove, tip)
         for one in (self.add, self.remove):
             one.setAutoDefault(False)

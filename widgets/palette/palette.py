@@ -177,7 +177,7 @@ class EntryDelegate(QStyledItemDelegate):
         shortcut = self._small.width(entry.shortcut) if entry.shortcut else 0.0
         if entry.shortcut:
             self._small.use(painter).right(painter, inside, entry.shortcut)
-        where = f"{entry.where} · on" if entry.is_checked else entry.where
+        where = f"{entry.where} · active" if entry.is_checked else entry.where
         room = inside.width() - shortcut - SPACE_4
         name_room = max(0.0, room - self._small.width(where) - SPACE_4)
         name = self._text.elided(entry.text, name_room)

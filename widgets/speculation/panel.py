@@ -210,7 +210,7 @@ class SpeculationPanel(QFrame):
                 Series("drafted", "drafted", "other", dashed=True, tip="Draft tokens per round"),
             ),
             clock=clock, value_template="0.00", time_source=self._time.now,
-            empty_text="Acceptance length appears when replies use speculation.",
+            empty_text="Acceptance length appears after the first verified draft.",
         )  # fmt: skip
         self._build()
         self.clear()

@@ -32,7 +32,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4
 EMPTY_TEXT = "Send a message to see the step time breakdown."
 NO_MODEL = "Open a model and send a message to see the step time breakdown."
 NO_PEAKS = "Peak memory bandwidth and compute are measured while the engine is idle."
-NOT_RECORDED = "This recording has no peak measurements."
+NOT_RECORDED = "Peak memory bandwidth and compute were not recorded."
 RECORDED = "Settings in a recording are read-only."
 NOT_THERE = "No recent steps match this filter."
 _INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
@@ -142,7 +142,7 @@ class BottleneckPanel(QFrame):
         self.measure.setEnabled(self._is_live)
         if event.peaks is None:
             self._asked = False  # asked again when the engine rests
-            self._why_not = f"Peaks not measured: {event.why_not}"
+            self._why_not = f"Peak bandwidth and compute not measured: {event.why_not}"
             self.peaks_line.setText(self._why_not)
         else:
             self._why_not = ""

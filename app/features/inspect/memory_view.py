@@ -274,7 +274,7 @@ def _cache_words(figures: MemoryFigures) -> str:
         f"KV cache{name}: {format_bytes(memory.kv_used)} used",
         f"{format_bytes(memory.kv_cached)} cached", f"{format_bytes(free)} free",
         f"{format_bytes(memory.wasted)} unused in partially filled blocks",
-        f"{format_bytes(figures.untouched)} never written",
+        f"{format_bytes(figures.untouched)} not yet written",
     ]  # fmt: skip
     return " · ".join(words)
 

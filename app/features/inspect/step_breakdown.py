@@ -160,16 +160,16 @@ def _mean_work(costed: list[CostedStep]) -> Work:
 
 PARTS = (
     ("Reading weights", "weights", "weights", "time to read the weights at peak bandwidth"),
-    ("Reading KV", "kv_used", "kv", "time to read all KV blocks in use at peak bandwidth"),
+    ("Reading KV cache", "kv_used", "kv", "time to read all KV blocks in use at peak bandwidth"),
     ("Arithmetic", "arithmetic", "arithmetic", "compute time not overlapped with memory reads"),
-    ("Launch and other", "launch", "launch",
-     "remaining forward time: kernel launches, small ops, kernels below peak"),
+    ("Kernel launch and other", "launch", "launch",
+     "remaining forward-pass time: kernel launches, small ops, kernels below peak"),
     ("Python", "python", "python", "measured time for scheduling, sampling and output processing"),
     ("Drafting", "draft", "draft", "measured time for the draft model or n-gram lookup"),
     ("Between steps", "queued", "queue", "measured idle time before the next step"),
 )  # fmt: skip
 _SHORT = (("weights", "weights"), ("KV", "kv"), ("arithmetic", "arithmetic"),
-          ("launch and other", "launch"), ("Python", "python"))  # fmt: skip
+          ("kernel launch and other", "launch"), ("Python", "python"))  # fmt: skip
 _TRUSTED = 0.9
 FASTER = (
     "Steps exceed these peaks: the weights fit in the CPU cache, or the machine was busy during "
@@ -231,7 +231,7 @@ def short_ms(seconds: float) -> str:
 
 
 def split_words(split: Split) -> str:
-    """ "weights 71 %, KV 9 %, launch and other 12 %"; shares below 1 % are omitted."""
+    """ "weights 71 %, KV 9 %, kernel launch and other 12 %"; shares below 1 % are omitted."""
     shares = split.shares()
     parts = ((short, getattr(shares, key)) for short, key in _SHORT)
     return ", ".join(f"{short} {100 * share:.0f} %" for short, share in parts if share >= 0.005)

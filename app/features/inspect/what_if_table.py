@@ -46,7 +46,7 @@ class WhatIf(NamedTuple):
         cost = max((SETTINGS[name].change for name in self.changes), key=order.index)
         changes = self.changes.items()
         values = ", ".join(f"{SETTINGS[name].label} to {format_value(v)}" for name, v in changes)
-        return f"Set {values}. {_COSTS[cost]}. You can undo this."
+        return f"Sets {values}. {_COSTS[cost]}. You can undo this."
 
 
 def what_if(one: SpeedupBound, config: Any, refuse: Callable[[str, Any], str]) -> WhatIf:
@@ -152,7 +152,7 @@ class WhatIfTable(QTableWidget):
         for row, one in enumerate(ceilings):
             why = one.why
             if one.loose is not None:
-                why += f" Up to {_factor(one.loose)} if launch overhead also decreases."
+                why += f" Up to {_factor(one.loose)} {one.gains} if launch overhead also decreases."
             found = self._what_ifs[row]
             if found.refusal:
                 why += f" {found.refusal}"

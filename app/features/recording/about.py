@@ -20,7 +20,7 @@ class AboutTable(QTableWidget):
         super().__init__(0, 2)
         self._config: Any = None
         self._about = _rows_of(recording.about)
-        dress_table(self, "Recorded settings, machine and versions")
+        dress_table(self, "Recorded settings, hardware and versions")
         SmallFigures(self)
         self.setProperty("padded", False)
         self.setProperty("bare", True)

@@ -179,5 +179,5 @@ def _origin(recording: Recording) -> str:
         (f.event.model.name for f in recording.frames if isinstance(f.event, messages.Loaded)), ""
     )
     created = str(recording.about.get("created", "")).replace("T", " ")
-    parts = [recording.path.name, model, f"saved {created}" if created else ""]
+    parts = [recording.path.name, model, f"saved on {created}" if created else ""]
     return "  ·  ".join(part for part in parts if part)

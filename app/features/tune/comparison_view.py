@@ -55,7 +55,7 @@ MOST_WIDTH = 900
 class CompareTable(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setAccessibleName("Comparison values")
+        self.setAccessibleName("Metrics of ranges A and B")
         self.cells: dict[str, list[QLabel]] = {}
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 0, SPACE_1, 0)
@@ -264,7 +264,7 @@ class CompareView(QFrame):
         if self._mark is not None and self.source.currentData() == LATEST:
             words = f"{self._mark.text} · {words}"
         if a.start < self._history.complete_since:
-            words = f"{words} · range A is incomplete"
+            words = f"{words} · range A starts before the oldest data"
         return words
 
     def _show_spans(self) -> None:

@@ -262,7 +262,7 @@ class Hints:
     @staticmethod
     def _plan(s: EngineSnapshot) -> str:
         plan = s.memory.plan
-        words = f"Planned: {format_bytes(plan.predicted)} of {format_bytes(plan.limit)}"
+        words = f"Predicted use: {format_bytes(plan.predicted)} of {format_bytes(plan.limit)}"
         if where := of_gpus(s.model):
             return f"{words} {where}"
         if not plan.host_layers:
@@ -300,7 +300,7 @@ class Hints:
         words = f"{longest} · model maximum {s.model.max_model_len:,}"
         if not (shorter := s.memory.plan.undivided_model_len):
             return words
-        return f"{words} · all layers fit on {s.model.device} up to {shorter:,} tokens"
+        return f"{words} · up to {shorter:,} tokens, all layers fit on {s.model.device}"
 
     def _threads(self, s: EngineSnapshot) -> str:
         if not self._seconds:

@@ -276,7 +276,7 @@ class BackgroundLoad(QObject):
                 EngineState.EMPTY: "The model was unloaded.",
                 EngineState.CRASHED: "The engine stopped.",
             }[state]
-            remedy = "Restart the load once a model is loaded."
+            remedy = "Once a model is loaded, start the background load again."
             self._end(ErrorInfo(f"Background load stopped. {reason}", remedy))
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
@@ -302,5 +302,5 @@ class BackgroundLoad(QObject):
         if was_running:
             self._bridge.outputs.disconnect(self._on_outputs)
         if was_running and self.plan is not None:
-            self.happened.emit("load ended", f"{self.plan.words}: load ended")
+            self.happened.emit("load ended", f"Background load ended: {self.plan.words}")
         self.changed.emit()

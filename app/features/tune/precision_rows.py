@@ -114,7 +114,7 @@ class PrecisionGuide(QObject):
     def words_of(self, config: EngineConfig) -> str:
         """Message for a pending reload."""
         expected = self.expected(config)
-        takes = f"Takes {expected.words}. " if expected is not None else ""
+        takes = f"Expected time: {expected.words}. " if expected is not None else ""
         text = f"{takes}Requests pause and resume."
         known = self.checkpoint
         size = known.bytes_of(config.quantization, config.quantization_head) if known else None

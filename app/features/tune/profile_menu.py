@@ -64,7 +64,7 @@ class ProfileMenu(QMenu):
     def ask_name(self) -> None:
         dialog = QInputDialog(self.parentWidget())
         dialog.setWindowTitle("Save profile")
-        dialog.setLabelText("Profile name (overwrites an existing profile):")
+        dialog.setLabelText("Profile name (an existing profile with this name is replaced):")
         dialog.setOkButtonText("Save")
         dialog.textValueSelected.connect(self.save)
         dialog.finished.connect(dialog.deleteLater)

@@ -198,7 +198,7 @@ class Translation:
                     "fp8 in vLLM also quantizes activations and requires a GPU with FP8 support."
                 )
             if self.weights is WEIGHTS_SGLANG and method == "int4":
-                self.notes.append("int4wo uses the same group size and requires a GPU.")
+                self.notes.append("int4wo uses Inferdeck's group size and requires a GPU.")
 
     def _note_placement(self) -> None:
         """Differences of speculation, CPU offload, parallelism and KV precision."""

@@ -63,7 +63,7 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
         drafted = config.num_speculative_tokens
         words += ["--speculative-algorithm", made.draft_name]
         if config.speculative_method == "ngram":
-            notes.append("SGLang's NGRAM method differs and has no options for n-gram lengths.")
+            notes.append("SGLang uses its own NGRAM method, without options for n-gram lengths.")
         else:
             words += ["--speculative-draft-model-path", config.speculative_model]
             words += ["--speculative-num-steps", drafted, "--speculative-eagle-topk", 1]
