@@ -283,7 +283,7 @@ class Application(QObject):
     # What the user sees of it ------------------------------------------------------------------
 
     def name_of(self, request_id: str) -> str:
-        """A request's display name: "load 12", "API chat 3f2a", or the title of its chat."""
+        """A request's display name: "load 12", "Chat API 3f2a", or the title of its chat."""
         pages = self.pages
         return (
             name_of_compared(request_id)

@@ -91,8 +91,8 @@ def _fault(words: str, given: Any) -> ApiError:
     if found is None:
         return bad_request(f"Invalid request body: {words}.")
     param = found[0]
-    value = f" is {_shown(given[param])}" if param in given else ""
-    return bad_request(f"{param}{value}: {words[0].lower()}{words[1:]}.", param)
+    subject = f"{param} is {_shown(given[param])}" if param in given else param
+    return bad_request(f"{subject}: {words[0].lower()}{words[1:]}.", param)
 
 
 def _shown(value: Any) -> str:
@@ -189,7 +189,7 @@ _REFUSED = (
     Refused("best_of", "set n and select the best reply client-side.", (1,)),
     Refused("length_penalty", "beam search is not implemented.", (1,)),
     Refused("bad_words", "use a negative logit_bias for these tokens.", ([],)),
-    Refused("allowed_token_ids", "use a negative logit_bias for all other tokens."),
+    Refused("allowed_token_ids", "use a large positive logit_bias for these tokens."),
     Refused("prompt_logprobs", "logprobs are returned for generated tokens only."),
     Refused("truncate_prompt_tokens", "truncate the prompt before sending it."),
     Refused("skip_special_tokens", "special tokens are always stripped.", (True,)),
@@ -332,8 +332,8 @@ class ChatBody(ReplyBody, kw_only=True):  # type: ignore[call-arg]
         Refused("echo", "replies never include the prompt.", (False,)),
         Refused("add_generation_prompt", "the generation prompt is always added.", (True,)),
         Refused("continue_final_message", "send the full prompt to /v1/completions.", (False,)),
-        Refused("chat_template", "the server always uses the model's template."),
-        Refused("chat_template_kwargs", "the server always uses the model's template.", ({},)),
+        Refused("chat_template", "the server always uses the model's chat template."),
+        Refused("chat_template_kwargs", "the chat template takes no extra arguments.", ({},)),
         Refused("add_special_tokens", "the chat template already adds special tokens.", (False,)),
     )
 
@@ -371,8 +371,8 @@ class TokenizeBody(Body, kw_only=True):
     refused = (
         Refused("add_generation_prompt", "the generation prompt is always added.", (True,)),
         Refused("continue_final_message", "send the prompt as text.", (False,)),
-        Refused("chat_template", "the server always uses the model's template."),
-        Refused("chat_template_kwargs", "the server always uses the model's template.", ({},)),
+        Refused("chat_template", "the server always uses the model's chat template."),
+        Refused("chat_template_kwargs", "the chat template takes no extra arguments.", ({},)),
         Refused("tools", _TOOLS, ([],)),
     )
 

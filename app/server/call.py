@@ -18,7 +18,7 @@ from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, RequestTimes
 from engine.text.tokenizer import EncodedPrompt
 
-_PREFIXES = {"chatcmpl": "API chat", "cmpl": "API text"}
+_PREFIXES = {"chatcmpl": "Chat API", "cmpl": "Completions API"}
 _ID = re.compile(r"(chatcmpl|cmpl)-([0-9a-f]{24})(?:-(\d+))?")
 
 
@@ -33,7 +33,7 @@ def request_id_of(call_id: str, index: int, count: int) -> str:
 
 
 def origin_of(request_id: str) -> str | None:
-    """The label of a request of the server ("API chat 3f2a"); None for any other."""
+    """The label of a request of the server ("Chat API 3f2a"); None for any other."""
     match = _ID.fullmatch(request_id)
     if match is None:
         return None

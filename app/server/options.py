@@ -40,7 +40,7 @@ class Limits:
         ):  # fmt: skip
             value, least = getattr(self, name), 0 if name == "max_queued" else 1
             if value is not None and value < least:
-                raise ConfigError(f"{name} is {value}.", f"Use at least {least}.")
+                raise ConfigError(f"{name} is too small: {value}.", f"Use at least {least}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ServerOptions:
             raise ConfigError(f"Port {self.port} is out of range.", "Use 0 to 65535.")
         if self.api_key is not None and not _is_key(self.api_key):
             raise ConfigError(
-                "The API key is empty, not ASCII, or has leading or trailing spaces.",
+                "The API key is empty, is not ASCII, or has leading or trailing spaces.",
                 "Use printable ASCII characters: the key is sent in an HTTP header.",
             )
         for origin in self.cors_origins:

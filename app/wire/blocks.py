@@ -95,7 +95,7 @@ class BlockReader:
     def _table(self, owner: str, table: Table) -> tuple[int, ...]:
         before = self._tables.get(owner, ())
         if not 0 <= table.kept <= len(before):
-            raise ProtocolError("A block table extends one that was never sent.")
+            raise ProtocolError("A block table update does not match the previous table.")
         return before[: table.kept] + table.more
 
     def _array(self, name: str, length: int, changes: Changes) -> NDArray:

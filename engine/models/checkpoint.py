@@ -224,7 +224,7 @@ def _read_tensors(folder: Path) -> dict[str, TensorInfo]:
     missing = [name for name in sorted(names) if not (folder / name).is_file()]
     if missing:
         raise CheckpointError(
-            f"{len(missing)} of {len(names)} weight files are missing in {folder}: {few(missing)}.",
+            f"{folder} is missing {len(missing)} of {len(names)} weight files: {few(missing)}.",
             "Finish the download.",
         )
     tensors: dict[str, TensorInfo] = {}

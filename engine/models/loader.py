@@ -165,7 +165,7 @@ def _load(request: LoadRequest) -> LoadedModel:
     each = {name: _linear_outcome(dtype, name, blocked) for name in device_map.devices}
     plain = "; ".join(f"{name}: {text}" if len(each) > 1 else text for name, text in each.items())
     quantized = outcome(model)
-    kernels["linear"] = f"{quantized}; others: {plain}" if quantized else plain
+    kernels["linear"] = f"{quantized}; other layers: {plain}" if quantized else plain
     model.config._attn_implementation = NAME  # type: ignore[union-attr]
     model.eval().requires_grad_(False)
     bytes_on = weight_bytes(model, device_map)
@@ -243,4 +243,4 @@ def _linear_outcome(dtype: torch.dtype, device: str, num_blocked: int) -> str:
 def _by_rows(choices: Sequence[Choice]) -> str:
     if len({c.implementation for c in choices}) == 1:
         return choices[0].implementation
-    return ", ".join(f"{c.implementation} at {c.rows}+ rows" for c in choices)
+    return ", ".join(f"{c.implementation} for inputs of {c.rows}+ rows" for c in choices)

@@ -66,7 +66,7 @@ def _before(model: nn.Module, layers: nn.ModuleList) -> list[nn.Module]:
     try:
         with torch.inference_mode():
             forward(model, one, one, one)
-        problem = "the layers were not called"
+        problem = "the forward pass called no layers"
     except _ReachedLayersError:
         return called
     except Exception as error:  # a class of transformers may raise anything

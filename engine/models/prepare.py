@@ -159,5 +159,5 @@ def kinds_that_agree(
         stay, outcomes = keep_what_agrees(model, swaps, dtype)
         restore_all(stay)  # a module that holds its own method would keep its memory for a while
     if not tables and has_rotary(model):
-        outcomes[TABLE] = "original (computed at each step)"
+        outcomes[TABLE] = "original (cos and sin are computed at each step)"
     return frozenset(swap.kind for swap in stay), outcomes

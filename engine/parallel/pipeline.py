@@ -31,7 +31,7 @@ class PipelineAttention:
         self._stagings = {name: Staging(torch.device(name)) for name in parts}
         self._staged: list[Batch] = []
         first = next(iter(parts.values()))
-        self.description = f"on {', '.join(parts)}: {first.description}"
+        self.description = f"{first.description}; devices: {', '.join(parts)}"
 
     @property
     def _first(self) -> GPUAttention:

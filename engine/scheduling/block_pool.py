@@ -183,4 +183,4 @@ class BlockPool:
         if published != self.is_published or len(self._by_hash) != sum(published):
             raise IntegrityError("A hashed block is missing from the prefix cache.")
         if any(self.block_hash[block] is None for block in self._prefixes):
-            raise IntegrityError("Stale prefix data for a block without a hash.")
+            raise IntegrityError("A block without a hash has a stale prefix entry.")

@@ -169,10 +169,10 @@ def check_invariants(
         broken |= {
             f"{name} has more computed tokens than KV slots.": pool.blocks_for(computed) > count,
             f"{name} has more blocks than it needs.": is_larger and tables.is_paged,
-            f"{name} has an in-flight step beyond its blocks.": pool.blocks_for(ahead) > count,
+            f"{name} has an in-flight step beyond its block table.": pool.blocks_for(ahead) > count,
             f"{name} has more draft KV than computed KV.": drafted > computed,
             f"{name} has draft KV that starts mid-block.": start % pool.block_size > 0,
-            f"{name} has draft KV that starts past its end.": start > drafted,
+            f"{name} has draft KV that starts after it ends.": start > drafted,
             f"{name} has a partially filled block in the prefix cache.": any(hashes[full:]),
             f"{name} has a block cached under the wrong prefix.": is_other,
             f"{name} would write into a shared block.": any(

@@ -195,8 +195,8 @@ class ByteTokenizer(Tokenizer):
 
     def __init__(self, reason: str = "This model has no tokenizer.") -> None:
         self.notice = (
-            f"{reason} Text is encoded as UTF-8 bytes, and tokens are shown as bytes or numbers. "
-            "Use it for speed measurements only."
+            f"{reason} Tokens are UTF-8 bytes; other ids are shown as numbers. "
+            "Use this model only to measure speed."
         )
 
     def encode(self, text: str) -> list[int]:

@@ -268,9 +268,9 @@ class LiveCharts(QWidget):
         elif words := not_reported(snapshot, Part.PREFIX_CACHE):
             notes["cache"] = f"prefix hits: {words}"
         if words := not_reported(snapshot, Part.QUEUE):
-            notes["requests"] = f"requests from this window only; other requests {words}"
+            notes["requests"] = f"this window only; other clients {words}"
         if words := not_reported(snapshot, Part.TOKENS):
-            notes["tokens"] = f"tokens from this window only; other tokens {words}"
+            notes["tokens"] = f"this window only; other clients {words}"
         if notes != self._not_reported:
             self._not_reported = notes
             self._end_lines(snapshot)
@@ -367,8 +367,8 @@ class LiveCharts(QWidget):
         self._span = f"last {duration_text(seconds)}"
         for chart in self.charts:
             chart.set_window(seconds)
-        self.ttft.set_note(f"arrival to first token · {self._span}")
-        self.itl.set_note(f"time between tokens · {self._span}")
+        self.ttft.set_note(f"time to first token · {self._span}")
+        self.itl.set_note(f"inter-token latency · {self._span}")
         self._show_notes()
 
     def _show_notes(self) -> None:

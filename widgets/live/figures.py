@@ -128,12 +128,12 @@ FIGURES = (
            ", median over the last 2 minutes"),
     Figure("itl", METRICS["itl"], "00 / 00", 1, "p50", 1.0, "p50 / p99",
            ", over the last 2 minutes\n"
-           f"({NOTHING}: fewer than {FEWEST_FOR_P99} gaps)"),
+           f"({NOTHING}: fewer than {FEWEST_FOR_P99} samples)"),
     Figure("kv", METRICS["kv_usage"], "100", 5, "kv_usage", 100.0),
     Figure("hits", METRICS["prefix_hit_rate"], "100", 6, "prefix_hits", 100.0,
            span=" since the engine started"),
     Figure("memory", METRICS["memory"], "0.0 / 0.0", 4, "other", 0.1,
-           span=" / engine memory budget"),
+           span=" and the engine's memory budget"),
 )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def placement_text(snapshot: EngineSnapshot) -> str:
     memory, model = snapshot.memory, snapshot.model
     if model.num_gpus > 1:
         parallel = "tensor" if model.num_ranks > 1 else "pipeline"
-        return f"on {model.device}, one of {model.num_gpus} GPUs ({parallel} parallel)"
+        return f"Memory of {model.device} only; {parallel} parallelism on {model.num_gpus} GPUs"
     if not memory.plan.host_layers:
         return ""
     return (

@@ -35,7 +35,7 @@ COLUMNS = (
     Column("Tokens", lambda r: NOTHING if r.num_tokens is None else f"{r.num_tokens:,}", 62, True,
            "Output tokens"),
     Column("TTFT, ms", lambda r: _ms(r.ttft_s), 78, True,
-           "From request arrival to first token"),
+           "Time from request arrival to first token"),
     Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "End-to-end latency"),
     Column("Client", lambda r: r.client, 136, tip="Client address and port"),
 )  # fmt: skip

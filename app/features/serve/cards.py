@@ -19,8 +19,8 @@ from widgets.controls.layouts import STRETCH, dressed, vbox, wrapped
 from widgets.theme.theme import SPACE_2, SPACE_4
 
 EMPTY = (
-    "Remote engines appear here: Inferdeck, vLLM, SGLang, TensorRT-LLM, TGI, llama.cpp, any "
-    "OpenAI-compatible server. Add one on the left to chat and see its metrics."
+    "Add a remote engine on the left: Inferdeck, vLLM, SGLang, TensorRT-LLM, TGI, llama.cpp or "
+    "another OpenAI-compatible server."
 )
 IN_USE = "In use by this window"
 USE = "Use this engine for chats and views; existing chats are kept"

@@ -47,7 +47,7 @@ class ConnectionsPanel(QWidget):
         self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + SPACE_2)
         self.add = button("New", self.begin, "Add a connection")
         self.delete_button = button(
-            "Delete", self.delete, "Delete this connection (Delete). You can undo this."
+            "Delete", self.delete, "Delete this connection (Delete key); can be undone"
         )
         self.form = ConnectionForm()
         self.title = label(role="title")

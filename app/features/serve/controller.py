@@ -204,7 +204,7 @@ class ServerController(QObject):
             return info, next_free_port(choice.host, choice.port)
         except InferdeckError as error:
             info = describe(error)
-            return info._replace(remedy=info.remedy.replace(" with --port", "")), None
+            return info._replace(remedy=info.remedy.replace("--port", "the port")), None
         return None, None
 
     def _on_outcome(self, outcome: tuple[ErrorInfo | None, int | None]) -> None:

@@ -48,7 +48,7 @@ _NUMBERS = (
      "Queue limit, excluding running requests; excess requests are rejected with 429"),
     ("max_connections", "Max connections", "", "", "Excess connections are rejected with 503"),
     ("max_output_tokens", "Max output tokens", "", "context",
-     "Limit per reply; larger max_tokens values return 400. “context”: the context length"),
+     "Limit per reply (“context”: up to the context length); larger max_tokens values return 400"),
     ("max_body_mib", "Max request body", " MiB", "", "Larger requests are rejected with 413"),
 )  # fmt: skip
 
@@ -110,7 +110,7 @@ class ServingForm(QWidget):
             grid.setColumnStretch(0, 1)
         self.key_field = Field("API key", self.key, self.key.reveal, self.copy_key, self.generate)
         name_field = Field(
-            "Served model name", self.model_name, tip="API model name, whichever model is loaded"
+            "Served model name", self.model_name, tip="Model name in the API, for any loaded model"
         )
         origins_field = Field(
             "Allowed origins (CORS)", self.origins,

@@ -36,8 +36,8 @@ BUTTONS = {
 TIPS = {
     ServingState.OFF: "Start an OpenAI-compatible server for this engine",
     ServingState.STARTING: "Loading server libraries",
-    ServingState.ON: "Reject new calls; running replies have 5 s to finish",
-    ServingState.STOPPING: "Abort running replies",
+    ServingState.ON: "Reject new calls; running requests have 5 s to finish",
+    ServingState.STOPPING: "Abort running requests",
 }
 
 

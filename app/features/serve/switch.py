@@ -157,7 +157,7 @@ class EngineSwitch(QObject):
         actions = [("Edit connection", lambda: self.edit_wanted.emit(connection.id))]
         if self._bridge.is_remote:
             actions.append(("Use local engine", self.back))
-        title = f"Cannot use {connection.name}."
+        title = f"Cannot switch to {connection.name}."
         self.notice.emit(error_notice(NOTICE, title, error, *actions))
 
 

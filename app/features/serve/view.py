@@ -56,7 +56,7 @@ STATES: dict[ServingState, tuple[str, StateKind]] = {
     ServingState.OFF: ("Not serving", "idle"),
     ServingState.STARTING: ("Starting", "loading"),
     ServingState.ON: ("Serving", "busy"),
-    ServingState.STOPPING: ("Stopping: waiting for running replies", "loading"),
+    ServingState.STOPPING: ("Stopping: waiting for running requests", "loading"),
 }
 REQUESTS = ("All engine requests", "Requests")  # and where that has no room
 UNKNOWN_MODEL = "MODEL"
@@ -117,7 +117,7 @@ class ServingView(QWidget):
         self.show_requests = button(REQUESTS[0], self.requests_wanted.emit, tip, "link")
         self.show_requests.setAccessibleName(REQUESTS[0])
         self.hide_polls = dressed(
-            QCheckBox("Hide polls"), tip=f"Hide successful polling calls: {', '.join(POLLS)}"
+            QCheckBox("Hide polling"), tip=f"Hide successful polling calls: {', '.join(POLLS)}"
         )
         self.hide_polls.setChecked(True)
         self.hide_polls.toggled.connect(self._on_hide_polls)

@@ -45,7 +45,7 @@ def _problem_of(device: torch.device) -> str:
     if not is_available():
         return "Triton is not installed"
     if torch.cuda.get_device_capability(device) < OLDEST:
-        return f"Triton kernels need compute capability {OLDEST[0]}.{OLDEST[1]} (Ampere) or later"
+        return f"Triton kernels need compute capability {OLDEST[0]}.{OLDEST[1]} (Ampere) or higher"
     from engine.kernels.triton.probe import runs_on
 
     try:

@@ -335,10 +335,10 @@ def test_metrics_carry_vllms_labels(served: Served) -> None:
 
 def test_requests_are_told_from_chats(served: Served) -> None:
     call_id = new_call_id("chatcmpl")
-    name = f"API chat {call_id[9:13]}"
+    name = f"Chat API {call_id[9:13]}"
     assert origin_of(request_id_of(call_id, 0, 1)) == name
     assert origin_of(request_id_of(call_id, 2, 3)) == f"{name}-2"
-    assert (origin_of(new_call_id("cmpl")) or "").startswith("API text ")
+    assert (origin_of(new_call_id("cmpl")) or "").startswith("Completions API ")
     assert origin_of("load-12") is None
     assert origin_of("6f1c2d3e-0000") is None
 

@@ -184,7 +184,7 @@ def test_stopping_lets_replies_end_or_aborts_them(
     qtbot.waitUntil(lambda: page.serving.figures.running == 1, timeout=WAIT_MS)
     qtbot.waitUntil(lambda: table.rowCount() == 1)
     assert url
-    assert application.name_of("cmpl-" + "a" * 24) == "API text aaaa"
+    assert application.name_of("cmpl-" + "a" * 24) == "Completions API aaaa"
     send(qtbot, application, "hello")
     page.panel.toggle()
     assert page.serving.state is ServingState.STOPPING

@@ -85,7 +85,7 @@ def test_clients_and_the_chat_share_the_engine(qtbot: QtBot, application: Applic
         qtbot.waitUntil(lambda: page.serving.figures.running == 1, timeout=WAIT_MS)
         model = application.views.requests.model
         names = lambda: [str(model.index(row, 0).data()) for row in range(model.rowCount())]
-        qtbot.waitUntil(lambda: any(name.startswith("API chat ") for name in names()))
+        qtbot.waitUntil(lambda: any(name.startswith("Chat API ") for name in names()))
         # and stopped while the client reads
         page.serving.stop()
         page.serving.stop()
@@ -101,7 +101,7 @@ def test_clients_and_the_chat_share_the_engine(qtbot: QtBot, application: Applic
     assert record.status == 200 and record.num_tokens and record.ttft_s
     assert record.duration_s >= record.ttft_s
     qtbot.waitUntil(lambda: page.serving.figures.aborted == 1, timeout=WAIT_MS)
-    assert origin_of("chatcmpl-" + "0" * 24) == "API chat 0000"
+    assert origin_of("chatcmpl-" + "0" * 24) == "Chat API 0000"
     client.close()
 
 
