@@ -79,7 +79,7 @@ class Setting:
                 self._refuse(value, f"at most {self.maximum:g}")
 
     def _refuse(self, value: Any, allowed: str) -> None:
-        raise ConfigError(f"{self.name} is {value}.", f"Use {allowed} {self.unit}".rstrip() + ".")
+        raise ConfigError(f"{self.name} is {value}.", f"Use {allowed}.")
 
 
 def _setting(type_: type, default: Any, change: Change, label: str, help_: str, **kw: Any) -> Any:
@@ -147,8 +147,8 @@ class EngineConfig:
         minimum=32, maximum=256, unit="inputs",
     )
     quantization_head: str = _setting(
-        str, "none", Change.RELOAD, "Output head",
-        "Weight format of output head and embeddings. none: unquantized; int8: quantized at load. "
+        str, "none", Change.RELOAD, "LM head",
+        "Weight format of LM head and embeddings. none: unquantized; int8: quantized at load. "
         "Saves most memory in small models.",
         choices=("none", "int8"),
     )
@@ -211,8 +211,8 @@ class EngineConfig:
     )
     speculative_adaptive: bool = _setting(
         bool, True, Change.LIVE, "Adaptive drafting",
-        "Choose the draft length from measured acceptance and step cost; pause if there is no "
-        "speed-up. Off: always draft the maximum.",
+        "Choose the draft length from the measured acceptance rate and step cost; pause if there "
+        "is no speed-up. Off: always draft the maximum.",
     )
     prompt_lookup_min: int = _setting(
         int, 2, Change.LIVE, "Min n-gram",

@@ -166,7 +166,7 @@ class SamplingParams:
             parameter.check(getattr(self, parameter.name))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             PARAMETERS["min_tokens"].refuse(
-                self.min_tokens, f"Use at most max_tokens ({self.max_tokens})."
+                self.min_tokens, f"Set min_tokens to max_tokens ({self.max_tokens}) or less."
             )
         if not all(self.stop):
             PARAMETERS["stop"].refuse(self.stop, "Use non-empty strings.")

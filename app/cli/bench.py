@@ -45,8 +45,8 @@ examples:
   inferdeck bench --base-url http://host:8000 --workload query-rewrite
 
 Prompts are random tokens; replies ignore EOS and run to full length. Speed is representative; the
-text is meaningless. TTFT: arrival to first token. ITL: time between output events, all requests.
-TPOT: (E2E latency - TTFT) / (tokens - 1), per request."""
+text is meaningless. TTFT: time from arrival to first token. ITL: time between output events, all
+requests. TPOT: (E2E latency - TTFT) / (tokens - 1), per request."""
 
 DEFAULT_COMPARE_ROUNDS = 2
 
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{heading}\n\n{table(columns, NOT_REPORTED if is_remote else '-')}")
         for name, figures in columns.items():
             if beside := beside_server(figures):
-                print(f"\n{name}: server metrics\n{beside}")
+                print(f"\n{name}: client vs. server latency\n{beside}")
     failed = sum(figures["failed"] for figures in columns.values())
     if failed:
         error = next(figures["error"] for figures in columns.values() if figures["error"])
@@ -155,8 +155,8 @@ def _measure_server(args: argparse.Namespace, plan: Plan) -> Measured:
     version = f" {server['version']}" if server["version"] else ""
     counted = ", ".join(dict.fromkeys(one["tokens_counted_by"] for one in columns.values()))
     return {"base_url": args.base_url, "target": server}, columns, (
-        f"{bench.model} on {server['dialect']}{version}, {args.base_url}\n{_work_line(plan)}\n"
-        f"Prompts sent as {bench.prompts}; token count source: {counted}."
+        f"{bench.model} on {server['dialect']}{version} at {args.base_url}\n{_work_line(plan)}\n"
+        f"Prompt format: {bench.prompts}. Token count source: {counted}."
     )  # fmt: skip
 
 
@@ -222,7 +222,7 @@ def _workload(args: argparse.Namespace) -> Workload:
         return fixed(*lengths, args.num_requests)
     if lengths != (None, None):
         raise ConfigError(
-            f"{args.workload} already sets both lengths.",
+            f"{args.workload} already sets the input and output lengths.",
             "Use either --workload, or --input-len and --output-len.",
         )
     workload = preset(args.workload)

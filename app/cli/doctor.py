@@ -1,4 +1,4 @@
-"""`inferdeck doctor`: devices, kernels with reasons, versions and paths."""
+"""`inferdeck doctor`: devices, kernels and why they were selected, versions and paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NAME = "doctor"
 HELP = "Show devices, kernels, versions and paths."
-DESCRIPTION = "Show devices, selected kernels with reasons, versions and paths."
+DESCRIPTION = "Show devices, versions and paths, and which kernels are selected and why."
 EPILOG = """\
 examples:
   inferdeck doctor
@@ -112,7 +112,7 @@ def as_text(report: dict[str, Any]) -> str:
             "compute dtype": report["devices"][0]["default_dtype"],
         },
         "Kernels": {
-            f"{c['operation']} {c['dtype']}, {c['rows']}+ rows": f"{c['implementation']} "
+            f"{c['operation']} {c['dtype']}, {c['rows']}+ input rows": f"{c['implementation']} "
             f"({c['reason']})"
             for c in report["kernels"]
         },

@@ -39,7 +39,7 @@ USER_ERRORS = (
 """Errors that the user can avoid: exit code 2."""
 
 DESCRIPTION = """\
-Inferdeck: a desktop workstation for LLM inference with its own engine.
+Inferdeck: a desktop application for LLM inference with its own engine.
 Without a command, opens the window with the most recently used model."""
 
 EPILOG = """\
@@ -213,7 +213,7 @@ def _import_qt(module: str) -> ModuleType:
             raise  # a fault of ours
         raise InferdeckError(
             f"Qt failed to load: {error}.",
-            "Install PySide6-Essentials and its system libraries (Debian, Ubuntu: apt install "
-            "libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1), or use a command that "
+            "Install PySide6-Essentials and its system libraries. Debian, Ubuntu: `apt install "
+            "libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1`. Or use a command that "
             "works without a window: see `inferdeck --help`.",
         ) from error

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--exclude", metavar="MODULE", nargs="+", action="extend", default=[],
-        help="Modules to leave unquantized, besides embeddings and output head.",
+        help="Modules to leave unquantized, besides the embeddings and the LM head.",
     )  # fmt: skip
     add_options(
         parser.add_argument_group("calibration (awq, gptq)"),
@@ -154,7 +154,7 @@ def summary(result: QuantizeResult) -> str:
     kept = list(result.kept.items())
     lines += [f"unquantized: {name} ({reason})" for name, reason in kept[:_WORST]]
     if len(kept) > _WORST:
-        lines.append(f"{len(kept) - _WORST} more unquantized")
+        lines.append(f"unquantized: {len(kept) - _WORST} more modules")
     return "\n".join([*lines, *result.notes])
 
 

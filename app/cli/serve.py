@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--no-control", False, "Attached windows may only view and chat."),
         ("--shutdown-timeout S", 10.0,
          "Seconds to wait for running requests after Ctrl-C. Default: 10."),
-        ("--json", False, "Print only a JSON object, once ready."),
+        ("--json", False, "Print only a JSON object when the server is ready."),
     )  # fmt: skip
     limits = Limits()
     add_options(

@@ -87,7 +87,7 @@ def _free(path: Path) -> str:
     try:
         return f"{shutil.disk_usage(path.parent).free / 2**20:,.1f} MiB free"
     except OSError:
-        return "unknown free space"
+        return "free space unknown"
 
 
 def _size(path: Path) -> str:

@@ -90,7 +90,7 @@ def cpu_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
             return (native, Choice(_OPERATION, name, limit, many, measured))
         return (
             native,
-            Choice(_OPERATION, name, limit, few, "few rows: converting keys saves no time"),
+            Choice(_OPERATION, name, limit, few, "few queries: no speed-up from converting keys"),
             Choice(_OPERATION, name, FEW_QUERIES, many, measured),
         )
     if few == many:

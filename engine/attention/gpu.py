@@ -52,7 +52,7 @@ def choose_attention(
     if unfit:
         why = f"gathers KV blocks for SDPA; varlen_attn: {unfit}"
     else:
-        why = "varlen_attn; SDPA with gathered KV blocks for logit softcapping and sinks"
+        why = "varlen_attn; layers with softcapping or sinks use SDPA on gathered KV blocks"
     return Choice(
         f"attention, {device}, block size {block_size}", str(dtype).removeprefix("torch."), 1,
         "torch" if unfit else "varlen", f"{without_ours}: {why}",

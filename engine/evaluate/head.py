@@ -147,6 +147,6 @@ def _find_body(model: nn.Module) -> tuple[nn.Module, str, nn.Module]:
 
 def _unsupported(model: nn.Module) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"The output head of {type(model).__name__} is not recognized.",
+        f"The LM head of {type(model).__name__} is not recognized.",
         "Evaluation does not support this model; inference does.",
     )

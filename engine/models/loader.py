@@ -197,7 +197,7 @@ def _fill(prepared: Prepared, source: WeightSource, request: LoadRequest) -> Non
     if source.scheme.head != "none":
         found = find_head(prepared.model, device_map)
         if isinstance(found, str):
-            source.notices.append(f"Output head and embeddings are not quantized: {found}.")
+            source.notices.append(f"LM head and embeddings are not quantized: {found}.")
         elif found.head_name not in source.quantized:
             head = found
             for name in (head.head_name, head.embedding_name):

@@ -165,7 +165,7 @@ def find_head(model: nn.Module, device_map: DeviceMap) -> Head | str:
     embedding = model.get_input_embeddings()  # type: ignore[operator]
     paths = {id(module): path for path, module in model.named_modules()}
     if not isinstance(head, Linear) or not is_plain_embedding(embedding):
-        return f"unsupported type of output head or embedding ({type(embedding).__name__})"
+        return f"unsupported type of LM head or embedding ({type(embedding).__name__})"
     return Head(head, f"{paths[id(head)]}.weight", embedding, f"{paths[id(embedding)]}.weight")
 
 

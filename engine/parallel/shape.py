@@ -92,7 +92,7 @@ def shape_of(config: Any, size: int) -> Shape:
         raise _cannot(whole, "the layers have no heads or MLP dimensions to shard")
     cut_words = vocabulary & set(cuts)
     if cut_words and cut_words != vocabulary:
-        raise _cannot(whole, "the embeddings and output head differ in vocabulary size")
+        raise _cannot(whole, "the embeddings and LM head differ in vocabulary size")
     return Shape(
         size=size,
         config=own,

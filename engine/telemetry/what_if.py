@@ -135,7 +135,7 @@ def _weights(situation: Situation, name: str, bits: float) -> SpeedupBound | Non
     share = situation.whole.shares().weights
     why = (
         f"Reading weights takes {_percent(share)} of step time. {name} reads {factor:.2f}× the "
-        "bytes; output head and compute are unchanged."
+        "bytes; LM head and compute are unchanged."
     )
     speedup, loose = _speedup(situation, smaller)
     return SpeedupBound("quantization", "Weights", name, speedup, "faster", why, loose)

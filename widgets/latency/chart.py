@@ -51,14 +51,14 @@ def first_token_text(latency: ReplyLatency) -> str:
 
 
 def gaps_text(latency: ReplyLatency) -> str:
-    """ "63 gaps: median 18.2 ms, max 95.0 ms; 4 slow."."""
+    """ "63 gaps (4 slow): median 18.2 ms, max 95.0 ms."."""
     if not latency.gaps:
         return "Only one token: no inter-token gaps."
     longest = max(gap.seconds for gap in latency.gaps)
     count, slow = len(latency.gaps), len(latency.slow_gaps)
     noun = "gap" if count == 1 else "gaps"
-    text = f"{count:,} {noun}: median {duration(latency.usual_s)}, max {duration(longest)}; "
-    text += f"{slow:,} slow." if slow else "none slow."
+    figures = f"median {duration(latency.usual_s)}, max {duration(longest)}"
+    text = f"{count:,} {noun} ({slow:,} slow): {figures}."
     if not any(gap.steps for gap in latency.gaps) and not latency.is_complete:
         text += " Causes unavailable: the step history has expired."
     elif not latency.is_complete:
@@ -106,13 +106,13 @@ def _reason(latency: ReplyLatency, gap: Gap, name: Name) -> str:
 
 
 def _prefills(entries: list[StepEntry], name: Name) -> str:
-    """ "512 prefill tokens from “Planning”"."""
+    """ "the prefill of 512 tokens for “Planning”"."""
     total = sum(entry.num_tokens for entry in entries)
     names = list(dict.fromkeys(f"“{name(entry.request_id)}”" for entry in entries))
     text = " and ".join(names[:_MOST_NAMES])
     if len(names) > _MOST_NAMES:
         text = f"{names[0]} and {len(names) - 1:,} others"
-    return f"{total:,} prefill {'token' if total == 1 else 'tokens'} from {text}"
+    return f"the prefill of {tokens(total)} for {text}"
 
 
 HEADERS = (

@@ -114,7 +114,7 @@ PAINTS: tuple[PaintBy, ...] = (
         "Accepted draft tokens, and tokens sampled in place of rejected ones.",
         (
             Swatch("accepted draft token", lambda table: (_draft_color(table),)),
-            Swatch("replaces rejected drafts", lambda table: (_replaced_color(table),)),
+            Swatch("replaces rejected draft tokens", lambda table: (_replaced_color(table),)),
             Swatch("no draft", lambda table: (table.panel,)),
         ),
         draft_background,

@@ -79,7 +79,7 @@ class TokenRecord(NamedTuple):
 
 
 _SIGNS = str.maketrans({"\n": "↵", "\r": "␍", "\t": "⇥", "\0": "␀"})
-_ORIGINS = {Origin.KEPT: "reused from the previous version", Origin.CHOSEN: "chosen by you"}
+_ORIGINS = {Origin.KEPT: "reused from the previous version", Origin.CHOSEN: "manually selected"}
 
 
 def shown(text: str) -> str:
@@ -116,7 +116,7 @@ def token_text(records: Sequence[TokenRecord], index: int) -> str:
     if record.rejected:
         first, *others = record.rejected
         more = f" and {len(others)} more" if others else ""
-        parts.append(f"replaces rejected draft {quoted(first)}{more}")
+        parts.append(f"replaces rejected draft token {quoted(first)}{more}")
     return " · ".join(parts)
 
 

@@ -41,7 +41,7 @@ def labelled(name: str, box: QComboBox) -> QVBoxLayout:
 
 
 KV = "kv_cache_dtype"
-_LABELS = {WEIGHTS: "Weights", HEAD: "Output head", KV: "KV cache"}
+_LABELS = {WEIGHTS: "Weights", HEAD: "LM head", KV: "KV cache"}
 
 
 class PrecisionChoice(QWidget):

@@ -39,7 +39,7 @@ from widgets.live.figures import precision_name
 from widgets.theme.theme import SPACE_3
 
 _IN_A_ROW = 3
-_TITLES = {"quantization_group_size": "Group size", "quantization_head": "Output head"}
+_TITLES = {"quantization_group_size": "Group size", "quantization_head": "LM head"}
 _LABELS = {"quantization": {"none": "unquantized"}, "quantization_head": {"none": "unquantized"}}
 _QUANTIZATIONS = ("auto", "none", *ROUNDED)
 _MORE: dict[str, Sequence[object]] = {

@@ -262,7 +262,7 @@ class ModuleList(QTreeWidget):
         if group.pattern is None:
             row.setText(0, f"{group.title} (not quantized)")
             row.setFlags(Qt.ItemFlag.ItemIsSelectable)
-            row.setToolTip(0, "Embeddings and the output head are not quantized")
+            row.setToolTip(0, "Embeddings and the LM head are not quantized")
         else:
             row.setData(0, _PATTERN, group.pattern)
             row.setCheckState(0, Qt.CheckState.Checked)

@@ -99,7 +99,7 @@ def keep_what_agrees(
             apply_all(group)
             try:
                 difference = _relative_difference(_run(body), expected)
-                reason = f"differs by {difference:.1e}"
+                reason = f"relative error {difference:.1e}"
             except Exception as error:  # any failure means that the pattern did not fit
                 difference, reason = float("inf"), f"failed: {type(error).__name__}"
             if difference <= TOLERANCE[dtype]:
@@ -107,7 +107,7 @@ def keep_what_agrees(
                 # a packed linear is in the place of three
                 count = sum(getattr(s, "name", "") not in ("k_proj", "v_proj") for s in group)
                 places = f"{count} {'place' if count == 1 else 'places'}"
-                outcomes[kind] = f"fused, differs by {difference:.0e} ({places})"
+                outcomes[kind] = f"fused in {places}, relative error {difference:.0e}"
             else:
                 restore_all(group)
                 outcomes[kind] = f"original ({reason})"

@@ -123,7 +123,7 @@ def test_words() -> None:
     ]  # fmt: skip
     assert token_text(REPLY, 2).startswith("Token 3 of 5: “␣holds” · 2.0 % · rank 40 · entropy")
     chosen = (REPLY[1]._replace(origin=Origin.CHOSEN),)
-    assert token_text(chosen, 0).endswith("chosen by you")
+    assert token_text(chosen, 0).count(" · ") == token_text(REPLY[1:2], 0).count(" · ") + 1
     assert summary_text(REPLY).startswith("5 tokens · 40.0 %")
 
 
@@ -257,7 +257,8 @@ def test_rejected_drafts_are_shown_where_drafts_are_asked_for(popover: TokensPop
     strip.point_at(1)
     assert "“␣memory” and 1 " in popover.line.text()
     strip.point_at(0)
-    assert "accepted draft" in popover.line.text()
+    sampled = [DRAFTED[0]._replace(is_draft=False)]
+    assert popover.line.text().count(" · ") == token_text(sampled, 0).count(" · ") + 1
     assert not strip.grab().isNull()
     popover.paint_by.setCurrentText("Probability")
     assert strip.rect_of(1).width() == before
