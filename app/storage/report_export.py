@@ -219,7 +219,7 @@ def _worst(worst: Sequence[WorstToken]) -> list[str]:
     if not worst:
         return []
     lines = ["", "## Worst tokens", ""]
-    head = ["Text", "KL", "log p, reference", "log p, model", "Reference says", "Model says"]
+    head = ["Text", "KL", "log p, reference", "log p, model", "Top-1 (ref.)", "Top-1 (model)"]
     lines += _row(head), _row(["---", "---:", "---:", "---:", "---", "---"])
     for w in worst:
         tops = [top[0].token if top else NOTHING for top in (w.reference_top, w.candidate_top)]

@@ -83,16 +83,16 @@ METRICS = (
         )
         for name in ("mean", "p50", "p90", "p99", "max")
     ),
-    Metric("top1_agreement", "Same most probable token", Form.SHARE, 1,
+    Metric("top1_agreement", "Top-1 agreement", Form.SHARE, 1,
            "divergence.top1_agreement"),
     *(
         Metric(
-            f"similarity_{name}", f"Similarity of final states, {name}", Form.CLOSE_SHARE, 1,
+            f"similarity_{name}", f"Final hidden state similarity, {name}", Form.CLOSE_SHARE, 1,
             f"divergence.similarity.{name}",
         )
         for name in ("mean", "p1")
     ),
-    Metric("mean_abs_logprob_change", "|Δ log p| of the true token", Form.SMALL, -1,
+    Metric("mean_abs_logprob_change", "|Δ log p| of the target token", Form.SMALL, -1,
            "divergence.mean_abs_logprob_change", "nats"),
     Metric("identical_answers", "Identical answers", Form.SHARE, 1, "answers.identical_share"),
     Metric("equal_tokens", "Tokens before the first difference", Form.SHARE, 1,

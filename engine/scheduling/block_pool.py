@@ -129,7 +129,7 @@ class BlockPool:
         """Make a full, computed, referenced block available as a prefix. Of two blocks with the
         same content the first keeps the name. `prefix` is kept to be looked at."""
         if self.ref_count[block] == 0:
-            raise IntegrityError(f"Block {block} was cached without a reference.")
+            raise IntegrityError(f"Block {block} cannot be cached: its reference count is 0.")
         if self.block_hash[block] is None and block_hash not in self._by_hash:
             self.block_hash[block] = block_hash
             self.is_published[block] = True

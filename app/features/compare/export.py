@@ -74,7 +74,7 @@ def as_markdown(comparison: Comparison) -> str:
     for number, pair in enumerate(comparison.pairs, 1):
         parts += [f"## {number}. {pair.prompt.shown}", pair_text(pair)]
         for side, reply in zip(comparison.sides, pair.replies, strict=True):
-            text = "not answered" if reply is None else reply.text or reply.problem
+            text = "no reply" if reply is None else reply.text or reply.problem
             fence = fence_for(text)
             parts += [f"**{side.title}**", f"{fence}\n{text}\n{fence}"]
     return "\n\n".join(parts) + "\n"
@@ -89,8 +89,8 @@ def verdict(comparison: Comparison) -> str:
     if count == 1:
         return pair_text(comparison.done[0])
     return (
-        f"{same:,} of {count:,} answers are identical ({100 * share:.0f} %); on average "
-        f"{100 * mean:.0f} % of an answer comes before the first difference."
+        f"{same:,} of {count:,} replies are identical ({100 * share:.0f} %). On average, replies "
+        f"match for {100 * mean:.0f} % of their tokens before the first difference."
     )
 
 
@@ -138,4 +138,4 @@ def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
 def _switch(side: Side) -> str:
     if side.switch_s is not None:
         return seconds_text(side.switch_s)
-    return "–" if side.weights_bytes is None else "loaded already"
+    return "–" if side.weights_bytes is None else "already loaded"

@@ -86,8 +86,9 @@ class BottleneckPanel(QFrame):
         self.note = ElidedLine("text_muted")
         self.counted, self.peaks_line = _wrapped(), _wrapped()
         self.chosen = dressed(
-            QComboBox(), "Step filter", "ITL: decode-only steps. TTFT: steps with prefill."
-        )
+            QComboBox(), "Step filter",
+            "Decode-only steps determine ITL; steps with prefill determine TTFT.",
+        )  # fmt: skip
         self.chosen.addItems([kind.value.capitalize() for kind in Chosen])
         self.chosen.currentIndexChanged.connect(lambda index: self._show_breakdown())
         self.bar = PartsBar("Step time breakdown")

@@ -48,7 +48,7 @@ _NUMBERS = (
      "Queue limit, excluding running requests; excess requests are rejected with 429"),
     ("max_connections", "Max connections", "", "", "Excess connections are rejected with 503"),
     ("max_output_tokens", "Max output tokens", "", "context",
-     "Limit per reply (“context”: up to the context length); larger max_tokens values return 400"),
+     "Larger max_tokens values are rejected with 400. “context”: the context length is the limit"),
     ("max_body_mib", "Max request body", " MiB", "", "Larger requests are rejected with 413"),
 )  # fmt: skip
 
