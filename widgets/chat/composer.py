@@ -91,7 +91,7 @@ class Composer(QWidget):
     def set_busy(self, is_busy: bool) -> None:
         """While a reply is generated the button stops it."""
         is_other, self._is_busy = is_busy is not self._is_busy, is_busy
-        tip = "Stop reply (Esc)" if is_busy else "Send (Enter)"
+        tip = "Stop generating (Esc)" if is_busy else "Send (Enter)"
         dressed(self._button, tip, tip)
         self._button.setEnabled(is_busy or not self.is_empty)
         if is_other:

@@ -106,7 +106,7 @@ class ChatPage(QWidget):
             command("search", "Search chats", self.search, "Ctrl+K", "search"),
             command("list", "Chat list", self.panes.toggle, "Ctrl+B", "sidebar",
                     is_checked=lambda: self.panes.is_list_shown),
-            command("stop", "Stop reply", controller.stop, "Esc", "stop", "reply",
+            command("stop", "Stop generating", controller.stop, "Esc", "stop", "reply",
                     lambda: controller.is_busy),
             command("regenerate", "Send or regenerate", self.composer.send_or_regenerate,
                     "Ctrl+Return", "regenerate", "reply"),
