@@ -69,7 +69,7 @@ class LogLine(NamedTuple):
     text: str
 
 
-class LogKeeper(logging.Handler):
+class LogBuffer(logging.Handler):
     """Keeps the last records for the window. `on_line` is called from the thread that logs."""
 
     def __init__(self, on_line: Callable[[], None] = lambda: None) -> None:

@@ -79,7 +79,7 @@ def _of_tls(error: ssl.SSLError, host: str) -> TargetError:
 def of_status(
     status: int, body: bytes, headers: httpx.Headers, host: str, has_key: bool
 ) -> TargetError:
-    said = f"({status}{_quoted(server_words(body))})"
+    said = f"({status}{_quoted(server_text(body))})"
     is_final = True
     if status in (401, 403) and not has_key:
         cause, remedy = f"{host} needs an API key ({status}).", "Enter the API key."
@@ -103,7 +103,7 @@ def of_status(
     return TargetError(cause, remedy, is_final=is_final)
 
 
-def server_words(body: bytes) -> str:
+def server_text(body: bytes) -> str:
     """The message in an error's body, in the shapes that servers have: OpenAI's object, vLLM's and
     TensorRT-LLM's flat one, FastAPI's detail, TGI's error text. "" if there is none."""
     try:

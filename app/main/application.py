@@ -48,7 +48,7 @@ from app.link.bridge import EngineBridge
 from app.link.engine_handle import ThreadFactory
 from app.link.hardware_monitor import GpuFeed, PeaksRecorder, PeaksStore
 from app.link.tasks import wait_for_tasks
-from app.log import LogKeeper, set_log_level, set_log_size
+from app.log import LogBuffer, set_log_level, set_log_size
 from app.main.commands import file_commands, help_commands, tune_commands, view_commands
 from app.main.engine_status import (
     ConnectionStatus,
@@ -143,7 +143,7 @@ class Application(QObject):
         preferences = self.settings.preferences
         preferences.bind("text_size", lambda percent: apply_text_size(app, percent))
         preferences.bind("theme", lambda mode: apply_theme(app, mode))
-        self.log = LogKeeper()
+        self.log = LogBuffer()
         self.log.start()
         preferences.bind("log_level", set_log_level)
         preferences.bind("log_size", set_log_size)

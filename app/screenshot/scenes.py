@@ -217,9 +217,9 @@ def _precision(camera: Camera) -> Iterator[Path]:
 
 
 def _comparison(camera: Camera) -> Iterator[Path]:
-    desk = camera.application.compare
-    desk.show()
-    window = desk.window
+    manager = camera.application.compare
+    manager.show()
+    window = manager.window
     assert window is not None
     window.max_tokens.setValue(32)
     for _, prompt in suggestions_for(str(starter_model()))[:2]:
@@ -227,7 +227,7 @@ def _comparison(camera: Camera) -> Iterator[Path]:
         window.add_prompt()
     window.sides[1].precision.choose({"quantization": "int4"})
     window.start.click()
-    done = lambda: not desk.runner.is_running
+    done = lambda: not manager.runner.is_running
     camera.wait(done, "the comparison did not finish")
     yield from camera.take("compare", window)
     window.close()

@@ -11,7 +11,7 @@ from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMenu, QMenuBar, QWidget
 
 from app.window.keymap import KeyMap
-from widgets.controls.text import key_words
+from widgets.controls.text import shortcut_texts
 from widgets.palette.palette import Entry
 from widgets.theme.icons import set_icon
 
@@ -78,7 +78,7 @@ class CommandRegistry:
             keys = self.keymap.keys(command_id)
             if action.shortcut().toString(PORTABLE) != keys:
                 action.setShortcut(QKeySequence(keys))
-        key_words().tell({command_id: self.words(command_id) for command_id in self._actions})
+        shortcut_texts().tell({command_id: self.words(command_id) for command_id in self._actions})
 
     def words(self, command_id: str) -> str:
         """A command's shortcut in the platform's notation."""

@@ -20,10 +20,10 @@ from engine.kernels.measure import (
     Choice,
     dtype_name,
     faster,
-    in_words,
     one_at_a_time,
     one_thread,
     shortest_ms,
+    times_text,
 )
 from engine.kernels.paged_kv import PageTensors
 
@@ -77,7 +77,7 @@ def cpu_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     with one_at_a_time:
         times = _milliseconds(dtype)
     few, many = (dtype_name(attention_dtype(dtype, rows)) for rows in (1, FEW_QUERIES))
-    measured = f"{_ROWS} queries, {_KEYS} keys, {_HEADS} heads, 1 thread: {in_words(times)}"
+    measured = f"{_ROWS} queries, {_KEYS} keys, {_HEADS} heads, 1 thread: {times_text(times)}"
     if limit:
         why = (
             "compiled: reads KV blocks once, in place; accumulates in float32; "

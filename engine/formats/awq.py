@@ -22,7 +22,7 @@ from engine.formats.checkpoint_format import (
     CheckpointFormat,
     Members,
     QuantizedTensor,
-    in_words,
+    group_text,
     need,
     need_dtype,
     need_groups,
@@ -64,7 +64,7 @@ class AWQFormat(CheckpointFormat):
             raise CheckpointError(
                 f"{settings.source} has an invalid group size: {group_size}.", CHECK_SETTINGS
             )
-        title = f"AWQ, {bits}-bit, {in_words(group_size)}"
+        title = f"AWQ, {bits}-bit, {group_text(group_size)}"
         left = settings.names("modules_to_not_convert")
         super().__init__(title, bits, group_size, symmetric=False, left_unquantized=left)
 

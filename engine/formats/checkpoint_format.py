@@ -226,7 +226,7 @@ def own_order(g_idx: Tensor | None, group_size: int, unfilled: int) -> Tensor | 
     return None if torch.equal(g_idx.long(), usual) else g_idx.to(torch.int32)
 
 
-def in_words(group_size: int) -> str:
+def group_text(group_size: int) -> str:
     return "per-channel scales" if group_size == -1 else f"groups of {group_size}"
 
 

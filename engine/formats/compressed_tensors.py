@@ -24,7 +24,7 @@ from engine.formats.checkpoint_format import (
     Members,
     Misfit,
     QuantizedTensor,
-    in_words,
+    group_text,
     need,
     need_dtype,
     need_groups,
@@ -54,7 +54,7 @@ class CompressedTensorsFormat(CheckpointFormat):
     def __init__(self, settings: Settings) -> None:
         self._schemes = read_schemes(settings)
         first = self._schemes[0]
-        kinds = "; ".join(dict.fromkeys(map(_in_words, self._schemes)))
+        kinds = "; ".join(dict.fromkeys(map(_scheme_text, self._schemes)))
         super().__init__(
             f"compressed-tensors, {kinds}", first.bits, first.group_size,
             symmetric=all(scheme.symmetric for scheme in self._schemes),
@@ -80,10 +80,10 @@ class CompressedTensorsFormat(CheckpointFormat):
         return QuantizedTensor(f"{module}.weight", shape, members, main, decode)
 
 
-def _in_words(scheme: Scheme) -> str:
+def _scheme_text(scheme: Scheme) -> str:
     kind = "FP8" if scheme.kind == "float" else f"{scheme.bits}-bit"
     by = {"tensor": "per-tensor scales", "block": "scales per {} x {} block"}
-    return f"{kind}, {by.get(scheme.strategy, in_words(scheme.group_size)).format(*scheme.block)}"
+    return f"{kind}, {by.get(scheme.strategy, group_text(scheme.group_size)).format(*scheme.block)}"
 
 
 def _float(scheme: Scheme, members: Members) -> tuple[tuple[int, int], Callable[[Parts], Codes]]:

@@ -25,7 +25,7 @@ from engine.formats.checkpoint_format import (
     Members,
     Misfit,
     QuantizedTensor,
-    in_words,
+    group_text,
     need,
     need_dtype,
     need_matrix,
@@ -63,7 +63,7 @@ class GPTQFormat(CheckpointFormat):
         self._rules = settings.table("dynamic")
         ordered = ", activation order" if desc_act else ""
         super().__init__(
-            f"GPTQ, {bits}-bit, {in_words(group_size)}{ordered}", bits, group_size,
+            f"GPTQ, {bits}-bit, {group_text(group_size)}{ordered}", bits, group_size,
             symmetric=self._symmetric, desc_act=desc_act, layout=f"v{self._version}",
         )  # fmt: skip
 

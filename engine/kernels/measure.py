@@ -56,7 +56,7 @@ def faster(chosen: str, times: Mapping[str, float]) -> str:
     return fastest
 
 
-def in_words(times: Mapping[str, float]) -> str:
+def times_text(times: Mapping[str, float]) -> str:
     """ "torch 1.20 ms, native 0.80 ms"."""
     return ", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())
 

@@ -18,10 +18,10 @@ from engine.kernels.measure import (
     Choice,
     dtype_name,
     faster,
-    in_words,
     one_at_a_time,
     one_thread,
     shortest_ms,
+    times_text,
 )
 from engine.kernels.triton.support import device_of, problem
 
@@ -222,7 +222,7 @@ def _chosen(table: Sequence[Choice], rows: int) -> str:
 
 
 def _measured(times: dict[str, float], threads: int) -> str:
-    return f"{in_words(times)} (benchmarked at {_WIDTH} x {_WIDTH}, thread count {threads})"
+    return f"{times_text(times)} (benchmarked at {_WIDTH} x {_WIDTH}, thread count {threads})"
 
 
 @torch.inference_mode()

@@ -81,6 +81,6 @@ def check_kv_dtype(value: object) -> None:
     parse_kv_dtype(value)
 
 
-def kv_words(keys: str, values: str) -> str:
+def kv_text(keys: str, values: str) -> str:
     """ "int8", or "K int8, V bfloat16" where they differ."""
     return keys if keys == values else f"K {keys}, V {values}"

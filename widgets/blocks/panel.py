@@ -117,7 +117,7 @@ class BlocksPanel(QFrame):
         self.name: Name = lambda request_id: request_id[:8]
         self.map = BlockMap(clock)
         self.map.pointed.connect(self._pointed)
-        self.map.chosen.connect(lambda owner: self._show_words())
+        self.map.chosen.connect(lambda owner: self._show_text())
         self.map.tip = self._tip
         self._snapshot: EngineSnapshot | None = None
         self._words_at = float("-inf")
@@ -127,7 +127,7 @@ class BlocksPanel(QFrame):
         self._ask.setInterval(ASK_AFTER_MS)
         self._ask.timeout.connect(self._ask_for_details)
         self._build()
-        self._show_words()
+        self._show_text()
 
     def _build(self) -> None:
         self.note = ElidedLine("text_muted")
@@ -166,20 +166,20 @@ class BlocksPanel(QFrame):
         due = snapshot.time - self._words_at >= _WORDS_INTERVAL_S or not snapshot.num_running
         if due and self.isVisible():
             self._words_at = snapshot.time
-            self._show_words()
+            self._show_text()
 
     def clear(self) -> None:
         """No model is loaded."""
         self._snapshot = None
         self.map.update_blocks(None)
         self._stack.setCurrentWidget(self._empty)
-        self._show_words()
+        self._show_text()
 
     def show_details(self, details: BlockDetails | None) -> None:
         """Show the engine's answer, if the block is still pointed at."""
         if details is not None and details.block == self.map.pointed_index:
             self._details = details
-            self._show_words()
+            self._show_text()
 
     # Words -------------------------------------------------------------------------------------
 
@@ -191,13 +191,13 @@ class BlocksPanel(QFrame):
             self._ask.start()
             center = self.map.cell_rect(block).center()
             self._view.ensureVisible(center.x(), center.y(), 20, 20)
-        self._show_words()
+        self._show_text()
 
     def _ask_for_details(self) -> None:
         if self.map.pointed_index != NONE:
             self.details_wanted.emit(self.map.pointed_index)
 
-    def _show_words(self) -> None:
+    def _show_text(self) -> None:
         snapshot, block = self._snapshot, self.map.pointed_index
         if snapshot is None:
             for widget in (self.note, self.losses, self.line, self.text):
@@ -210,7 +210,7 @@ class BlocksPanel(QFrame):
             line = describe(snapshot.blocks, block, owners, self.name)
             text = contents(self._details, snapshot.time) if self._details else ""
         else:
-            line, text = self._chosen_words(snapshot), ""
+            line, text = self._chosen_text(snapshot), ""
         self.line.set_text(line)
         self.text.set_text(text)
         self.map.setAccessibleDescription(f"{line} {text}".strip())
@@ -221,7 +221,7 @@ class BlocksPanel(QFrame):
         is_cut = self.line.is_cut() or self.text.is_cut()
         return "<br>".join(map(escape, lines)) if is_cut else ""
 
-    def _chosen_words(self, snapshot: EngineSnapshot) -> str:
+    def _chosen_text(self, snapshot: EngineSnapshot) -> str:
         owner = self.map.chosen_owner
         if not owner:
             return HINT

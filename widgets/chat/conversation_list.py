@@ -26,7 +26,7 @@ from widgets.chat.conversation_items import (
 )
 from widgets.chat.records import ConversationRecord
 from widgets.controls.layouts import dressed, label, vbox
-from widgets.controls.text import key_words
+from widgets.controls.text import shortcut_texts
 from widgets.theme.icons import icon, set_icon
 from widgets.theme.theme import SPACE_2, SPACE_4, theme_notifier
 
@@ -55,7 +55,7 @@ class ConversationList(QWidget):
         self.new_button = dressed(QPushButton(), "New chat", kind="primary")
         self.new_button.clicked.connect(self.new_requested)
         self.search = SearchField()
-        key_words().changed.connect(self._name_keys)
+        shortcut_texts().changed.connect(self._name_keys)
         theme_notifier().changed.connect(self._name_keys)
         self._later = QTimer(self, singleShot=True, interval=SEARCH_DELAY_MS)
         self._later.timeout.connect(lambda: self.search_changed.emit(self.search.text()))
@@ -99,7 +99,7 @@ class ConversationList(QWidget):
             (self.search, self.search.setPlaceholderText, "Search chats", "chat.search",
              2 * SPACE_4 + _GLASS),
         ):  # fmt: skip
-            whole = f"{text}     {key_words().of(command)}".rstrip()
+            whole = f"{text}     {shortcut_texts().of(command)}".rstrip()
             fits = widget.fontMetrics().horizontalAdvance(whole) <= room - taken
             show(whole if fits else text)
 

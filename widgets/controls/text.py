@@ -68,7 +68,7 @@ class EngineTime:
         return self._at + (time.perf_counter() - self._since) * self._speed
 
 
-class KeyWords(QObject):
+class ShortcutTexts(QObject):
     """Shortcuts of commands, in the platform's words."""
 
     changed = Signal()
@@ -87,14 +87,14 @@ class KeyWords(QObject):
 
 
 @cache
-def key_words() -> KeyWords:
+def shortcut_texts() -> ShortcutTexts:
     """The shared table."""
-    return KeyWords()
+    return ShortcutTexts()
 
 
 def with_keys(text: str, command: str) -> str:
     """`text` with the command's current shortcut."""
-    keys = key_words().of(command)
+    keys = shortcut_texts().of(command)
     return f"{text} ({keys})" if keys else text
 
 
@@ -110,7 +110,7 @@ _bound: weakref.WeakKeyDictionary[QWidget, tuple[str, str]] = weakref.WeakKeyDic
 
 @cache
 def _follow() -> None:
-    key_words().changed.connect(_renew)
+    shortcut_texts().changed.connect(_renew)
 
 
 def _renew() -> None:

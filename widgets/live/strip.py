@@ -223,7 +223,7 @@ class StatStrip(QFrame):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         placed = self.shown_figures()
         words_end = placed[0][1].left() - SPACE_4 if placed else self.width() - SPACE_4
-        self._draw_words(painter, words_end)
+        self._draw_text(painter, words_end)
         for one, rect in placed:
             self._draw_figure(painter, one, rect)
         painter.end()
@@ -234,7 +234,7 @@ class StatStrip(QFrame):
         top = (self.height() - small - large - _LINE_HEIGHT) / 2
         return QRectF(0, top, 0, small), QRectF(0, top + small, 0, large)
 
-    def _draw_words(self, painter: QPainter, right: float) -> None:
+    def _draw_text(self, painter: QPainter, right: float) -> None:
         table = theme()
         upper, lower = self._rows()
         left = float(SPACE_4)

@@ -16,7 +16,7 @@ from widgets.controls.text import not_reported_text
 from widgets.plot.clock import RedrawClock
 from widgets.plot.painted import NONE
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
-from widgets.timeline.table import Name, batch_words, step_words, time_words
+from widgets.timeline.table import Name, batch_text, step_text, time_text
 from widgets.timeline.view import TimelineView
 
 EMPTY_TEXT = "Steps appear here when a reply is generated. Send a message."
@@ -41,13 +41,13 @@ class TimelinePanel(QFrame):
         super().__init__(parent)
         self.setAccessibleName("Step timeline")
         self.view = TimelineView(clock)
-        self.view.pointed.connect(lambda ordinal: self._show_words())
+        self.view.pointed.connect(lambda ordinal: self._show_text())
         self.view.followed.connect(self._show_following)
         self._words_at = float("-inf")
         self._explain: Callable[[StepRecord], str] = lambda step: ""
         self._build()
         self._show_following(True)
-        self._show_words()
+        self._show_text()
 
     def set_names(self, name: Name) -> None:
         """Request id to display name."""
@@ -92,12 +92,12 @@ class TimelinePanel(QFrame):
         due = snapshot.time - self._words_at >= _WORDS_INTERVAL_S or not snapshot.num_running
         if due and self.isVisible():
             self._words_at = snapshot.time
-            self._show_words()
+            self._show_text()
 
     def clear(self) -> None:
         self.view.clear()
         self._stack.setCurrentWidget(self._empty)
-        self._show_words()
+        self._show_text()
 
     def show_step(self, index: int) -> None:
         """Point at the step with this engine index, centred where possible."""
@@ -108,21 +108,21 @@ class TimelinePanel(QFrame):
 
     # Words -------------------------------------------------------------------------------------
 
-    def _show_words(self) -> None:
+    def _show_text(self) -> None:
         history, pointed = self.view.history, self.view.pointed_index
         if history.end == history.first:
             for line in (self.note, self.line, self.batch):
                 line.set_text("")
             return
-        self.note.set_text(step_words(history.record(history.end - 1)))
+        self.note.set_text(step_text(history.record(history.end - 1)))
         if not history.first <= pointed < history.end:
             self.line.set_text(HINT)
             self.batch.set_text("")
         else:
             step = history.record(pointed)
-            words = (step_words(step), time_words(step), self._explain(step))
+            words = (step_text(step), time_text(step), self._explain(step))
             self.line.set_text(" · ".join(filter(None, words)))
-            self.batch.set_text(batch_words(step, self.view.name))
+            self.batch.set_text(batch_text(step, self.view.name))
         shown = f"{self.line.text()} {self.batch.text()}" if pointed != NONE else self.note.text()
         self.view.setAccessibleDescription(shown.strip())
 

@@ -12,7 +12,7 @@ Name = Callable[[str], str]
 """Request id to display name."""
 
 
-def step_words(step: StepRecord) -> str:
+def step_text(step: StepRecord) -> str:
     """ "step 48,211 · 28.4 ms · 16 decode + 96 prefill tokens · 3 waiting"."""
     step = unpacked(step)
     parts = [f"step {step.index:,}", f"{step.duration * 1e3:,.1f} ms"]
@@ -38,7 +38,7 @@ def step_words(step: StepRecord) -> str:
     return " · ".join(parts)
 
 
-def time_words(step: StepRecord) -> str:
+def time_text(step: StepRecord) -> str:
     """ "model 75 % (communication 1.2 ms) · sampling 25 %"."""
     parts = (
         ("drafting", step.draft_s), ("model", step.model_s), ("sampling", step.sample_s),
@@ -53,14 +53,14 @@ def time_words(step: StepRecord) -> str:
     return " · ".join(shares.values())
 
 
-def batch_words(step: StepRecord, name: Name) -> str:
+def batch_text(step: StepRecord, name: Name) -> str:
     """Each request's work in a step, and those held by static batching."""
-    parts = [entry_words(entry, name) for entry in step.entries]
+    parts = [entry_text(entry, name) for entry in step.entries]
     parts += [f"“{name(r)}”: waiting for the static batch to finish" for r in step.held_back]
     return "; ".join(parts)
 
 
-def entry_words(entry: StepEntry, name: Name) -> str:
+def entry_text(entry: StepEntry, name: Name) -> str:
     title = f"“{name(entry.request_id)}”" + (" (resumed)" if entry.is_resumed else "")
     if entry.kind == "prefill":
         count = f"{entry.num_tokens:,} token" + ("" if entry.num_tokens == 1 else "s")
@@ -93,5 +93,5 @@ def _row(step: StepRecord, name: Name) -> tuple[Cell, ...]:
         step.num_decode_tokens, sum(e.num_draft for e in step.entries),
         sum(e.num_accepted for e in step.entries), step.num_cached_tokens, step.num_waiting,
         len(step.preempted), step.num_resumed, len(step.finished), len(step.held_back),
-        batch_words(step, name),
+        batch_text(step, name),
     )  # fmt: skip

@@ -12,11 +12,11 @@ from app.features.inspect.step_breakdown import (
     Chosen,
     StepBreakdown,
     StepTracker,
-    counted_words,
+    counted_text,
     parts_of,
-    peaks_words,
+    peaks_text,
     short_ms,
-    split_words,
+    split_text,
 )
 from app.features.inspect.what_if_table import WhatIfTable, hint_of
 from engine.messages import PeaksMeasured
@@ -195,10 +195,10 @@ class BottleneckPanel(QFrame):
             words[one.setting] = f"{before}; {hint[:1].lower()}{hint[1:]}" if before else hint
         self.estimated.emit(words)
 
-    def step_words(self, step: StepRecord) -> str:
+    def step_text(self, step: StepRecord) -> str:
         """ "weights 71 %, KV 9 %" of one step; "" without peaks."""
         split = self.model.split(step)
-        return "" if split is None else split_words(split)
+        return "" if split is None else split_text(split)
 
     def _show_breakdown(self, of_all: StepBreakdown | None = None) -> None:
         """`of_all`: the breakdown of all steps, where already computed."""
@@ -225,9 +225,9 @@ class BottleneckPanel(QFrame):
             f"mean {short_ms(breakdown.split.total)}, median {short_ms(breakdown.median)}"
         )
         if self.model.peaks is not None and not self._is_measuring:
-            self.peaks_line.setText(peaks_words(self.model.peaks, breakdown.speed))
+            self.peaks_line.setText(peaks_text(self.model.peaks, breakdown.speed))
         self.bar.show_parts(parts_of(breakdown.split))
-        self.counted.setText(counted_words(breakdown))
+        self.counted.setText(counted_text(breakdown))
 
     def _show_why(self) -> None:
         self.why.setText(self.table.why())

@@ -73,7 +73,7 @@ class EngineViews(QObject):
         self.requests.latency_wanted.connect(self.show_latency_of)
         self.latency.step_wanted.connect(self.show_step)
         bridge.block_inspected.connect(lambda event: self.kv_blocks.show_details(event.details))
-        self.timeline.set_explain(self.bottleneck.step_words)
+        self.timeline.set_explain(self.bottleneck.step_text)
         self.bottleneck.measure_wanted.connect(bridge.measure_peaks)
         bridge.peaks_measured.connect(self.bottleneck.show_peaks)
         bridge.ended.connect(self._on_ended)

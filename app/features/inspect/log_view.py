@@ -23,7 +23,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.log import MAX_LINES, LogKeeper, LogLine
+from app.log import MAX_LINES, LogBuffer, LogLine
 from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.tables import FittedColumns, Index, RowTable, SmallFigures, dress_table
@@ -97,17 +97,17 @@ class LogPanel(QFrame):
 
     _arrived = Signal()
 
-    def __init__(self, keeper: LogKeeper, parent: QWidget | None = None) -> None:
+    def __init__(self, buffer: LogBuffer, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setAccessibleName("Log")
-        self._keeper = keeper
+        self._buffer = buffer
         self._seen = 0
         self._is_told = False  # of lines that were not taken yet
         self.model, self.shown = LogModel(), LogFilter()
         self.shown.setSourceModel(self.model)
         self._build()
         self._arrived.connect(self._take, Qt.ConnectionType.QueuedConnection)
-        keeper.on_line = self._on_line
+        buffer.on_line = self._on_line
         self._take()
 
     def _build(self) -> None:
@@ -156,8 +156,8 @@ class LogPanel(QFrame):
 
     def _take(self) -> None:
         self._is_told = False
-        total = self._keeper.num_lines
-        self.model.add(self._keeper.since(self._seen))
+        total = self._buffer.num_lines
+        self.model.add(self._buffer.since(self._seen))
         self._seen = total
         self._show_count()
         if self.follow.isChecked():

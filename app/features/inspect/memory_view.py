@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QStackedLayout, QWidge
 
 from app.features.inspect.memory_breakdown import Compared, MemoryFigures, MemoryTracker, is_on_gpu
 from app.units import format_bytes
-from engine.numerics.kv_dtype import kv_words
+from engine.numerics.kv_dtype import kv_text
 from engine.snapshot import EngineSnapshot, GpuFigures, undivided
 from engine.snapshot import Part as SnapshotPart
 from widgets.controls.frames import scroll_area, scroll_by_keys
@@ -124,8 +124,8 @@ class MemoryPanel(QFrame):
             return
         self._stack.setCurrentWidget(self._area)
         self.plan.show_parts(_plan_parts(figures))
-        self.error_line.set_text(_error_words(figures))
-        self.cache_line.set_text(_cache_words(figures))
+        self.error_line.set_text(_mismatch_text(figures))
+        self.cache_line.set_text(_cache_text(figures))
         self._show_ram(figures)
         memory, device = figures.memory, figures.model.device
         place = f"GPU ({device})" if is_on_gpu(figures.model) else "Machine"
@@ -166,7 +166,7 @@ class MemoryPanel(QFrame):
             widget.setVisible(bool(self._gpus))
         if self._gpus:
             self.gpus.show_parts(_gpu_parts(self._gpus))
-            self.gpu_line.set_text(_process_words(self._gpus))
+            self.gpu_line.set_text(_process_text(self._gpus))
 
 
 def _title(text: str, above: int = 0) -> QLabel:
@@ -246,7 +246,7 @@ def _gpu_parts(gpus: Sequence[GpuFigures]) -> list[Part]:
     return rows
 
 
-def _process_words(gpus: Sequence[GpuFigures]) -> str:
+def _process_text(gpus: Sequence[GpuFigures]) -> str:
     """GPU memory of other programs."""
     held = [process for gpu in gpus for process in gpu.processes]
     if any(gpu.own is None for gpu in gpus):
@@ -256,7 +256,7 @@ def _process_words(gpus: Sequence[GpuFigures]) -> str:
     )
 
 
-def _error_words(figures: MemoryFigures) -> str:
+def _mismatch_text(figures: MemoryFigures) -> str:
     whole = figures.sum
     if whole.error is None:
         return "Activations are measured during the first reply."
@@ -265,10 +265,10 @@ def _error_words(figures: MemoryFigures) -> str:
     return f"{difference} {side} than predicted ({abs(whole.error):.1%})".replace("%", " %")
 
 
-def _cache_words(figures: MemoryFigures) -> str:
+def _cache_text(figures: MemoryFigures) -> str:
     memory, plan = figures.memory, figures.memory.plan
     free = max(0, memory.kv_cache - memory.kv_used - memory.kv_cached)
-    stored = kv_words(plan.key_dtype, plan.value_dtype)
+    stored = kv_text(plan.key_dtype, plan.value_dtype)
     name = f" ({stored})" if stored else ""
     words = [
         f"KV cache{name}: {format_bytes(memory.kv_used)} used",

@@ -188,7 +188,7 @@ def parts_of(split: Split) -> list[Part]:
     ]  # fmt: skip
 
 
-def counted_words(breakdown: StepBreakdown) -> str:
+def counted_text(breakdown: StepBreakdown) -> str:
     """Bytes and operations per step, and the achieved bandwidth."""
     work, split = breakdown.work, breakdown.split
     model_s = split.floor + split.launch
@@ -214,7 +214,7 @@ def ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.2f} ms"
 
 
-def peaks_words(peaks: Peaks, speed: float) -> str:
+def peaks_text(peaks: Peaks, speed: float) -> str:
     day = datetime.fromtimestamp(peaks.measured_at)
     when = f"today at {day:%H:%M}" if day.date() == date.today() else f"{day:%Y-%m-%d}"
     faster = "" if speed > _TRUSTED else f". {FASTER}"
@@ -230,7 +230,7 @@ def short_ms(seconds: float) -> str:
     return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f} ms"
 
 
-def split_words(split: Split) -> str:
+def split_text(split: Split) -> str:
     """ "weights 71 %, KV 9 %, kernel launch and other 12 %"; shares below 1 % are omitted."""
     shares = split.shares()
     parts = ((short, getattr(shares, key)) for short, key in _SHORT)

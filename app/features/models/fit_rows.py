@@ -218,7 +218,7 @@ class FitRows(QWidget):
         scale = self.width() / (most * 1.02)
         for row, fit in enumerate(self._fits):
             top = row * self._row_height()
-            self._paint_words(painter, fit, top)
+            self._paint_text(painter, fit, top)
             bar = QRectF(0, top + self._line_height() + 2, self.width(), BAR)
             parts = [fit.need, *([fit.need.in_ram] if fit.need.in_ram else ())]
             _paint_parts(painter, bar, parts, scale, limit, fit.need.fits)
@@ -230,7 +230,7 @@ class FitRows(QWidget):
     def _row_height(self) -> int:
         return self._line_height() + 2 + BAR + SPACE_3
 
-    def _paint_words(self, painter: QPainter, fit: Fit, top: int) -> None:
+    def _paint_text(self, painter: QPainter, fit: Fit, top: int) -> None:
         colors = theme()
         line = QRectF(0, top, self.width(), self._line_height())
         middle = Qt.AlignmentFlag.AlignVCenter

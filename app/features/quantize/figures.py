@@ -48,7 +48,7 @@ def _size(report: EvaluationReport) -> Tile:
     tip = "Memory used by all weights"
     if report.reference is None or ratio is None:
         return Tile("Weights", format_bytes(size), tip=tip)
-    before, kv = report.reference.weights_bytes, _kv_words(report.candidate, report.reference)
+    before, kv = report.reference.weights_bytes, _kv_text(report.candidate, report.reference)
     if ratio == 1.0 and kv:
         per_token = format_bytes(report.candidate.kv_bytes_per_token)
         return Tile("KV cache per token", per_token, kv, "better")
@@ -58,7 +58,7 @@ def _size(report: EvaluationReport) -> Tile:
     )
 
 
-def _kv_words(candidate: ModelFacts, reference: ModelFacts) -> str:
+def _kv_text(candidate: ModelFacts, reference: ModelFacts) -> str:
     before, now = reference.kv_bytes_per_token, candidate.kv_bytes_per_token
     return f"{percent(now / before)} of {format_bytes(before)}" if before and now < before else ""
 

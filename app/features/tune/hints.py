@@ -21,7 +21,7 @@ from app.features.models.placement import (
 )
 from app.units import format_bytes, format_value
 from engine.config import SETTINGS, EngineConfig
-from engine.numerics.kv_dtype import kv_words
+from engine.numerics.kv_dtype import kv_text
 from engine.snapshot import EngineSnapshot, ModelInfo, SpeculationSnapshot, StepRecord
 from widgets.live.figures import parallel_text
 from widgets.speculation import panel as speculation
@@ -256,7 +256,7 @@ class Hints:
         if not plan.key_dtype:
             return ""
         per_token = format_bytes(plan.block_bytes_in_all / s.blocks.block_size)
-        stored = kv_words(plan.key_dtype, plan.value_dtype)
+        stored = kv_text(plan.key_dtype, plan.value_dtype)
         return f"{stored} · {per_token} per token {of_gpus(s.model)}".rstrip()
 
     @staticmethod

@@ -207,9 +207,9 @@ class Translation:
             label, count = SETTINGS["speculative_adaptive"].label, config.num_speculative_tokens
             notes.append(f"{label}: the server always drafts {count} tokens.")
         if layers := self.facts.host_layers:
-            count_words = "1 layer" if layers == 1 else f"{layers} layers"
+            count_text = "1 layer" if layers == 1 else f"{layers} layers"
             notes.append(
-                f"CPU offload ({count_words}) is omitted; {self.server} runs all layers on GPUs."
+                f"CPU offload ({count_text}) is omitted; {self.server} runs all layers on GPUs."
             )
         if (ranks := config.tensor_parallel_size) > 1 and config.device == CPU:
             notes.append(

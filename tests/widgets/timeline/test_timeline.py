@@ -18,7 +18,7 @@ from widgets.plot.clock import RedrawClock
 from widgets.theme.tables import word
 from widgets.theme.theme import apply_theme, theme
 from widgets.timeline.panel import EMPTY_TEXT, HINT, TimelinePanel
-from widgets.timeline.table import step_words, time_words
+from widgets.timeline.table import step_text, time_text
 from widgets.timeline.view import NONE, PITCHES
 
 NAMES = {"a": "Tell me a story", "b": "What is TTFT?"}
@@ -109,18 +109,18 @@ def test_it_goes_with_the_newest_step_until_it_is_held(
 
 def test_a_step_says_how_many_threads_computed_it() -> None:
     (step,) = steps(4, 1)
-    assert step_words(step).startswith("step 4 · 10.0 ms · ")
+    assert step_text(step).startswith("step 4 · 10.0 ms · ")
     one, two = (dataclasses.replace(step, num_threads=n) for n in (1, 2))
-    assert step_words(one).startswith("step 4 · 10.0 ms on 1 thread · ")
-    assert step_words(two).startswith("step 4 · 10.0 ms on 2 threads · ")
+    assert step_text(one).startswith("step 4 · 10.0 ms on 1 thread · ")
+    assert step_text(two).startswith("step 4 · 10.0 ms on 2 threads · ")
 
 
 def test_a_step_of_several_ranks_says_what_their_exchange_took() -> None:
     (step,) = steps(4, 1)
-    assert time_words(step) == "model 75 % · sampling 25 %"
+    assert time_text(step) == "model 75 % · sampling 25 %"
     divided = dataclasses.replace(step, exchange_s=0.00125)
-    assert numbers(time_words(divided)) == [75, 1.2, 25]
-    assert time_words(dataclasses.replace(divided, model_s=0.0)) == "sampling 25 %"
+    assert numbers(time_text(divided)) == [75, 1.2, 25]
+    assert time_text(dataclasses.replace(divided, model_s=0.0)) == "sampling 25 %"
 
 
 def test_pointing_reads_a_step_and_its_batch(qtbot: QtBot, full: TimelinePanel) -> None:

@@ -13,23 +13,23 @@ from pytestqt.qtbot import QtBot
 from app import log as app_log
 from app.features.inspect import log_view
 from app.features.inspect.log_view import EMPTY_TEXT, NO_MATCH, LogPanel
-from app.log import LogKeeper
+from app.log import LogBuffer
 from tests.figures import numbers
 
 log = logging.getLogger("app.test_log")
 
 
 @pytest.fixture
-def keeper() -> Iterator[LogKeeper]:
-    made = LogKeeper()
+def buffer() -> Iterator[LogBuffer]:
+    made = LogBuffer()
     made.start()
     yield made
     made.stop()
 
 
 @pytest.fixture
-def panel(qtbot: QtBot, keeper: LogKeeper) -> LogPanel:
-    made = LogPanel(keeper)
+def panel(qtbot: QtBot, buffer: LogBuffer) -> LogPanel:
+    made = LogPanel(buffer)
     qtbot.addWidget(made)
     made.resize(900, 260)
     made.show()
@@ -41,17 +41,17 @@ def messages(panel: LogPanel) -> list[str]:
 
 
 def test_the_keeper_keeps_the_last_lines(
-    keeper: LogKeeper, monkeypatch: pytest.MonkeyPatch
+    buffer: LogBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(app_log.MAX_LINES + 10):
         log.info("line %d", number)
     log.debug("too small")
-    kept = keeper.since(0)
+    kept = buffer.since(0)
     assert len(kept) == app_log.MAX_LINES and kept[0].text == "line 10"
-    assert [line.text for line in keeper.since(keeper.num_lines - 2)] == [
+    assert [line.text for line in buffer.since(buffer.num_lines - 2)] == [
         f"line {app_log.MAX_LINES + 8}", f"line {app_log.MAX_LINES + 9}",
     ]  # fmt: skip
-    assert keeper.since(keeper.num_lines) == []
+    assert buffer.since(buffer.num_lines) == []
 
 
 def test_lines_of_any_thread_appear_and_are_filtered(qtbot: QtBot, panel: LogPanel) -> None:
