@@ -182,7 +182,7 @@ def test_tokenizers_that_differ(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     file.write_text(json.dumps(tokenizer))
     assert main(["evaluate", "--model", str(other), "--reference", str(starter_model()),
                  "--text", "starter"]) == 2  # fmt: skip
-    assert "differ in 2 of 2,048 tokens" in capsys.readouterr().err
+    assert numbers(capsys.readouterr().err)[:2] == [2, 2048]
 
 
 def test_an_interruption_ends_it_cleanly(

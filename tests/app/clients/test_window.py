@@ -13,9 +13,11 @@ from app.clients.engine import ForeignEngine
 from app.clients.target import LinkState
 from app.features.chat.conversation import State
 from app.main.application import Application
+from engine.snapshot import Part
 from tests.app.clients.conftest import PAGES, Exchange, ScriptedServer, chat_chunk, usage
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import open_model
+from widgets.controls.text import not_reported
 
 CHAT = "/v1/chat/completions"
 WAIT_MS = 20_000
@@ -78,19 +80,20 @@ def test_a_window_on_vllm(application: Application, qtbot: QtBot, vllm: Scripted
 
     # what is told, and what is not
     qtbot.waitUntil(lambda: " 25 %" in strip.text(), timeout=WAIT_MS)
-    assert "Memory not reported by vLLM" in strip.text()
+    with qtbot.waitSignal(bridge.snapshot, timeout=WAIT_MS) as seen:
+        pass
+    unreported = not_reported(seen.args[0], Part.MEMORY)
+    assert unreported.endswith("vLLM") and f"Memory {unreported}" in strip.text()
     views = application.views
     for view, what in (
-        (views.kv_blocks, "KV blocks: not reported by vLLM."),
-        (views.timeline, "Steps: not reported by vLLM."),
-        (views.memory, "Memory: not reported by vLLM."),
-    ):
-        assert what in texts(view)
+        (views.kv_blocks, "KV blocks"), (views.timeline, "Steps"), (views.memory, "Memory"),
+    ):  # fmt: skip
+        assert f"{what}: {unreported}." in texts(view)
     assert views.speculation.chart.isVisibleTo(views.speculation)  # drafts it does count
     views.bottleneck_dock.show()
     views.bottleneck_dock.raise_()
-    qtbot.waitUntil(lambda: "not reported by vLLM" in texts(views.bottleneck), timeout=WAIT_MS)
-    assert application.charts.memory.empty_text == "Memory: not reported by vLLM."
+    qtbot.waitUntil(lambda: unreported in texts(views.bottleneck), timeout=WAIT_MS)
+    assert application.charts.memory.empty_text == f"Memory: {unreported}."
 
     # knobs are the server's own
     settings = application.engine_settings

@@ -23,6 +23,7 @@ TOO_LONG = ErrorInfo(
     "The prompt has 9,000 tokens; the context holds 4,096, reply included.",
     "Shorten the prompt, or raise max_model_len if the model allows it.",
 )
+BY_ROW = TOO_LONG.remedy.replace("max_model_len", f"“{SETTINGS['max_model_len'].label}”")
 
 
 @pytest.mark.parametrize("name", [name for name in SETTINGS if "_" in name])
@@ -38,7 +39,7 @@ def test_sampling_is_called_as_in_the_chat() -> None:
 
 def test_an_event_keeps_the_rest_and_a_crash_its_every_word() -> None:
     failed = messages.RequestFailed("r", TOO_LONG)
-    assert event_by_row(failed).error.remedy.startswith("Shorten the prompt, or raise “Context")
+    assert event_by_row(failed).error.remedy == BY_ROW
     assert event_by_row(failed).error.cause == TOO_LONG.cause
     unloaded = messages.Unloaded()
     assert event_by_row(unloaded) is unloaded
@@ -54,9 +55,7 @@ def test_a_refused_prompt_names_the_row_in_the_chat(qtbot: QtBot, application: A
     bridge.on_event(messages.RequestFailed(reply.id, TOO_LONG))
     qtbot.waitUntil(lambda: reply.error is not None, timeout=5000)
     assert reply.error is not None
-    assert reply.error.remedy == (
-        "Shorten the prompt, or raise “Context length” if the model allows it."
-    )
+    assert reply.error.remedy == BY_ROW
 
 
 def test_notices_and_the_models_page_do_so_too() -> None:

@@ -105,7 +105,7 @@ def test_a_number_out_of_range_becomes_the_nearest_and_the_range_is_named(
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         qtbot.keyClick(field, Qt.Key.Key_Return)
     assert row.value() == 1024
-    assert row.hint_tone == "error" and "5,000 is out of range: 1 to 1,024." in row.hint
+    assert row.hint_tone == "error" and numbers(row.hint)[:3] == [5000, 1, 1024]
     choose_setting(qtbot, application, "max_num_seqs", 32)
     assert row.hint_tone == "small"
     field.selectAll()
@@ -485,7 +485,7 @@ def test_layers_are_written_too(qtbot: QtBot, application: Application, script: 
     control.field.selectAll()
     qtbot.keyClicks(control.field, "40")
     qtbot.keyClick(control.field, Qt.Key.Key_Return)
-    assert row.hint == "40 is out of range: 1 to 8." and control.field.text() == "all of 8"
+    assert numbers(row.hint) == [40, 1, 8] and control.field.text() == "all of 8"
     control.field.stepBy(-1)
     assert panel.model.shown("gpu_layers") == "7"
     row.set_value("30")  # of another model, or from the command line: more than there are

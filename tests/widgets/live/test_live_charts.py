@@ -12,6 +12,7 @@ import pytest
 from PySide6.QtWidgets import QApplication, QScrollArea
 
 from engine.snapshot import Counters, GpuFigures, RequestState, Sample, StepRecord
+from tests.figures import numbers
 from tests.widgets.synthetic import GIB, divided_snapshot, load_run, memory, snapshot
 from widgets.live.charts import LiveCharts, columns_for
 from widgets.live.figures import FIGURES, state_text
@@ -331,7 +332,9 @@ def test_the_strip_says_what_runs(strip: StatStrip) -> None:
     for one in load_run(time.perf_counter(), 20):
         strip.update_snapshot(one)
     found = values(strip)
-    assert strip.title == "Qwen3-0.6B  ·  BF16  ·  cpu, 2 threads"
+    name, weights, where = strip.title.split("  ·  ")
+    assert (name, weights) == ("Qwen3-0.6B", "BF16")
+    assert where.startswith("cpu") and numbers(where) == [2]
     assert strip.state == (
         f"{one.num_running} running · {one.num_waiting} waiting", "busy",
     )  # fmt: skip

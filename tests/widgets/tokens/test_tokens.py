@@ -13,6 +13,7 @@ from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
+from tests.figures import numbers
 from widgets.theme.tables import MINIMUM_TEXT_CONTRAST, contrast
 from widgets.theme.theme import apply_theme, load_theme, theme
 from widgets.tokens.paint import PAINTS, entropy_level, heat, probability_level, rank_level
@@ -121,7 +122,9 @@ def test_words() -> None:
     assert [percent(p) for p in (1, 0.4321, 0.0042, 1e-5)] == [
         "100.0 %", "43.2 %", "0.42 %", "< 0.01 %",
     ]  # fmt: skip
-    assert token_text(REPLY, 2).startswith("Token 3 of 5: “␣holds” · 2.0 % · rank 40 · entropy")
+    place, probability, rank, entropy = token_text(REPLY, 2).split(" · ")[:4]
+    assert place.endswith(quoted(" holds")) and probability == percent(0.02)
+    assert (numbers(place), numbers(rank)) == ([3, 5], [40]) and "entropy" in entropy
     chosen = (REPLY[1]._replace(origin=Origin.CHOSEN),)
     assert token_text(chosen, 0).count(" · ") == token_text(REPLY[1:2], 0).count(" · ") + 1
     assert summary_text(REPLY).startswith("5 tokens · 40.0 %")
@@ -141,7 +144,9 @@ def test_the_written_token_stands_among_the_choices(popover: TokensPopover) -> N
     popover.choices.select(2)
     assert "“" not in popover.branch.text() and popover.branch.isEnabled()
     description = popover.choices.accessibleDescription()
-    assert description.startswith("Selected: “␣holds” 2.0 %. All: “keeps” 60.0 %")
+    selected, every = description.split(". ", 1)
+    assert selected.endswith(f"{quoted(' holds')} {percent(0.02)}")
+    assert f": {quoted('keeps')} {percent(0.6)}" in every
 
 
 def test_many_alternatives_scroll(qtbot: QtBot, popover: TokensPopover) -> None:
