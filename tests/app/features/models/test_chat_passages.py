@@ -9,12 +9,14 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.chat.conversation import Passage
+from app.features.chat.figures import note_of, precisions_of
 from app.features.chat.files import Bundle, collect, dump, parse
 from app.features.chat.markdown import as_markdown
 from engine.config import EngineConfig
 from engine.snapshot import FinishReason
 from tests.app.chat_fixtures import Chat, chat, chat_in
 from tests.app.fake_engine import MODEL
+from tests.figures import numbers
 
 __all__ = ["chat"]  # a fixture
 
@@ -48,11 +50,12 @@ def test_it_is_marked_in_the_view_and_said_in_the_foot(chat: Chat) -> None:
     before, mark, after = chat.texts[-1].split("\n")
     assert (before, after) == ("one two ", "three four") and mark.startswith("INT8 weights")
     view = chat.page.transcript.views[-1]
-    assert view.record.figures.endswith("BF16 → BF16 · INT8 weights")
-    assert "Precision: BF16 → BF16 · INT8 weights" in view.record.details
+    assert view.record.figures.endswith(precisions_of(BOTH))
+    assert precisions_of(BOTH) in view.record.details
     chat.page.copy_last()
-    note = "[Written in BF16, from token 3 on in BF16 · INT8 weights.]"
-    assert QApplication.clipboard().text() == f"one two three four\n\n{note}"
+    note = note_of(BOTH)
+    assert numbers(note) == [16, 3, 16, 8]
+    assert QApplication.clipboard().text() == f"one two three four\n\n[{note}]"
 
 
 def test_the_next_reply_is_of_one_precision_alone(chat: Chat) -> None:
@@ -100,7 +103,7 @@ def test_a_branch_keeps_the_marks_before_it(chat: Chat) -> None:
 def test_exports_say_it_and_imports_bring_it_back(chat: Chat) -> None:
     ask(chat)
     bundle = collect(chat.store, chat.store.conversations()[0])
-    assert "*Written in BF16, from token 3 on" in as_markdown(bundle)
+    assert f"*{note_of(BOTH)}" in as_markdown(bundle)
     (read,) = parse(dump([bundle]))
     assert isinstance(read, Bundle) and read.messages == bundle.messages
     assert [dict(p) for p in read.messages[-1].passages] == [p._asdict() for p in BOTH]

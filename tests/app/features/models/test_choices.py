@@ -50,7 +50,8 @@ def test_plain_weights_can_be_rounded_and_formats_that_need_a_checkpoint_are_ref
 
 def test_a_quantized_checkpoint_has_no_way_back_without_its_source() -> None:
     choices = {c.value: c for c in AWQ.of_weights("none", "bfloat16")}
-    assert choices["auto"].text == "auto: AWQ, 4 bits, groups of 128 · 1.00 GiB"
+    auto = choices["auto"].text
+    assert auto.startswith("auto: AWQ") and numbers(auto) == [4, 128, 1]
     assert not choices["auto"].refusal and not choices["awq"].refusal
     assert "BF16" in choices["none"].refusal
     assert choices["int8"].refusal and choices["gptq"].refusal

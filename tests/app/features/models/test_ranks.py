@@ -97,7 +97,7 @@ def test_the_gpu_with_the_least_free_decides(gpus: Pretend) -> None:
     need = need_of(CONFIG)
     assert estimate(CONFIG).most_ranks == 3
     assert (need.num_gpus, need.free, need.total) == (2, 30 * GIB, 60 * GIB)
-    assert need.where == "on each of 2 GPUs" and need.fits
+    assert numbers(need.where) == [2] and need.fits
     assert need.kv_bytes_per_token == 2 * need.kv_cache / need.max_model_len
     alone = need_of(CONFIG.replace(tensor_parallel_size=1))
     assert (alone.num_gpus, alone.free, alone.where) == (1, 40 * GIB, "")
@@ -110,7 +110,7 @@ def test_the_stage_that_needs_most_decides(gpus: Pretend) -> None:
     gpus(40, 30, 50)
     need, alone = need_of(STAGED), need_of(STAGED.replace(pipeline_parallel_size=1))
     assert estimate(STAGED).most_stages == 3
-    assert (need.num_gpus, need.free, need.where) == (2, 30 * GIB, "on each of 2 GPUs")
+    assert (need.num_gpus, need.free, numbers(need.where)) == (2, 30 * GIB, [2])
     assert 0.5 * alone.weights <= need.weights < 0.6 * alone.weights
     assert need.kv_bytes_per_token == alone.kv_bytes_per_token
     three = need_of(STAGED.replace(pipeline_parallel_size=3))  # 32 layers: 10, 11, 11
@@ -233,14 +233,16 @@ def test_the_bars_say_so_too(qtbot: QtBot) -> None:
     for widget in (bar, rows):
         qtbot.addWidget(widget)
     bar.show_need(PART)
-    assert bar.text().startswith("On each of 2 GPUs: Weights 7.00 GiB")
+    assert numbers(bar.text())[:2] == [2, 7.0] and "each" in bar.text()
     bar.resize(400, bar.sizeHint().height())
     one = bar.grab()
     bar.show_need(replace(PART, num_gpus=1))
     assert "each" not in bar.text() and bar.grab().toImage() != one.toImage()
-    rows.show_fits([Fit("bfloat16", PART, 4096)])
-    assert rows.text() == "bfloat16: 7.38 GiB on each of 2 GPUs · fits up to 4,096 tokens"
-    assert "of 12.0 GiB free on each of 2 GPUs" in rows.toolTip()
+    fit = Fit("bfloat16", PART, 4096)
+    rows.show_fits([fit])
+    assert numbers(rows.text()) == [16, 7.38, 2, 4096] and PART.where in rows.text()
+    assert rows.text().startswith(fit.name) and rows.text().endswith(fit.text)
+    assert numbers(rows.toolTip())[-3:] == [12.0, 2, 4096] and PART.where in rows.toolTip()
 
 
 def test_a_comparison_says_on_how_many_gpus_each_side_is() -> None:

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.chat.conversation import Message, State
+from app.features.chat.figures import note_of, precisions_of
 from app.features.chat.presenter import message_record
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.features.tune.precision_rows import WAYS
@@ -60,7 +61,9 @@ def test_the_time_of_the_last_switch_is_said_before_the_next(
     panel = panel_of(scripted)
     for weights in ("int8", "auto"):
         choose(scripted, "quantization", weights)
-        assert "requests pause and resume" in panel._message.text().lower()
+        pending = panel._pending_reload()
+        assert pending is not None and pending.quantization == weights
+        assert panel._message.text() == panel.precision.words_of(pending)
         with qtbot.waitSignal(scripted.bridge.reconfigured, timeout=3000):
             panel.commands.apply()
     assert 0.01 in numbers(panel._message.text())
@@ -155,7 +158,7 @@ def test_a_reply_goes_on_in_int8_and_is_marked_where_it_changed(
     assert application.bridge.model is not None
     assert application.bridge.model.quantization == "int8"
     record = message_record(chat, chat.current, done)
-    assert record.figures.endswith("FP32 → FP32 · INT8 weights")
+    assert record.figures.endswith(precisions_of(done.passages))
     # the strip says what the next snapshot says, which may come behind the reply's last token
     strip = application.strip
     qtbot.waitUntil(lambda: "INT8 weights" in strip.title, timeout=LOAD_MS)
@@ -176,7 +179,7 @@ def _check_copies(application: Application, done: Message) -> None:
     view.text.render_now()
     assert "INT8 weights" in view.text.toPlainText()
     page.copy_last()
-    assert "in FP32 · INT8 weights.]" in QApplication.clipboard().text()
+    assert f"[{note_of(done.passages)}]" in QApplication.clipboard().text()
     chat.saver.save()
     application.pages.store.flush()
     (stored,) = [m for m in application.pages.store.messages(chat.current.id) if m.id == done.id]

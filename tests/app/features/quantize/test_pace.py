@@ -34,15 +34,15 @@ def test_both_sides_take_as_long_so_the_end_is_known_when_the_first_is(
 def test_of_one_model_alone_only_the_last_part_is_known() -> None:
     pace = Pace(TEXT, has_reference=False)
     assert pace.left(Stage("Model: reading weights", 5, 10), 1.0) is None
-    assert pace.left(Stage("Model: reading the text", 0, 10), 2.0) is None
-    assert pace.left(Stage("Model: reading the text", 5, 10), 6.0) == pytest.approx(4.0)
+    assert pace.left(Stage(f"{CANDIDATE}: {TEXT}", 0, 10), 2.0) is None
+    assert pace.left(Stage(f"{CANDIDATE}: {TEXT}", 5, 10), 6.0) == pytest.approx(4.0)
 
 
 def test_a_stage_that_only_one_side_has_disturbs_nothing() -> None:
     pace = Pace(TEXT, has_reference=True)
     pace.left(Stage("Reference: arranging weights", 0, 10), 0.0)
-    pace.left(Stage("Reference: reading the text", 0, 10), 3.0)
-    assert pace.left(Stage("Reference: reading the text", 5, 10), 8.0) == pytest.approx(5 + 3 + 10)
+    pace.left(Stage(f"{REFERENCE}: {TEXT}", 0, 10), 3.0)
+    assert pace.left(Stage(f"{REFERENCE}: {TEXT}", 5, 10), 8.0) == pytest.approx(5 + 3 + 10)
     assert pace.left(Stage("Model: checking", 0, 0), 13.0) is None  # nobody knows how long it takes
-    assert pace.left(Stage("Model: reading the text", 0, 10), 14.0) == pytest.approx(10.0)
+    assert pace.left(Stage(f"{CANDIDATE}: {TEXT}", 0, 10), 14.0) == pytest.approx(10.0)
     assert pace.left(Stage("", 0, 0), 14.0) is None

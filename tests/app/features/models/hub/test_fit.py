@@ -14,6 +14,7 @@ from app.features.models.fit_rows import FitRows
 from app.storage.model_sources import shape_sources
 from engine.config import EngineConfig
 from tests.app.features.models.test_open_model import report
+from tests.figures import numbers
 
 GIB = 2**30
 SIZES = st.integers(min_value=0, max_value=64 * GIB)
@@ -51,9 +52,11 @@ def halves(config: EngineConfig, in_use: Held) -> Estimate:
 def test_each_precision_has_its_verdict() -> None:
     found = fits(EngineConfig(model="/m", max_model_len=4096), NOTHING, halves)
     assert [fit.name for fit in found] == ["FP32", "BF16", "INT8, FP8 weights"]
-    assert [fit.text for fit in found[:2]] == ["does not fit", "fits up to 8,192 tokens"]
+    assert [(fit.longest, fit.need.fits) for fit in found[:2]] == [(0, False), (8192, True)]
+    assert [numbers(fit.text) for fit in found[:2]] == [[], [8192]]
     long = fits(EngineConfig(model="/m", max_model_len=2**20), NOTHING, halves)
-    assert long[1].text == "fits only up to 8,192 tokens"
+    assert (long[1].longest, long[1].need.fits) == (8192, False)
+    assert numbers(long[1].text) == [8192] and long[1].text != found[1].text
 
 
 def test_precisions_that_need_the_same_stand_in_one_row() -> None:
@@ -78,11 +81,13 @@ def test_rows_take_room_only_for_what_they_show_and_say_it_in_words(qtbot: QtBot
     assert rows.isHidden() and rows.sizeHint().height() == 0
     rows.resize(400, 100)
     fit = Fit("bfloat16", need(2 * GIB, 4096, 6 * GIB), 4096)
-    rows.show_fits([fit, Fit("float32", need(8 * GIB, 4096, 6 * GIB), 0)])
+    other = Fit("float32", need(8 * GIB, 4096, 6 * GIB), 0)
+    rows.show_fits([fit, other])
     rows.grab()
     assert not rows.isHidden()
-    assert "bfloat16: 2.13 GiB · fits up to 4,096 tokens" in rows.accessibleName()
-    assert "float32: 8.13 GiB · does not fit" in rows.accessibleName()
+    first, second = rows.accessibleName().split(other.name)
+    assert fit.name in first and fit.text in first and numbers(first) == [16, 2.13, 4096]
+    assert other.text in second and numbers(second) == [8.13]
     assert "6.00 GiB" in rows.toolTip()
 
 
