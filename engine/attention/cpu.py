@@ -57,19 +57,33 @@ class Tables:
         return cache.keys.gather(rows, count, dtype), cache.values.gather(rows, count, dtype)
 
 
+class Span(NamedTuple):
+    """The part of a request that its tokens in this step can see: blocks, the position of their
+    first token, and how many tokens from there on."""
+
+    start: int
+    seq_len: int
+    blocks: list[int]
+
+    @property
+    def last(self) -> int:
+        """Position of the last token."""
+        return self.start + self.seq_len - 1
+
+
 class Prefill(NamedTuple):
-    """A request that computes several tokens in this step. seq_len counts from the first token of
-    `tables`, which start at the first block that a token of this step can see."""
+    """A request that computes several tokens in this step; start, seq_len: see `Span`."""
 
     rows: slice
+    start: int
     seq_len: int
     tables: Tables
 
 
 class DecodeBucket(NamedTuple):
     """B requests that compute one token each. Tables start at the first visible block and cover L
-    keys in whole blocks. hidden[B, 1, 1, L]: keys that do not exist or lie before the window; bias,
-    same shape: added to the scores for them, in the compute dtype."""
+    keys in whole blocks. hidden[B, 1, 1, L]: keys that do not exist or lie before the window or
+    chunk; bias, same shape: added to the scores for them, in the compute dtype."""
 
     rows: Tensor | slice
     size: int
@@ -79,7 +93,7 @@ class DecodeBucket(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The prefills and decode buckets of a step, shared by the layers with the same window that
+    """The prefills and decode buckets of a step, shared by the layers that see the same keys and
     leave the same requests to compiled code."""
 
     prefills: list[Prefill]
@@ -123,7 +137,8 @@ class CPUAttention:
                 self._compiled[layer] = NativeCache(native, keys, values)
         self._few: NativeStep | None = None  # None: no request of this step computes few tokens
         self._batch: Batch | None = None
-        self._layouts: dict[tuple[int | None, bool], Layout] = {}  # by window; without few tokens
+        # by window, chunk, and whether without the requests of few tokens
+        self._layouts: dict[tuple[int | None, int | None, bool], Layout] = {}
         self._new_rows: dict[int, Tensor] = {}  # where this step's tokens go, by number of heads
 
     @property
@@ -149,47 +164,49 @@ class CPUAttention:
                     [batch.block_tables[i] for i in few],
                 )
 
-    def _layout(self, batch: Batch, window: int | None, layer: int) -> Layout:
-        key = window, layer in self._compiled
+    def _layout(self, batch: Batch, options: AttentionOptions, layer: int) -> Layout:
+        key = options.window, options.chunk, layer in self._compiled
         if key not in self._layouts:
             count = batch.num_requests - batch.num_padding
             fewest = self._few_tokens if layer in self._compiled else 0
             mine = [i for i in range(count) if batch.query_len(i) >= fewest]
-            spans = {i: self._visible(batch, i, window) for i in mine}
+            spans = {i: self._visible(batch, i, options) for i in mine}
             decodes = [i for i in mine if batch.query_len(i) == 1]
             prefills = [
                 Prefill(
                     slice(batch.query_start_loc[i], batch.query_start_loc[i + 1]),
-                    spans[i][0],
-                    Tables(self._tensor([spans[i][1]])),
+                    spans[i].start,
+                    spans[i].seq_len,
+                    Tables(self._tensor([spans[i].blocks])),
                 )
                 for i in mine
                 if batch.query_len(i) > 1
             ]
-            grouped = bucket_by_length(decodes, {i: seq_len for i, (seq_len, _) in spans.items()})
+            grouped = bucket_by_length(decodes, {i: span.seq_len for i, span in spans.items()})
             buckets = [
                 self._bucket(
-                    [batch.query_start_loc[i] for i in members], [spans[i] for i in members], window
+                    [batch.query_start_loc[i] for i in members],
+                    [spans[i] for i in members],
+                    options,
                 )
                 for members in grouped
             ]
             self._layouts[key] = Layout(prefills, buckets)
         return self._layouts[key]
 
-    def _visible(self, batch: Batch, index: int, window: int | None) -> tuple[int, list[int]]:
-        """(tokens, blocks) of a request, without the blocks before every window."""
+    def _visible(self, batch: Batch, index: int, options: AttentionOptions) -> Span:
+        """Without the blocks before every window or chunk."""
         seq_len, table = batch.seq_lens[index], batch.block_tables[index]
-        if window is None:
-            return seq_len, table
-        first_seen = max(0, seq_len - batch.query_len(index) + 1 - window)
+        first_seen = max(0, options.first_key(seq_len - batch.query_len(index)))
         skipped = first_seen // self.block_size
-        return seq_len - skipped * self.block_size, table[skipped:]
+        start = skipped * self.block_size
+        return Span(start, seq_len - start, table[skipped:] if skipped else table)
 
     def _bucket(
-        self, rows: list[int], spans: list[tuple[int, list[int]]], window: int | None
+        self, rows: list[int], spans: list[Span], options: AttentionOptions
     ) -> DecodeBucket:
-        seq_lens = [seq_len for seq_len, _ in spans]
-        tables = [table for _, table in spans]
+        seq_lens = [span.seq_len for span in spans]
+        tables = [span.blocks for span in spans]
         width = max(len(table) for table in tables)
         padded = [table + [table[0]] * (width - len(table)) for table in tables]
         # also where one request is alone: libraries prepare a product anew for every new length,
@@ -198,8 +215,9 @@ class CPUAttention:
         keys = torch.arange(length, device=self._device)
         ends = self._tensor(seq_lens).unsqueeze(1)
         hidden = keys >= ends
-        if window is not None:
-            hidden |= keys < ends - window
+        if options.most_keys is not None:
+            firsts = [options.first_key(span.last) - span.start for span in spans]
+            hidden |= keys < self._tensor(firsts).unsqueeze(1)
         some = hidden.view(len(rows), 1, 1, -1) if bool(hidden.any()) else None
         bias = None
         if some is not None:
@@ -233,15 +251,18 @@ class CPUAttention:
     def forward(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
     ) -> Tensor:
-        batch = self._step
-        cache = self.caches[layer]
         self.write(layer, k, v)
-        output = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
+        return self.attend(layer, q, options)
+
+    def attend(self, layer: int, q: Tensor, options: AttentionOptions) -> Tensor:
+        """Attention of q[T, Hq, Dk] over what is stored: [T, Hq, Dv]."""
+        batch, cache = self._step, self.caches[layer]
+        output = q.new_empty(q.shape[0], q.shape[1], cache.values.elements.shape[3])
         if batch.num_padding:
             output[-batch.num_padding :] = 0
         if layer in self._compiled and self._few is not None:
             self._compiled[layer].attend(self._few, q, output, *options)
-        layout = self._layout(batch, options.window, layer)
+        layout = self._layout(batch, options, layer)
         for prefill in layout.prefills:
             dtype = self._dtype_for(prefill.rows)
             keys, values = prefill.tables.of(cache, dtype)
@@ -251,6 +272,7 @@ class CPUAttention:
                 values.part(0, prefill.seq_len),
                 options,
                 output[prefill.rows],
+                prefill.start,
             )
         for bucket in layout.buckets:
             self._decode(bucket, cache, q, options, output)

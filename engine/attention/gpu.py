@@ -202,39 +202,46 @@ class GPUAttention:
     def forward(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
     ) -> Tensor:
+        self.write(layer, k, v)
+        return self.attend(layer, q, options)
+
+    def attend(self, layer: int, q: Tensor, options: AttentionOptions) -> Tensor:
+        """Attention of q[T, Hq, Dk] over what is stored: [T, Hq, Dv]."""
         if self._varlen is not None and self._varlen.takes(options):
-            self.write(layer, k, v)
             return self._varlen.attend(q, self.caches[layer], options)
         if self._gathering is not None:
-            return self._gathering.forward(layer, q, k, v, options)
+            return self._gathering.attend(layer, q, options)
         from engine.kernels.triton.attention import Shape, paged_attention
 
-        self.write(layer, k, v)
         if q.stride(-1) != 1:
             q = q.contiguous()
         keys, values = self._pages[layer]
-        out = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
-        shape = Shape(q.shape[1], k.shape[1], k.shape[2], v.shape[2], q.itemsize)
-        launch = self._launch(shape, options.window)
+        _, num_kv_heads, _, key_dim = keys.elements.shape
+        value_dim = values.elements.shape[3]
+        out = q.new_empty(q.shape[0], q.shape[1], value_dim)
+        shape = Shape(q.shape[1], num_kv_heads, key_dim, value_dim, q.itemsize)
+        launch = self._launch(shape, options.most_keys)
         return paged_attention(q, keys, values, self._tables, launch, options, out, self._workspace)
 
-    def _launch(self, shape: Shape, window: int | None) -> Launch:
+    def _launch(self, shape: Shape, most_keys: int | None) -> Launch:
         """The launch for layers of this shape in this step, shared by all of them."""
         from engine.kernels.triton.attention import plan_fixed, plan_launch
         from engine.kernels.triton.support import device_of
 
-        key = (shape, window)
+        key = (shape, most_keys)
         if key not in self._launches:
             batch, device = self._step, device_of(self._device)
             room = self._workspace.numel()
             if batch.fixed_shape:
                 self._launches[key] = plan_fixed(
-                    shape, batch.num_requests, batch.num_tokens, self._max_model_len, window,
+                    shape, batch.num_requests, batch.num_tokens, self._max_model_len, most_keys,
                     device, room,
                 )  # fmt: skip
             else:
                 lens = [batch.query_len(i) for i in range(batch.num_requests)]
-                self._launches[key] = plan_launch(shape, lens, batch.seq_lens, window, device, room)
+                self._launches[key] = plan_launch(
+                    shape, lens, batch.seq_lens, most_keys, device, room
+                )
         return self._launches[key]
 
 

@@ -85,3 +85,7 @@ class OffloadedAttention:
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
     ) -> Tensor:
         return self._of[layer].forward(layer, q, k, v, options)
+
+    def attend(self, layer: int, q: Tensor, options: AttentionOptions) -> Tensor:
+        """Attention over what is stored."""
+        return self._of[layer].attend(layer, q, options)

@@ -1,5 +1,5 @@
-"""Attention for the query rows of one sequence: causal, with window, logit softcapping and sinks.
-"""
+"""Attention for the query rows of one sequence: causal, with window or chunks, logit softcapping
+and sinks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,18 @@ FEW_QUERIES = 32
 
 
 def attend_rows(
-    q: Tensor, keys: Gathered, values: Gathered, options: AttentionOptions, output: Tensor
+    q: Tensor,
+    keys: Gathered,
+    values: Gathered,
+    options: AttentionOptions,
+    output: Tensor,
+    start: int = 0,
 ) -> None:
     """Causal attention of the last T tokens of one sequence, written to output[T, Hq, Dv].
 
-    q[T, Hq, Dk], keys of [Hkv, L, Dk], values of [Hkv, L, Dv]; query t stands at position
-    L - T + t. The query heads of a group are rows of one product with their key head.
+    q[T, Hq, Dk], keys of [Hkv, L, Dk], values of [Hkv, L, Dv]; the first key stands at position
+    `start`, query t at start + L - T + t. The query heads of a group are rows of one product with
+    their key head.
     """
     num_tokens, num_heads, _ = q.shape
     num_kv_heads, length, _ = keys.elements.shape
@@ -38,13 +44,12 @@ def attend_rows(
     for begin in range(0, num_tokens, QUERY_BLOCK):
         end = min(begin + QUERY_BLOCK, num_tokens)
         rows, visible = end - begin, context + end
-        first = 0
-        if options.window is not None:
-            first = max(0, context + begin + 1 - options.window)
+        position = start + context + begin
+        first = max(0, options.first_key(position) - start)
         block = folded[:, :, begin:end].reshape(num_kv_heads, group * rows, -1)
         scores = capped(score(block, keys.part(first, visible)), options)
         scores = scores.view(num_kv_heads, group, rows, -1)
-        mask_block(scores, rows, first, context + begin, options.window)
+        mask_block(scores, rows, start + first, position, options)
         probabilities = softmax_with_sinks(scores, sinks)
         result = weigh(
             probabilities.view(num_kv_heads, group * rows, -1), values.part(first, visible)
@@ -94,16 +99,16 @@ def weigh(probabilities: Tensor, values: Gathered) -> Tensor:
 
 
 def mask_block(
-    scores: Tensor, rows: int, first: int, position: int, window: int | None
+    scores: Tensor, rows: int, first: int, position: int, options: AttentionOptions
 ) -> None:
     """Hide from scores[..., rows, keys] the keys after each query (only the last `rows` columns
-    can be) and before its window. Key column c is at position first + c."""
+    can be) and before its window or chunk. Key column c is at position first + c, row r at
+    position + r."""
     scores[..., -rows:].masked_fill_(_later(rows, scores.device), float("-inf"))
-    if window is not None and position + rows - window > first:
+    if options.first_key(position + rows - 1) > first:
         keys = torch.arange(first, first + scores.shape[-1], device=scores.device)
         places = torch.arange(position, position + rows, device=scores.device)
-        earliest = places - window + 1
-        scores.masked_fill_(keys < earliest.unsqueeze(1), float("-inf"))
+        scores.masked_fill_(keys < options.first_key(places).unsqueeze(1), float("-inf"))
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """Paged attention with `torch.nn.attention.varlen`, for GPUs on which our kernels do not run: one
 launch per layer, in place on the pages.
 
-A test run on the device decides whether it is used (`problem`). It supports neither logit
-softcapping nor sinks.
+A test run on the device decides whether it is used (`problem`). It supports no chunks,
+logit softcapping or sinks.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class VarlenSteps:
 
     def takes(self, options: AttentionOptions) -> bool:
         """Whether a layer of this step can be attended here."""
-        return self._step is not None and options.softcap is None and options.sinks is None
+        return self._step is not None and not (
+            options.softcap or options.sinks is not None or options.chunk
+        )
 
     def attend(self, q: Tensor, cache: PagedCache, options: AttentionOptions) -> Tensor:
         """Causal attention of q[T, Hq, D] over plain pages, which hold this step's keys and values

@@ -102,7 +102,7 @@ def _heads_fit(heads: Tensor, *others: Tensor) -> bool:
 
 
 def _normed(x: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps), a float32 tensor of its own."""
+    """x / sqrt(mean(x^2) + eps), as a new float32 tensor."""
     # torch.rms_norm is a chain of passes here; the 2-norm reads x once. Everything is
     # float32 before it meets: operands of unlike dtypes are converted one by one. Not addcmul:
     # its last bit depends on the place of a row in the batch.

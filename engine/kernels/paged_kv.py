@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
 PLAIN = "plain"
+
+_Position = TypeVar("_Position", int, Tensor)
 
 
 class PageTensors(NamedTuple):
@@ -20,7 +22,9 @@ class PageTensors(NamedTuple):
 
 
 class AttentionOptions(NamedTuple):
-    """Variants of one layer. window: most recent keys visible, the query's own included.
+    """Variants of one layer. window: most recent keys visible, the query's own included. chunk:
+    keys of the query's own chunk of so many positions are visible, from position 0 on; at most one
+    of both is set.
     softcap: scores become softcap * tanh(scores / softcap). sinks[Hq]: one extra score per head
     that takes part in the softmax and has no value."""
 
@@ -28,3 +32,18 @@ class AttentionOptions(NamedTuple):
     window: int | None = None
     softcap: float | None = None
     sinks: Tensor | None = None
+    chunk: int | None = None
+
+    @property
+    def most_keys(self) -> int | None:
+        """Keys that a query sees at most; None: all before it."""
+        return self.window if self.chunk is None else self.chunk
+
+    def first_key(self, position: _Position) -> _Position:
+        """Position of the first visible key for queries at `position`; below 0 where a window
+        begins before the sequence."""
+        if self.chunk is not None:
+            return position // self.chunk * self.chunk
+        if self.window is not None:
+            return position - self.window + 1
+        return position * 0

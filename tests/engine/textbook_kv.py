@@ -31,6 +31,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Ten
     hidden = ages < 0
     if options.window is not None:
         hidden |= ages >= options.window
+    if options.chunk is not None:
+        places = torch.arange(length) // options.chunk
+        hidden |= places[length - tokens :].unsqueeze(1) != places
     weights = scores.masked_fill(hidden, float("-inf")).exp()
     total = weights.sum(-1, keepdim=True)
     if options.sinks is not None:

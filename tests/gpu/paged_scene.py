@@ -36,6 +36,7 @@ class Scene:
     has_sinks: bool
     seed: int
     padding: int = 0
+    chunk: int | None = None  # in place of the window
 
     @property
     def shape(self) -> Shape:
@@ -67,8 +68,8 @@ class World:
         self.q = packed.to(device)[:, : heads * scene.group]  # a view, as of a packed product
         sinks = self._noise(heads * scene.group) if scene.has_sinks else None
         self.options = AttentionOptions(
-            scene.dims[0] ** -0.5, scene.window, scene.softcap,
-            None if sinks is None else sinks.to(device),
+            scene.dims[0] ** -0.5, None if scene.chunk else scene.window, scene.softcap,
+            None if sinks is None else sinks.to(device), scene.chunk,
         )  # fmt: skip
 
     def _noise(self, *shape: int) -> Tensor:
@@ -120,6 +121,8 @@ class World:
             for t in range(tokens):
                 end = self.seq_lens[i] - tokens + t + 1
                 begin = 0 if options.window is None else max(0, end - options.window)
+                if options.chunk is not None:
+                    begin = (end - 1) // options.chunk * options.chunk
                 k = self._k[i][begin:end].repeat_interleave(scene.group, 1)
                 v = self._v[i][begin:end].repeat_interleave(scene.group, 1)
                 scores = torch.einsum("hd,lhd->hl", q[t], k) * options.scaling

@@ -44,6 +44,7 @@ plain_scenes = st.builds(
     forms=st.tuples(st.sampled_from(FORMS), st.sampled_from(FORMS)),
     dtype=st.sampled_from(tuple(TOLERANCE)),
     window=st.sampled_from((None, 1, 9, 40, 100)),
+    chunk=st.sampled_from((None, None, 16, 50)),
     softcap=st.sampled_from((None, 2.0)),
     has_sinks=st.booleans(),
     seed=st.integers(0, 2**31),
@@ -69,7 +70,7 @@ def run(world: World, launch: Launch, q: Tensor | None = None) -> Tensor:
 
 def planned(world: World, room: int = ROOM) -> Launch:
     return plan_launch(
-        world.scene.shape, world.query_lens, world.seq_lens, world.scene.window,
+        world.scene.shape, world.query_lens, world.seq_lens, world.options.most_keys,
         device_of(world.device), room,
     )  # fmt: skip
 
@@ -77,7 +78,7 @@ def planned(world: World, room: int = ROOM) -> Launch:
 def fixed(world: World) -> Launch:
     scene = world.scene
     return plan_fixed(
-        scene.shape, len(world.query_lens), sum(world.query_lens), 200, scene.window,
+        scene.shape, len(world.query_lens), sum(world.query_lens), 200, world.options.most_keys,
         device_of(world.device), ROOM,
     )  # fmt: skip
 

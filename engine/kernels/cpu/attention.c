@@ -2,8 +2,8 @@
  *
  *   y[t, h] = sum over l of softmax(scaling * q[t, h] . key[l])[l] * value[l]
  *
- * over all keys l of the token's own sequence up to itself, or those within its window. The query
- * heads of a group read each key once. Everything is float32 inside and rounded once.
+ * over all keys l of the token's own sequence up to itself, or those within its window or chunk. The
+ * query heads of a group read each key once. Everything is float32 inside and rounded once.
  *
  * A sequence is divided into parts of PART keys, counted from its beginning, which are computed by
  * themselves and joined in their order, by one thread or by several. So what a token comes to depends
@@ -27,6 +27,7 @@ typedef struct {
     const void *q; /* [tokens, heads, key_dim] */
     int64_t token_apart, head_apart, heads;
     int64_t window; /* most recent keys that are seen, the token's own with them; 0: all */
+    int64_t chunk;  /* keys of its own chunk of so many positions are seen; 0: all */
     float scaling, softcap; /* softcap 0: none */
     const float *sinks;     /* [heads]: a score without a value; NULL: none */
     void *y;                /* [tokens, heads, value_dim] */
@@ -43,6 +44,12 @@ typedef struct {
     int64_t first_part, parts;
 } share;
 
+/* Position of the first key that a token at `position` sees. */
+INLINE int64_t first_seen(const job *j, int64_t position) {
+    if (j->chunk) return position / j->chunk * j->chunk;
+    return j->window ? most(0, position + 1 - j->window) : 0;
+}
+
 static share share_of(const job *j, int64_t request, int64_t head, int64_t block) {
     const step *s = j->step;
     share of = {.request = request, .head = head, .group = j->heads / j->pages->kv_heads};
@@ -51,7 +58,7 @@ static share share_of(const job *j, int64_t request, int64_t head, int64_t block
     of.position = s->lengths[request] - s->queries[request];
     const int64_t first = of.position + of.first / of.group;
     const int64_t last = of.position + (of.first + of.rows - 1) / of.group;
-    of.first_part = j->window ? most(0, first + 1 - j->window) / PART : 0;
+    of.first_part = first_seen(j, first) / PART;
     of.parts = last / PART + 1 - of.first_part;
     return of;
 }
@@ -80,7 +87,7 @@ static void attend_rows(const job *j, const share *of, keys *k, int64_t start, i
             (place + token) * j->token_apart + head_of(of, row + r) * j->head_apart;
         read_floats(q + r * width, j->q, from, width, j->type);
         for (int64_t d = 0; d < width; d++) q[r * width + d] *= j->scaling;
-        first[r] = j->window ? most(0, position + 1 - j->window) : 0;
+        first[r] = most(0, first_seen(j, position + start) - start);
         end[r] = most(0, least(position + 1, PART));
     }
     k->first = least(first[0], end[rows - 1]), k->end = end[rows - 1];
@@ -99,7 +106,7 @@ static void attend_part(const job *j, const share *of, int64_t part, float *all,
     const int64_t first = of->position + token_of(of, 0) - start;
     const int64_t last = of->position + token_of(of, of->rows - 1) - start;
     keys k;
-    k.first = j->window ? most(0, first + 1 - j->window) : 0, k.end = least(last + 1, PART);
+    k.first = most(0, first_seen(j, first + start) - start), k.end = least(last + 1, PART);
     find_keys(&k, j->pages, j->step->tables + j->step->table_starts[of->request], start, of->head);
     for (int64_t row = 0, rows; row < of->rows; row += rows) {
         const int64_t left = least(of->rows - row, MOST_ROWS);
@@ -189,9 +196,9 @@ static int64_t list_items(const job *j, item *items) {
  * part. */
 void native_attention(const pages *pages, const step *step, const void *q, int64_t token_apart,
                       int64_t head_apart, int64_t heads, int64_t window, float scaling,
-                      float softcap, const float *sinks, void *y, int32_t type, int32_t is_split,
-                      item *scratch, int64_t most_items, int32_t threads) {
-    const job told = {pages, step, q, token_apart, head_apart, heads, window, scaling,
+                      float softcap, const float *sinks, int64_t chunk, void *y, int32_t type,
+                      int32_t is_split, item *scratch, int64_t most_items, int32_t threads) {
+    const job told = {pages, step, q, token_apart, head_apart, heads, window, chunk, scaling,
                       softcap, sinks, y, type, is_split}, *j = &told;
     const int64_t count = list_items(j, scratch);
     float *all = (float *)(scratch + most_items);

@@ -131,6 +131,7 @@ class NativeCache:
         window: int | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        chunk: int | None = None,
     ) -> None:
         """Causal attention of the step's tokens with q[T, Hq, Dk] over their sequences, to
         output[T, Hq, Dv], contiguous and in q's dtype; other rows of it stay as they are. Options
@@ -150,7 +151,8 @@ class NativeCache:
         self._native.attention(
             self._address, step.address, q.data_ptr(), q.stride(0), q.stride(1), heads,
             window or 0, scaling, softcap or 0.0, None if wide is None else wide.data_ptr(),
-            output.data_ptr(), TYPES[q.dtype], is_split, scratch(size), kv_heads * items, threads,
+            chunk or 0, output.data_ptr(), TYPES[q.dtype], is_split, scratch(size),
+            kv_heads * items, threads,
         )  # fmt: skip
 
 

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from engine.kernels.cpu import elementwise
 from engine.kernels.cpu.attention import NativeCache, NativeStep
-from engine.kernels.cpu.build import UnavailableError, machine_problem
+from engine.kernels.cpu.build import machine_problem
 from engine.kernels.cpu.dequantized import DequantizedWeights
 from engine.kernels.cpu.elementwise import HeadNorms
 from engine.kernels.cpu.integer import IntegerWeights
 from engine.kernels.cpu.library import FORMATS, Library, load
+from engine.kernels.cpu.library_cache import UnavailableError
 from engine.kernels.paged_kv import PLAIN, PageTensors
 from engine.kernels.weights import Weights
 from engine.numerics.codes import Codes, IntCodes

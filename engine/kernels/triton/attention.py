@@ -153,12 +153,12 @@ def plan_launch(
     shape: Shape,
     query_lens: Sequence[int],
     seq_lens: Sequence[int],
-    window: int | None,
+    most_keys: int | None,
     device: Device,
     most_floats: int,
 ) -> Launch:
-    """For requests of `query_lens` tokens each, of sequences of `seq_lens`. most_floats: room for
-    sums of splits."""
+    """For requests of `query_lens` tokens each, of sequences of `seq_lens`. most_keys: that a token
+    sees (None: all). most_floats: room for sums of splits."""
     few = [tokens for tokens in query_lens if tokens <= FEW_TOKENS]
     has_many = len(few) < len(query_lens)
     lens = zip(query_lens, seq_lens, strict=True)
@@ -182,7 +182,7 @@ def plan_launch(
         num_splits=1,
         tiles=tiles,
     )
-    return _with_lanes(plan, shape, few_blocks, longest, window, device, most_floats)
+    return _with_lanes(plan, shape, few_blocks, longest, most_keys, device, most_floats)
 
 
 def plan_fixed(
@@ -190,14 +190,14 @@ def plan_fixed(
     num_requests: int,
     num_tokens: int,
     max_model_len: int,
-    window: int | None,
+    most_keys: int | None,
     device: Device,
     most_floats: int,
 ) -> Launch:
     """For any step of so many requests and tokens: to be replayed with other lengths."""
     if num_tokens == num_requests:  # every request computes at least one
         lens = [max_model_len] * num_requests
-        return plan_launch(shape, [1] * num_requests, lens, window, device, most_floats)
+        return plan_launch(shape, [1] * num_requests, lens, most_keys, device, most_floats)
     longest_query = num_tokens - num_requests + 1
     has_many = longest_query > FEW_TOKENS
     tiles = shape.tiles(device, 1 if has_many else longest_query)
@@ -214,7 +214,7 @@ def plan_fixed(
         tiles=tiles,
     )
     few_blocks = num_tokens * shape.group // tiles.few_rows + num_requests
-    return _with_lanes(plan, shape, few_blocks, max_model_len, window, device, most_floats)
+    return _with_lanes(plan, shape, few_blocks, max_model_len, most_keys, device, most_floats)
 
 
 def floats_of_decoding(shape: Shape, most_requests: int, max_model_len: int, device: Device) -> int:
@@ -234,14 +234,16 @@ def _with_lanes(
     shape: Shape,
     few_blocks: int,
     longest: int,
-    window: int | None,
+    most_keys: int | None,
     device: Device,
     most_floats: int,
 ) -> Launch:
     """As many lanes as keep the device busy, if there is room for their sums."""
     num_splits = max(1, min(MAX_SPLITS, -(-longest // SPLIT)))
     # a window of shorter sequences has no more splits than that of the longest has of SPLIT keys
-    seen = num_splits if window is None else min(num_splits, (window + FEW_TOKENS) // SPLIT + 2)
+    seen = num_splits
+    if most_keys is not None:
+        seen = min(num_splits, (most_keys + FEW_TOKENS) // SPLIT + 2)
     programs = max(1, few_blocks * shape.num_kv_heads)
     lanes = min(seen, -(-_PROGRAMS_PER_SM * device.num_sms // programs))
     if few_blocks == 0:
@@ -277,8 +279,8 @@ def paged_attention(
     tops, totals = workspace[:rows], workspace[apart : apart + rows]
     sums = workspace[2 * apart : 2 * apart + value_dim * rows]
     constants = Constants(
-        has_window=options.window is not None, has_softcap=bool(options.softcap),
-        has_sinks=options.sinks is not None,
+        has_window=options.window is not None, has_chunks=options.chunk is not None,
+        has_softcap=bool(options.softcap), has_sinks=options.sinks is not None,
         key_form=_form(keys, q.device), value_form=_form(values, q.device),
         key_dtype=_product_dtype(q.dtype), value_dtype=_value_dtype(values, q.dtype),
         precision="ieee" if q.dtype is torch.float32 else "tf32",
@@ -295,7 +297,7 @@ def paged_attention(
         tables.query_start_loc, tables.seq_lens, tables.block_tables, tables.stride,
         q.stride(0), q.stride(1), launch.num_requests, launch.lanes, launch.num_splits,
         options.scaling * (1.0 if options.softcap else _LOG2_E),
-        float(options.softcap or 0.0), options.window or 0,
+        float(options.softcap or 0.0), options.most_keys or 0,
         constants, HAS_FEW=launch.few_tokens > 0, HAS_MANY=launch.has_many,
         ONE_BLOCK=launch.one_block, JOINED=joined, BLOCK_M=tiles.rows,
         BLOCK_M_FEW=tiles.few_rows, BLOCK_N=tiles.keys, BLOCK_N_FEW=tiles.few_keys,
@@ -304,7 +306,7 @@ def paged_attention(
     if joined:
         join_splits[(launch.few_tokens, num_kv_heads)](
             out, sums, tops, totals, options.sinks, tables.query_start_loc, tables.seq_lens,
-            launch.num_requests, launch.num_splits, options.window or 0,
+            launch.num_requests, launch.num_splits, options.most_keys or 0,
             constants, ONE_TOKEN=launch.one_token, GROUP_WIDTH=next_power_of_2(group), num_warps=4,
         )  # fmt: skip
     return out

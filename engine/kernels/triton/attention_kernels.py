@@ -29,6 +29,7 @@ from engine.kernels.triton.attention_parts import (
     NOTHING,
     decoded,
     finished,
+    first_seen,
     fold,
     load_queries,
     load_tile,
@@ -53,7 +54,7 @@ def _attend(
     through a weight of zero.
     """
     keys, values, key_scales, value_scales = cache
-    scale, softcap, window = variant
+    scale, softcap, most_keys = variant
     key_dims, value_dims = tl.arange(0, C.key_width), tl.arange(0, C.value_width)
     places = tl.arange(0, BLOCK_N)
     for tile in range(first_tile, end_tile):
@@ -78,8 +79,8 @@ def _attend(
             scores = (softcap * LOG2_E) * (1.0 - 2.0 / (1.0 + power))
         if MASKED:
             seen = key[None, :] <= positions[:, None]
-            if C.has_window:
-                seen = seen & (key[None, :] > positions[:, None] - window)
+            if C.has_window or C.has_chunks:
+                seen = seen & (key[None, :] >= first_seen(positions, most_keys, C)[:, None])
             scores = tl.where(seen, scores, NOTHING)
 
         both = tl.maximum(top, tl.max(scores, 1))
@@ -105,11 +106,11 @@ def _attend(
     return top, total, acc
 
 
-@triton.jit(do_not_specialize=["num_requests", "lanes", "num_splits", "window"])
+@triton.jit(do_not_specialize=["num_requests", "lanes", "num_splits", "most_keys"])
 def attend_pages(
     q, out, sums, tops, totals, keys, values, key_scales, value_scales, sinks,
     query_start_loc, seq_lens, block_tables, table_stride,
-    stride_qt, stride_qh, num_requests, lanes, num_splits, scale, softcap, window,
+    stride_qt, stride_qh, num_requests, lanes, num_splits, scale, softcap, most_keys,
     C: tl.constexpr, HAS_FEW: tl.constexpr, HAS_MANY: tl.constexpr, ONE_BLOCK: tl.constexpr,
     JOINED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_M_FEW: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_N_FEW: tl.constexpr,
@@ -134,7 +135,7 @@ def attend_pages(
     tokens = tl.load(query_start_loc + request + 1) - start
     seq_len = tl.load(seq_lens + request)
     table = block_tables + request.to(tl.int64) * tl.load(table_stride)
-    cache, variant = (keys, values, key_scales, value_scales), (scale, softcap, window)
+    cache, variant = (keys, values, key_scales, value_scales), (scale, softcap, most_keys)
     if HAS_FEW and ((not HAS_MANY) or tokens <= C.few_tokens):
         _attend_few(
             q, out, (sums, tops, totals), cache, sinks, table, start, tokens, seq_len, own_item,
@@ -164,12 +165,11 @@ def _attend_many(
     end = (end_key + BLOCK_N - 1) // BLOCK_N
     seen_by_all = (first + 1) // BLOCK_N  # tiles below are before the first row
     first_key, begin, inner = 0, 0, 0
-    if C.has_window:
-        window = variant[2]
-        first_key = tl.maximum(first - window + 1, 0)
+    if C.has_window or C.has_chunks:
+        first_key = tl.maximum(first_seen(first, variant[2], C), 0)
         begin = first_key // BLOCK_N
-        # tiles from here on are in the window of the last row
-        inner = (tl.maximum(last - window + 1, 0) + BLOCK_N - 1) // BLOCK_N
+        # tiles from here on are in the window or chunk of the last row
+        inner = (tl.maximum(first_seen(last, variant[2], C), 0) + BLOCK_N - 1) // BLOCK_N
         inner = tl.minimum(inner, end)
         top, total, acc = _attend(
             top, total, acc, queries, positions, cache, table, head,
@@ -200,8 +200,8 @@ def _attend_few(
     size = split_size(seq_len, C.split, C.max_splits)
     end_key = tl.minimum(last + 1, seq_len)
     first_key = 0
-    if C.has_window:
-        first_key = tl.maximum(first - variant[2] + 1, 0)
+    if C.has_window or C.has_chunks:
+        first_key = tl.maximum(first_seen(first, variant[2], C), 0)
     first_split = first_key // size + own_item % lanes
     end_split = (end_key + size - 1) // size
     queries = load_queries(q, start, token, heads, exists, stride_qt, stride_qh, C)

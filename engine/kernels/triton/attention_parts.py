@@ -13,10 +13,12 @@ NOTHING = tl.constexpr(float("-inf"))
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Compile-time constants of the kernels. Forms and dtypes: see `decoded`. dims: head sizes;
-    widths: the same padded to the tile. wide: the cache has 2^31 elements or more."""
+    """Compile-time constants of the kernels. Of has_window and has_chunks at most one. Forms and
+    dtypes: see `decoded`. dims: head sizes; widths: the same padded to the tile. wide: the cache
+    has 2^31 elements or more."""
 
     has_window: bool
+    has_chunks: bool
     has_softcap: bool
     has_sinks: bool
     key_form: str
@@ -36,6 +38,15 @@ class Constants:
     split: int
     max_splits: int
     requests: int
+
+
+@triton.jit
+def first_seen(positions, most_keys, C: tl.constexpr):
+    """Position of the first key that tokens at `positions` see; may be below 0."""
+    if C.has_chunks:
+        return positions // most_keys * most_keys
+    else:
+        return positions - most_keys + 1
 
 
 @triton.jit
@@ -158,10 +169,10 @@ def store_results(out, result, start, token, heads, exists, C: tl.constexpr):
     tl.store(pointers, result.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["num_requests", "num_splits", "window"])
+@triton.jit(do_not_specialize=["num_requests", "num_splits", "most_keys"])
 def join_splits(
     out, sums, tops, totals, sinks, query_start_loc, seq_lens,
-    num_requests, num_splits, window,
+    num_requests, num_splits, most_keys,
     C: tl.constexpr, ONE_TOKEN: tl.constexpr, GROUP_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Grid (tokens of requests of few tokens, key heads): the results of these tokens from the sums
@@ -185,8 +196,8 @@ def join_splits(
     position = seq_len - tokens + token
     size = split_size(seq_len, C.split, C.max_splits)
     first_key = 0
-    if C.has_window:
-        first_key = tl.maximum(position - window + 1, 0)
+    if C.has_window or C.has_chunks:
+        first_key = tl.maximum(first_seen(position, most_keys, C), 0)
 
     own_head, dims = tl.arange(0, GROUP_WIDTH), tl.arange(0, C.value_width)
     exists = own_head < C.group

@@ -35,6 +35,7 @@ class Scene:
     kv_dtype: str
     widths: tuple[int, int]  # of keys and values; wholes of 16 are attended by compiled code
     few_tokens: int
+    chunk: int | None  # in place of the window
 
 
 scenes = st.builds(
@@ -52,6 +53,7 @@ scenes = st.builds(
     kv_dtype=st.sampled_from(("auto", "auto", "int8", "fp8", "k=int8,v=fp8", "k=auto,v=int8")),
     widths=st.sampled_from(((8, 6), (16, 16), (48, 80), (32, 16))),
     few_tokens=st.sampled_from((0, 3, sys.maxsize)),
+    chunk=st.sampled_from((None, None, 1, 8, 13, 64)),
 )
 
 
@@ -97,8 +99,9 @@ def test_every_request_sees_its_own_tokens_in_its_window(scene: Scene) -> None:
     leave_behind(cache.values, 3.0)
     num_heads = scene.num_kv_heads * scene.group
     options = AttentionOptions(
-        0.3, scene.window, scene.softcap, noise(num_heads) if scene.has_sinks else None
-    )
+        0.3, None if scene.chunk else scene.window, scene.softcap,
+        noise(num_heads) if scene.has_sinks else None, scene.chunk,
+    )  # fmt: skip
     keys = [noise(length, scene.num_kv_heads, key_dim) for length in lengths]
     values = [noise(length, scene.num_kv_heads, value_dim) for length in lengths]
     queries = [noise(new, num_heads, key_dim) for _, new in scene.requests]
@@ -144,7 +147,12 @@ def nan(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8", "fp8"])
-def test_blocks_before_the_window_are_not_read(kv_dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("narrow", "wide"), [({"window": 9}, {"window": 13}), ({"chunk": 37}, {"chunk": 70})]
+)
+def test_blocks_before_the_window_are_not_read(
+    kv_dtype: str, narrow: dict[str, int], wide: dict[str, int]
+) -> None:
     backend = CPUAttention(
         {0: LayerSpec(1, 4, 4)}, 64, 4, torch.float32, kv_dtype=parse_kv_dtype(kv_dtype)
     )
@@ -156,11 +164,11 @@ def test_blocks_before_the_window_are_not_read(kv_dtype: str) -> None:
         pages.write(token_rows(torch.tensor(slots(before, 0, 148, 4)), 4, 1), nan(148, 1, 4))
     backend.begin_step(batch)
     one = torch.ones(1, 1, 4)
-    options = AttentionOptions(1.0, window=9)
+    options = AttentionOptions(1.0, **narrow)
     assert backend.forward(0, one, one, one, options).isfinite().all()
-    with pytest.raises(AssertionError):  # the next window reaches further back
-        wide = AttentionOptions(1.0, window=13)
-        assert backend.forward(0, one, one, one, wide).isfinite().all()
+    with pytest.raises(AssertionError):  # the other reaches further back
+        options = AttentionOptions(1.0, **wide)
+        assert backend.forward(0, one, one, one, options).isfinite().all()
 
 
 @pytest.mark.parametrize("kv_dtype", ["int8", "fp8", "k=int8,v=fp8", "k=auto,v=int8"])

@@ -48,6 +48,7 @@ class Scene:
     softcap: float | None = None
     has_sinks: bool = False
     seed: int = 0
+    chunk: int | None = None  # in place of the window
 
 
 scenes = st.builds(
@@ -65,6 +66,7 @@ scenes = st.builds(
     softcap=st.sampled_from((None, 5.0)),
     has_sinks=st.booleans(),
     seed=st.integers(0, 2**31),
+    chunk=st.sampled_from((None, None, 1, 64, 512, 600)),
 )
 
 
@@ -96,7 +98,8 @@ class Stage:
         heads = scene.num_kv_heads * scene.group
         self.queries = [self._noise(tokens, heads, scene.widths[0]) for _, tokens in scene.requests]
         sinks = self._noise(heads) if scene.has_sinks else None
-        self.options = AttentionOptions(0.2, scene.window, scene.softcap, sinks)
+        window = None if scene.chunk else scene.window
+        self.options = AttentionOptions(0.2, window, scene.softcap, sinks, scene.chunk)
 
     def _noise(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self._generator).to(self.scene.dtype)
@@ -194,11 +197,10 @@ def test_a_request_without_tokens_changes_nothing(scene: Scene, place: int) -> N
     tables = list(stage.tables)
     tables.insert(place, [0] * -(-37 // scene.block_size))
     q = torch.cat(stage.queries)
-    for window in {1, scene.window}:
+    for options in (stage.options._replace(window=1, chunk=None), stage.options):
         output = torch.empty(*q.shape[:2], scene.widths[1], dtype=q.dtype)
-        options = stage.options._replace(window=window)
         stage.cache.attend(NativeStep(*columns, tables), q, output, *options)
-        if window == scene.window:
+        if options is stage.options:
             assert torch.equal(output, torch.cat(expected))
 
 
