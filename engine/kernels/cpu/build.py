@@ -1,8 +1,8 @@
 """Compiles the C sources of this folder for the CPU that runs them, once.
 
-The result is in the user's cache, under a name that depends on sources, compiler, CPU, and the
-OpenMP library that torch has loaded. Only that library is linked: two OpenMP libraries would have
-two thread pools that compete for the cores.
+The result is in the user's cache (library_cache.py), under a name that depends on sources,
+compiler, CPU, and the OpenMP library that torch has loaded. Only that library is linked: two OpenMP
+libraries would have two thread pools that compete for the cores.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.kernels.cpu.library_cache import UnavailableError, cache_folder, is_intact, store
+
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
 HEADERS = sorted(FOLDER.glob("*.h"))
@@ -31,13 +33,8 @@ COMPILERS = ("cc", "gcc", "clang")
 SWITCH = "INFERDECK_NATIVE_KERNELS"
 """Environment: 0 computes with PyTorch instead."""
 
-CACHE_VARIABLE = "INFERDECK_CACHE_DIR"
 _OPENMP = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp)[^/\s]*\.so[.\d]*)")
 _TIMEOUT_S = 120.0
-
-
-class UnavailableError(Exception):
-    """Why the CPU kernels cannot be compiled, and the remedy."""
 
 
 class Compiler(NamedTuple):
@@ -60,9 +57,13 @@ def compiled(processor: str = "native") -> tuple[Path, Compiler]:
     if why:
         raise UnavailableError(why)
     compiler, openmp = find_compiler(), loaded_openmp()
-    target = cache_folder() / f"products-{_fingerprint(compiler, openmp, processor)}.so"
-    if not target.is_file():
-        _compile(compiler, openmp, processor, target)
+    key = _fingerprint(compiler, openmp, processor)
+    target = cache_folder() / f"kernels-{key}.so"
+    if not is_intact(target, key):
+        try:
+            store(_compile(compiler, openmp, processor), target, key)
+        except OSError as error:
+            raise UnavailableError(f"cannot save the CPU kernels: {error}") from error
     return target, compiler
 
 
@@ -78,7 +79,7 @@ def find_compiler() -> Compiler:
     if path is None:
         names = ", ".join(COMPILERS)
         raise UnavailableError(f"no C compiler found ({names}): install one, for example gcc")
-    return Compiler(path, _run([path, "--version"]).splitlines()[0])
+    return Compiler(path, _run([path, "--version"]).partition("\n")[0])
 
 
 def _compiler_path() -> str | None:
@@ -108,33 +109,19 @@ def loaded_openmp() -> str:
     return found[0]
 
 
-def cache_folder() -> Path:
-    """The folder of compiled libraries (XDG base directories); created if needed."""
-    override = os.environ.get(CACHE_VARIABLE)
-    try:
-        users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "inferdeck")
-        folder = Path(override) if override else users
-        (folder / "native").mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as error:  # also where there is no home
-        raise UnavailableError(f"cannot write the cache folder: {error}") from error
-    return folder / "native"
-
-
-def _compile(compiler: Compiler, openmp: str, processor: str, target: Path) -> None:
-    try:
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            unlinked, linked = [f"{folder}/{one.name}.o" for one in SOURCES], Path(folder, "linked")
-            flags = [*FLAGS, f"-march={processor}", "-c"]
-            with ThreadPoolExecutor() as side_by_side:
-                commands = [
-                    [compiler.path, *flags, str(source), "-o", to]
-                    for source, to in zip(SOURCES, unlinked, strict=True)
-                ]
-                list(side_by_side.map(_run, commands))
-            _run([compiler.path, "-shared", *unlinked, openmp, "-o", str(linked), "-lm"])
-            linked.replace(target)  # at once: another process may be at the same
-    except OSError as error:
-        raise UnavailableError(f"cannot write {target.parent}: {error.strerror}") from error
+def _compile(compiler: Compiler, openmp: str, processor: str) -> bytes:
+    """The library. Raises UnavailableError or OSError."""
+    with tempfile.TemporaryDirectory() as folder:
+        unlinked, linked = [f"{folder}/{one.name}.o" for one in SOURCES], Path(folder, "linked")
+        flags = [*FLAGS, f"-march={processor}", "-c"]
+        with ThreadPoolExecutor() as side_by_side:
+            commands = [
+                [compiler.path, *flags, str(source), "-o", to]
+                for source, to in zip(SOURCES, unlinked, strict=True)
+            ]
+            list(side_by_side.map(_run, commands))
+        _run([compiler.path, "-shared", *unlinked, openmp, "-o", str(linked), "-lm"])
+        return linked.read_bytes()
 
 
 def _fingerprint(compiler: Compiler, openmp: str, processor: str) -> str:
@@ -154,7 +141,12 @@ def _processor_flags() -> str:
 def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(f"could not run {command[0]}: {error}") from error

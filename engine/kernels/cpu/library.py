@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.kernels.cpu.build import UnavailableError, compiled
+from engine.kernels.cpu.build import compiled
+from engine.kernels.cpu.library_cache import UnavailableError
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 FORMATS = (torch.bfloat16, torch.float16)
@@ -52,7 +53,7 @@ _FUNCTIONS = {
     "integer_product": "pppnipi", "dequantized_product": "pppnipi",
     "plain_product": "pnnnpppnipi", "rms_norm": "pppnnffii",
     "rotate_heads": "pnnppnppnffpnnnii", "silu_and_mul": "ppnnii",
-    "attention": "pppnnnnffppiipni", "cache_write": "ppnpnnpnnii", "barrier": "pnnnn",
+    "attention": "pppnnnnffpnpiipni", "cache_write": "ppnpnnpnnii", "barrier": "pnnnn",
 }  # fmt: skip
 """Each with the types of its arguments."""
 
@@ -118,5 +119,5 @@ def load() -> Library:
     path, compiler = compiled()
     try:
         return Library(path, compiler.title)
-    except OSError as error:  # another machine's, or cut short
+    except (OSError, AttributeError) as error:  # the compiler's fault, or no programs here (noexec)
         raise UnavailableError(f"cannot load the compiled kernels: {error}") from error

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.kernels import dense
-from engine.kernels.cpu import build
+from engine.kernels.cpu import build, library_cache
 from engine.kernels.cpu import check as native
-from engine.kernels.cpu.build import UnavailableError
 from engine.kernels.cpu.check import difference, library
 from engine.kernels.cpu.dequantized import DequantizedWeights
 from engine.kernels.cpu.dequantized import fits as dequantized_fits
 from engine.kernels.cpu.integer import IntegerWeights, fits
 from engine.kernels.cpu.library import FORMATS, Library, Packed
+from engine.kernels.cpu.library_cache import UnavailableError
 from engine.kernels.quantized import make_weights
 from engine.kernels.registry import quantized_choices
 from engine.kernels.tiled import GroupedWeights
@@ -367,7 +367,7 @@ def test_what_it_does_not_multiply_is_left_to_torch(codes: IntCodes, dtype: torc
 class TestBuild:
     @pytest.fixture(autouse=True)
     def fresh(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "cache"))
+        monkeypatch.setenv(library_cache.CACHE_VARIABLE, str(tmp_path / "cache"))
         monkeypatch.delenv("CC", raising=False)
         monkeypatch.setattr(native, "_find", native._find.__wrapped__)
 
