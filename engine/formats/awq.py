@@ -66,12 +66,16 @@ class AWQFormat(CheckpointFormat):
             )
         title = f"AWQ, {bits}-bit, {group_text(group_size)}"
         left = settings.names("modules_to_not_convert")
-        super().__init__(title, bits, group_size, symmetric=False, left_unquantized=left)
+        super().__init__(
+            settings.source, title, bits, group_size, symmetric=False, left_unquantized=left
+        )
 
     def _is_quantized(self, module: str, members: Members) -> bool:
         return True
 
-    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
+    def _matrix(
+        self, module: str, members: Members, reader: TensorReader, match: int | None
+    ) -> QuantizedTensor:
         need(members, *self.suffixes)
         for suffix, dtypes in (("qweight", ("I32",)), ("qzeros", ("I32",)), ("scales", FLOATS)):
             need_dtype(members, suffix, *dtypes)

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from engine.errors import CheckpointError, UnsupportedModelError
@@ -30,14 +32,17 @@ from engine.formats.checkpoint_format import (
     need_matrix,
     need_shape,
 )
-from engine.formats.settings import CHECK_SETTINGS, Settings
+from engine.formats.safetensors_file import TensorInfo
+from engine.formats.settings import CHECK_SETTINGS, MAX_NUMBER, Settings
 from engine.formats.tensor_reader import TensorReader
 from engine.formats.writing import Made, Writer
+from engine.json_file import decode_json
 from engine.numerics.codes import NF4_TABLE, Codes, IntCodes, TableCodes
 
 _STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
 _NESTED = ("weight.nested_absmax", "weight.nested_quant_map")
 _INT8 = ("SCB", "weight_format")
+_MAX_STATE = 65_536
 _ROW = 0  # the number of the only order of int8 weights that is still in use
 
 
@@ -56,15 +61,14 @@ class BitsAndBytesFormat(CheckpointFormat):
             )
         if in_4 and kind not in ("nf4", "fp4"):
             raise UnsupportedModelError(
-                f"{settings.source} specifies 4-bit type {kind!r}; Inferdeck supports nf4 "
-                "and fp4.",
+                f"{settings.source} specifies 4-bit type {kind!r}; Inferdeck supports nf4 and fp4.",
                 "Choose another checkpoint for this model.",
             )
         # the size of blocks is not in the config; what each matrix says is what counts
         double = ", double quantization" if is_double else ""
         title = f"{kind.upper()}{double}" if in_4 else "8-bit, per-channel scales"
         super().__init__(
-            f"bitsandbytes, {title}", 4 if in_4 else 8, 64 if in_4 else -1,
+            settings.source, f"bitsandbytes, {title}", 4 if in_4 else 8, 64 if in_4 else -1,
             type=kind if in_4 else "int8", double_quantization=is_double and in_4,
             left_unquantized=left,
         )  # fmt: skip
@@ -74,7 +78,9 @@ class BitsAndBytesFormat(CheckpointFormat):
             len(members) > 1 or "weight" not in members or members["weight"].dtype in ("U8", "I8")
         )
 
-    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
+    def _matrix(
+        self, module: str, members: Members, reader: TensorReader, match: int | None
+    ) -> QuantizedTensor:
         need(members, "weight")
         if "SCB" in members:
             return _int8(module, members)
@@ -86,6 +92,8 @@ def _int8(module: str, members: Members) -> QuantizedTensor:
     need_dtype(members, "SCB", "F32")
     rows, width = need_matrix(members, "weight")
     need_shape(members, "SCB", (rows,))
+    if "weight_format" in members and members["weight_format"].num_elements != 1:
+        raise Misfit(f"has weight_format with shape {list(members['weight_format'].shape)}")
 
     def decode(parts: Mapping[str, Tensor]) -> IntCodes:
         order = parts.get("weight_format")
@@ -109,21 +117,23 @@ def _four_bit(module: str, members: Members, reader: TensorReader) -> QuantizedT
     need_dtype(members, state_name, "U8")
     need_dtype(members, "weight.quant_map", "F32")
     need_shape(members, "weight.quant_map", (16,))
-    state = _read_state(reader.read(members[state_name]))
-    rows, width = state["shape"]
+    state = _read_state(members[state_name], reader)
+    rows, width = state.shape
     size = rows * width
     if members["weight"].nbytes != -(-size // 2):
         raise Misfit(
             f"has a weight of {members['weight'].nbytes} bytes for {rows} x {width} 4-bit values"
         )
-    count = -(-size // state["blocksize"])
+    count = -(-size // state.blocksize)
     need_shape(members, "weight.absmax", (count,))
     nested = _NESTED[0] in members
     if nested:
         need(members, *_NESTED)
         need_dtype(members, "weight.absmax", "U8")
+        for suffix in _NESTED:
+            need_dtype(members, suffix, "F32")
         need_shape(members, _NESTED[1], (256,))
-        need_shape(members, _NESTED[0], (-(-count // state["nested_blocksize"]),))
+        need_shape(members, _NESTED[0], (-(-count // state.nested_blocksize),))
     else:
         need_dtype(members, "weight.absmax", "F32")
 
@@ -133,38 +143,43 @@ def _four_bit(module: str, members: Members, reader: TensorReader) -> QuantizedT
         codes = torch.stack((pairs >> 4, pairs & 15), dim=-1).flatten()[:size]
         scales = _unnest(parts, state) if nested else parts["weight.absmax"]
         table = parts["weight.quant_map"]
-        return TableCodes(codes.view(rows, width), scales, state["blocksize"], table)
+        return TableCodes(codes.view(rows, width), scales, state.blocksize, table)
 
     return QuantizedTensor(f"{module}.weight", (rows, width), members, "weight", decode)
 
 
-def _unnest(parts: Mapping[str, Tensor], state: Mapping[str, Any]) -> Tensor:
+def _unnest(parts: Mapping[str, Tensor], state: _State) -> Tensor:
     """float32 scales out of their own quantization ("double quantization")."""
     values = parts["weight.nested_quant_map"].float()[parts["weight.absmax"].long()]
-    per_value = parts["weight.nested_absmax"].float().repeat_interleave(state["nested_blocksize"])
-    return values * per_value[: values.numel()] + float(state["nested_offset"])
+    per_value = parts["weight.nested_absmax"].float().repeat_interleave(state.nested_blocksize)
+    return values * per_value[: values.numel()] + state.nested_offset
 
 
-def _read_state(stored: Tensor) -> dict[str, Any]:
-    """The JSON text in a quant_state tensor, checked."""
+class _State(msgspec.Struct):
+    """The JSON text in a quant_state tensor."""
+
+    shape: list[Annotated[int, Meta(ge=0)]]
+    blocksize: Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
+    nested_blocksize: Annotated[int, Meta(ge=1, le=MAX_NUMBER)] = 256
+    nested_offset: Annotated[float, Meta(ge=-1e38, le=1e38)] = 0.0
+
+
+def _read_state(info: TensorInfo, reader: TensorReader) -> _State:
+    if info.nbytes > _MAX_STATE:
+        raise Misfit(f"has a quant_state of {info.nbytes:,} bytes; the limit is {_MAX_STATE:,}")
     try:
-        state = json.loads(bytes(stored.tolist()).decode())
-        shape = [int(n) for n in state["shape"]]
-        numbers = [int(state["blocksize"]), int(state.get("nested_blocksize", 256))]
-        offset = float(state.get("nested_offset", 0.0))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Misfit(f"has an invalid quant_state ({error})") from None
-    if len(shape) == 3:
+        state = decode_json(bytes(reader.read(info).flatten().tolist()), _State, "quant_state")
+    except CheckpointError as error:
+        raise Misfit(f"has an invalid {error.cause.rstrip('.')}") from None
+    if len(state.shape) == 3:
         raise Misfit(
-            f"has shape {shape}: quantized checkpoints with fused experts are not "
-            "supported"
+            f"has shape {state.shape}: quantized checkpoints with fused experts are not supported"
         )
-    if len(shape) != 2 or min(*shape, *numbers) <= 0:
-        raise Misfit(f"has an invalid quant_state: shape {shape}, block size {numbers[0]}")
-    return {
-        "shape": shape, "blocksize": numbers[0], "nested_blocksize": numbers[1],
-        "nested_offset": offset,
-    }  # fmt: skip
+    if len(state.shape) != 2 or min(state.shape) == 0:
+        raise Misfit(
+            f"has an invalid quant_state: shape {state.shape}, block size {state.blocksize}"
+        )
+    return state
 
 
 class BitsAndBytesWriter(Writer):

@@ -15,6 +15,7 @@ from torch import Tensor
 from engine.errors import CheckpointError
 from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader
+from engine.name_patterns import first_matches
 from engine.numerics.codes import Codes, FloatCodes, IntCodes, TableCodes
 
 DOWNLOAD_AGAIN = "Download the model again: the file is corrupt or malformed."
@@ -112,7 +113,10 @@ class CheckpointFormat(ABC):
     suffixes: ClassVar[tuple[str, ...]]  # ends of the names of the tensors that make a matrix
     unused: ClassVar[tuple[str, ...]] = ()  # ends of names that only other engines need
 
-    def __init__(self, title: str, bits: int, group_size: int, **facts: Any) -> None:
+    def __init__(
+        self, source: str, title: str, bits: int, group_size: int, **facts: Any
+    ) -> None:
+        self._source = source
         self.title, self.bits, self.group_size, self._facts = title, bits, group_size, facts
 
     def describe(self) -> dict[str, Any]:
@@ -138,7 +142,9 @@ class CheckpointFormat(ABC):
         plain = {n: info for n, info in tensors.items() if not n.endswith(unused)}
         quantized: dict[str, QuantizedTensor] = {}
         problems: list[str] = []
-        for module, members in self._modules(plain).items():
+        modules = self._modules(plain)
+        matches = first_matches(self._patterns(), tuple(modules), self._source)
+        for module, members in modules.items():
             if not self._is_quantized(module, members):
                 continue
             for suffix in members:
@@ -146,7 +152,9 @@ class CheckpointFormat(ABC):
             try:
                 if f"{module}.weight" in plain:
                     raise Misfit(f"has {', '.join(sorted(members))} and an unquantized weight")
-                quantized[f"{module}.weight"] = self._matrix(module, members, reader)
+                quantized[f"{module}.weight"] = self._matrix(
+                    module, members, reader, matches.get(module)
+                )
             except Misfit as misfit:
                 problems.append(f"{module} {misfit}")
         problems += [_unexplained(n, info) for n, info in plain.items() if _is_packed(n, info)]
@@ -165,8 +173,15 @@ class CheckpointFormat(ABC):
         """Whether these tensors are a quantized matrix, or unquantized tensors with such names."""
 
     @abstractmethod
-    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
-        """The matrix of one module; raises Misfit."""
+    def _matrix(
+        self, module: str, members: Members, reader: TensorReader, match: int | None
+    ) -> QuantizedTensor:
+        """The matrix of one module; raises Misfit. match: the first of the patterns that matches
+        its name."""
+
+    def _patterns(self) -> tuple[str, ...]:
+        """Regular expressions of modules that have settings of their own."""
+        return ()
 
     def _modules(self, tensors: Mapping[str, TensorInfo]) -> dict[str, dict[str, TensorInfo]]:
         modules: dict[str, dict[str, TensorInfo]] = defaultdict(dict)

@@ -32,7 +32,7 @@ from engine.formats.checkpoint_format import (
     need_shape,
     own_order,
 )
-from engine.formats.settings import Scheme, Settings, read_schemes, scheme_of
+from engine.formats.settings import Scheme, Settings, patterns_of, read_schemes, scheme_of
 from engine.formats.tensor_reader import TensorReader
 from engine.formats.writing import Made, Writer, pack, per_word, unpack, words_for
 from engine.numerics.codes import Codes, FloatCodes, IntCodes
@@ -53,20 +53,27 @@ class CompressedTensorsFormat(CheckpointFormat):
 
     def __init__(self, settings: Settings) -> None:
         self._schemes = read_schemes(settings)
+        self._by_pattern = patterns_of(self._schemes)
         first = self._schemes[0]
         kinds = "; ".join(dict.fromkeys(map(_scheme_text, self._schemes)))
         super().__init__(
-            f"compressed-tensors, {kinds}", first.bits, first.group_size,
+            settings.source, f"compressed-tensors, {kinds}", first.bits, first.group_size,
             symmetric=all(scheme.symmetric for scheme in self._schemes),
             left_unquantized=settings.names("ignore"),
         )  # fmt: skip
+
+    def _patterns(self) -> tuple[str, ...]:
+        return tuple(self._by_pattern)
 
     def _is_quantized(self, module: str, members: Members) -> bool:
         stored = members.get("weight")
         return len(members) > 1 or stored is None or stored.dtype not in FLOATS
 
-    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
-        scheme = scheme_of(module, self._schemes)
+    def _matrix(
+        self, module: str, members: Members, reader: TensorReader, match: int | None
+    ) -> QuantizedTensor:
+        by_pattern = None if match is None else list(self._by_pattern.values())[match]
+        scheme = scheme_of(module, self._schemes, by_pattern)
         if scheme is None:
             raise Misfit("matches no target in config_groups")
         need(members, "weight_scale")

@@ -61,12 +61,15 @@ class FP8Format(CheckpointFormat):
         )
         by = ", scales per {} x {} block".format(*self.block) if self.block else ""
         block = list(self.block) if self.block else None
-        super().__init__(f"FP8 (e4m3){by}", 8, -1, block=block, left_unquantized=left)
+        title = f"FP8 (e4m3){by}"
+        super().__init__(settings.source, title, 8, -1, block=block, left_unquantized=left)
 
     def _is_quantized(self, module: str, members: Members) -> bool:
         return len(members) > 1 or "weight" not in members or members["weight"].dtype[:2] == "F8"
 
-    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
+    def _matrix(
+        self, module: str, members: Members, reader: TensorReader, match: int | None
+    ) -> QuantizedTensor:
         need(members, "weight")
         need_dtype(members, "weight", "F8_E4M3")
         rows, width = need_matrix(members, "weight")

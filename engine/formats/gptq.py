@@ -60,18 +60,25 @@ class GPTQFormat(CheckpointFormat):
         desc_act = settings.flag("desc_act", default=False)
         self._version = 2 if layout == "gptq_v2" else 1
         self._settings = settings
-        self._rules = settings.table("dynamic")
+        self._rules = [
+            (pattern.removeprefix("+:"), changes)
+            for pattern, changes in settings.table("dynamic").items()
+            if isinstance(changes, dict) and not pattern.startswith("-:")
+        ]
         ordered = ", activation order" if desc_act else ""
+        title = f"GPTQ, {bits}-bit, {group_text(group_size)}{ordered}"
         super().__init__(
-            f"GPTQ, {bits}-bit, {group_text(group_size)}{ordered}", bits, group_size,
+            settings.source, title, bits, group_size,
             symmetric=self._symmetric, desc_act=desc_act, layout=f"v{self._version}",
         )  # fmt: skip
 
     def _is_quantized(self, module: str, members: Members) -> bool:
         return True
 
-    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
-        bits, group_size, symmetric = self._settings_of(module)
+    def _matrix(
+        self, module: str, members: Members, reader: TensorReader, match: int | None
+    ) -> QuantizedTensor:
+        bits, group_size, symmetric = self._settings_of(match)
         need(members, "qweight", "qzeros", "scales")
         for suffix, dtypes in (("qweight", ("I32",)), ("qzeros", ("I32",)), ("scales", FLOATS)):
             need_dtype(members, suffix, *dtypes)
@@ -104,18 +111,19 @@ class GPTQFormat(CheckpointFormat):
 
         return QuantizedTensor(f"{module}.weight", (count, width), members, "qweight", decode)
 
-    def _settings_of(self, module: str) -> tuple[int, int, bool]:
+    def _patterns(self) -> tuple[str, ...]:
+        return tuple(pattern for pattern, _ in self._rules)
+
+    def _settings_of(self, match: int | None) -> tuple[int, int, bool]:
         """bits, group size and symmetry of one module: GPTQModel's `dynamic` may set them by a
         pattern of its name ("+:" or nothing in front; "-:" leaves modules plain)."""
-        for pattern, changes in self._rules.items():
-            if pattern.startswith("-:") or not isinstance(changes, dict):
-                continue
-            if re.match(pattern.removeprefix("+:"), module):
-                own = Settings({**self._settings.values, **changes}, self._settings.source)
-                bits, group_size = own.integer("bits"), own.integer("group_size")
-                _check(bits, group_size, f"{own.source} (dynamic, {pattern})")
-                return bits, group_size, own.flag("sym", default=True)
-        return self.bits, self.group_size, self._symmetric
+        if match is None:
+            return self.bits, self.group_size, self._symmetric
+        pattern, changes = self._rules[match]
+        own = Settings({**self._settings.values, **changes}, self._settings.source)
+        bits, group_size = own.integer("bits"), own.integer("group_size")
+        _check(bits, group_size, f"{own.source} (dynamic, {pattern})")
+        return bits, group_size, own.flag("sym", default=True)
 
 
 class GPTQWriter(Writer):

@@ -9,15 +9,14 @@ hf_quant_config.json    ModelOpt: quantization (which config.json may nest as we
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.errors import CheckpointError, UnsupportedModelError
+from engine.json_file import read_json, shown
 
 if TYPE_CHECKING:
     from engine.models.checkpoint import Checkpoint
@@ -28,6 +27,8 @@ _SIDE_FILES = (
     ("hf_quant_config.json", "modelopt", "quant_algo"),
 )  # fmt: skip
 _REQUIRED = object()
+MAX_NUMBER = 2**24
+"""More than any size of a group or block."""
 T = TypeVar("T")
 
 
@@ -47,7 +48,10 @@ class Settings:
         return (named or self.text("quant_method", "method")).lower()
 
     def integer(self, *names: str, default: Any = _REQUIRED) -> int:
-        return self._typed(names, default, int, "an integer")
+        value = self._typed(names, default, int, "an integer")
+        if abs(value) > MAX_NUMBER:
+            raise self._wrong(names[0], value, f"an integer up to {MAX_NUMBER:,}")
+        return value
 
     def text(self, *names: str, default: Any = _REQUIRED) -> str:
         return self._typed(names, default, str, "a string")
@@ -82,8 +86,7 @@ class Settings:
 
     def _wrong(self, name: str, value: Any, wanted: str) -> CheckpointError:
         return CheckpointError(
-            f"{self.source} has {name} = {json.dumps(value, default=str)}; expected "
-            f"{wanted}.",
+            f"{self.source} has {name} = {shown(value)}; expected {wanted}.",
             CHECK_SETTINGS,
         )
 
@@ -119,14 +122,9 @@ def _as_object(found: Any, key: str, folder: Path) -> Mapping[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    if not file.is_file():
+    if not file.exists():
         return {}
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{file} cannot be read: {error}.", "Download or copy the file again."
-        ) from error
+    values: Any = read_json(file, dict[str, Any] | list[Any])  # type: ignore[arg-type]
     return values if isinstance(values, dict) else {}
 
 
@@ -176,20 +174,30 @@ def is_cache_alone(settings: Settings) -> bool:
     return not any(isinstance(group, dict) and group.get("weights") for group in groups)
 
 
-def scheme_of(module: str, schemes: tuple[Scheme, ...]) -> Scheme | None:
+def patterns_of(schemes: tuple[Scheme, ...]) -> dict[str, Scheme]:
+    """The regular expressions among the targets, and the schemes that they choose."""
+    found: dict[str, Scheme] = {}
+    for scheme in schemes:
+        for target in scheme.targets:
+            if target.startswith("re:"):
+                found.setdefault(target.removeprefix("re:"), scheme)
+    return found
+
+
+def scheme_of(
+    module: str, schemes: tuple[Scheme, ...], by_pattern: Scheme | None
+) -> Scheme | None:
     """The scheme of a module: by its name, else by a pattern, else by the class of a linear."""
     # classes are not known from the disk; what a checkpoint quantizes is linear, or embeds
     kind = "Embedding" if "embed" in module.rsplit(".", 1)[-1] else "Linear"
-    for fits in (module.__eq__, partial(_matches, module), kind.__eq__):
-        for scheme in schemes:
-            if any(map(fits, scheme.targets)):
-                return scheme
+    by_name, by_kind = (
+        next((scheme for scheme in schemes if target in scheme.targets), None)
+        for target in (module, kind)
+    )
+    if found := by_name or by_pattern or by_kind:
+        return found
     # quantized on disk, and with only one group there is only one way to read it
     return schemes[0] if len(schemes) == 1 else None
-
-
-def _matches(module: str, target: str) -> bool:
-    return target.startswith("re:") and re.match(target.removeprefix("re:"), module) is not None
 
 
 def _check_layout(layout: str, source: str) -> None:
@@ -231,13 +239,14 @@ def _scheme(targets: list[str], weights: Settings) -> Scheme:
 
 def block_of(settings: Settings, key: str) -> tuple[int, int]:
     """[rows, columns] of the blocks that share a scale, or as older ones say it, "128x128"."""
-    value = settings.values.get(key)
-    if isinstance(value, str) and re.fullmatch(r"[0-9]+x[0-9]+", value):
+    value: Any = settings.values.get(key)
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}x[0-9]{1,9}", value):
         value = [int(number) for number in value.split("x")]
-    if isinstance(value, list) and [type(n) for n in value] == [int, int] and min(value) > 0:
+    is_pair = isinstance(value, list) and [type(n) for n in value] == [int, int]
+    if is_pair and min(value) > 0 and max(value) <= MAX_NUMBER:
         return value[0], value[1]
     raise CheckpointError(
-        f"{settings.source} has {key} = {value}; expected [rows, columns].", CHECK_SETTINGS
+        f"{settings.source} has {key} = {shown(value)}; expected [rows, columns].", CHECK_SETTINGS
     )
 
 

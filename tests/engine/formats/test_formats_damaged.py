@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader, torch_dtype
 from engine.memory.model_sizes import describe_model
 from engine.models.checkpoint import Checkpoint
+from engine.name_patterns import first_matches
 from engine.numerics.codes import IntCodes, TableCodes
 from tests.engine.formats.test_formats_reading import open_quantized, read_all
 from tests.engine.quantized_checkpoints import change_config, make_quantized
@@ -61,6 +64,18 @@ def poke(name: str, value: float) -> Change:
 
 
 STATE = "weight.quant_state.bitsandbytes__nf4"
+
+
+def state(**changes: Any) -> Change:
+    """Replace fields of a quant_state."""
+
+    def change(own: dict[str, Tensor]) -> None:
+        fields = {**json.loads(bytes(own[STATE].tolist())), **changes}
+        own[STATE] = torch.tensor(list(json.dumps(fields).encode()), dtype=torch.uint8)
+
+    return change
+
+
 CT, BNB = "compressed-tensors", "bitsandbytes"
 INT, FLOAT = {"layout": "int"}, {"layout": "float"}
 ASYMMETRIC: dict[str, Any] = {"symmetric": False}
@@ -113,6 +128,17 @@ SPLITTING: list[tuple[str, dict[str, Any], Change, str]] = [
                                       dtype=torch.uint8)), "experts"),
     (BNB, {}, add(STATE, torch.tensor(list(b'{"shape": [2, 0], "blocksize": 64}'),
                                       dtype=torch.uint8)), "[2, 0]; 64"),
+    (BNB, {}, state(shape=[96.0, 64]), "quant_state; shape[0]; 96.0"),
+    (BNB, {}, state(shape="96x64"), "quant_state; shape"),
+    (BNB, {}, state(shape=[-96, 64]), "quant_state; shape[0]; -96"),
+    (BNB, {}, state(blocksize=0), "quant_state; blocksize; 0"),
+    (BNB, {}, state(blocksize=10**30), "quant_state; blocksize"),
+    (BNB, {}, state(nested_offset=None), "quant_state; nested_offset; null"),
+    (BNB, {}, add(STATE, torch.tensor(list(b'{"x":' * 9000), dtype=torch.uint8)), "levels"),
+    (BNB, {}, add(STATE, torch.zeros(70_000, dtype=torch.uint8)), "quant_state; 70,000"),
+    (BNB, {"double": True}, put("weight.nested_absmax", lambda t: t.int()), "I32; F32"),
+    (BNB, {"double": True}, put("weight.nested_quant_map", lambda t: t.byte()), "U8; F32"),
+    (BNB, {"kind": "int8"}, add("weight_format", torch.zeros(0, dtype=torch.uint8)), "[0]"),
     (BNB, {"double": True}, drop("weight.nested_quant_map"), "no weight.nested_quant_map"),
     (BNB, {"double": True}, put("weight.nested_absmax", lambda t: t.repeat(2)), "[1]"),
     (BNB, {"kind": "int8"}, drop("SCB"), "SCB; quant_state"),
@@ -198,6 +224,40 @@ def test_settings_of_a_group_that_names_no_module(tmp_path: Path) -> None:
     found, checkpoint = open_quantized(tmp_path)
     with pytest.raises(CheckpointError, match=r"5 weights .* config_groups"):
         found.split(checkpoint.tensors)
+
+
+BACKTRACKING = r"(\w+\.?)+!$"
+
+
+@pytest.mark.parametrize(
+    ("method", "pattern", "words"),
+    [(CT, BACKTRACKING, "10 s"), ("gptq", BACKTRACKING, "10 s"), (CT, "([", "invalid"),
+     ("gptq", "+:([", "invalid"), (CT, "(" * 5000 + ")" * 5000, "pattern"),
+     (CT, "(.{1,9999}){1,9999}!", "pattern")],
+)  # fmt: skip
+def test_patterns_that_never_end(
+    method: str, pattern: str, words: str, tmp_path: Path
+) -> None:
+    make_quantized(tmp_path, method)
+    settings = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    if method == CT:
+        settings["config_groups"]["group_0"]["targets"] = [f"re:{pattern}"]
+    else:
+        settings["dynamic"] = {pattern: {"bits": 8}}
+    change_config(tmp_path, quantization_config=settings)
+    found, checkpoint = open_quantized(tmp_path)
+    start = time.monotonic()
+    with pytest.raises(CheckpointError) as caught:
+        found.split(checkpoint.tensors)
+    assert time.monotonic() - start < 60
+    assert "config.json" in caught.value.cause and words in caught.value.cause
+
+
+def test_patterns_choose_the_settings_of_modules(tmp_path: Path) -> None:
+    names = ("model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj", "lm_head")
+    patterns = (r".*layers\.1\.", r".*mlp.*")
+    assert first_matches(patterns, names, "x") == {names[0]: 1, names[1]: 0}
+    assert first_matches((), names, "x") == {}
 
 
 def test_zero_points_and_tables_out_of_range() -> None:

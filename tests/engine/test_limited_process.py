@@ -1,0 +1,166 @@
+"""A function in a process of its own: its result, its errors, its limits, its end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.errors import CheckpointError, LoadCancelled
+from engine.limited_process import LimitExceeded, ProcessCrashed, TargetFailed, run_limited
+
+MIB = 1 << 20
+
+
+def add(*numbers: int) -> int:
+    print("this is no part of the answer")
+    return sum(numbers)
+
+
+def echo(value: Any) -> Any:
+    return value
+
+
+def loaded() -> list[str]:
+    return sorted({"PySide6", "torch", "transformers"} & set(sys.modules))
+
+
+def own_error() -> None:
+    raise CheckpointError("the cause 17", "the remedy 18")
+
+
+def other_error() -> None:
+    raise KeyError("a name")
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def no_data() -> object:
+    return object()
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+def leave() -> None:
+    os.write(2, b"last words\n")
+    os._exit(7)
+
+
+def sleep() -> None:
+    time.sleep(60)
+
+
+def spin_in_native_code() -> None:
+    ctypes.PyDLL(None).usleep(60_000_000)  # it holds the interpreter
+
+
+def with_child() -> None:
+    import subprocess
+
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"])
+
+
+def fill() -> None:
+    kept = []
+    while True:
+        kept.append(bytearray(os.urandom(16) * MIB))
+
+
+def run(target: Callable[..., Any], *args: Any, seconds: float = 30, mib: int = 512) -> Any:
+    return run_limited(target, *args, seconds=seconds, max_bytes=mib * MIB)
+
+
+def test_the_result_comes_back() -> None:
+    assert run(add, 1, 2, 3) == 6
+    value = {"a": [1, 2.5, None, "ä", b"\x00"], "b": {}}
+    assert run(echo, value) == value
+    assert run(loaded) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "words"),
+    [
+        (own_error, CheckpointError, "17.*18"),
+        (other_error, TargetFailed, "KeyError.*a name"),
+        (interrupted, TargetFailed, "KeyboardInterrupt"),
+        (no_data, TargetFailed, "TypeError"),
+        (leave, ProcessCrashed, "7.*last words"),
+    ],
+)
+def test_errors_come_back(target: Callable[..., Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        run(target)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_crash_is_an_error() -> None:
+    with pytest.raises(ProcessCrashed, match="SIGSEGV"):
+        run(crash)
+
+
+@pytest.mark.parametrize("target", [sleep, with_child, spin_in_native_code])
+def test_time_is_limited(target: Callable[..., Any]) -> None:
+    if target is spin_in_native_code and sys.platform == "win32":
+        pytest.skip("no usleep")
+    before = set(psutil.Process().children(recursive=True))
+    start = time.monotonic()
+    with pytest.raises(LimitExceeded, match=r"1\.5 s"):
+        run(target, seconds=1.5)
+    assert time.monotonic() - start < 30
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_memory_is_limited() -> None:
+    with pytest.raises(LimitExceeded, match=r"0\.2 GiB"):
+        run(fill, mib=200)
+
+
+def test_a_check_that_raises_ends_it() -> None:
+    def cancel() -> None:
+        raise LoadCancelled("cancelled")
+
+    before = set(psutil.Process().children())
+    with pytest.raises(LoadCancelled):
+        run_limited(sleep, seconds=60, max_bytes=512 * MIB, check=cancel)
+    assert set(psutil.Process().children()) <= before
+
+
+def test_a_program_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(ProcessCrashed, match="/no/such/python"):
+        run(add, 1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX timers")
+def test_it_ends_by_itself_when_nobody_watches() -> None:
+    from engine import limited_process
+
+    assert run(remaining, seconds=20) == pytest.approx(20 + limited_process._GRACE_S, abs=10)
+
+
+def remaining() -> float:
+    import signal
+
+    return signal.getitimer(signal.ITIMER_REAL)[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the data of a process on Linux alone")
+def test_a_lower_limit_of_the_system_is_kept() -> None:
+    code = (
+        "import resource; from engine.limited_process import run_limited\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (2**31, 2**31))\n"
+        "print(run_limited(abs, -5, seconds=50, max_bytes=2**34))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, text=True)
+    assert done.stdout.strip() == "5", done.stderr
