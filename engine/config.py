@@ -72,14 +72,20 @@ class Setting:
         if not isinstance(value, accepted) or (isinstance(value, bool) and self.type is not bool):
             raise ConfigError(f"{self.name} is {value!r}.", f"Use {TYPE_NAMES[self.type]}.")
         if isinstance(value, (int, float)):
-            # `not (a <= b)` also refuses NaN
-            if self.minimum is not None and not value >= self.minimum:
-                self._refuse(value, f"at least {self.minimum:g}")
-            if self.maximum is not None and not value <= self.maximum:
-                self._refuse(value, f"at most {self.maximum:g}")
+            low = self.minimum is None or value >= self.minimum  # which NaN is not
+            if not low or not (self.maximum is None or value <= self.maximum):
+                raise ConfigError(f"{self.name} is {value}.", f"Use {self.range_text}.")
 
-    def _refuse(self, value: Any, allowed: str) -> None:
-        raise ConfigError(f"{self.name} is {value}.", f"Use {allowed}.")
+    @property
+    def range_text(self) -> str:
+        """ "1 to 1,024 requests"."""
+        low, high = (_number(bound) for bound in (self.minimum, self.maximum))
+        bounds = f"{low} to {high}" if high else f"at least {low}"
+        return f"{bounds} {self.unit}".rstrip()
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _setting(type_: type, default: Any, change: Change, label: str, help_: str, **kw: Any) -> Any:
@@ -155,12 +161,12 @@ class EngineConfig:
     max_model_len: int | None = _setting(
         int, None, Change.RELOAD, "Context length",
         "Maximum tokens per request (prompt + output). None: the model's limit.",
-        minimum=1, unit="tokens", optional=True,
+        minimum=1, maximum=2**31 - 1, unit="tokens", optional=True,
     )
     num_threads: int | None = _setting(
         int, None, Change.RELOAD, "CPU threads",
         "Maximum threads for matrix multiplication. None: the number of physical cores.",
-        minimum=1, maximum=1024, optional=True,
+        minimum=1, maximum=1024, unit="threads", optional=True,
     )
     adaptive_threads: bool = _setting(
         bool, True, Change.LIVE, "Adaptive threads",
@@ -249,8 +255,8 @@ class EngineConfig:
     )
     kv_cache_memory_bytes: int | None = _setting(
         int, None, Change.CACHE_REBUILD, "KV cache size",
-        "Memory for the KV cache. None: sized from free memory.",
-        minimum=1, unit="bytes", optional=True,
+        "Memory for the KV cache. None: sized from free memory; on a CPU, at most half of it.",
+        minimum=1, maximum=2**50, unit="bytes", optional=True,
     )
     gpu_memory_utilization: float = _setting(
         float, 0.9, Change.CACHE_REBUILD, "Memory utilization",

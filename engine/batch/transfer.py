@@ -70,7 +70,7 @@ class Download:
 
 
 class DeviceTimer:
-    """Times what is launched between two calls of `mark`, with device events; measures nothing on
+    """Times the work launched between two calls of `mark`, with device events; measures nothing on
     the CPU."""
 
     def __init__(self, device: torch.device) -> None:

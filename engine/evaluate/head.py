@@ -121,7 +121,9 @@ def _find_body(model: nn.Module) -> tuple[nn.Module, str, nn.Module]:
     """(parent, name in it, body): the outermost module that is called in a pass and gives the
     hidden states. In most classes it is `base_model`; a few call its decoder past it."""
     prefix = getattr(model, "base_model_prefix", "")
-    base = getattr(model, prefix, None) if prefix else None
+    if not hasattr(model, prefix):  # Llama 4's is that of its multimodal wrapper
+        prefix = "model"
+    base = getattr(model, prefix, None)
     if not isinstance(base, nn.Module):
         raise _unsupported(model)
     places = [(model, prefix, base)]

@@ -14,6 +14,7 @@ Imports no torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,11 +28,11 @@ CHOICES = (AUTO, ALL)
 
 def check_gpu_layers(value: object) -> None:
     """Raise ConfigError unless `value` is the number of a model's layers, as text."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and int(value) > 0:
+    if isinstance(value, str) and re.fullmatch("0*[1-9][0-9]{0,5}", value):
         return
     raise ConfigError(
-        f"Invalid gpu_layers: {value!r}.",
-        'Use "auto", "all" or a positive number. To run without a GPU, set device to cpu.',
+        f"Invalid gpu_layers: {str(value)[:60]!r}.",
+        'Use "auto", "all" or 1 to 999,999 layers. To run without a GPU, set device to cpu.',
     )
 
 

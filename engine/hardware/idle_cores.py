@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -125,7 +125,7 @@ def _processor_time(allowed: frozenset[int]) -> Used:
     for it, and is left out. Linux counts a virtual machine's `guest` time in `user` as well;
     `steal` is no program's. Windows counts interrupts in `system`."""
     names = ["user", "system", "irq", "softirq"]
-    if hasattr(os, "nice") and os.nice(0) > 0:  # our own time is counted as such
+    if _is_nice():  # our own time is counted as such
         names.append("nice")
     if len(allowed) < (os.cpu_count() or 1):
         each = psutil.cpu_times(percpu=True)
@@ -136,9 +136,16 @@ def _processor_time(allowed: frozenset[int]) -> Used:
     return Used(busy, time.process_time())
 
 
+def _is_nice() -> bool:
+    """Whether this process has a lower priority than usual; False where that is unknown."""
+    with suppress(AttributeError, OSError):  # not on Windows; a sandbox may forbid it
+        return os.nice(0) > 0
+    return False
+
+
 def allowed_cores() -> frozenset[int]:
-    """The logical cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+    """The logical cores that this process may use; all where that is unknown."""
+    with suppress(AttributeError, OSError):  # not on macOS and Windows; a sandbox may forbid it
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from engine.errors import describe
 from engine.snapshot import GpuFigures, GpuProcess
 
 _lock = threading.Lock()
@@ -245,8 +246,8 @@ class GpuWatch:
                 self.latest = driver.figures()
                 self._tell(time.perf_counter(), self.latest)
                 self._stopping.wait(self._interval)
-        except driver.nvml.NVMLError as error:  # unloaded, reset, or the GPU fell off the bus
-            log.warning("GPU monitoring stopped: %s", error)
+        except BaseException as error:  # unloaded, reset, or the GPU fell off the bus; a listener
             self.latest = ()
+            log.warning("GPU monitoring stopped: %s", describe(error).cause)
         finally:
             driver.close()

@@ -16,6 +16,7 @@ from engine.attention.interface import AttentionBackend, LayerSpec
 from engine.attention.offload import OffloadedAttention
 from engine.config import EngineConfig
 from engine.errors import (
+    LoadCancelled,
     OutOfMemoryError,
     describe,
     is_out_of_memory,
@@ -234,11 +235,17 @@ class _Builder:
         more = plan.host_layers + max(1, count // _MOVED_AT_ONCE)
         return more if more < count else None
 
+    def _check(self) -> None:
+        if self.cancelled():
+            raise LoadCancelled("Loading was cancelled.")
+
     def _follow(self, plan: MemoryPlan) -> Assembly:
         """Load the model as planned, measure it, and make its cache."""
         config, checkpoint = self.config, self.checkpoint
         source = draft_source(config, checkpoint, self.tokenizer, plan.host_layers)
-        check_architecture(checkpoint.config, resolve_class(checkpoint))
+        self._check()
+        self.progress("Checking", 0, 0)
+        check_architecture(checkpoint.config, resolve_class(checkpoint), self._check)
         loaded = self._load(plan.host_layers)
         try:
             return self._with_cache(loaded, source, plan)

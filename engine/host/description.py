@@ -44,7 +44,7 @@ def model_info(
     first = layers[min(layers)]
     notices = list(loaded.notices)
     if loaded.device_map.host_layers:
-        notices.append(_division(config, plan, len(layers)))
+        notices.append(_division(config, plan, text.num_hidden_layers))
     without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
     sizes = {"Tensor": config.tensor_parallel_size, "Pipeline": config.pipeline_parallel_size}
     for kind, size in sizes.items():
@@ -71,7 +71,7 @@ def model_info(
         device=config.device,
         num_parameters=count_parameters(text),
         weights_bytes=loaded.weights_bytes,
-        num_layers=len(layers),
+        num_layers=text.num_hidden_layers,
         hidden_size=text.hidden_size,
         num_heads=text.num_attention_heads,
         num_kv_heads=first.num_kv_heads,
@@ -90,7 +90,9 @@ def model_info(
         num_expert_parameters=expert_parameters if num_experts else 0,
         num_experts=num_experts,
         experts_per_token=experts_per_token,
-        device_name=_devices_name(config, loaded.device_map.host_layers, len(layers)),
+        device_name=_devices_name(
+            config, loaded.device_map.host_layers, text.num_hidden_layers
+        ),
         num_ranks=config.tensor_parallel_size,
         num_stages=config.pipeline_parallel_size,
     )

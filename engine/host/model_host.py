@@ -7,7 +7,7 @@ import itertools
 from typing import NamedTuple
 
 from engine.config import Change, EngineConfig
-from engine.errors import InferdeckError, OutOfMemoryError, let_go
+from engine.errors import InferdeckError, OutOfMemoryError, let_go, refusal_of
 from engine.hardware.devices import is_cuda
 from engine.host.assembly import (
     Assembly,
@@ -130,11 +130,11 @@ class ModelHost:
         try:
             self._replace_cache(config, plan, progress, cancelled)
             return
-        except (InferdeckError, MemoryError) as error:
+        except BaseException as error:  # whatever it is, requests wait for the old one
             problem = error
         let_go(problem)  # and of what was made so far, before the old one is made again
         self._replace_cache(before, plan_before, progress, lambda: False)
-        raise problem
+        raise refusal_of(problem)
 
     def shrink_cache(self, least_blocks: int, why: str) -> None:
         """Make the cache smaller after a step ran out of memory. Raises OutOfMemoryError if the
@@ -204,16 +204,16 @@ class ModelHost:
     ) -> None:
         before, checkpoint_before = self.config, self.assembly.checkpoint
         self.shrinking = self.skipped_async = Shortage()
-        self.drop()
         try:
+            self.drop()
             self._adopt(build(config, checkpoint, progress, cancelled))
             return
-        except (InferdeckError, MemoryError) as error:
+        except BaseException as error:  # whatever it is, requests wait for the old one
             problem = error
         let_go(problem)  # and of what was made so far, before the old one is made again
         release_memory()
         self._adopt(build(before, checkpoint_before, progress, lambda: False))
-        raise problem
+        raise refusal_of(problem)
 
     def drop(self) -> None:
         """Return the memory of weights, cache and scratch buffers to the system."""

@@ -131,7 +131,8 @@ def _sizes(keyed: Keyed, dtype: torch.dtype, scheme: Scheme) -> ModelSizes:
         kv=KVWidths.sum(layer.widths for layer in layout),
         itemsize=dtype.itemsize,
         hidden_size=int(config.hidden_size),
-        intermediate_size=int(getattr(config, "intermediate_size", 0) or 4 * config.hidden_size),
+        intermediate_size=_widest(getattr(config, "intermediate_size", 0))
+        or 4 * int(config.hidden_size),
         num_heads=int(config.num_attention_heads),
         head_dim=layout[0].key_dim,
         vocab_size=int(config.vocab_size),
@@ -142,6 +143,11 @@ def _sizes(keyed: Keyed, dtype: torch.dtype, scheme: Scheme) -> ModelSizes:
         embeddings=sum(size for name, size in weights.items() if name in inputs),
         is_tied=ties_head(model),
     )
+
+
+def _widest(size: int | list[int] | None) -> int:
+    """Of a setting that may have a number for each layer."""
+    return max(size) if isinstance(size, list) else int(size or 0)
 
 
 def predicted_bytes(

@@ -3,6 +3,10 @@
 total                                                    the machine's, or the cgroup's
 |<------------------ limit ------------------>|
 | weights | activations |      KV cache       |  reserve for the desktop, and what others use
+
+In RAM an automatic KV cache takes at most half of what is free beside the weights, but enough for
+one request of max_model_len: desktop, page cache and other programs grow too. (vLLM's CPU backend
+takes 4 GiB, llama.cpp what all its slots need.)
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from engine.speculation.draft_loading import draft_dtype, open_draft
 
 GIB = 2**30
 _RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a smaller one
+_RAM_SHARE = 0.5  # of what is free beside the weights: for an automatic cache
 _SHRINK = 0.8  # of a cache's blocks are left where there is less memory than was planned with
 _SHORTEST_CONTEXT = 2048  # that is proposed
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -220,8 +225,8 @@ def plan(
     """Divide `free` of `total` bytes. Of a draft model, weights and KV are counted in: its layers
     lie under the same blocks.
 
-    The KV cache takes what is left, but no more than max_num_seqs requests of max_model_len
-    tokens can use; or exactly kv_cache_memory_bytes, rounded down to blocks.
+    The KV cache takes what is left (in RAM: half of it), but no more than max_num_seqs requests of
+    max_model_len tokens can use; or exactly kv_cache_memory_bytes, rounded down to blocks.
     """
     assert config.max_model_len is not None, "max_model_len has to be resolved first"
     reserve, limit = reserve_and_limit(config, free=free, total=total)
@@ -239,6 +244,9 @@ def plan(
     else:
         least_blocks = blocks_of(config.max_model_len, config)
         left = (limit - weights - activations) // bytes_per_block
+        if not is_cuda(config.device):
+            rest = int(_RAM_SHARE * (free - weights - activations))
+            left = min(left, max(least_blocks, rest // bytes_per_block))
         num_blocks = min(left, max_useful_blocks(config))
         remedies = [f"a max_model_len below {config.max_model_len:,}"]
         if not config.kv_dtype.is_quantized:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from engine.errors import UnsupportedModelError
+from engine.errors import UnsupportedModelError, in_one_line
 from engine.models.checkpoint import Checkpoint
+from engine.models.config_bounds import of_all_layers
 from engine.numerics.kv_dtype import KVWidths
 
 # Families whose state is not a key and a value per token, so that pages of K and V cannot hold
@@ -25,6 +26,11 @@ _STATE_SPACE = (
     "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
     "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2",
 )  # fmt: skip
+_OTHER_REASONS = {
+    "blt": "computes patches of bytes instead of tokens",
+    "gemma4_assistant": "reads the KV cache of another model",
+    "gemma4_unified_assistant": "reads the KV cache of another model",
+}
 _OTHER_LAYER_WORDS = ("linear", "mamba", "conv", "recurrent", "ssm", "kda", "lightning")
 # no_init_weights swaps functions of torch for the time being: two threads in it at once could
 # leave them swapped.
@@ -32,8 +38,9 @@ _BUILD_LOCK = threading.Lock()
 
 
 class LayerKV(NamedTuple):
-    """The KV of one attention layer per token: heads, and head sizes of keys and values. `window`:
-    most tokens that it attends to, or None."""
+    """The KV of one attention layer per token: heads, and head sizes of keys and values; all 0
+    where the layer attends to the KV of an earlier one. `window`: most tokens that it attends to,
+    or None."""
 
     num_kv_heads: int
     key_dim: int
@@ -100,6 +107,13 @@ def check_family(model_type: str | None, settings: Any) -> None:
             f"{model_type!r} has linear-attention or state-space layers, which the engine does "
             "not support."
         )
+    if model_type in _OTHER_REASONS:
+        raise _unsupported(f"{model_type!r} {_OTHER_REASONS[model_type]}: not supported.")
+    if topk := settings.get("index_topk"):
+        raise _unsupported(
+            f"{model_type!r} has sparse attention (index_topk {topk}), which the engine does not "
+            "support."
+        )
     if settings.get("is_encoder_decoder"):
         raise _unsupported(
             f"{model_type!r} is an encoder-decoder model; the engine supports decoder-only models."
@@ -115,22 +129,23 @@ def check_family(model_type: str | None, settings: Any) -> None:
         )
 
 
-def build_on_meta(config: Any) -> nn.Module:
-    """The model of `config` with its structure and shapes and no memory behind its tensors."""
+def build_on_meta(config: Any, model_class: Any = None) -> nn.Module:
+    """The model of `config` with its structure and shapes and no memory behind its tensors.
+    model_class: another than `class_for` finds."""
     from engine.lazy_transformers import no_init_weights
 
-    model_class = class_for(config)
+    model_class = model_class or class_for(config)
     config = copy.deepcopy(config)
     # "eager" is what every class accepts at construction; the loader sets the engine's own name.
     config._attn_implementation = "eager"
     with _BUILD_LOCK, torch.device("meta"), no_init_weights():
         try:
-            model = model_class(config)
-        except (ValueError, TypeError, AttributeError, KeyError, ImportError, RuntimeError) as e:
+            model: nn.Module = model_class(config)
+        except Exception as error:  # whatever a class raises, it is the config's content
             raise UnsupportedModelError(
-                f"{model_class.__name__} cannot be built from this config: {e}",
+                f"{model_class.__name__} cannot be built from this config: {in_one_line(error)}.",
                 "Check config.json, or update transformers.",
-            ) from e
+            ) from error
     return model.eval().requires_grad_(False)
 
 
@@ -203,16 +218,14 @@ def kv_layout(model: nn.Module) -> tuple[LayerKV, ...]:
     return tuple(found[i] for i in range(len(found)))
 
 
-def of_all_layers(config: Any, name: str, differing: Any = None) -> Any:
-    """A setting of a config, None where it has none; `differing` where each layer has its own:
-    transformers then refuses to say one for all."""
-    try:
-        return getattr(config, name, None)
-    except RuntimeError:
-        return differing
+def shares_kv(module: nn.Module) -> bool:
+    """Whether it is an attention module without keys and values of its own."""
+    return bool(getattr(module, "is_kv_shared_layer", False))
 
 
 def _layer_kv(module: nn.Module, config: Any) -> LayerKV:
+    if shares_kv(module):
+        return LayerKV(0, 0, 0)
     heads = config.num_attention_heads
     kv_heads = of_all_layers(config, "num_key_value_heads") or heads
     head_dim = (

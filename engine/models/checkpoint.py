@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from engine.errors import CheckpointError, UnsupportedModelError
+import msgspec
+
+from engine.errors import CheckpointError, UnsupportedModelError, in_one_line
 from engine.formats import CheckpointFormat, open_format
-from engine.formats.safetensors_file import TensorInfo, read_header
+from engine.formats.safetensors_file import TensorInfo
+from engine.json_file import AGAIN, MAX_BYTES, read_json, read_regular, shown, unreadable
+from engine.models.config_bounds import check_built, check_fields, check_layers
+from engine.models.weight_files import gguf, read_tensors
 
 DTYPE_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_PYTORCH_FILES = ("*.bin", "*.pt", "*.pth")
-_SHARD = re.compile(r"^(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.safetensors$")
+MAX_TOKENIZER = 64 * 2**20
+"""Bytes of tokenizer.json; the largest in use are 35 MB."""
+
+_FIELD = re.compile(r"Field '(?P<name>\w+)' expected (?P<wanted>[^,]+), got ")
+"""In the words of huggingface_hub's strict dataclasses."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,12 +52,19 @@ class Checkpoint:
         Raises CheckpointError (not a model folder, missing or damaged files) or
         UnsupportedModelError (no transformers class for the model's type).
         """
-        folder, config_file = _locate(Path(path).expanduser(), dummy)
-        raw = _read_json(config_file)
+        try:
+            folder, config_file = _locate(Path(path).expanduser(), dummy)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no such user after ~
+            raise unreadable(str(path), error) from error
+        raw: dict[str, Any] = read_json(config_file, hook=_special_float)
+        check_fields(raw, config_file)
         # EAGLE heads of vLLM's speculators describe their layer in a config of its own
         described = raw.get("transformer_layer_config") or raw
         config, is_multimodal = _parse_config(described, config_file)
-        tensors = {} if dummy else _read_tensors(folder)
+        check_built(config, config_file)
+        tensors = {} if dummy else read_tensors(folder)
+        if tensors:
+            check_layers(config, len(tensors), folder)
         name = config_file.stem if config_file.name != "config.json" else _model_name(folder)
         return cls(folder, name, config, raw, tensors, is_multimodal)
 
@@ -91,17 +107,14 @@ class Checkpoint:
         return None
 
     @cached_property
-    def generation_config(self) -> Mapping[str, Any]:
-        return _read_json(self.path / "generation_config.json", required=False)
-
-    @cached_property
     def eos_token_ids(self) -> frozenset[int]:
         """Tokens that end a reply: the union of what generation_config.json, config.json and the
         tokenizer say (they often differ: one ends a text, the other a chat turn). The config
         class's own default counts only where none of them says anything."""
         text = self.raw_config.get("text_config") or {}
+        generation = _optional(self.path / "generation_config.json", _Generation)
         stated = (
-            _ids(self.generation_config.get("eos_token_id"))
+            _ids(generation.eos_token_id)
             | _ids(self.raw_config.get("eos_token_id"))
             | _ids(text.get("eos_token_id"))
             | _ids(_tokenizer_eos_id(self.path))
@@ -124,18 +137,11 @@ def _locate(path: Path, dummy: bool) -> tuple[Path, Path]:
         what = f"{path} is a file, not a model folder."
     path = _cache_snapshot(path)
     config_file = path / "config.json"
-    if config_file.is_file():
+    if config_file.exists():
         return path, config_file
     if path.suffix == ".gguf" or any(path.glob("*.gguf")):
-        raise _gguf(path)
+        raise gguf(path)
     raise CheckpointError(what, "Choose a folder with config.json and *.safetensors files.")
-
-
-def _gguf(path: Path) -> CheckpointError:
-    return CheckpointError(
-        f"{path} is a GGUF model; Inferdeck supports safetensors.",
-        "Download the safetensors version: see base_model on the model card.",
-    )
 
 
 def _cache_snapshot(path: Path) -> Path:
@@ -144,10 +150,10 @@ def _cache_snapshot(path: Path) -> Path:
     if (path / "config.json").exists() or not snapshots.is_dir():
         return path
     reference = path / "refs" / "main"
-    if reference.is_file():
-        named = snapshots / reference.read_text().strip()
-        if named.is_dir():
-            return named
+    if reference.exists():
+        revision = read_regular(reference, 4096).decode(errors="replace").strip()
+        if "/" not in revision and (snapshots / revision).is_dir():
+            return snapshots / revision
     found = sorted((p for p in snapshots.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
     return found[-1] if found else path
 
@@ -161,23 +167,9 @@ def _model_name(folder: Path) -> str:
     return absolute.name
 
 
-def _read_json(file: Path, *, required: bool = True) -> dict[str, Any]:
-    if not required and not file.is_file():
-        return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"), object_hook=_special_float)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{file} cannot be read: {error}.", "Download or copy the file again."
-        ) from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{file} is not a JSON object.", "Download or copy the file again.")
-    return content
-
-
 def _special_float(value: dict[str, Any]) -> Any:
     """transformers writes infinity as {"__float__": "Infinity"}, as JSON has no word for it."""
-    return float(value["__float__"]) if set(value) == {"__float__"} else value
+    return float(str(value["__float__"])) if set(value) == {"__float__"} else value
 
 
 def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, bool]:
@@ -197,106 +189,64 @@ def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, bool]:
         )
     try:
         config = CONFIG_MAPPING[model_type].from_dict(dict(raw))
+        text = config.get_text_config(decoder=True)
     except Exception as error:  # whatever a config class raises, it is the file's content
-        raise CheckpointError(
-            f"{file} is not a valid {model_type} config: {error}",
-            "Download or copy the file again.",
-        ) from error
-    text = config.get_text_config(decoder=True)
+        found = _FIELD.search(str(error))
+        if found is None:
+            reason = f"is not a valid {model_type} config: {in_one_line(error)}"
+        else:
+            value = shown(raw.get(found["name"]))
+            reason = f"has {found['name']} = {value}; expected {found['wanted']}"
+        raise CheckpointError(f"{file} {reason}.", AGAIN) from error
     return text, text is not config
 
 
-def _read_tensors(folder: Path) -> dict[str, TensorInfo]:
-    index = folder / "model.safetensors.index.json"
-    weight_map: Any = {}
-    if index.is_file():
-        weight_map = _read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise CheckpointError(f"{index} has no weight_map.", "Download or copy the file again.")
-        names = set(weight_map.values())
-    else:
-        found = [file.name for file in folder.glob("*.safetensors")]
-        # Mistral's repositories hold the same weights twice: model-*.safetensors and consolidated.*
-        found = [name for name in found if name.startswith("model")] or found
-        if not found:
-            raise _no_weights(folder)
-        names = {shard for name in found for shard in _shards_of(name)}
-    missing = [name for name in sorted(names) if not (folder / name).is_file()]
-    if missing:
-        raise CheckpointError(
-            f"{folder} is missing {len(missing)} of {len(names)} weight files: {few(missing)}.",
-            "Finish the download.",
-        )
-    tensors: dict[str, TensorInfo] = {}
-    for name in sorted(names):
-        tensors.update(read_header(folder / name))
-    absent = [name for name in weight_map if name not in tensors]
-    if absent:
-        raise CheckpointError(
-            f"{len(absent)} tensors listed in {index} are missing from its files: {few(absent)}.",
-            "Download the model again: its index does not match its files.",
-        )
-    if not tensors:
-        raise CheckpointError(
-            f"The safetensors files in {folder} contain no tensors.", "Download the model again."
-        )
-    return tensors
-
-
-def _shards_of(name: str) -> list[str]:
-    """Without an index the name of a file says how many shards there are."""
-    match = _SHARD.match(name)
-    if match is None:
-        return [name]
-    stem, count = match["stem"], int(match["count"])
-    return [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
-
-
-def _no_weights(folder: Path) -> CheckpointError:
-    if any(folder.glob("*.gguf")):
-        return _gguf(folder)
-    for pattern in _PYTORCH_FILES:
-        if any(folder.glob(pattern)):
-            return CheckpointError(
-                f"{folder} has only {pattern} weights. Loading these can execute code: "
-                "Inferdeck supports safetensors only.",
-                "Use a safetensors revision of the repository, or convert the model with "
-                "transformers (save_pretrained).",
-            )
-    return CheckpointError(
-        f"{folder} has config.json but no weights (*.safetensors).",
-        'Finish the download, or use load format "dummy" to measure speed with random weights.',
-    )
-
-
-def _ids(value: Any) -> frozenset[int]:
+def _ids(value: int | list[int] | None) -> frozenset[int]:
     """Token ids out of an int, a list of them, or null."""
     values = value if isinstance(value, list) else [value]
-    return frozenset(v for v in values if isinstance(v, int) and not isinstance(v, bool) and v >= 0)
+    return frozenset(v for v in values if isinstance(v, int) and v >= 0)
+
+
+class _Generation(msgspec.Struct):
+    eos_token_id: int | list[int] | None = None
+
+
+class _Token(msgspec.Struct):
+    content: str | None = None
+    id: int | None = None
+
+
+class _TokenizerConfig(msgspec.Struct):
+    eos_token: str | _Token | None = None
+    added_tokens_decoder: dict[int, _Token] | None = None
+
+
+class _Model(msgspec.Struct):
+    vocab: dict[str, int] | list[Any] | None = None  # a list has pieces with scores
+
+
+class _Tokenizer(msgspec.Struct):
+    added_tokens: list[_Token] | None = None
+    model: _Model | None = None
+
+
+def _optional(file: Path, kind: type[T], limit: int = MAX_BYTES) -> T:
+    return read_json(file, kind, limit=limit) if file.exists() else kind()
 
 
 def _tokenizer_eos_id(folder: Path) -> int | None:
     """The id of the tokenizer's eos_token, found without building the tokenizer."""
-    settings = _read_json(folder / "tokenizer_config.json", required=False)
-    token = settings.get("eos_token")
-    if isinstance(token, dict):
-        token = token.get("content")
-    if not isinstance(token, str):
+    settings = _optional(folder / "tokenizer_config.json", _TokenizerConfig)
+    token = settings.eos_token
+    token = token.content if isinstance(token, _Token) else token
+    if token is None:
         return None
-    for token_id, entry in (settings.get("added_tokens_decoder") or {}).items():
-        if isinstance(entry, dict) and entry.get("content") == token:
-            return int(token_id)
-    tokenizer = _read_json(folder / "tokenizer.json", required=False)
-    for entry in tokenizer.get("added_tokens") or []:
-        if entry.get("content") == token:
-            return int(entry["id"])
-    vocabulary = (tokenizer.get("model") or {}).get("vocab")
-    if isinstance(vocabulary, dict):
-        return vocabulary.get(token)
-    return None
-
-
-def few(names: list[str], limit: int = 3) -> str:
-    """The first few of `names`, and how many more there are."""
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+    for token_id, entry in (settings.added_tokens_decoder or {}).items():
+        if entry.content == token:
+            return token_id
+    tokenizer = _optional(folder / "tokenizer.json", _Tokenizer, MAX_TOKENIZER)
+    for entry in tokenizer.added_tokens or []:
+        if entry.content == token and entry.id is not None:
+            return entry.id
+    vocabulary = tokenizer.model.vocab if tokenizer.model else None
+    return vocabulary.get(token) if isinstance(vocabulary, dict) else None

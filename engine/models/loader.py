@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from engine.attention.interface import NAME
+from engine.attention.masks import bind_masks
 from engine.errors import ConfigError, LoadCancelled, UnsupportedModelError
 from engine.hardware.device_map import DeviceMap
 from engine.hardware.devices import CPU, make_current
@@ -31,6 +32,7 @@ from engine.models.disk_weights import DiskWeights
 from engine.models.dummy import DummyWeights
 from engine.models.layers.experts import EXPERTS
 from engine.models.layers.offload import SplitForward, carry_between_gpus
+from engine.models.layers.positions import give_positions
 from engine.models.layers.replacement import apply_all
 from engine.models.layers.rotary import TABLE, table_swaps
 from engine.models.materialise import (
@@ -143,8 +145,11 @@ def _load(request: LoadRequest) -> LoadedModel:
     request.progress("Checking", 0, 0)
     with_experts = any(len(shape) == 3 for shape in source.quantized.values())
     agreed, kernels = _agreed(request, with_experts)
+    unfilled = build_on_meta(request.config)
+    bind_masks(unfilled, length)
+    give_positions(unfilled)
     prepared = prepare(
-        build_on_meta(request.config),
+        unfilled,
         lambda kind: kind in agreed and (with_experts or kind != EXPERTS),
         device_map,
     )

@@ -161,24 +161,26 @@ def freeze_rotary(model: nn.Module, max_model_len: int) -> list[str]:
     whole batch; here they are those of `max_model_len`, so that a request's tokens do not depend
     on its neighbours. Returns a notice for each kind frozen.
     """
-    notices: set[str] = set()
+    notices: dict[str, None] = {}
     for module in model.modules():
         of_module: Any = getattr(module, "rope_type", None)
         kinds = of_module if isinstance(of_module, dict) else {None: of_module}
         for layer_type, kind in list(kinds.items()):
             if isinstance(kind, str) and ("dynamic" in kind or kind == "longrope"):
-                _freeze(module, kind, max_model_len, layer_type)
+                original = _freeze(module, kind, max_model_len, layer_type)
                 kinds[layer_type] = "frozen"
-                notices.add(kind)
+                notices[
+                    f"RoPE scaling ({kind}): frequencies are fixed for the context length of "
+                    f"{max_model_len:,} tokens (original: {original:,}). Another context length "
+                    "gives other results."
+                ] = None
         if None in kinds and of_module is not None:
             module.rope_type = kinds[None]
-    return [
-        f"RoPE scaling ({kind}) is fixed for a context length of {max_model_len:,} tokens."
-        for kind in sorted(notices)
-    ]
+    return sorted(notices)
 
 
-def _freeze(module: nn.Module, kind: str, max_model_len: int, layer_type: str | None) -> None:
+def _freeze(module: nn.Module, kind: str, max_model_len: int, layer_type: str | None) -> int:
+    """The original context length, before scaling."""
     from engine.lazy_transformers import ROPE_INIT_FUNCTIONS
 
     prefix = f"{layer_type}_" if layer_type else ""
@@ -189,6 +191,11 @@ def _freeze(module: nn.Module, kind: str, max_model_len: int, layer_type: str | 
     )
     buffer.copy_(frequencies)
     setattr(module, f"{prefix}attention_scaling", scaling)
+    config: Any = module.config
+    rope = config.rope_parameters
+    rope = rope[layer_type] if layer_type else rope
+    length = rope.get("original_max_position_embeddings") or config.max_position_embeddings
+    return int(length)
 
 
 def weight_bytes(model: nn.Module, device_map: DeviceMap) -> dict[str, int]:

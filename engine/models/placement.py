@@ -10,6 +10,7 @@ from torch import nn
 from engine.attention.interface import NAME, register
 from engine.errors import UnsupportedModelError, describe
 from engine.hardware.device_map import DeviceMap
+from engine.models.architecture import shares_kv
 from engine.models.layers.replacement import list_of_layers
 from engine.runner.model_runner import forward, without_padding_check
 
@@ -24,10 +25,12 @@ def place(
     comes before them, on the CPU; from each of `starts` on, on its device, the last of which has
     what comes after the layers too; and all else on `device`. Raises UnsupportedModelError for a
     class of which that is not found out."""
+    if any(map(shares_kv, reference.modules())):
+        raise not_on_several_devices(reference, "layers share the KV cache of earlier layers.")
     path, layers = list_of_layers(reference)
     paths = {id(module): path for path, module in reference.named_modules()}
     before: list[str] = []
-    for module in _before(reference, layers):
+    for module in dict.fromkeys(_before(reference, layers)):  # some are called more than once
         if layers not in module.modules():
             before.append(paths[id(module)])
         else:  # it is computed around the layers: what it has itself counts, not what is in it

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from engine.errors import CheckpointError, InferdeckError
 from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader
-from engine.models.checkpoint import Checkpoint, few
+from engine.models.checkpoint import DTYPE_NAMES, Checkpoint
+from engine.models.weight_files import few
 from engine.numerics.experts import find_part
 
 Index = tuple[int | slice, ...]
@@ -51,6 +52,7 @@ _HARMLESS = re.compile(
 
 CODES = "CODES"
 """The dtype of a quantized matrix: always [out, in]."""
+FLOATS = (CODES, *DTYPE_NAMES)
 
 
 class Placement(NamedTuple):
@@ -142,6 +144,7 @@ def map_weights(checkpoint: Checkpoint, reference: nn.Module) -> WeightMap:
     _resolve_tied(result, reference)
     _check_complete(result, reference, checkpoint)
     _check_shapes(result, reference)
+    _check_dtypes(result, reference)
     _check_experts(result, reference)
     return result
 
@@ -311,6 +314,30 @@ def _check_shapes(result: WeightMap, reference: nn.Module) -> None:
         raise CheckpointError(
             f"{len(wrong)} tensors do not match the shapes implied by config.json: {few(wrong)}.",
             "Check that config.json matches these weights.",
+        )
+
+
+def _check_dtypes(result: WeightMap, reference: nn.Module) -> None:
+    """That numbers are floats where the class has floats: 16-bit integers of the right shape would
+    be converted without a word."""
+    expected = reference.state_dict()
+    found = [(name, info) for info, name, _ in result.placements]
+    found += [(c.name, info) for c in result.conversions for _, _, info in c.members]
+    wrong = [
+        f"{name} in {info.file.name} is {info.dtype}"
+        for name, info in found
+        if expected[name].is_floating_point() != (info.dtype in FLOATS)
+    ]
+    wrong += [
+        f"{name} in {info.file.name} is {info.dtype}"
+        for name, info in result.spare_biases.items()
+        if info.dtype not in FLOATS
+    ]
+    if wrong:
+        raise CheckpointError(
+            f"{len(wrong)} tensors have a dtype that their weights cannot have: {few(wrong)}; "
+            f"expected {' or '.join(DTYPE_NAMES)}.",
+            "Download the model again: its files are corrupt.",
         )
 
 

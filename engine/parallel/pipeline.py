@@ -81,6 +81,10 @@ class PipelineAttention:
     ) -> Tensor:
         return self._of[layer].forward(layer, q, k, v, options)
 
+    def attend(self, layer: int, q: Tensor, options: AttentionOptions) -> Tensor:
+        """Attention over what is stored."""
+        return self._of[layer].attend(layer, q, options)
+
 
 LEAST_PIECE = 256
 """Tokens: products with fewer rows are limited by reading the weights on most GPUs."""

@@ -57,6 +57,9 @@ class ParallelCache:
     ) -> Tensor:
         raise RuntimeError("each rank has its own keys and values")
 
+    def attend(self, layer: int, q: Tensor, options: AttentionOptions) -> Tensor:
+        raise RuntimeError("each rank has its own keys and values")
+
 
 class ParallelRunner(ModelRunner):
     """Runs a step on all ranks, launched kernel by kernel: the all-reduces cannot be captured. On

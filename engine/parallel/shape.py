@@ -22,7 +22,8 @@ from typing import Any
 from torch import nn
 
 from engine.errors import UnsupportedModelError
-from engine.models.architecture import build_on_meta, of_all_layers, without_token
+from engine.models.architecture import build_on_meta, without_token
+from engine.models.config_bounds import of_all_layers
 from engine.models.layers.replacement import list_of_layers
 
 _HEADS = ("num_attention_heads", "num_key_value_heads")

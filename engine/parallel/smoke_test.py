@@ -14,14 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import UnsupportedModelError
-from engine.models.architecture import build_on_meta, class_for
-from engine.models.smoke_test import (
-    TOLERANCE,
-    VOCAB_SIZE,
-    build_random,
-    difference_in,
-    shrunk_config,
-)
+from engine.models.architecture import VOCAB_SIZE, build_on_meta, class_for
+from engine.models.smoke_config import shrunk_config
+from engine.models.smoke_run import TOLERANCE, build_random, difference_in
 from engine.parallel.ranks import join
 from engine.parallel.shape import shape_of
 from engine.parallel.share import Share

@@ -101,10 +101,16 @@ def _begin(device: str, cores: frozenset[int]) -> None:
 def _cores(devices: Sequence[str]) -> list[frozenset[int]]:
     """Cores of each rank, if there are enough NUMA nodes; else empty sets: any core."""
     found, size = nodes(), len(devices)
-    if is_cuda(devices[0]) or len(found) < size or not hasattr(os, "sched_setaffinity"):
+    if is_cuda(devices[0]) or len(found) < size or not _may_bind():
         return [frozenset()] * size
     bounds = [rank * len(found) // size for rank in range(size + 1)]
-    return [
-        frozenset().union(*found[first:last])
-        for first, last in itertools.pairwise(bounds)
-    ]
+    return [frozenset().union(*found[first:last]) for first, last in itertools.pairwise(bounds)]
+
+
+def _may_bind() -> bool:
+    """Whether threads can be bound to cores."""
+    try:
+        os.sched_setaffinity(0, os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # not on macOS and Windows; a sandbox may forbid it
+        return False
+    return True

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import CheckpointError, ConfigError, DiskFullError
-from engine.formats.safetensors_file import ITEM_SIZES, TensorInfo
+from engine.formats.safetensors_file import BITS, TensorInfo
 from engine.models.checkpoint import Checkpoint
 
 SHARD_BYTES = 5 * 10**9
@@ -102,7 +102,7 @@ class ShardWriter:
     def _finish_shard(self) -> None:
         if self._data is None:
             return
-        entries = sorted(self._entries.items(), key=lambda item: -ITEM_SIZES[item[1].dtype])
+        entries = sorted(self._entries.items(), key=lambda item: -BITS[item[1].dtype])
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         position = 0
         for name, info in entries:

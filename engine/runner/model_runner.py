@@ -120,7 +120,7 @@ class _NoCache:
     def begin_step(self, *_: object) -> NoReturn:
         raise RuntimeError("The KV cache was dropped.")
 
-    forward = clear_blocks = begin_step
+    forward = attend = clear_blocks = begin_step
 
 
 def forward(model: nn.Module, input_ids: Tensor, positions: Tensor, rows: Tensor) -> Tensor:

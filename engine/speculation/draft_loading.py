@@ -175,7 +175,6 @@ def load_draft(
         )
     length = min(draft.max_position_embeddings or config.max_model_len, config.max_model_len)
     try:
-        check_architecture(draft.config, resolve_class(draft))
         dtype = getattr(torch, draft_dtype(config, draft))
         request = LoadRequest(
             draft,
@@ -187,6 +186,7 @@ def load_draft(
             progress=own_progress,
             cancelled=cancelled,
         )
+        check_architecture(draft.config, resolve_class(draft), request.check)
         loaded = load_model(request)
         layers = probe_kv(loaded.model)
     except (CheckpointError, UnsupportedModelError) as error:

@@ -27,6 +27,8 @@ _SMALL = {
 }
 _MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
+_SLIDING_AND_FULL = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
     "qwen2": ("Qwen2Config", {}),
@@ -39,6 +41,80 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_neox": ("GPTNeoXConfig", {}),
     "qwen3_moe": ("Qwen3MoeConfig", {"head_dim": 16, "num_experts": 4, **_MOE}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "phimoe": (
+        "PhimoeConfig",
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW},
+    ),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        {
+            "num_experts": 4,
+            "shared_expert_intermediate_size": 32,
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            **_MOE,
+        },
+    ),
+    "llama4": (
+        "Llama4TextConfig",
+        {
+            "head_dim": 16,
+            "attention_chunk_size": 16,
+            "intermediate_size_mlp": 96,
+            "num_hidden_layers": 4,
+            "no_rope_layers": [1, 0, 1, 0],
+            "floor_scale": 8,
+            "interleave_moe_layer_step": 2,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+        },
+    ),
+    "gemma3n": (
+        "Gemma3nTextConfig",
+        {
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 3,
+            "layer_types": _SLIDING_AND_FULL,
+            "laurel_rank": 8,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+            "intermediate_size": [96] * 6,
+            "activation_sparsity_pattern": [0.9] * 2 + [0.0] * 4,
+        },
+    ),
+    "gemma4": (
+        "Gemma4TextConfig",
+        {
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 3,
+            "layer_types": _SLIDING_AND_FULL,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "gemma4_moe": (
+        "Gemma4TextConfig",
+        {
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 3,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "layer_types": _SLIDING_AND_FULL[:3],
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 32,
+        },
+    ),
     "olmo2": ("Olmo2Config", {}),
     "starcoder2": ("Starcoder2Config", {"sliding_window": WINDOW}),
     "gpt_oss": (

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.attention.interface import NAME, AttentionOptions, attend
+from engine.attention.interface import NAME, AttentionOptions, attend, visible_to
 from engine.kernels.ops import HeadNorms, rotate_heads
 from engine.models.layers.norm import FusedRMSNorm
 from engine.models.layers.packing import PackedLinear
@@ -78,7 +78,7 @@ def forward(
     cos, sin = position_embeddings
     heads = _turned(self, heads, num_queries, cos[0], sin[0])
     queries, keys = heads[:, :num_queries], heads[:, num_queries:]
-    window = _window(self)
+    window = visible_to(self, _window(self)).window
     if self.config._attn_implementation == NAME:
         output = attend(
             self.layer_idx, queries, keys, values, AttentionOptions(self.scaling, window)

@@ -21,12 +21,13 @@ from engine.errors import DraftModelError
 from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader
 from engine.kernels.embedding import lookup_of
-from engine.models.checkpoint import Checkpoint, few
+from engine.models.checkpoint import Checkpoint
 from engine.models.dummy import DummyFiller
 from engine.models.layers.replacement import apply_all
 from engine.models.layers.rotary import table_swaps
 from engine.models.materialise import freeze_rotary
 from engine.models.targets import block_weights
+from engine.models.weight_files import few
 from engine.speculation.eagle3.head import Eagle3Head
 from engine.speculation.eagle3.shape import HeadShape
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.hardware.idle_cores import allowed_cores, cores_of, nodes
+from engine.hardware.idle_cores import FreeCores, allowed_cores, cores_of, nodes
+from engine.parallel.team import Team
 
 
 def machine(folder: Path, **lists: str) -> Path:
@@ -35,6 +39,24 @@ def test_only_cores_that_may_be_used(tmp_path: Path) -> None:
     folder = machine(tmp_path / "node", node0="0-3", node1="4-7", node2="")
     assert nodes(folder, frozenset({2, 3, 5})) == ({2, 3}, {5})
     assert nodes(folder, frozenset({4, 5})) == ({4, 5},)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.EINVAL])
+def test_a_sandbox_that_forbids_to_ask_leaves_all_cores(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for name in ("sched_getaffinity", "sched_setaffinity", "nice"):
+        monkeypatch.setattr(os, name, refuse, raising=False)
+    assert allowed_cores() == frozenset(range(os.cpu_count() or 1))
+    free = FreeCores(2)
+    assert free._last[1] is not None  # the use by other programs is still known
+    two = (frozenset({0}), frozenset({1}))
+    monkeypatch.setattr("engine.parallel.team.nodes", lambda: two)
+    with closing(Team(["cpu", "cpu"], 1)) as team:
+        assert team.together(lambda rank: rank) == [0, 1] and team.cores == [frozenset()] * 2
 
 
 @pytest.mark.parametrize("text", ["0-x", "a", "1--2", "1-", "3-1"])

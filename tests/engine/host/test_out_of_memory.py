@@ -289,4 +289,4 @@ def test_measured_activations_take_the_place_of_the_estimate(make_engine: MakeEn
     assert measured.activations == 1000 < estimated.activations
     saved = estimated.activations - 1000
     gained = measured.kv_cache - estimated.kv_cache
-    assert abs(gained - saved) <= measured.bytes_per_block
+    assert abs(gained - saved // 2) <= measured.bytes_per_block  # in RAM, half of the memory

@@ -128,6 +128,29 @@ def test_a_small_machine_keeps_a_tenth_for_the_desktop() -> None:
     assert large.reserve == 5 * GIB
 
 
+def test_an_automatic_cache_leaves_half_of_the_free_ram() -> None:
+    settings = config(max_num_seqs=1024, max_model_len=4096)
+    for gib in ((22, 24), (10, 32), (60, 64)):
+        free, total = (size * GIB for size in gib)
+        made = plan(LLAMA_1B, settings, free=free, total=total)
+        rest = made.free - made.weights - made.activations
+        assert abs(made.kv_cache - rest // 2) <= made.bytes_per_block
+        gpu = plan(LLAMA_1B, settings.replace(device="cuda:0"), free=free, total=total)
+        assert gpu.kv_cache > made.kv_cache
+        asked = settings.replace(kv_cache_memory_bytes=made.kv_cache + GIB)
+        assert plan(LLAMA_1B, asked, free=free, total=total).kv_cache > made.kv_cache
+        with pytest.raises(OutOfMemoryError):
+            asked = settings.replace(kv_cache_memory_bytes=free)
+            plan(LLAMA_1B, asked, free=free, total=total)
+
+
+def test_one_whole_request_fits_whatever_is_left_for_others() -> None:
+    settings = config(max_num_seqs=16, max_model_len=131_072)
+    made = plan(LLAMA_1B, settings, free=9 * GIB, total=10 * GIB)
+    assert made.num_blocks == -(-131_072 // settings.block_size)
+    assert made.kv_cache > (made.free - made.weights - made.activations) // 2
+
+
 def test_the_cache_is_no_larger_than_its_requests_can_use() -> None:
     made = plan(LLAMA_1B, config(max_num_seqs=2, watermark=0.0), free=64 * GIB, total=64 * GIB)
     assert made.num_blocks == 2 * 4096 // 16

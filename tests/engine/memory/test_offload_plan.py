@@ -41,6 +41,10 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stored("llama", tmp_path_factory).path
 
 
+DIVIDED = [name for name in FAMILIES if name not in ("gemma3n", "gemma4", "gemma4_moe")]
+"""Not those with a list per layer; two of them share a cache and stay on one device."""
+
+
 def stored(family: str, folders: pytest.TempPathFactory, **changes: int) -> Checkpoint:
     """Its config alone: nothing here reads weights."""
     with torch.device("meta"):
@@ -177,7 +181,7 @@ def test_both_parts_are_together_the_whole(
 
 
 @given(
-    family=st.sampled_from(list(FAMILIES)),
+    family=st.sampled_from(DIVIDED),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
 def test_sizes_of_every_family_are_those_of_their_parts(
@@ -196,7 +200,7 @@ def test_sizes_of_every_family_are_those_of_their_parts(
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checkpoint]:
     sizes = {"gpt2": {"n_layer": LAYERS}}
-    return {name: stored(name, tmp_path_factory, **sizes.get(name, {})) for name in FAMILIES}
+    return {name: stored(name, tmp_path_factory, **sizes.get(name, {})) for name in DIVIDED}
 
 
 @given(own=st.integers(1, 1 << 24), host_layers=st.integers(1, LAYERS - 1))

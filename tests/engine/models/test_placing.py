@@ -13,6 +13,9 @@ from engine.models.architecture import build_on_meta
 from engine.models.placement import place
 from tests.engine.tiny_models import FAMILIES, make_model
 
+SHARED_KV = ("gemma3n", "gemma4")
+DIVIDED = [family for family in FAMILIES if family not in SHARED_KV]
+
 USUAL = ("model.layers", "model.embed_tokens", "model.rotary_emb")
 OTHERS = {
     "gpt2": ("transformer.h", "transformer.wte", "transformer.wpe"),
@@ -26,7 +29,7 @@ def reference(family: str) -> Any:
     return build_on_meta(config)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DIVIDED)
 def test_every_family_has_its_embeddings_before_its_layers(family: str) -> None:
     model = reference(family)
     attention = model.config._attn_implementation
@@ -37,13 +40,13 @@ def test_every_family_has_its_embeddings_before_its_layers(family: str) -> None:
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DIVIDED)
 def test_each_tensor_has_one_place(family: str) -> None:
     """The first layer and what comes before it on the CPU; norm, head and the other layer not."""
     model = reference(family)
     found = place(model, "cuda:1", 1)
     layers = model.get_submodule(found.layers)
-    first, second = ({id(t) for t in layer.parameters()} for layer in layers)
+    first, second, *_ = ({id(t) for t in layer.parameters()} for layer in layers)
     embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         assert found.of(name) in ("cpu", "cuda:1")
@@ -51,6 +54,12 @@ def test_each_tensor_has_one_place(family: str) -> None:
             assert found.of(name) == "cpu", name
         if id(tensor) in second or tensor is head.weight or "norm" in name.split(".")[1]:
             assert found.of(name) == "cuda:1", name
+
+
+@pytest.mark.parametrize("family", SHARED_KV)
+def test_layers_that_share_a_cache_stay_on_one_device(family: str) -> None:
+    with pytest.raises(UnsupportedModelError, match="share the KV cache"):
+        place(reference(family), "cuda:0", 1)
 
 
 def raising(*args: Any, **kwargs: Any) -> Any:

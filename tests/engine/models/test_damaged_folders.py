@@ -1,0 +1,248 @@
+"""Model folders with impossible fields, names and files: refused by file, field and value, soon and
+without the memory that they ask for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.errors import CheckpointError, InferdeckError
+from engine.memory.model_sizes import describe_model
+from engine.models.architecture import build_on_meta
+from engine.models.checkpoint import Checkpoint
+from engine.models.weight_files import INDEX
+from engine.models.weight_map import map_weights
+from tests.engine.tiny_models import make_model, save_tokenizer
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    make_model("llama").save_pretrained(folder, max_shard_size="60KB")
+    save_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "model"))
+
+
+def change(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def refusal(folder: Path) -> CheckpointError:
+    with pytest.raises(CheckpointError) as caught:
+        assert Checkpoint.open(folder).eos_token_ids
+    assert caught.value.remedy and len(caught.value.cause) < 1000
+    return caught.value
+
+
+def test_the_folder_that_is_not_damaged_opens(folder: Path) -> None:
+    assert describe_model(folder).supported
+    assert Checkpoint.open(folder).eos_token_ids == {2}
+
+
+FIELDS: list[tuple[str, Any]] = [
+    (name, value)
+    for name, values in {
+        "num_hidden_layers": [10**9, 0, -1, 1025, 2.5, 2.0, True, "2", [2], {}],
+        "vocab_size": [10**12, 0, -5, "199", 199.5],
+        "hidden_size": [0, -64, 2**40, 64.5, "64", True, [64]],
+        "intermediate_size": [0, -1, 2**62, "96"],
+        "num_attention_heads": [0, -4, 10**9, "4", 4.5, False],
+        "num_key_value_heads": [0, -2, 10**9, "2", 3],
+        "head_dim": [0, -16, 2**50, "16"],
+        "max_position_embeddings": [-1, 10**15, "256", 256.5],
+        "sliding_window": [-1, -4096, "13", 13.5, 10**15],
+        "num_experts": [-1, 10**9, "4"],
+        "num_local_experts": [10**9],
+        "rms_norm_eps": [-1, float("nan"), float("inf"), "small"],
+        "hidden_act": [7, ["silu"]],
+        "model_type": [7, ["llama"], {}],
+        "architectures": ["LlamaForCausalLM", 7, [7], {"a": 1}, [None]],
+        "text_config": ["llama", 7, [1], True],
+        "layer_types": ["full_attention", 7, [7], [None], ["full_attention"]],
+        "rope_parameters": ["default", 7, [1], {"rope_theta": 0}, {"rope_theta": "1"},
+                            {"rope_theta": float("nan")}, {"factor": -1}, {"rope_type": 7}],
+        "rope_scaling": ["linear", 7, [1]],
+        "eos_token_id": ["2", 2.5, [2, "3"], {"a": 2}, True],
+        "tie_word_embeddings": ["false", 1],
+        "is_encoder_decoder": ["no"],
+        "transformer_layer_config": ["llama", 7],
+        "use_cache": [10**9],
+        "pretraining_tp": ["text"],
+    }.items()
+    for value in values
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), FIELDS)
+def test_impossible_fields_of_the_config(name: str, value: Any, folder: Path) -> None:
+    change(folder / "config.json", **{name: value})
+    cause = refusal(folder).cause
+    assert str(folder / "config.json") in cause and name in cause
+    assert not describe_model(folder).supported
+
+
+NESTED: list[tuple[str, dict[str, Any]]] = [
+    ("text_config.num_hidden_layers", {"text_config": {"num_hidden_layers": 10**9}}),
+    ("vision_config.num_hidden_layers", {"vision_config": {"num_hidden_layers": 10**9}}),
+    ("vision_config.depth", {"vision_config": {"depth": 10**9}}),
+    ("num_hidden_layers", {"text_config": {"num_hidden_layers": "many"}}),
+    ("rope_theta", {"rope_parameters": {"full_attention": {"rope_theta": -1}}}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), NESTED)
+def test_impossible_fields_inside_of_objects(
+    name: str, changes: dict[str, Any], folder: Path
+) -> None:
+    change(folder / "config.json", **changes)
+    cause = refusal(folder).cause
+    assert str(folder / "config.json") in cause and name in cause
+
+
+def test_more_layers_than_the_files_have_tensors(folder: Path) -> None:
+    change(folder / "config.json", num_hidden_layers=1000, layer_types=None)
+    cause = refusal(folder).cause
+    assert "num_hidden_layers = 1000" in cause
+    assert f"{len(json.loads((folder / INDEX).read_text())['weight_map'])} tensors" in cause
+
+
+# file, content, what the error names beside the file
+CONTENT: list[tuple[str, Any, str]] = [
+    ("config.json", b"[" * 10**5, "levels"),
+    ("config.json", b'{"a":' * 5000 + b"1" + b"}" * 5000, "levels"),
+    ("config.json", b'{"a": {"__float__": []}}', "float"),
+    ("config.json", b"\xff{}", "utf-8"),
+    ("config.json", [], "object"),
+    (INDEX, [], "object"),
+    (INDEX, {}, "weight_map"),
+    (INDEX, {"weight_map": {}}, "weight_map"),
+    (INDEX, {"weight_map": []}, "weight_map"),
+    (INDEX, {"weight_map": "model.safetensors"}, "weight_map"),
+    (INDEX, {"weight_map": {"a": 1}}, "weight_map"),
+    (INDEX, {"weight_map": {"a": None}}, "weight_map"),
+    (INDEX, {"weight_map": {"a": ["x"]}}, "weight_map"),
+    (INDEX, b'{"weight_map":' * 10**5, "weight_map"),
+    ("generation_config.json", {"eos_token_id": "2"}, "eos_token_id"),
+    ("generation_config.json", {"eos_token_id": [2.5]}, "eos_token_id"),
+    ("generation_config.json", [], "object"),
+    ("tokenizer_config.json", {"eos_token": 7}, "eos_token"),
+    ("tokenizer_config.json", {"eos_token": {"content": 7}}, "eos_token.content"),
+    ("tokenizer_config.json", {"added_tokens_decoder": []}, "added_tokens_decoder"),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"x": {}}}, "added_tokens_decoder"),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"1": "x"}}, "added_tokens_decoder"),
+    ("tokenizer.json", {"added_tokens": {}}, "added_tokens"),
+    ("tokenizer.json", {"added_tokens": [{"id": "x"}]}, "added_tokens[0].id"),
+    ("tokenizer.json", {"model": []}, "model"),
+    ("tokenizer.json", {"model": {"vocab": {"a": "b"}}}, "vocab"),
+    ("tokenizer.json", b'{"x":' * 10**5, "levels"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "words"), CONTENT)
+def test_files_with_other_content(name: str, content: Any, words: str, folder: Path) -> None:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    (folder / name).write_bytes(data)
+    cause = refusal(folder).cause
+    assert str(folder / name) in cause and words in cause
+
+
+@pytest.mark.parametrize("name", ["config.json", INDEX, "tokenizer.json", "tokenizer_config.json"])
+def test_files_larger_than_any_model_has(name: str, folder: Path) -> None:
+    with (folder / name).open("ab") as stream:
+        stream.truncate(2 * 10**9)
+    cause = refusal(folder).cause
+    assert str(folder / name) in cause and "2,000,000,000" in cause
+
+
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "FIFO": os.mkfifo, "folder": os.mkdir, "device": lambda file: file.symlink_to("/dev/null"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize(
+    "name", ["config.json", INDEX, "generation_config.json", "tokenizer_config.json", "shard"]
+)
+def test_files_that_are_no_files(name: str, kind: str, folder: Path) -> None:
+    file = sorted(folder.glob("*.safetensors"))[0] if name == "shard" else folder / name
+    file.unlink()
+    SPECIAL[kind](file)
+    cause = refusal(folder).cause
+    assert str(file) in cause and kind in cause
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/passwd", "../model.safetensors", "sub/../../x.safetensors", "..", ".", "",
+     "C:x.safetensors", "C:\\x.safetensors", "..\\x.safetensors", "\\\\host\\share\\x", "a//b",
+     "./x.safetensors", "sub/", "a\\b.safetensors"],
+)  # fmt: skip
+def test_names_that_lead_out_of_the_folder(name: str, folder: Path) -> None:
+    index = json.loads((folder / INDEX).read_text())["weight_map"]
+    tensor = next(iter(index))
+    change(folder / INDEX, weight_map={**index, tensor: name})
+    cause = refusal(folder).cause
+    assert INDEX in cause and tensor in cause and json.dumps(name) in cause
+
+
+def test_files_may_be_links_out_of_the_folder_and_in_folders_of_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    index = json.loads((folder / INDEX).read_text())["weight_map"]
+    first, second = sorted(set(index.values()))[:2]
+    (folder / first).rename(tmp_path / "blob")
+    (folder / first).symlink_to(tmp_path / "blob")
+    (folder / "sub").mkdir()
+    (folder / second).rename(folder / "sub" / second)
+    moved = {n: f"sub/{second}" if file == second else file for n, file in index.items()}
+    change(folder / INDEX, weight_map=moved)
+    assert set(Checkpoint.open(folder).tensors) == set(index)
+
+
+def test_a_tensor_in_two_files_is_read_where_the_index_says(folder: Path) -> None:
+    index = json.loads((folder / INDEX).read_text())["weight_map"]
+    files = sorted(set(index.values()))
+    name = next(n for n, file in index.items() if file == files[0])
+    tensors = load_file(folder / files[1])
+    save_file({**tensors, name: load_file(folder / files[0])[name] + 1}, folder / files[1])
+    assert Checkpoint.open(folder).tensors[name].file.name == files[0]
+    change(folder / INDEX, weight_map={**index, name: files[1]})
+    assert Checkpoint.open(folder).tensors[name].file.name == files[1]
+    (folder / INDEX).unlink()
+    cause = refusal(folder).cause
+    assert name in cause and files[0] in cause and files[1] in cause
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.uint8, torch.bool])
+@pytest.mark.parametrize("end", ["up_proj.weight", "norm.weight", "embed_tokens.weight"])
+def test_integers_where_the_model_has_floats(dtype: Any, end: str, folder: Path) -> None:
+    file = next(f for f in folder.glob("*.safetensors") if any(end in n for n in load_file(f)))
+    tensors = load_file(file)
+    name = next(n for n in tensors if end in n)
+    changed = tensors[name].to(dtype)
+    save_file({**tensors, name: changed}, file)
+    checkpoint = Checkpoint.open(folder)
+    with pytest.raises(CheckpointError) as caught:
+        map_weights(checkpoint, build_on_meta(checkpoint.config))
+    code = {"int16": "I16", "int32": "I32", "uint8": "U8", "bool": "BOOL"}[str(dtype)[6:]]
+    assert all(word in caught.value.cause for word in (name, file.name, code, "BF16"))
+
+
+@pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "x" * 5000, "a\0b"])
+def test_paths_that_cannot_be(path: str) -> None:
+    with pytest.raises(InferdeckError) as caught:
+        Checkpoint.open(path)
+    assert caught.value.remedy
