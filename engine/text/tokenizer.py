@@ -7,29 +7,25 @@ then), or a `ByteTokenizer` for models without one that are used for speed measu
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.errors import CheckpointError, InvalidRequestError
 from engine.messages import Prompt
 from engine.sampling_params import SamplingParams
+from engine.text.chat import Messages, checked, plain_transcript
+from engine.text.encoder import without_surrogates
+from engine.text.length import bytes_of, too_long
+from engine.text.opening import Opening, Shared, make_source
+from engine.text.work import Chat, Text, Work
 
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tekken.json",
-)
+_SHARED = Shared()
 
-_REMEDY = (
-    "Copy tokenizer.json and tokenizer_config.json from the original model to this folder, "
-    "or download the model again."
-)
 
 class Tokenizer(ABC):
     """The interface of a tokenizer. Safe to call from several threads."""
@@ -44,25 +40,40 @@ class Tokenizer(ABC):
 
     @staticmethod
     def from_folder(path: str | Path, *, allow_missing: bool) -> Tokenizer:
-        """The tokenizer of the checkpoint in `path`.
+        """The tokenizer of the checkpoint in `path`, the same one while it is in use.
 
         Raises CheckpointError where it is missing or cannot be read; with `allow_missing` gives a
         ByteTokenizer then, whose notice says why.
         """
+        known: Tokenizer | None = _SHARED.get(Path(path))
+        if known is not None:
+            return known
         try:
-            return CheckpointTokenizer(Path(path))
+            tokenizer = CheckpointTokenizer(Path(path))
         except CheckpointError as error:
             if allow_missing:
                 return ByteTokenizer(reason=error.cause)
             raise
+        _SHARED.put(Path(path), tokenizer)
+        return tokenizer
 
     @abstractmethod
+    def submit(self, work: Work, client: str = "") -> Future[list[int]]:
+        """Token ids of a text or of chat messages, whose continuation is the assistant's next
+        message. Returns at once. The future raises InvalidRequestError for what cannot be encoded
+        within limits of time and memory, and ContextLengthError. `client`: clients take turns."""
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt, with the special tokens that the tokenizer adds (BOS)."""
+        return self.submit(Text(without_surrogates(text))).result()
 
     def encode_bare(self, text: str) -> list[int]:
         """Token ids of a text alone, without special tokens added."""
-        return self.encode(text)
+        return self.submit(Text(without_surrogates(text), special=False)).result()
+
+    def apply_chat(self, messages: Messages) -> list[int]:
+        """The prompt of a conversation: by the chat template, else a plain transcript."""
+        return self.submit(chat(messages)).result()
 
     @abstractmethod
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -84,16 +95,16 @@ class Tokenizer(ABC):
         """Every token by its id, as the vocabulary writes it: equal vocabularies, equal lists."""
         return [self.token_text(token_id) for token_id in range(self.vocab_size)]
 
-    def apply_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The prompt whose continuation is the assistant's next message: a plain transcript."""
-        return self.encode(plain_transcript(_checked(messages)))
-
 
 class CheckpointTokenizer(Tokenizer):
     """The tokenizer in a Hugging Face folder."""
 
     def __init__(self, path: Path) -> None:
-        self._hf = _load(path)
+        opening = Opening(path)
+        self._hf = opening.read()
+        self._pool = opening.pool
+        self._pool.use(partial(make_source, self._hf, path))
+        weakref.finalize(self, self._pool.close)
         # The Rust object's decode, without the layers around it: it runs for every token.
         self._backend = getattr(self._hf, "backend_tokenizer", None)
         self._special = frozenset(
@@ -109,11 +120,13 @@ class CheckpointTokenizer(Tokenizer):
         names: list[str] = self._hf.convert_ids_to_tokens(list(range(self.vocab_size)))
         return names
 
-    def encode(self, text: str) -> list[int]:
-        return self._encode(text, add_special_tokens=True)
+    def submit(self, work: Work, client: str = "") -> Future[list[int]]:
+        return self._pool.submit(work, client)
 
-    def encode_bare(self, text: str) -> list[int]:
-        return self._encode(text, add_special_tokens=False)
+    def close(self) -> None:
+        """End the processes that encode, and wait for their end."""
+        self._pool.close()
+        self._pool.join()
 
     def decode(self, token_ids: Sequence[int]) -> str:
         if self._backend is not None:
@@ -145,44 +158,12 @@ class CheckpointTokenizer(Tokenizer):
         if len(token) == 6 and token.startswith("<0x"):  # a byte that SentencePiece falls back to
             return bytes([int(token[3:5], 16)])
         if text == _bytes_shown(token):
-            return _bytes_of(token)
+            return bytes_of(token)
         return text.encode()
 
     def _token(self, token_id: int) -> Any:
         known = 0 <= token_id < self.vocab_size
         return self._hf.convert_ids_to_tokens(token_id) if known else None
-
-    def apply_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """By the chat template; one that takes no system prompt gets it before the first user
-        message."""
-        if not self.has_chat_template:
-            return super().apply_chat(messages)
-        messages = _checked(messages)
-        system = [m["content"].strip() for m in messages if m["role"] == "system"]
-        try:
-            text = self._render(messages)
-            refused = any(content not in text for content in system)  # some drop it without a word
-        except InvalidRequestError:
-            if not system:
-                raise
-            refused = True
-        if refused:
-            text = self._render(_merge_system(messages))
-        # The template has written the special tokens: adding them again would give two BOS.
-        return self.encode_bare(text)
-
-    def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        try:
-            options = {"tokenize": False, "add_generation_prompt": True}
-            return str(self._hf.apply_chat_template([dict(m) for m in messages], **options))
-        except Exception as error:  # whatever a template written by strangers may raise
-            raise InvalidRequestError(
-                f"The chat template rejected this conversation: {error}",
-                "Alternate user and assistant messages, starting with a user message.",
-            ) from error
-
-    def _encode(self, text: str, **options: Any) -> list[int]:
-        return list(self._hf.encode(_without_surrogates(text), verbose=False, **options))
 
 
 class ByteTokenizer(Tokenizer):
@@ -199,8 +180,15 @@ class ByteTokenizer(Tokenizer):
             "Use this model only to measure speed."
         )
 
-    def encode(self, text: str) -> list[int]:
-        return list(_without_surrogates(text).encode())
+    def submit(self, work: Work, client: str = "") -> Future[list[int]]:
+        future: Future[list[int]] = Future()
+        text = plain_transcript(work.messages) if isinstance(work, Chat) else work.text
+        data = without_surrogates(text).encode()
+        if work.context is not None and len(data) >= work.context:
+            future.set_exception(too_long(len(data), work.context))
+        else:
+            future.set_result(list(data))
+        return future
 
     def decode(self, token_ids: Sequence[int]) -> str:
         data = b"".join(
@@ -221,97 +209,23 @@ class ByteTokenizer(Tokenizer):
         return bytes([token_id]) if 0 <= token_id < 256 else None
 
 
-def plain_transcript(messages: Sequence[Mapping[str, str]]) -> str:
-    """The conversation as text that ends where the assistant speaks next.
-
-    System messages stand above the turns, without a name.
-    """
-    names = {"user": "User: ", "assistant": "Assistant: ", "system": ""}
-    parts = []
-    for message in messages:
-        name = names.get(message["role"], f"{message['role'].capitalize()}: ")
-        end = "\n\n" if message["role"] == "system" else "\n"
-        parts.append(f"{name}{message['content'].strip()}{end}")
-    return "".join(parts) + "Assistant:"
+def chat(messages: Messages, context: int | None = None) -> Chat:
+    """Chat messages to encode. Raises InvalidRequestError for one without role or content."""
+    return Chat([_without_surrogates(dict(m)) for m in checked(messages)], context)
 
 
-def _load(path: Path) -> Any:
-    if not any((path / name).is_file() for name in _TOKENIZER_FILES):
-        # Without this check transformers may build an empty tokenizer from config.json alone.
-        raise CheckpointError(
-            f"{path} has no tokenizer (found none of {', '.join(_TOKENIZER_FILES)}).", _REMEDY
-        )
-    from engine.lazy_transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, local_files_only=True, trust_remote_code=False
-        )
-        if not _works(tokenizer) and (path / "tokenizer.json").is_file():
-            # The class of the model's family cannot read every kind of tokenizer.json.
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(path, local_files_only=True)
-        works = _works(tokenizer)
-    except Exception as error:  # tokenizers raises plain Exception for a damaged file
-        raise CheckpointError(
-            f"Cannot read the tokenizer in {path}: {type(error).__name__}: {error}", _REMEDY
-        ) from error
-    if not works:
-        raise CheckpointError(f"The tokenizer in {path} has an empty vocabulary.", _REMEDY)
-    return tokenizer
-
-
-def _works(tokenizer: Any) -> bool:
-    return len(tokenizer) > len(tokenizer.all_special_ids) and bool(tokenizer.encode("a"))
-
-
-def _checked(messages: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
-    if not messages:
-        raise InvalidRequestError("The conversation has no messages.", "Add a message.")
-    for i, message in enumerate(messages):
-        if not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            raise InvalidRequestError(
-                f"Message {i + 1} has no valid role or content.",
-                'Each message needs a "role" string and a "content" string.',
-            )
-    return messages
-
-
-def _merge_system(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """The conversation with its system messages before the text of the first user message."""
-    system = "\n\n".join(m["content"].strip() for m in messages if m["role"] == "system")
-    merged = [dict(m) for m in messages if m["role"] != "system"]
-    for message in merged:
-        if message["role"] == "user":
-            message["content"] = f"{system}\n\n{message['content']}"
-            return merged
-    return [{"role": "user", "content": system}, *merged]
-
-
-def _without_surrogates(text: str) -> str:
-    """Half of a surrogate pair (from a clipboard, or JSON) has no UTF-8: U+FFFD in its place."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """The characters by which byte-level BPE writes bytes in its vocabulary (GPT-2): printable
-    Latin-1 stands for itself, the others follow from U+0100 on."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
-
-
-_BYTE_ALPHABET = _byte_alphabet()
-
-
-def _bytes_of(token: str) -> bytes:
-    """Of a token as a byte-level vocabulary writes it; its UTF-8 where it is not written so."""
-    if all(c in _BYTE_ALPHABET for c in token):
-        return bytes(_BYTE_ALPHABET[c] for c in token)
-    return token.encode()
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_surrogates(value)
+    if isinstance(value, Mapping):
+        return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(item) for item in value]
+    return value
 
 
 def _bytes_shown(token: str) -> str:
-    return _bytes_of(token).decode(errors="backslashreplace")
+    return bytes_of(token).decode(errors="backslashreplace")
 
 
 class EncodedPrompt(NamedTuple):
@@ -321,15 +235,34 @@ class EncodedPrompt(NamedTuple):
     params: SamplingParams
 
 
-def encode_prompt(
-    prompt: Prompt | Sequence[Any], tokenizer: Tokenizer, params: SamplingParams
-) -> EncodedPrompt:
-    """Encode a text, token ids, or chat messages (through the checkpoint's chat template)."""
+class PromptWork(NamedTuple):
+    """A prompt to encode: its token ids where it has some, else the work to do. `params`: as in
+    `EncodedPrompt`."""
+
+    work: Work | list[int]
+    params: SamplingParams
+
+    def submit(self, tokenizer: Tokenizer, client: str = "") -> Future[list[int]]:
+        if not isinstance(self.work, list):
+            return tokenizer.submit(self.work, client)
+        future: Future[list[int]] = Future()
+        future.set_result(self.work)
+        return future
+
+
+def prompt_work(
+    prompt: Prompt | Sequence[Any],
+    tokenizer: Tokenizer,
+    params: SamplingParams,
+    context: int | None = None,
+) -> PromptWork:
+    """What encoding a text, token ids or chat messages takes. context: the model's limit of tokens,
+    for a text. Raises InvalidRequestError for anything else."""
     if isinstance(prompt, str):
-        return EncodedPrompt(tokenizer.encode(prompt), params)
+        return PromptWork(Text(without_surrogates(prompt), context=context), params)
     items = list(prompt)
     if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
-        return EncodedPrompt(items, params)
+        return PromptWork(items, params)
     if not all(isinstance(item, Mapping) and {"role", "content"} <= set(item) for item in items):
         raise InvalidRequestError(
             "The prompt must be text, token ids or chat messages.",
@@ -338,4 +271,16 @@ def encode_prompt(
     if not tokenizer.has_chat_template:
         # A plain transcript has no token that ends a turn: the next speaker's name does.
         params = dataclasses.replace(params, stop=(*params.stop, "\nUser:"))
-    return EncodedPrompt(tokenizer.apply_chat(items), params)
+    return PromptWork(chat(items, context), params)
+
+
+def encode_prompt(
+    prompt: Prompt | Sequence[Any],
+    tokenizer: Tokenizer,
+    params: SamplingParams,
+    context: int | None = None,
+) -> EncodedPrompt:
+    """Encode a text, token ids, or chat messages (through the checkpoint's chat template). context:
+    as for `prompt_work`."""
+    work = prompt_work(prompt, tokenizer, params, context)
+    return EncodedPrompt(work.submit(tokenizer).result(), work.params)

@@ -1,0 +1,148 @@
+"""Encodes texts for one tokenizer in processes of their own.
+
+    submit -> FairQueue -> a thread takes the next job -> its process -> Future
+
+The first thread takes short texts only, so that none waits for long ones; others start when work
+waits. A process that takes too much time or memory for a text, or dies, is replaced, and the
+text's future has the error.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from engine import errors
+from engine.errors import InferdeckError, refusal_of
+from engine.text.lanes import FairQueue, Job
+from engine.text.length import check_characters
+from engine.text.process import WorkerProcess
+from engine.text.work import Check, Done, Failed, Reply, Source, Work
+
+MAX_PROCESSES = 2 + min(2, (os.cpu_count() or 1) // 8)
+
+
+class EncoderPool:
+    """Any thread may use it. Threads and processes start with the first work."""
+
+    def __init__(self) -> None:
+        self._queue = FairQueue()
+        self._lock = threading.RLock()
+        self._threads: list[_Worker] = []
+        self.make_source: Callable[[], Source] | None = None
+
+    def check(self, check: Check) -> Future[list[int]]:
+        """Read a folder before this program does. The future raises CheckpointError."""
+        return self._put(Job(check))
+
+    def use(self, make_source: Callable[[], Source]) -> None:
+        """Encode with this tokenizer. The first process prepares for it at once; `make_source` is
+        called on its thread, and again for every process."""
+        self.make_source = make_source
+        self._put(Job(None))
+
+    def submit(self, work: Work, client: str = "") -> Future[list[int]]:
+        """The token ids of a text or a chat. The future raises InvalidRequestError for what cannot
+        be encoded within the limits of time and memory, and ContextLengthError. `client`: clients
+        take turns."""
+        try:
+            check_characters(work.num_characters, work.context)
+        except InferdeckError as error:
+            refused: Future[list[int]] = Future()
+            refused.set_exception(error.with_traceback(None))
+            return refused
+        return self._put(Job(work, client))
+
+    def close(self) -> None:
+        """End threads and processes soon, whatever they do; cancels what waits."""
+        self._queue.close()
+        for thread in self._threads:
+            process = thread.process
+            if process is not None:
+                process.kill()
+
+    def join(self) -> None:
+        """After `close`: wait until threads and processes have ended."""
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the running processes."""
+        return [thread.process.pid for thread in self._threads if thread.process is not None]
+
+    def _put(self, job: Job) -> Future[list[int]]:
+        future = job.future
+        if self._queue.put(job) or not self._threads:
+            with self._lock:
+                if len(self._threads) < MAX_PROCESSES:
+                    thread = _Worker(self, self._queue, only_short=not self._threads)
+                    self._threads.append(thread)
+                    thread.start()
+        return future
+
+
+class _Worker(threading.Thread):
+    """Serves the queue with one process."""
+
+    def __init__(self, pool: EncoderPool, jobs: FairQueue, *, only_short: bool) -> None:
+        super().__init__(name="encoder", daemon=True)
+        self._pool = pool
+        self._jobs = jobs
+        self._only_short = only_short
+        self.process: WorkerProcess | None = None
+
+    def run(self) -> None:
+        self._jobs.add_free(only_short=self._only_short)
+        while (job := self._jobs.take(only_short=self._only_short)) is not None:
+            outcome = self._outcome(job)
+            if job.work is not None:
+                self._jobs.add_free(only_short=self._only_short)
+            if isinstance(outcome, Exception):
+                job.future.set_exception(outcome)
+            elif outcome is not None:
+                job.future.set_result(outcome)
+            del job, outcome  # with texts
+        self._end_process()
+
+    def _end_process(self) -> None:
+        if self.process is not None:
+            self.process.end()
+            self.process = None
+
+    def _outcome(self, job: Job) -> list[int] | Exception | None:
+        """Token ids or an error; None if nobody wants them any more."""
+        if not job.future.set_running_or_notify_cancel():
+            return None
+        try:
+            reply = self._ask(job.work)
+        except BaseException as error:  # somebody waits for the outcome
+            self._end_process()
+            if isinstance(error, OSError):
+                error = InferdeckError(
+                    f"Cannot start the process that encodes texts: {error}.",
+                    "Close other programs, then try again.",
+                )
+            return refusal_of(error).with_traceback(None)
+        match reply:
+            case Done(token_ids):
+                return array("i", token_ids).tolist()
+            case Failed(cause, remedy, kind):
+                known: InferdeckError = getattr(errors, kind)(cause, remedy)
+                return known
+
+    def _ask(self, work: Work | Check | None) -> Reply:
+        """The reply of this thread's process, which is started where there is none."""
+        if self.process is not None and not self.process.is_running:
+            self._end_process()
+        if self.process is None:
+            self.process = WorkerProcess()
+        make_source = self._pool.make_source
+        if make_source is not None and self.process.source is not make_source:
+            if isinstance(reply := self.process.ask(make_source()), Failed):
+                return reply
+            self.process.source = make_source
+        return Done() if work is None else self.process.ask(work)
