@@ -10,12 +10,15 @@ return quickly (the window's bridge appends to a deque).
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from concurrent.futures import CancelledError, Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine import messages as m
 from engine.config import EngineConfig
@@ -27,9 +30,12 @@ from engine.errors import (
     LoadCancelled,
     OutOfMemoryError,
     describe,
+    is_panic,
     let_go,
+    panic_text,
 )
 from engine.hardware.peaks import peaks_for
+from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason
 
 if TYPE_CHECKING:
@@ -41,6 +47,13 @@ EngineFactory = Callable[
     [EngineConfig, Callable[[str, int, int], None], Callable[[], bool]], "LLMEngine"
 ]
 PROGRESS_INTERVAL_S = 0.05
+_LOAD_ERRORS = (InferdeckError, MemoryError, OSError)
+_UNTOLD = m.EngineCrashed(
+    ErrorInfo("The engine crashed. No memory was left to describe the error.",
+              "Close other programs, then restart the engine.", "MemoryError"),
+    "",
+)  # fmt: skip
+"""Made in advance, for a crash that leaves no memory to describe it."""
 
 
 def _make_engine(
@@ -52,6 +65,29 @@ def _make_engine(
     from engine.llm_engine import LLMEngine
 
     return LLMEngine(config, progress, cancelled)
+
+
+class _Encoded(NamedTuple):
+    """The prompt of a request is encoded, or could not be."""
+
+    command: m.AddRequest
+    params: SamplingParams
+    token_ids: Future[list[int]]
+
+
+class _Counted(NamedTuple):
+    """The tokens of a text."""
+
+    key: str
+    token_ids: Future[list[int]]
+
+
+class _Submitted(NamedTuple):
+    command: m.Command | _Encoded | _Counted
+    at: float
+    """A request arrives when it is sent, not after the step of then."""
+    cancel: threading.Event
+    """Of this load or change of settings alone."""
 
 
 class EngineThread(threading.Thread):
@@ -69,11 +105,12 @@ class EngineThread(threading.Thread):
         self._emit = on_event
         self._interval = snapshot_interval_s
         self._factory = factory
-        # with the time of each: a request arrives when it is sent, not after the step of then
-        self._commands: queue.SimpleQueue[tuple[m.Command, float]] = queue.SimpleQueue()
-        self._cancel = threading.Event()
+        self._commands: queue.SimpleQueue[_Submitted] = queue.SimpleQueue()
+        self._cancels: set[threading.Event] = set()  # of loads and changes that have not ended
+        self._lock = threading.Lock()  # of these
         self._stopping = threading.Event()
         self._engine: LLMEngine | None = None
+        self._encoding: dict[str, Future[list[int]]] = {}  # prompts of requests to come
         self._last_snapshot = 0.0
         self._last_progress = 0.0
         self._stale = False  # something changed since the last snapshot
@@ -81,20 +118,24 @@ class EngineThread(threading.Thread):
 
     # -- called from any thread -------------------------------------------------------------
 
-    def submit(self, command: m.Command) -> None:
+    def submit(self, command: m.Command | _Encoded | _Counted) -> None:
+        submitted = _Submitted(command, time.perf_counter(), threading.Event())
         if isinstance(command, (m.Load, m.Reconfigure)):
-            self._cancel.clear()
-        self._commands.put((command, time.perf_counter()))
+            with self._lock:
+                self._cancels.add(submitted.cancel)
+        self._commands.put(submitted)
 
     def cancel_load(self) -> None:
-        """Cancel the running load or reload, if any."""
-        self._cancel.set()
+        """Cancel the loads and changes of settings submitted so far; later ones run."""
+        with self._lock:
+            for cancel in self._cancels:
+                cancel.set()
 
     def stop(self, timeout_s: float = 10.0) -> bool:
         """Abort everything and end the thread. True if it ended within the time."""
         self._stopping.set()
-        self._cancel.set()
-        self._commands.put((m.Stop(), time.perf_counter()))
+        self.cancel_load()
+        self.submit(m.Stop())
         if self.is_alive():
             self.join(timeout_s)
         return not self.is_alive()
@@ -104,75 +145,91 @@ class EngineThread(threading.Thread):
     def run(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._serve_commands()
-                if self._stopping.is_set():
-                    break
-                self._step()
-                self._publish()
+                try:
+                    self._turn()
+                except BaseException as error:  # a panic in native code is no Exception
+                    self._crash(error)
         finally:
             self._close_engine()
+
+    def _turn(self) -> None:
+        self._serve_commands()
+        if not self._stopping.is_set():
+            self._step()
+            self._publish()
 
     def _serve_commands(self) -> None:
         """Handle queued commands; when idle, wait for the next one."""
         busy = self._engine is not None and self._engine.has_unfinished
         try:
             waits = not (busy or self._stale)
-            command, at = self._commands.get() if waits else self._commands.get_nowait()
+            submitted = self._commands.get() if waits else self._commands.get_nowait()
             while True:
-                self._handle(command, at)
-                command, at = self._commands.get_nowait()
+                self._handle(submitted)
+                submitted = self._commands.get_nowait()
         except queue.Empty:
             pass
 
-    def _handle(self, command: m.Command, at: float) -> None:
+    def _handle(self, submitted: _Submitted) -> None:
         self._stale = True
+        command, at, cancel = submitted
         try:
             match command:
                 case m.Load():
-                    self._load(command.config)
+                    self._load(command.config, cancel)
                 case m.Unload():
                     self._close_engine()
                     self._emit(m.Unloaded())
                 case m.AddRequest():
                     self._add(command, at)
                 case m.Abort():
-                    if self._engine is not None:
+                    if command.request_id in self._encoding:
+                        self._abort_encoding(command.request_id)
+                    elif self._engine is not None:
                         self._engine.abort(command.request_id)
+                case _Encoded(request, params, future):
+                    if self._encoding.get(request.request_id) is future:
+                        del self._encoding[request.request_id]
+                        self._add_encoded(request, params, future)
                 case m.Reconfigure():
-                    self._reconfigure(command)
+                    self._reconfigure(command, cancel)
                 case m.InspectBlock(block):
                     details = None if self._engine is None else self._engine.inspect_block(block)
                     self._emit(m.BlockInspected(block, details))
                 case m.MeasurePeaks():
                     self._emit(self._measure_peaks())
                 case m.CountTokens(key, text):
-                    count = None if self._engine is None else self._engine.count_tokens(text)
-                    self._emit(m.TokensCounted(key, count))
+                    self._count(key, text)
+                case _Counted(key, future):
+                    self._emit(m.TokensCounted(key, _num_tokens(future)))
                 case m.Stop():
                     self._stopping.set()
-        except Exception as error:  # a fault of the engine: say so, and serve on
-            self._crash(error)
+        finally:
+            with self._lock:
+                self._cancels.discard(cancel)
 
-    def _load(self, config: EngineConfig) -> None:
+    def _load(self, config: EngineConfig, cancel: threading.Event) -> None:
         before = None if self._engine is None else self._engine.config
         if before is not None and not self._can_open(config, before):
             return
-        self._close_engine()
+        self._close_engine(_replaced_by(config))
         without_draft = None
-        problem = self._try(config)
+        problem = self._try(config, cancel)
         if isinstance(problem, DraftModelError | OutOfMemoryError) and config.drafts_with_weights:
             without_draft = problem.info()
-            problem = self._try(config.replace(speculative_method="off"))
+            problem = self._try(config.replace(speculative_method="off"), cancel)
         if problem is not None:
             self._load_failed(problem, before)
         else:
             self._announce(without_draft)
 
-    def _try(self, config: EngineConfig) -> BaseException | None:
+    def _try(self, config: EngineConfig, cancel: threading.Event) -> BaseException | None:
         """Load; the error, with the partly loaded model freed."""
         try:
-            self._engine = self._factory(config, self._progress, self._cancel.is_set)
-        except (InferdeckError, MemoryError, OSError) as error:
+            self._engine = self._factory(config, self._progress, cancel.is_set)
+        except BaseException as error:
+            if not (isinstance(error, _LOAD_ERRORS) or is_panic(error)):
+                raise
             let_go(error)
             return error
         return None
@@ -183,7 +240,9 @@ class EngineThread(threading.Thread):
 
         try:
             resolve(config)
-        except (InferdeckError, OSError) as error:
+        except BaseException as error:
+            if not (isinstance(error, _LOAD_ERRORS) or is_panic(error)):
+                raise
             self._emit(m.LoadFailed(describe(error), serving=serving.model))
             return False
         return True
@@ -191,9 +250,8 @@ class EngineThread(threading.Thread):
     def _load_failed(self, error: BaseException, before: EngineConfig | None) -> None:
         cancelled, info = isinstance(error, LoadCancelled), describe(error)
         if before is not None and not self._stopping.is_set():
-            try:
-                self._engine = self._factory(before, self._progress, self._stopping.is_set)
-            except (InferdeckError, MemoryError, OSError) as again:
+            again = self._try(before, self._stopping)
+            if again is not None:
                 lost = f"Reloading the previous model {before.model} also failed:"
                 remedy = f"{info.remedy} {lost} {describe(again).cause}".strip()
                 info = info._replace(remedy=remedy)
@@ -212,21 +270,76 @@ class EngineThread(threading.Thread):
             error = InvalidRequestError("No model is loaded.", "Load a model first.")
             self._emit(m.RequestFailed(command.request_id, error.info()))
             return
+        if command.arrival is None:
+            command = replace(command, arrival=at)
+        try:
+            if command.request_id in self._encoding:
+                raise InvalidRequestError(
+                    f"Request id {command.request_id!r} is already in use.",
+                    "Use a unique id per request.",
+                )
+            future, params = self._engine.encode(command.prompt, command.params)
+        except BaseException as error:
+            self._refuse(command.request_id, error)
+            return
+        if future.done():
+            self._add_encoded(command, params, future)
+            return
+        # Steps go on while another process encodes.
+        self._encoding[command.request_id] = future
+        encoded = _Encoded(command, params, future)
+        future.add_done_callback(lambda _: self.submit(encoded))
+
+    def _add_encoded(
+        self, command: m.AddRequest, params: SamplingParams, future: Future[list[int]]
+    ) -> None:
+        assert self._engine is not None
         try:
             self._engine.add_request(
-                command.prompt, command.params, command.request_id, command.begin_with,
-                arrival=at if command.arrival is None else command.arrival,
+                future.result(), params, command.request_id, command.begin_with,
+                arrival=command.arrival,
             )  # fmt: skip
-        except InferdeckError as error:
-            self._emit(m.RequestFailed(command.request_id, error.info()))
+        except BaseException as error:
+            self._refuse(command.request_id, error)
 
-    def _reconfigure(self, command: m.Reconfigure) -> None:
+    def _refuse(self, request_id: str, error: BaseException) -> None:
+        """Report what a request's text or parameters are to blame for; raise anything else."""
+        info = _refusal(error)
+        if info is None:
+            raise error
+        self._emit(m.RequestFailed(request_id, info))
+
+    def _abort_encoding(self, request_id: str) -> None:
+        self._encoding.pop(request_id).cancel()
+        ended = m.OutputEvent(
+            request_id, "", (), time.perf_counter(), step_index=0, num_prompt_tokens=0,
+            num_cached_tokens=0, finish_reason=FinishReason.ABORT,
+        )  # fmt: skip
+        self._emit(ended)
+
+    def _count(self, key: str, text: str) -> None:
+        """None without a model, or where the text is too much for the tokenizer."""
+        if self._engine is None:
+            self._emit(m.TokensCounted(key, None))
+            return
+        try:
+            future = self._engine.count_tokens(text)
+        except BaseException as error:
+            info = _refusal(error)
+            if info is None:
+                raise
+            log.warning("Counting tokens failed: %s", info.cause)
+            self._emit(m.TokensCounted(key, None))
+            return
+        future.add_done_callback(lambda _: self.submit(_Counted(key, future)))
+
+    def _reconfigure(self, command: m.Reconfigure, cancel: threading.Event) -> None:
         engine = self._engine
         if engine is None:
             return
         began, num_notices = time.perf_counter(), len(engine.model_info.notices)
         try:
-            change = engine.reconfigure(self._progress, self._cancel.is_set, **command.changes)
+            change = engine.reconfigure(self._progress, cancel.is_set, **command.changes)
         except InferdeckError as error:
             self._emit(m.ReconfigureFailed(engine.config, error.info()))
             return
@@ -256,11 +369,7 @@ class EngineThread(threading.Thread):
         if engine is None or not engine.has_unfinished:
             return
         known, shrunk = engine.model_info.notices, engine.times_shrunk
-        try:
-            events = engine.step()
-        except Exception as error:
-            self._crash(error)
-            return
+        events = engine.step()
         self._stale = True
         self._is_first = any(event.is_first for event in events)
         for event in events:
@@ -299,23 +408,72 @@ class EngineThread(threading.Thread):
             self._last_progress = now
             self._emit(m.LoadProgress(stage, done, total))
 
-    def _crash(self, error: Exception) -> None:
+    def _crash(self, error: BaseException) -> None:
         """Drop the engine. Requests in flight are lost; the thread waits for a Load."""
         engine, self._engine = self._engine, None
-        self._emit(m.EngineCrashed(describe(error), "".join(traceback.format_exception(error))))
+        while self._encoding:
+            self._encoding.popitem()[1].cancel()
+        try:
+            trace = "".join(traceback.format_exception(error))
+            event = m.EngineCrashed(describe(error), trace)
+        except BaseException:  # no memory for the words
+            event = _UNTOLD
+        try:
+            self._emit(event)
+        except BaseException:
+            log.exception("Reporting an engine crash failed: %s", event.error.cause)
         if engine is not None:
             self._shut_down(engine)
 
-    def _close_engine(self) -> None:
+    def _close_engine(self, error: ErrorInfo | None = None) -> None:
+        """Running requests end, aborted or with `error`."""
+        for request_id in list(self._encoding):
+            if error is None:
+                self._abort_encoding(request_id)
+            else:
+                self._encoding.pop(request_id).cancel()
+                self._emit(m.RequestFailed(request_id, error))
         engine, self._engine = self._engine, None
         if engine is not None:
-            self._shut_down(engine, says_last=True)
+            self._shut_down(engine, error, says_last=True)
 
-    def _shut_down(self, engine: LLMEngine, says_last: bool = False) -> None:
+    def _shut_down(
+        self, engine: LLMEngine, error: ErrorInfo | None = None, says_last: bool = False
+    ) -> None:
         """Free an engine; the thread survives a failure."""
         try:
-            engine.shutdown()
+            engine.shutdown(error)
             for event in engine.step() if says_last else ():
                 self._emit_output(event)
-        except Exception:
+        except BaseException:
             log.exception("Engine shutdown failed")
+
+
+def _replaced_by(config: EngineConfig) -> ErrorInfo:
+    """Why requests end at a change of model. Clients read it: no path, only the folder's name."""
+    name = os.path.basename(os.path.abspath(config.model))
+    return ErrorInfo(f"The model was unloaded to load {name}.", "Send the request again.")
+
+
+def _num_tokens(token_ids: Future[list[int]]) -> int | None:
+    try:
+        return len(token_ids.result())
+    except (InferdeckError, CancelledError) as error:
+        log.warning("Counting tokens failed: %s", error)
+        return None
+
+
+def _refusal(error: BaseException) -> ErrorInfo | None:
+    """Why a text cannot be encoded; None if the fault is not the text's."""
+    if is_panic(error):
+        return ErrorInfo(
+            f"The tokenizer cannot encode this text: {panic_text(error)}.",
+            "Shorten the text, and remove long runs of blanks or of one character.",
+            type(error).__name__,
+        )
+    if isinstance(error, MemoryError):
+        return ErrorInfo(
+            "Out of memory while encoding the text.", "Shorten the text, or close other programs.",
+            "MemoryError",
+        )  # fmt: skip
+    return error.info() if isinstance(error, InferdeckError) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import NamedTuple
 
 
@@ -88,6 +90,28 @@ def is_gpu_fault(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _OF_GPUS)
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether native code written in Rust (tokenizers, safetensors) panicked. PyO3 makes it a
+    BaseException of a class that cannot be imported."""
+    return type(error).__name__ == "PanicException"
+
+
+def panic_text(error: BaseException) -> str:
+    """The first line of a panic, without the end of its sentence."""
+    return _text_of(error).partition("\n")[0][:MAX_TEXT].rstrip(". ")
+
+
+MAX_TEXT = 2_000
+"""Longest text of an exception that is shown; a panic may quote its whole input."""
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error).strip() or "no details"
+    except Exception:  # one that cannot say itself is reported by its type
+        return "no details"
+
+
 def let_go(error: BaseException) -> None:
     """Drop the tracebacks of an error and its causes: their frames keep tensors alive, and the
     memory is needed for the next attempt."""
@@ -95,6 +119,20 @@ def let_go(error: BaseException) -> None:
     while found is not None:
         found.__traceback__ = None
         found = found.__cause__ or found.__context__
+
+
+def in_one_line(error: BaseException) -> str:
+    """The words of a library's error as part of a sentence, shortened."""
+    words = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return words if len(words) <= 300 else f"{words[:297]}..."
+
+
+def refusal_of(error: BaseException) -> InferdeckError:
+    """An error of work that was undone, for whoever asked for it: the engine serves on."""
+    if isinstance(error, InferdeckError):
+        return error
+    kind = OutOfMemoryError if is_out_of_memory(error) else InferdeckError
+    return kind(*describe(error)[:2])
 
 
 def describe(error: BaseException) -> ErrorInfo:
@@ -115,9 +153,24 @@ def describe(error: BaseException) -> ErrorInfo:
             "nvidia-smi, or set device to cpu.",
             type(error).__name__,
         )
-    text = str(error).strip() or "no details"
+    if isinstance(error, OSError) and error.errno is not None:
+        where = "" if error.filename is None else f": {error.filename}"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return ErrorInfo(
+            f"{os.strerror(error.errno)}{where}.",
+            "Free some space on this disk, then try again."
+            if full
+            else "Check this file, its permissions and the disk, then try again.",
+            type(error).__name__,
+        )
+    if is_panic(error):
+        return ErrorInfo(
+            f"Native code panicked: {panic_text(error)}.",
+            "Check tokenizer.json and the weights, or choose another model.",
+            type(error).__name__,
+        )
     return ErrorInfo(
-        f"{type(error).__name__}: {text}",
+        f"{type(error).__name__}: {_text_of(error)[:MAX_TEXT]}",
         "This is a bug. Restart the engine, and report the bug with the log.",
         type(error).__name__,
     )

@@ -1,7 +1,7 @@
 """The engine: requests in, steps, outputs out. One thread owns it; see `EngineThread`.
 
-    add_request -> Scheduler.plan -> ModelRunner.execute -> Sampler -> OutputStream -> events
-                   `-------------------- StepLoop.step ---------------------'
+add_request -> Scheduler.plan -> ModelRunner.execute -> Sampler -> OutputStream -> events
+               `-------------------- StepLoop.step ---------------------'
 """
 
 from __future__ import annotations
@@ -9,11 +9,19 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 from engine.config import Change, EngineConfig
-from engine.errors import ConfigError, InferdeckError, InvalidRequestError
+from engine.errors import (
+    ConfigError,
+    ErrorInfo,
+    InferdeckError,
+    InvalidRequestError,
+    refusal_of,
+)
 from engine.hardware.devices import make_current
 from engine.host.assembly import Cancelled, Progress
 from engine.host.model_host import ModelHost
@@ -22,11 +30,13 @@ from engine.messages import OutputEvent, Prompt
 from engine.runner.model_runner import ModelRunner
 from engine.sampling_params import SamplingParams
 from engine.scheduling.request import Request, check_token_ids, longest_length
-from engine.snapshot import BlockDetails, EngineSnapshot, FinishReason, MemoryPlan, ModelInfo
+from engine.snapshot import BlockDetails, EngineSnapshot, MemoryPlan, ModelInfo
 from engine.step.loop import StepLoop
 from engine.step.output import OutputStream, RequestOutput
 from engine.telemetry.snapshots import MemoryMeter, inspect_block, take_snapshot
-from engine.text.tokenizer import Tokenizer, encode_prompt
+from engine.text.encoder import without_surrogates
+from engine.text.tokenizer import Tokenizer, encode_prompt, prompt_work
+from engine.text.work import Text
 
 
 class LLMEngine:
@@ -106,9 +116,9 @@ class LLMEngine:
         """Content and owners of a KV block; None if the cache has no such block."""
         return inspect_block(self._loop.scheduler, self.tokenizer.decode, block)
 
-    def count_tokens(self, text: str) -> int:
-        """Tokens of a text, without those that begin every prompt."""
-        return len(self.tokenizer.encode(text)) - len(self.tokenizer.encode(""))
+    def count_tokens(self, text: str) -> Future[list[int]]:
+        """Token ids of a text, without those that begin every prompt. Returns at once."""
+        return self.tokenizer.submit(Text(without_surrogates(text), special=False), "count")
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every invariant of scheduler and block pool holds."""
@@ -117,6 +127,14 @@ class LLMEngine:
             raise InferdeckError("Engine and scheduler track different requests.")
 
     # -- requests ---------------------------------------------------------------------------
+
+    def encode(
+        self, prompt: Prompt | Sequence[Any], params: SamplingParams
+    ) -> tuple[Future[list[int]], SamplingParams]:
+        """What `add_request` takes instead of `prompt` and `params`, for callers that do not wait.
+        The future and this raise InvalidRequestError."""
+        work = prompt_work(prompt, self.tokenizer, params, self.model_info.max_model_len)
+        return work.submit(self.tokenizer), work.params
 
     def add_request(
         self,
@@ -141,7 +159,8 @@ class LLMEngine:
             raise InvalidRequestError(
                 f"Request id {request_id!r} is already in use.", "Use a unique id per request."
             )
-        encoded = encode_prompt(prompt, self.tokenizer, params)
+        context = self.model_info.max_model_len
+        encoded = encode_prompt(prompt, self.tokenizer, params, context)
         vocab_size = self.model_info.vocab_size
         check_token_ids([*encoded.token_ids, *begin_with], params, vocab_size)
         request = Request(
@@ -151,8 +170,7 @@ class LLMEngine:
             arrival_index=index,
             arrival_time=arrival,
             max_num_tokens=longest_length(
-                len(encoded.token_ids), params, self.model_info.max_model_len,
-                self._loop.scheduler.pool,
+                len(encoded.token_ids), params, context, self._loop.scheduler.pool,
             ),
             seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
             eos_token_ids=self._host.eos_token_ids,
@@ -165,7 +183,7 @@ class LLMEngine:
         """End a request now; its last event comes with the next `step`. Unknown ids are ignored."""
         request = self._loop.requests.get(request_id)
         if request is not None:
-            self._loop.end(request, FinishReason.ABORT)
+            self._loop.end(request)
 
     def generate(
         self,
@@ -221,29 +239,52 @@ class LLMEngine:
         """
         if changes.get("model", self.config.model) != self.config.model:
             raise ConfigError(
-                "reconfigure cannot load another model.", "Create a new engine for another model.",
+                "reconfigure cannot load another model.",
+                "Create a new engine for another model.",
             )
         wanted = self.config.replace(**changes)
         change = wanted.change_class(self.config)
         if change is not None:
             self._loop.settle()
         if change is Change.LIVE:
-            self._host.use(wanted)
-            self._loop.update(wanted)
+            self._update(wanted)
         elif change is Change.CACHE_REBUILD:
-            plan = self._host.plan_for(wanted)
-            self._loop.refit(wanted, plan)
+            with _nothing_changed():
+                plan = self._host.plan_for(wanted)
+                self._loop.refit(wanted, plan)
             with self._loop.exchange():
                 self._host.rebuild_cache(wanted, plan, progress, cancelled)
         elif change is Change.RELOAD:
-            resolved, checkpoint = resolve(wanted)
-            self._loop.refit(resolved, self._host.plan_for(resolved, checkpoint))
+            with _nothing_changed():
+                resolved, checkpoint = resolve(wanted)
+                self._loop.refit(resolved, self._host.plan_for(resolved, checkpoint))
             with self._loop.exchange():
                 self._host.reload(resolved, checkpoint, progress, cancelled)
         return change
 
-    def shutdown(self) -> None:
-        """Abort all requests and free the model's memory. The engine cannot be used again."""
-        self._loop.close()
+    def _update(self, wanted: EngineConfig) -> None:
+        before = self.config
+        with _nothing_changed():
+            try:
+                self._host.use(wanted)
+                self._loop.update(wanted)
+            except BaseException:
+                self._host.use(before)
+                self._loop.update(before)
+                raise
+
+    def shutdown(self, error: ErrorInfo | None = None) -> None:
+        """End all requests, aborted or with `error`, and free the model's memory. The engine cannot
+        be used again."""
+        self._loop.close(error)
         self._meter.close()
         self._host.drop()
+
+
+@contextmanager
+def _nothing_changed() -> Iterator[None]:
+    """Around work that leaves everything as it was where it fails: a refusal, and no crash."""
+    try:
+        yield
+    except BaseException as error:
+        raise refusal_of(error) from error

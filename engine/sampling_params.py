@@ -7,7 +7,6 @@ line, the server, its clients and the checks are made from it. Names and meaning
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +14,10 @@ from typing import Any, NamedTuple
 from engine.errors import InvalidRequestError
 
 MAX_LOGPROBS = 20
+MAX_INTEGER = 2**31 - 1
+"""Of counts and token ids, which tensors hold in 32 bits."""
+MAX_BIAS = 1e30
+"""Logits in float32 stay finite."""
 
 
 class Control(NamedTuple):
@@ -33,6 +36,7 @@ class Parameter:
     """One declared sampling parameter; None is allowed where it is the default.
 
     type: int, float, bool, tuple[str, ...], tuple[int, ...] or Mapping[int, float].
+    minimum, maximum: inclusive; both or none are set.
     in_openai: OpenAI's API has it too; the others are vLLM's. neutral: values beside the default
     that change nothing. control: None: the chat does not offer it as a number.
     """
@@ -57,15 +61,13 @@ class Parameter:
         """Raise InvalidRequestError for a number out of range."""
         if self.minimum is None or (value is None and self.default is None):
             return
-        maximum = math.inf if self.maximum is None else self.maximum
+        assert self.maximum is not None
         low = self.minimum < value if self.excludes_minimum else self.minimum <= value
-        if low and value <= maximum:
+        if low and value <= self.maximum:
             return  # which NaN does not reach
-        allowed = f"{self.minimum} to {self.maximum}"
+        allowed = f"{self.minimum:,} to {self.maximum:,}"
         if self.excludes_minimum:
-            allowed = f"more than {self.minimum} and at most {self.maximum}"
-        elif self.maximum is None:
-            allowed = f"at least {self.minimum}"
+            allowed = f"more than {self.minimum:,} and at most {self.maximum:,}"
         self.refuse(value, f"Use {allowed}.")
 
     def refuse(self, value: Any, remedy: str) -> None:
@@ -100,7 +102,8 @@ class SamplingParams:
     )
     top_k: int = _parameter(
         int, 0, "Top-k", "Sample from the k most probable tokens. 0: all tokens.",
-        minimum=-1, neutral=(-1,), control=Control(0, 1000, 1, unset=0, unset_text="all"),
+        minimum=-1, maximum=MAX_INTEGER, neutral=(-1,),
+        control=Control(0, 1000, 1, unset=0, unset_text="all"),
     )
     min_p: float = _parameter(
         float, 0.0, "Min-p", "Minimum token probability, as a fraction of the highest.",
@@ -123,7 +126,7 @@ class SamplingParams:
     )
     max_tokens: int | None = _parameter(
         int, None, "Max tokens", "Maximum reply length in tokens.",
-        minimum=1, in_openai=True,
+        minimum=1, maximum=MAX_INTEGER, in_openai=True,
         control=Control(0, 1_000_000, 64, unset=0, unset_text="no limit"),
     )
     seed: int | None = _parameter(
@@ -144,7 +147,7 @@ class SamplingParams:
         tuple[int, ...], (), "Stop token ids", "The reply stops at any of these tokens."
     )
     min_tokens: int = _parameter(
-        int, 0, "Min tokens", "Minimum reply length in tokens.", minimum=0
+        int, 0, "Min tokens", "Minimum reply length in tokens.", minimum=0, maximum=MAX_INTEGER
     )
     ignore_eos: bool = _parameter(
         bool, False, "Ignore EOS", "Continue after the end-of-sequence token."
@@ -170,10 +173,15 @@ class SamplingParams:
             )
         if not all(self.stop):
             PARAMETERS["stop"].refuse(self.stop, "Use non-empty strings.")
+        for token_id in self.stop_token_ids:
+            if not 0 <= token_id <= MAX_INTEGER:
+                PARAMETERS["stop_token_ids"].refuse(token_id, f"Use 0 to {MAX_INTEGER:,}.")
         for token_id, bias in self.logit_bias.items():
-            if token_id < 0 or not math.isfinite(bias):
+            if not 0 <= token_id <= MAX_INTEGER or not abs(bias) <= MAX_BIAS:
                 PARAMETERS["logit_bias"].refuse(
-                    {token_id: bias}, "Use non-negative token ids and finite values."
+                    {token_id: bias},
+                    f"Use token ids of 0 to {MAX_INTEGER:,}, and values of {-MAX_BIAS:g} to "
+                    f"{MAX_BIAS:g}.",
                 )
 
 

@@ -17,6 +17,7 @@ from engine.snapshot import (
     RequestTimes,
     TokenEvent,
 )
+from engine.text.length import too_long
 
 
 @dataclass(slots=True, eq=False)
@@ -202,10 +203,7 @@ def longest_length(
     can never fit the context or the cache."""
     length = num_prompt_tokens
     if length >= context:
-        raise ContextLengthError(
-            f"Prompt length is {length:,} tokens; prompt + output is limited to {context:,}.",
-            "Shorten the prompt, or increase max_model_len if the model allows it.",
-        )
+        raise too_long(length, context)
     capacity = pool.num_blocks * pool.block_size + 1  # the last token is never stored
     wanted = min(context, length + (params.max_tokens or context))
     if length >= capacity or (params.max_tokens and wanted > capacity):

@@ -4,9 +4,10 @@ torch.
 One rule serves prefill, chunked prefill, prefix-cache hits, decode, resume after preemption and
 speculative verification: each step grants a request min(its uncomputed tokens and drafts, the rest
 of the token budget). Running requests come first, in order of admission, then waiting ones, in
-order of arrival. Drafts get what is left: they never delay a prompt and never preempt. When blocks
-run out, the request admitted last is preempted: its blocks are freed, and it is computed again
-later (with prefix hits where its blocks are still cached). A step that preempts admits nobody.
+order of arrival. Drafts get the remaining budget: they never delay a prompt and never preempt.
+When blocks run out, the request admitted last is preempted: its blocks are freed, and it is
+computed again later (with prefix hits where its blocks are still cached). A step that preempts
+admits nobody.
 """
 
 from __future__ import annotations
@@ -240,7 +241,8 @@ class Scheduler:
                 self._batch_places = 0
                 break
             num_cached_tokens = len(cached) * self.pool.block_size
-            self.waiting.pop(0)
+            # at once: where memory runs out below, it is preempted with the others
+            self.running.append(self.waiting.pop(0))
             self.pool.acquire(cached)
             request.block_table += cached
             now_needed = self.tables.reserved_tokens(request, num_cached_tokens + num_tokens)
@@ -290,7 +292,6 @@ class Scheduler:
         request.num_published_blocks = num_cached_tokens // self.pool.block_size
         request.draft_kv_start, request.num_draft_kv_tokens = self.tables.cached_draft_kv(request)
         request.state = RequestState.RUNNING
-        self.running.append(request)
 
     def _has_room(self, needed: int, cached: list[int], promised: int) -> bool:
         """Whether `needed` new blocks and the cached ones leave the watermark free. What running

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from engine.config import EngineConfig
-from engine.errors import is_out_of_memory
+from engine.errors import ErrorInfo, in_one_line, is_out_of_memory
 from engine.hardware.devices import CPU, make_current
 from engine.hardware.step_threads import StepThreads
 from engine.host.assembly import release_memory
@@ -48,24 +48,28 @@ class StepLoop:
 
     def add(self, request: Request, stream: OutputStream, ended: FinishReason | None) -> None:
         """`ended`: the reason if the tokens that the output begins with end it."""
+        if ended is None:
+            self.scheduler.add(request)  # first: where it fails nobody has the request
         self.requests[request.request_id] = request
         self.streams[request.request_id] = stream
         if ended is None:
-            self.scheduler.add(request)
             return
         request.finished = request.arrival_time
         self._close(request, ended, request.arrival_time)
 
-    def end(self, request: Request, reason: FinishReason) -> None:
-        """End a request from outside a step."""
+    def end(self, request: Request, error: ErrorInfo | None = None) -> None:
+        """End a request from outside a step: aborted, or failed with `error`."""
         now = self._clock()
+        reason = FinishReason.ABORT if error is None else FinishReason.ERROR
         self.scheduler.finish(request, reason, now)
         self.recorder.finished([request])
-        self._close(request, reason, now)
+        self._close(request, reason, now, error)
 
-    def _close(self, request: Request, reason: FinishReason, now: float) -> None:
+    def _close(
+        self, request: Request, reason: FinishReason, now: float, error: ErrorInfo | None = None
+    ) -> None:
         stream = self.streams[request.request_id]
-        stream.close()
+        stream.close(error)
         self.pending.append(stream.event(Outcome((), reason), now, self.recorder.num_steps))
         self._forget(request)
 
@@ -120,8 +124,7 @@ class StepLoop:
     def _take_next(self) -> InFlightStep | None:
         """The step in flight, if one of its requests still runs. From here on this thread's current
         device is the engine's."""
-        if self._host.config.device != CPU:
-            make_current(self._host.config.device)
+        make_current(self._host.config.device)
         step, self._next = self._next, None
         self.scheduler.next_plan = None
         if step is not None:
@@ -252,10 +255,10 @@ class StepLoop:
             self.speculator = self._host.new_speculator()
             self.threads = self._new_threads()
 
-    def close(self) -> None:
-        """Abort all requests and end the threads."""
+    def close(self, error: ErrorInfo | None = None) -> None:
+        """End all requests, aborted or with `error`, and the threads."""
         for request in list(self.requests.values()):
-            self.end(request, FinishReason.ABORT)
+            self.end(request, error)
         self._next = self.scheduler.next_plan = None
         self.speculator = None
         self.threads.rest()
@@ -269,4 +272,4 @@ def _shortage_of(error: Exception) -> str:
     """The first sentence of an out-of-memory error; any other is raised again."""
     if not is_out_of_memory(error):
         raise error
-    return str(error).partition(". ")[0]
+    return in_one_line(error).partition(". ")[0]

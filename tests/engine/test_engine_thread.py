@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,6 @@ from engine.messages import (
     AddRequest,
     CountTokens,
     EngineCrashed,
-    Event,
     Load,
     Loaded,
     LoadFailed,
@@ -39,42 +38,10 @@ from engine.messages import (
 )
 from engine.snapshot import FinishReason
 from tests.engine import tiny_models
+from tests.engine.thread_events import Recorder, finished, tokens
 
-E = TypeVar("E")
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 PROMPT = tuple(tiny_models.make_prompts((12,))[0])
-
-
-class Recorder:
-    """Collects events and waits for one. `pause_s` holds the engine up after every output: what
-    is to happen in mid-reply does."""
-
-    def __init__(self) -> None:
-        self.pause_s = 0.0
-        self.events: list[Event] = []
-        self._changed = threading.Condition()
-
-    def __call__(self, event: Event) -> None:
-        with self._changed:
-            self.events.append(event)
-            self._changed.notify_all()
-        if isinstance(event, OutputEvent):
-            time.sleep(self.pause_s)
-
-    def of(self, kind: type[E]) -> list[E]:
-        with self._changed:
-            return [event for event in self.events if isinstance(event, kind)]
-
-    def wait(self, kind: type[E], when: Callable[[E], bool] = lambda event: True) -> E:
-        deadline = time.monotonic() + 120
-        with self._changed:
-            while True:
-                for event in self.events:
-                    if isinstance(event, kind) and when(event):
-                        return event
-                left = deadline - time.monotonic()
-                assert left > 0, f"no {kind.__name__} among {self.events[-5:]}"
-                self._changed.wait(left)
 
 
 @pytest.fixture
@@ -95,14 +62,6 @@ def config(tiny_folder: Path) -> EngineConfig:
     return EngineConfig(
         model=str(tiny_folder), dtype="float32", num_threads=1, kv_cache_memory_bytes=2**20
     )
-
-
-def finished(request_id: str) -> Callable[[OutputEvent], bool]:
-    return lambda e: e.request_id == request_id and e.finish_reason is not None
-
-
-def tokens(events: Recorder, request_id: str) -> list[int]:
-    return [t for e in events.of(OutputEvent) if e.request_id == request_id for t in e.token_ids]
 
 
 def test_counts_the_tokens_of_a_text(
@@ -208,6 +167,22 @@ def test_a_model_that_cannot_be_opened_leaves_the_one_before_serving(
     thread.submit(Load(config.replace(model=str(tmp_path))))
     assert events.wait(LoadFailed).serving == config.model
     assert events.wait(OutputEvent, finished("a")).finish_reason is FinishReason.LENGTH
+
+
+def test_requests_end_with_the_name_of_the_model_that_replaces_theirs(
+    events: Recorder, thread: EngineThread, config: EngineConfig, tmp_path: Path
+) -> None:
+    shutil.copytree(config.model, tmp_path / "the-next")
+    thread.submit(Load(config))
+    endless = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+    events.pause_s = 0.1
+    thread.submit(AddRequest("a", PROMPT, endless))
+    events.wait(OutputEvent)
+    thread.submit(Load(config.replace(model=str(tmp_path / "the-next"))))
+    last = events.wait(OutputEvent, finished("a"))
+    assert last.finish_reason is FinishReason.ERROR and last.error is not None
+    assert "the-next" in last.error.cause and str(tmp_path) not in last.error.cause
+    assert events.wait(RequestFailed, lambda e: e.request_id == "a").error == last.error
 
 
 def test_a_draft_that_does_not_fit_is_left_out_with_the_reason(
