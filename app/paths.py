@@ -7,6 +7,9 @@ for tests and experiments.
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,11 +90,42 @@ def docs_dir() -> Path:
 
 
 def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
-NAMES = ("features", "command-line", "formats", "gpu", "remote", "benchmarks")
+_PRIVATE = (
+    "chats*.sqlite3*", "window*.ini", "profiles*.json", "shortcuts*.json", "layouts*.json",
+    "downloads.json", "trash.json", "running-*", "inferdeck.log*", "evaluations", "evaluations/*",
+    "evaluations/*/*", "reports", "reports/*",
+)  # fmt: skip
+
+
+def tighten() -> None:
+    """Make files of earlier versions readable by their owner alone: 0600, in folders of 0700.
+
+    A folder that an environment variable names may hold other files: it keeps its mode.
+    """
+    if os.name != "posix":
+        return
+    for folder, variable in (
+        (data_dir(), "INFERDECK_DATA_DIR"), (config_dir(), "INFERDECK_CONFIG_DIR"),
+    ):  # fmt: skip
+        own = () if os.environ.get(variable) else (folder,)
+        for path in (*own, *_matching(folder)):
+            with suppress(OSError):  # of another user, or gone
+                found = path.lstat()
+                mode = stat.S_IMODE(found.st_mode)
+                if not stat.S_ISLNK(found.st_mode) and mode & 0o077:
+                    path.chmod(mode & 0o700)
+
+
+def _matching(folder: Path) -> Iterator[Path]:
+    for pattern in _PRIVATE:
+        yield from folder.glob(pattern)
+
+
+NAMES = ("features", "command-line", "formats", "architectures", "gpu", "remote", "benchmarks")
 """In reading order."""
 
 

@@ -19,7 +19,7 @@ from PySide6.QtWidgets import QApplication
 from app.log import start_logging, stop_logging
 from app.main.application import Application
 from app.main.startup import API_KEY, ATTACH
-from app.paths import data_dir
+from app.paths import data_dir, tighten
 from app.server.options import KEY_VARIABLE
 from app.window.notices import error_notice
 from app.window.settings_store import SettingsStore
@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if is_alone and not instance.claim(given):
         print("Inferdeck is already running. Switching to its window.")
         return 0
+    tighten()
     handler = start_logging()
     application = Application(app, settings=settings, is_isolated=args.isolated)
     instance.asked.connect(application.startup.on_second_start)

@@ -14,7 +14,8 @@ from app.features.models.precision import QUANTIZE
 from app.features.models.session import ENGINE
 from app.features.recording.crash_watch import open_file
 from app.features.tune.draft_models import METHOD
-from app.window.notices import Notice
+from app.window.notices import Notice, error_notice
+from app.window.program_settings import PREFERENCES
 from engine.config import EngineConfig
 from engine.snapshot import GpuFigures
 from widgets.theme.theme import apply_text_size
@@ -148,6 +149,16 @@ def _connect_window(app: Application) -> None:
 
 def _follow_preferences(app: Application) -> None:
     preferences, layouts = app.settings.preferences, app.layouts
+
+    def show_failure(name: str) -> None:
+        title = f"{PREFERENCES[name].label} is only partly applied."
+        app.notices.show_notice(
+            error_notice(f"preference-{name}", title, preferences.failures[name])
+        )
+
+    for name in preferences.failures:  # of parts that were made before
+        show_failure(name)
+    preferences.failed.connect(show_failure)
     for charts in (app.charts, app.pages.tune.charts):
         preferences.bind("chart_span", charts.set_window)
         charts.window_changed.connect(lambda s: preferences.set("chart_span", round(s)))
@@ -172,7 +183,7 @@ def _report_files(app: Application) -> None:
     settings = app.settings
     for key, file in (
         ("settings", settings), ("profile", settings.profiles), ("shortcuts", settings.keymap),
-        ("layout", app.layout_store),
+        ("layout", app.layout_store), ("downloads", app.pages.models.queue),
     ):  # fmt: skip
         if file.problem:
             app.notices.show_notice(Notice(key, file.problem, kind="warning"))

@@ -1,15 +1,17 @@
 """Files that the user keeps: chats, profiles, reports, model folders, trash. No Qt.
 
-database, records, chat_store                   chats in SQLite, written by their own thread
+errors, database, records, writer, chat_store   chats in SQLite, written by their own thread
+copies, salvage                                 what is shown of a file that cannot be used
 json_file, profiles                             versioned JSON files; named engine settings
 report_metrics, report_export, report_store     evaluation reports: figures, exports, saved ones
 model_sources, trash                            models to open; deletion with undo
 """
 
 from app.storage.chat_store import TIMES, TOKENS, ChatStore, open_store
-from app.storage.database import (
+from app.storage.errors import (
     StorageCorruptError,
     StorageError,
+    StorageForeignError,
     StorageFullError,
     StorageLockedError,
     StorageNewerError,
@@ -19,6 +21,6 @@ from app.storage.records import NEW, SearchHit, StoredConversation, StoredMessag
 
 __all__ = [
     "NEW", "TIMES", "TOKENS", "ChatStore", "SearchHit", "StorageCorruptError", "StorageError",
-    "StorageFullError", "StorageLockedError", "StorageNewerError", "StorageReadOnlyError",
-    "StoredConversation", "StoredMessage", "open_store",
+    "StorageForeignError", "StorageFullError", "StorageLockedError", "StorageNewerError",
+    "StorageReadOnlyError", "StoredConversation", "StoredMessage", "open_store",
 ]  # fmt: skip

@@ -7,37 +7,33 @@
 A write returns a Future that is done when the change is on the disk (WAL with synchronous=FULL),
 and raises StorageError if it failed; then nothing of it was written. Only one process writes: it
 holds a lock on `chats.sqlite3.lock`, which the operating system releases however the process ends.
+
+A file that cannot be opened, or turns out to be damaged, is replaced by a copy (`problem`). What is
+written to the copy is saved as soon as the file can be written again (`resume`), or in a new file
+(`start_new_file`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import shutil
 import sqlite3
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from app import paths
-from app.storage.database import (
+from app.storage.copies import copy_of, sweep
+from app.storage.database import Connections, make, open_file, process_lock
+from app.storage.errors import (
     StorageCorruptError,
     StorageError,
-    StorageLockedError,
     StorageNewerError,
-    StorageReadOnlyError,
-    Writer,
-    connect,
-    copy_readable,
     explain,
-    migrate,
-    process_lock,
-    set_aside,
 )
 from app.storage.records import (
     CONVERSATION,
@@ -47,108 +43,156 @@ from app.storage.records import (
     StoredConversation,
     StoredMessage,
     conversation_of,
-    mark_interrupted,
+    mapping_of,
     message_of,
     put_conversation,
     put_message,
     put_unsent,
     search,
 )
+from app.storage.writer import Writer, transact
 from engine.errors import ErrorInfo
 
 TOKENS, TIMES = "reply_tokens", "reply_times"
 """Tables of packed data per reply: its tokens, and their times."""
 
+UNTIL_THEN = "Until then, changes exist only in this window."
+UNTIL_CLOSED = "New chats will be lost when this window closes."
+
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Renewed(NamedTuple):
+    """A new file with everything that could be saved, and the name of the old one."""
+
+    aside: Path
+    num_conversations: int
+    num_messages: int
 
 
 class ChatStore:
     """The conversations in `path` (default: the user's data folder).
 
-    `problem`: why changes do not reach the user's file (see `open_store`), else None; `spoiled`:
-    that file, if it is damaged or newer. `written`: ids of the conversations added or changed since
-    the store was opened. Raises StorageError if the file cannot be opened for writing.
+    `problem`: why changes do not reach the user's file, else None; `spoiled`: that file, if it is
+    damaged or newer. `written`: ids of the conversations added or changed since the store was
+    opened. `refusal`: open a copy, because of this error. Raises StorageError if the file cannot be
+    opened for writing.
     """
 
     problem: ErrorInfo | None = None
     spoiled: Path | None = None
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, refusal: StorageError | None = None) -> None:
         try:
             self.path = Path(path) if path is not None else paths.chats_file()
-            self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise explain(error, Path(path) if path else Path("chats.sqlite3")) from error
+            raise explain(error, Path("chats.sqlite3")) from error
         self._read_lock = threading.Lock()
-        self._temporary: Path | None = None
         self.written: set[str] = set()
-        opened: list[sqlite3.Connection] = []
-        try:
-            self._lock = process_lock(self.path)
-            opened.append(self._lock)
-            self._reader = connect(self.path)
-            opened.append(self._reader)
-            migrate(self._reader, self.path)
-            self._writer = Writer(self.path, lambda: connect(self.path))
-        except (sqlite3.Error, OSError, StorageError) as error:
-            for connection in opened:
-                connection.close()
-            raise explain(error, self.path) from error
-        try:
-            self._writer.submit(mark_interrupted).result()
-        except StorageError:
-            self.close()
-            raise
-        self.purge_deleted()
+        self._now: Connections
+        self._writer = Writer(self.path, self._recover)
+        if refusal is None:
+            self._use(open_file(self.path))
+        else:
+            self._use_copy(refusal)
+        self._writer.start()
 
     def close(self) -> None:
-        """Write what is queued, then close the file."""
+        """Write the queued changes, then close the file."""
         self._writer.close()
-        self._reader.close()
-        self._lock.close()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        self._now.close()
 
     def flush(self) -> None:
         """Wait until all queued changes are written or have failed."""
-        done: Future[None] = self._writer.submit(lambda connection: None)
+        done: Future[None] = self._writer.call(lambda: None)
         done.exception()
 
-    def start_new_file(self) -> Path:
-        """Rename the spoiled file and replace it with what was written since; returns its new name.
-        Call it from the thread that submits changes. Raises StorageError; then nothing has
-        changed."""
-        target = self.spoiled
-        if target is None:
-            raise StorageError("The chat file is not damaged.", "No action needed.")
-        fresh = target.with_name(target.name + ".new")
-        self._writer.close()  # what was queued is in the temporary file now
-        opened: list[sqlite3.Connection] = []
+    # Copies ----------------------------------------------------------------------------------
+
+    def resume(self) -> Future[None]:
+        """Save what was written to a copy, if the file can be opened now; else raises StorageError,
+        and `problem` has the numbers of now."""
+        return self._writer.call(self._resume)
+
+    def start_new_file(self) -> Renewed:
+        """Rename the spoiled file, and save everything of the copy in a new one. Raises
+        StorageError; then nothing has changed."""
+        return self._writer.call(self._start_new_file).result()
+
+    # In the writer's thread:
+
+    def _resume(self) -> None:
+        if self.problem is None or self.spoiled is not None:
+            return
         try:
-            opened.append(process_lock(target))
-            fresh.unlink(missing_ok=True)
-            with self._read_lock, closing(sqlite3.connect(fresh)) as copy:
-                self._reader.backup(copy)
-            aside = set_aside(target)
-            fresh.rename(target)
-            opened.append(connect(target))
-            writer = Writer(target, lambda: connect(target))
-        except (sqlite3.Error, OSError) as error:
-            for connection in opened:
-                connection.close()
-            with suppress(OSError):
-                fresh.unlink(missing_ok=True)
-            self._writer = Writer(self.path, lambda: connect(self.path))
-            raise explain(error, target) from error
-        with self._read_lock:
-            for connection in (self._reader, self._lock):
-                connection.close()
-            (self._lock, self._reader), self._writer, self.path = opened, writer, target
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-        self._temporary, self.problem, self.spoiled = None, None, None
+            opened = open_file(self.path)
+            try:
+                transact(opened.writer, self._write_pending)
+            except BaseException:
+                opened.close()
+                raise
+        except (sqlite3.Error, OSError, StorageError) as error:
+            explained = explain(error, self.path)
+            self._refuse(explained)
+            raise explained from error
+        self._use(opened)
+        self.problem = None
+        log.info("the chat file can be written again")
+
+    def _write_pending(self, connection: sqlite3.Connection) -> None:
+        for job in (self._writer.pending or {}).values():
+            job(connection)
+
+    def _start_new_file(self) -> Renewed:
+        if self.spoiled is None:
+            raise StorageError("The chat file is not damaged.", "No action needed.")
+        lock = process_lock(self.path)
+        try:
+            aside = make(self.path, self._now.reader.backup)
+        except BaseException:
+            lock.close()
+            raise
+        assert aside is not None
+        self.spoiled = None  # from here on it is the new file that may have to be resumed
+        opened = open_file(self.path, lock)
+        counts = [
+            opened.reader.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in ("conversations", "messages")
+        ]
+        self._use(opened)
+        self.problem = None
         log.warning("started a new chat file; the old file is now %s", aside)
-        return aside
+        return Renewed(aside, *counts)
+
+    def _recover(self, error: StorageError) -> bool:
+        """Continue on a copy if the file turns out to be damaged; whether to try again."""
+        if not isinstance(error, StorageCorruptError) or self.problem is not None:
+            return False
+        self._use_copy(error)
+        return True
+
+    def _use_copy(self, error: StorageError) -> None:
+        log.warning("cannot use the chat file: %s", error)
+        copy, found = copy_of(self.path, error)
+        self._refuse(error, found)
+        self._use(Connections(copy, copy))
+
+    def _refuse(self, error: StorageError, found: str = "") -> None:
+        """`found`: what a copy has of a damaged file."""
+        is_spoiled = isinstance(error, StorageCorruptError | StorageNewerError)
+        self.spoiled = self.path if is_spoiled else None
+        kept = UNTIL_CLOSED if is_spoiled else UNTIL_THEN
+        self.problem = error.info()._replace(
+            cause=f"{error.cause} {found}".strip(), remedy=f"{error.remedy} {kept}".strip()
+        )
+
+    def _use(self, opened: Connections) -> None:
+        with self._read_lock:
+            before, self._now = getattr(self, "_now", None), opened
+        self._writer.use(opened.writer, self._read_lock if opened.lock is None else None)
+        if before is not None:
+            before.close()
 
     # Reading ---------------------------------------------------------------------------------
 
@@ -197,22 +241,24 @@ class ChatStore:
     def presets(self) -> dict[str, dict[str, Any]]:
         """The user's own sampling presets by name."""
         rows = self._read("SELECT name, sampling FROM presets ORDER BY name COLLATE NOCASE")
-        return {name: json.loads(sampling) for name, sampling in rows}
+        return {name: mapping_of(sampling) for name, sampling in rows}
 
     def search(self, query: str, limit: int = 500) -> list[SearchHit]:
         """See `app.storage.records.search`."""
-        with self._read_lock:
-            try:
-                return search(self._reader, query, limit)
-            except sqlite3.Error as error:
-                raise explain(error, self.path) from error
+        return self._reading(lambda connection: search(connection, query, limit))
 
     def _read(self, sql: str, *values: Any) -> list[tuple]:
-        with self._read_lock:
-            try:
-                return self._reader.execute(sql, values).fetchall()
-            except sqlite3.Error as error:
-                raise explain(error, self.path) from error
+        return self._reading(lambda connection: connection.execute(sql, values).fetchall())
+
+    def _reading(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            with self._read_lock:
+                return read(self._now.reader)
+        except sqlite3.Error as error:
+            explained = explain(error, self.path)
+            if not self._writer.call(partial(self._recover, explained)).result():
+                raise explained from error
+        return self._reading(read)  # of the copy, which is made once
 
     # Writing ---------------------------------------------------------------------------------
 
@@ -243,11 +289,13 @@ class ChatStore:
     def save_message(self, message: StoredMessage) -> Future[None]:
         """Save the current text, state and figures of a message."""
         self.written.add(message.conversation_id)
-        return self._writer.submit(lambda connection: put_message(connection, message))
+        job = lambda connection: put_message(connection, message)
+        return self._writer.submit(job, ("message", message.id))
 
     def save_unsent(self, conversation_id: str, text: str) -> Future[None]:
         """Save the unsent text of a stored conversation or of NEW; "" for none."""
-        return self._writer.submit(lambda connection: put_unsent(connection, conversation_id, text))
+        job = lambda connection: put_unsent(connection, conversation_id, text)
+        return self._writer.submit(job, ("unsent", conversation_id))
 
     def save_packed(self, table: str, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
         """Save the TOKENS of a reply, or their TIMES, if the reply is still stored. `pack` runs in
@@ -260,12 +308,13 @@ class ChatStore:
         def job(connection: sqlite3.Connection) -> None:
             connection.execute(sql, (pack(), message_id))
 
-        return self._writer.submit(job)
+        return self._writer.submit(job, (table, message_id))
 
     def save_conversation(self, conversation: StoredConversation) -> Future[None]:
         """Save title, system prompt, sampling and times."""
         self.written.add(conversation.id)
-        return self._writer.submit(lambda connection: put_conversation(connection, conversation))
+        job = lambda connection: put_conversation(connection, conversation)
+        return self._writer.submit(job, ("conversation", conversation.id))
 
     def show_versions(self, shown: Mapping[str, int]) -> Future[None]:
         """Set `shown` of messages by id."""
@@ -301,23 +350,12 @@ class ChatStore:
 
 
 def open_store(path: Path | None = None) -> ChatStore:
-    """The store in `path`; if that is not writable, a temporary one whose `problem` says so.
+    """The store in `path`; if that cannot be used, a copy of it whose `problem` says why.
 
-    So the window always opens. The chats of a locked or read-only file are copied and can be read;
-    a damaged or newer file is not touched.
+    So the window always opens. The file is not touched.
     """
+    sweep()
     try:
         return ChatStore(path)
     except StorageError as error:
-        log.warning("cannot open the chat file: %s", error)
-        folder = Path(tempfile.mkdtemp(prefix="inferdeck-chats-"))
-        copy = folder / "chats.sqlite3"
-        if isinstance(error, StorageLockedError | StorageReadOnlyError):
-            copy_readable(Path(path) if path is not None else paths.chats_file(), copy)
-        store = ChatStore(copy)
-        store._temporary = folder
-        kept = "New chats will be lost when this window closes."
-        if isinstance(error, StorageCorruptError | StorageNewerError):
-            store.spoiled = Path(path) if path is not None else paths.chats_file()
-        store.problem = error.info()._replace(remedy=f"{error.remedy} {kept}".strip())
-        return store
+        return ChatStore(path, error)

@@ -1,104 +1,98 @@
-"""The chat store's SQLite file: errors, connections, schema, migrations, writer thread. No Qt."""
+"""The chat store's SQLite file: connections, checks, schema, migrations. No Qt.
+
+    chats.sqlite3, -wal, -shm     the file, and its companions while it is open
+    chats.sqlite3.lock            locked by the process that writes
+    chats.sqlite3.new             a file that is being made: renamed when it is whole
+
+All are readable by their owner alone: SQLite gives companions the mode of the file.
+"""
 
 from __future__ import annotations
 
-import logging
-import shutil
+import os
 import sqlite3
-import threading
+import stat
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, NamedTuple
 
-from app.storage.records import contains
-from engine.errors import InferdeckError
-
-
-class StorageError(InferdeckError):
-    """The chats could not be read or written."""
-
-
-class StorageFullError(StorageError):
-    """The disk is full."""
-
-
-class StorageReadOnlyError(StorageError):
-    """The file or its folder cannot be written."""
-
-
-class StorageCorruptError(StorageError):
-    """The file is damaged, or not ours."""
-
-
-class StorageNewerError(StorageError):
-    """The file was written by a newer version of the program."""
-
-
-class StorageLockedError(StorageError):
-    """Another process uses the chat file."""
-
-
-def explain(error: Exception, path: Path) -> StorageError:
-    """The StorageError for an error of SQLite or of the operating system about `path`."""
-    if isinstance(error, StorageError):
-        return error
-    if isinstance(error, sqlite3.Error):
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the extended part
-    elif isinstance(error, PermissionError):
-        code = sqlite3.SQLITE_READONLY
-    elif isinstance(error, OSError) and error.errno == 28:  # ENOSPC
-        code = sqlite3.SQLITE_FULL
-    else:
-        code = 0
-    match code:
-        case sqlite3.SQLITE_FULL:
-            return StorageFullError(
-                f"Disk full, chats not saved: {_free(path)} in {path.parent} "
-                f"(chat file: {_size(path)}).",
-                "Free some space on that disk. Saving retries automatically.",
-            )
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            return StorageReadOnlyError(
-                f"Cannot save chats: no write permission for {path}.",
-                f"Make {path.parent} writable, or set INFERDECK_DATA_DIR "
-                "to another folder. Then restart.",
-            )
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return StorageCorruptError(
-                f"The chat file is damaged: {path} ({_size(path)}, {error}).",
-                "The file is unchanged. Restore a backup and restart, or start a new chat file.",
-            )
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return StorageLockedError(
-                f"The chats are open in another Inferdeck window: {path} is locked.",
-                "Use that window, or close it and restart this one.",
-            )
-    return StorageError(
-        f"Cannot access the chats: {error} ({path}, {_free(path)}).",
-        "Check the disk. Saving retries automatically.",
-    )
-
-
-def _free(path: Path) -> str:
-    try:
-        return f"{shutil.disk_usage(path.parent).free / 2**20:,.1f} MiB free"
-    except OSError:
-        return "free space unknown"
-
-
-def _size(path: Path) -> str:
-    try:
-        return f"{path.stat().st_size / 2**20:,.1f} MiB"
-    except OSError:
-        return "unknown size"
-
+from app.storage.errors import (
+    StorageCorruptError,
+    StorageForeignError,
+    StorageNewerError,
+    explain,
+)
+from app.storage.json_file import private
+from app.storage.records import contains, mark_interrupted
+from app.storage.writer import transact
 
 COMPANIONS = ("", "-wal", "-shm")
 """Suffixes of a database's files: the last changes may be in the second only."""
+
+
+class Connections(NamedTuple):
+    """To an open file; or to a copy: then reader and writer are one, and nothing is locked."""
+
+    reader: sqlite3.Connection
+    writer: sqlite3.Connection
+    lock: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        for connection in self:
+            if connection is not None:
+                connection.close()
+
+
+def open_file(path: Path, lock: sqlite3.Connection | None = None) -> Connections:
+    """Open the file of chats for writing, or make it. `lock`: its lock, if it is held already.
+
+    Raises StorageError; then an existing file is unchanged.
+    """
+    with ExitStack() as opened:
+
+        def kept(connection: sqlite3.Connection) -> sqlite3.Connection:
+            opened.callback(connection.close)
+            return connection
+
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            held = kept(lock or process_lock(path))
+            if os.path.lexists(path):
+                check(path)
+            else:
+                make(path, migrate)
+            reader = kept(connect(path))
+            migrate(reader)
+            writer = kept(connect(path))
+            transact(writer, begin)
+        except (sqlite3.Error, OSError, MemoryError) as error:
+            raise explain(error, path) from error
+        opened.pop_all()
+    return Connections(reader, writer, held)
+
+
+def make(path: Path, fill: Callable[[sqlite3.Connection], Any]) -> Path | None:
+    """Put a new file that `fill` wrote at `path`. A file that is there is set aside; returns its
+    new name. Raises sqlite3.Error or OSError; then nothing has changed."""
+    fresh = path.with_name(path.name + ".new")
+    _remove(fresh)
+    try:
+        with open(fresh, "xb", opener=private):
+            pass
+        with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+            fill(connection)
+        aside = set_aside(path) if os.path.lexists(path) else None
+        fresh.rename(path)
+        return aside
+    finally:
+        _remove(fresh)
+
+
+def _remove(path: Path) -> None:
+    for companion in (*COMPANIONS, "-journal"):
+        _beside(path, companion).unlink(missing_ok=True)
 
 
 def set_aside(path: Path) -> Path:
@@ -116,37 +110,50 @@ def _beside(path: Path, companion: str) -> Path:
     return path.with_name(path.name + companion)
 
 
-def copy_readable(source: Path, target: Path) -> None:
-    """Copy `source` if it can be read."""
-    # immutable: a read-only folder has no room for the files of WAL
-    for mode in ("mode=ro", "mode=ro&immutable=1"):
-        try:
-            with (
-                closing(sqlite3.connect(f"{source.as_uri()}?{mode}", uri=True)) as original,
-                closing(sqlite3.connect(target)) as copy,
-            ):
-                original.backup(copy)
-                return
-        except (sqlite3.Error, ValueError):
-            target.unlink(missing_ok=True)
+def has_companion(path: Path) -> bool:
+    """Whether changes may be in the companion only."""
+    wal = _beside(path, "-wal")
+    return wal.exists() and wal.stat().st_size > 0
 
 
 def connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=2.0)
     try:
-        connection.create_function("contains", 2, contains, deterministic=True)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        return connection
+        return prepared(connection, "WAL", "FULL")
     except sqlite3.Error:
         connection.close()
         raise
 
 
+def connect_copy() -> sqlite3.Connection:
+    """An empty database in memory; above 256 MiB in a temporary file without a name. It ends with
+    the process."""
+    connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA cache_size = -262144")
+    return prepared(connection, "MEMORY", "OFF")
+
+
+def prepared(
+    connection: sqlite3.Connection, journal_mode: str, synchronous: str
+) -> sqlite3.Connection:
+    connection.create_function("contains", 2, contains, deterministic=True)
+    connection.text_factory = _text
+    for pragma in (
+        f"journal_mode = {journal_mode}", f"synchronous = {synchronous}", "foreign_keys = ON",
+    ):  # fmt: skip
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")  # one damaged text must not hide the others
+
+
 def process_lock(path: Path) -> sqlite3.Connection:
     """A connection that holds the writer's lock until it is closed."""
     lock_path = path.with_name(path.name + ".lock")
+    nonblock = getattr(os, "O_NONBLOCK", 0)  # for a FIFO; Windows has neither
+    os.close(os.open(lock_path, os.O_CREAT | os.O_RDWR | nonblock, 0o600))
     connection = sqlite3.connect(
         lock_path, isolation_level=None, check_same_thread=False, timeout=0.1
     )
@@ -156,6 +163,51 @@ def process_lock(path: Path) -> sqlite3.Connection:
     except sqlite3.Error:
         connection.close()
         raise
+
+
+def begin(connection: sqlite3.Connection) -> None:
+    """Of a process before: unfinished replies are interrupted, deleted chats removed."""
+    mark_interrupted(connection)
+    connection.execute("DELETE FROM conversations WHERE deleted_at IS NOT NULL")
+
+
+def check(path: Path) -> None:
+    """Raises StorageError for a file that is empty, not ours or newer; leaves it unchanged."""
+    found = path.stat()
+    move = f"Move {path.name} elsewhere, or set INFERDECK_DATA_DIR to another folder and restart."
+    if not stat.S_ISREG(found.st_mode):
+        raise StorageForeignError(f"{path} is not a regular file.", move)
+    if found.st_size < 2:  # one byte is an empty database to SQLite
+        raise StorageCorruptError(
+            f"The chat file is empty: {path} ({found.st_size} bytes). "
+            "A crash or a full disk can cause this.",
+            "The file is unchanged. Restore a backup and restart, or start a new chat file.",
+        )
+    with closing(connect_unchanged(path)) as connection:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        tables = {name for (name,) in names if not name.startswith("sqlite_")}
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application or ((tables or version) and not tables >= {"conversations", "messages"}):
+        listed = ", ".join(sorted(tables)[:3]) or "none"
+        raise StorageForeignError(
+            f"{path} is a database of another program (tables: {listed}; "
+            f"application id {application}).",
+            move,
+        )
+    if version > VERSION:
+        raise StorageNewerError(
+            f"{path} uses chat format {version} from a newer Inferdeck version. "
+            f"This version supports formats up to {VERSION}.",
+            "Use the newer version, set INFERDECK_DATA_DIR to another folder, or start a new "
+            "chat file.",
+        )
+
+
+def connect_unchanged(path: Path) -> sqlite3.Connection:
+    """For reading only. "immutable" makes no companions; changes in one would be missing then."""
+    mode = "mode=ro" if has_companion(path) else "mode=ro&immutable=1"
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
 
 
 MIGRATIONS: tuple[str, ...] = (
@@ -221,82 +273,11 @@ MIGRATIONS: tuple[str, ...] = (
 VERSION = len(MIGRATIONS)
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the file to VERSION, each step in its own transaction.
-
-    Raises StorageNewerError for a file of a newer version, which stays unchanged.
-    """
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the file to VERSION, each step in its own transaction."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > VERSION:
-        raise StorageNewerError(
-            f"{path} uses chat format {version} from a newer Inferdeck version. "
-            f"This version supports formats up to {VERSION}.",
-            "Use the newer version, set INFERDECK_DATA_DIR to another folder, or start a new "
-            "chat file.",
-        )
     for number in range(version, VERSION):
         script = MIGRATIONS[number]
         connection.executescript(
             f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number + 1}; COMMIT;"
         )
-
-
-log = logging.getLogger(__name__)
-T = TypeVar("T")
-Job = Callable[[sqlite3.Connection], T]
-
-
-class Writer:
-    """Runs jobs in order on its own connection. A job's Future is done when its changes are on
-    disk.
-
-    A failed job is rolled back, and its Future raises StorageError; later jobs still run.
-    """
-
-    def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
-        self._path = path
-        self._connection = connect()
-        self._queue: SimpleQueue[tuple[Job, Future] | None] = SimpleQueue()
-        self._closed = False
-        # daemon: a program that forgets to close must still be able to end
-        self._thread = threading.Thread(target=self._run, name="chat-writer", daemon=True)
-        self._thread.start()
-
-    def submit(self, job: Job[T]) -> Future[T]:
-        future: Future[T] = Future()
-        if self._closed:
-            future.set_exception(StorageError("The chat store is closed.", "Restart Inferdeck."))
-        else:
-            self._queue.put((job, future))
-        return future
-
-    def close(self) -> None:
-        """Write what is queued, then end the thread."""
-        if not self._closed:
-            self._closed = True
-            self._queue.put(None)
-            self._thread.join()
-            self._connection.close()
-
-    def _run(self) -> None:
-        while (entry := self._queue.get()) is not None:
-            job, future = entry
-            try:
-                result = self._transaction(job)
-            except Exception as error:
-                if not isinstance(error, sqlite3.Error | OSError):
-                    log.exception("a chat store job failed")
-                future.set_exception(explain(error, self._path))
-            else:
-                future.set_result(result)
-
-    def _transaction(self, job: Job[T]) -> T:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            result = job(self._connection)
-            self._connection.execute("COMMIT")
-            return result
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.errors import InferdeckError
+from engine.json_file import read_json
 
 T = TypeVar("T")
 
@@ -22,14 +24,27 @@ class NotWrittenError(InferdeckError):
     """The file cannot be written."""
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Replace `file` in one step. Raises OSError; then it is unchanged."""
+def write_whole(file: Path, content: str | bytes) -> None:
+    """Replace `file` in one step; a new one is readable by its owner alone, an existing one keeps
+    its mode. Raises OSError; then it is unchanged."""
     beside = file.with_name(file.name + ".part")
+    data = content.encode() if isinstance(content, str) else content
     try:
-        beside.write_text(text, encoding="utf-8")
+        beside.unlink(missing_ok=True)
+        with open(beside, "xb", opener=private) as out:
+            if file.is_file():
+                os.chmod(beside, stat.S_IMODE(file.stat().st_mode))
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())  # a crash must not leave an empty file under its name
         os.replace(beside, file)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def private(path: str, flags: int) -> int:
+    """Opener of files for their owner alone."""
+    return os.open(path, flags, 0o600)
 
 
 class KeptFile:
@@ -46,7 +61,7 @@ class KeptFile:
     def read(self, parse: Callable[[Mapping[str, Any]], T], nothing: T) -> T:
         """The result of `parse`; `nothing` if the file is missing or unreadable. `parse` may raise
         Python's errors for malformed data."""
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             return nothing
         try:
             return parse(self._content())
@@ -66,16 +81,23 @@ class KeptFile:
             ) from error
 
     def _content(self) -> Mapping[str, Any]:
-        stored = json.loads(self.path.read_text(encoding="utf-8"))
+        stored: dict[str, Any] = read_json(self.path)
         if stored["version"] != self.version:
-            raise ValueError(f"file version {stored['version']}, supported: {self.version}")
-        return dict(stored)
+            raise ValueError(f"file version {stored['version']!r}, supported: {self.version}")
+        return stored
 
     def _keep_aside(self, error: Exception) -> str:
-        names = (self.path.with_suffix(f".damaged-{number}.json") for number in count(1))
-        aside = next(name for name in names if not name.exists())
-        try:
-            self.path.rename(aside)
-        except OSError:
-            return f"{self.what} cannot be read ({error})."
-        return f"{self.what} could not be read ({error}). The old file was renamed to {aside}."
+        return kept_aside(self.path, self.what, error)
+
+
+def kept_aside(file: Path, what: str, error: Exception) -> str:
+    """Rename an unreadable file, so that nothing overwrites it; says so. `what`: its content as the
+    subject of a sentence."""
+    names = (file.with_suffix(f".damaged-{number}{file.suffix}") for number in count(1))
+    aside = next(name for name in names if not name.exists())
+    cause = error.cause if isinstance(error, InferdeckError) else f"{file}: {error}"
+    try:
+        file.rename(aside)
+    except OSError:
+        return f"{what} cannot be read ({cause.rstrip('.')})."
+    return f"{what} could not be read ({cause.rstrip('.')}). The old file was renamed to {aside}."

@@ -226,7 +226,7 @@ def conversation_of(row: tuple) -> StoredConversation:
     return replace(
         found,
         title_is_automatic=bool(found.title_is_automatic),
-        sampling=json.loads(row[4]),
+        sampling=mapping_of(row[4]),
         is_pinned=bool(found.is_pinned),
         is_archived=bool(found.is_archived),
     )
@@ -234,10 +234,25 @@ def conversation_of(row: tuple) -> StoredConversation:
 
 def message_of(row: tuple) -> StoredMessage:
     """The record of a row of MESSAGE's columns."""
-    figures, error, attachments, passages = map(_from_json, row[-4:])
-    values = (*row[:-4], figures, error, tuple(attachments or ()), tuple(passages or ()))
+    figures, error = (None if text is None else mapping_of(text) for text in row[-4:-2])
+    attachments, passages = map(_mappings_of, row[-2:])
+    values = (*row[:-4], figures, error, attachments, passages)
     return StoredMessage(*values)
 
 
+def mapping_of(text: str | None) -> dict[str, Any]:
+    """A JSON object; empty if there is none, or if a damaged file has something else there."""
+    found = _from_json(text)
+    return found if isinstance(found, dict) else {}
+
+
+def _mappings_of(text: str | None) -> tuple[dict[str, Any], ...]:
+    found = _from_json(text)
+    return tuple(one for one in found if isinstance(one, dict)) if isinstance(found, list) else ()
+
+
 def _from_json(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None

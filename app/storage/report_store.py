@@ -17,11 +17,14 @@ from typing import Any, NamedTuple
 from app.storage.profiles import clean_name
 from app.storage.report_export import write_report
 from app.storage.report_metrics import title_of
-from engine.errors import ErrorInfo
+from engine.errors import CheckpointError, ErrorInfo
 from engine.evaluate.report import EvaluationReport, ReportError, from_json, to_json
+from engine.json_file import read_json
 
 VERSION = 1
 LONGEST_NAME = 80
+LARGEST = 2**28
+"""Bytes of a report; answers of long texts are in it."""
 
 _FILE = "report.json"
 _ID = re.compile(r"[0-9A-Za-z-]+")
@@ -70,18 +73,15 @@ class ReportStore:
     def load(self, report_id: str) -> StoredReport:
         file = self._file(report_id)
         try:
-            stored = json.loads(file.read_text(encoding="utf-8"))
+            stored: dict[str, Any] = read_json(file, limit=LARGEST)
             if stored["version"] != VERSION:
                 raise ReportError(
                     f"{file} has format version {stored['version']}; supported: {VERSION}.",
                     "Open it with the Inferdeck version that wrote it.",
                 )
             name, notes, inner = str(stored["name"]), str(stored["notes"]), stored["report"]
-        except OSError as error:
-            raise ReportError(
-                f"Cannot read report {file}: {error.strerror or error}.",
-                "Check its permissions.",
-            ) from error
+        except CheckpointError as error:
+            raise ReportError(error.cause, "Delete the report and evaluate again.") from error
         except (ValueError, TypeError, KeyError) as error:
             raise ReportError(
                 f"Report {file} is damaged: {error!r}.", "Delete it and evaluate again."
@@ -98,7 +98,8 @@ class ReportStore:
         own = clean_name(name, LONGEST_NAME)
         stored = StoredReport(report_id, own or title_of(report), report)
         try:
-            (self.folder / report_id).mkdir(parents=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.folder / report_id).mkdir(mode=0o700)
         except OSError as error:
             raise ReportError(
                 f"Cannot write to {self.folder}: {error.strerror or error}.",

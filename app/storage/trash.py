@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.storage.json_file import write_whole
-from engine.errors import InferdeckError
+from app.storage.json_file import kept_aside, write_whole
+from engine.errors import CheckpointError, InferdeckError
+from engine.json_file import read_json
 
 PREFIX = ".inferdeck-deleted-"
 
@@ -39,6 +40,8 @@ class Trash:
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
+        self.problem = ""
+        """What happened to an unreadable journal; "" if nothing."""
         self._lock = threading.Lock()  # models are removed in threads
 
     def put(self, folder: Path) -> Trashed:
@@ -100,11 +103,15 @@ class Trash:
     @property
     def entries(self) -> list[Trashed]:
         """Folders that are moved aside, oldest first."""
-        try:
-            stored = json.loads(self._journal.read_text(encoding="utf-8"))
-            found = [Trashed(Path(original), Path(aside)) for original, aside in stored]
-        except (OSError, ValueError, TypeError):
+        if not os.path.lexists(self._journal):
             return []
+        try:
+            stored = read_json(self._journal, list[tuple[str, str]])
+        except CheckpointError as error:
+            what = "The list of deleted models"
+            self.problem = self.problem or kept_aside(self._journal, what, error)
+            return []
+        found = [Trashed(Path(original), Path(aside)) for original, aside in stored]
         # whatever the file says, nothing is ever removed that was not put aside by `put`
         return [e for e in found if e.aside.name.startswith(PREFIX)]
 

@@ -16,12 +16,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
+import msgspec
 import psutil
 
 from app.paths import data_dir
+from app.storage.json_file import private, write_whole
 from app.units import format_bytes
+from engine.errors import CheckpointError
+from engine.json_file import checked, read_json, read_regular
 from engine.snapshot import StepRecord
 
 log = logging.getLogger(__name__)
@@ -40,6 +44,20 @@ class Remains:
     def remove(self) -> None:
         for file in self.files:
             file.unlink(missing_ok=True)
+
+
+class _Known(msgspec.Struct):
+    """Of every marker; `at`: a time that can be shown."""
+
+    pid: Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
+    process_started: float
+    at: Annotated[float, msgspec.Meta(ge=0, lt=2**33)]
+    machine: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
+    model: dict[str, Any] | None = None
+    config: dict[str, Any] | None = None
+    memory: dict[str, Any] = {}
+    steps: list[str] = []
 
 
 class RunMarker:
@@ -62,7 +80,8 @@ class RunMarker:
         known = {"pid": process.pid, "process_started": process.create_time(), "at": time.time()}
         part = self.path.with_suffix(".part")
         try:
-            part.write_text(json.dumps({**data, **known}), encoding="utf-8")
+            with open(part, "w", encoding="utf-8", opener=private) as file:
+                file.write(json.dumps({**data, **known}))
             os.replace(part, self.path)
         except OSError as error:
             log.warning("cannot write crash marker: %s", error)
@@ -70,7 +89,7 @@ class RunMarker:
     def catch_faults(self) -> None:
         """Write the stacks of all threads when the process is ended by a signal."""
         try:
-            self._fault_file = self.fault_path.open("w", encoding="utf-8")
+            self._fault_file = open(self.fault_path, "w", encoding="utf-8", opener=private)  # noqa: SIM115 - open as long as the process runs
             faulthandler.enable(self._fault_file)
         except OSError as error:
             log.warning("cannot open fault file: %s", error)
@@ -92,19 +111,21 @@ class RunMarker:
         for path in self._folder.glob("running-*.json"):
             files = (path, path.with_suffix(".fault"))
             try:
-                data = json.loads(path.read_text(encoding="utf-8"))
-                if _is_alive(int(data["pid"]), float(data["process_started"])):
+                data: dict[str, Any] = read_json(path)
+                known = checked(data, _Known, path)
+                if _is_alive(known.pid, known.process_started):
                     continue
                 fault = _text(files[1])
-            except (OSError, ValueError, KeyError, TypeError):
+            except CheckpointError as error:
+                log.warning("%s", error)
                 Remains({}, "", files).remove()
                 continue
             found.append(Remains(data, fault, files))
-        return sorted(found, key=lambda one: float(one.data.get("at", 0.0)), reverse=True)
+        return sorted(found, key=lambda one: one.data["at"], reverse=True)
 
 
 def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+    return read_regular(file).decode(errors="replace") if file.exists() else ""
 
 
 def _is_alive(pid: int, started: float) -> bool:
@@ -117,11 +138,12 @@ def _is_alive(pid: int, started: float) -> bool:
 
 MOST_REPORTS = 10
 _LOG_LINES = 80
+LARGEST_LOG = 2**30
 
 
 def reports_dir() -> Path:
     folder = data_dir() / "reports"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
@@ -165,7 +187,7 @@ def write_report(text: str, at: float) -> Path:
     """Write a report, keep the last few; its path. Raises OSError."""
     folder = reports_dir()
     path = folder / f"crash-{datetime.fromtimestamp(at):%Y-%m-%d-%H%M%S}.txt"
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
     for old in sorted(folder.glob("crash-*.txt"))[:-MOST_REPORTS]:
         old.unlink(missing_ok=True)
     return path
@@ -173,9 +195,10 @@ def write_report(text: str, at: float) -> Path:
 
 def log_tail(file: Path) -> list[str]:
     try:
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
-    except OSError:
+        text = read_regular(file, LARGEST_LOG).decode(errors="replace")
+    except CheckpointError:
         return []
+    return text.splitlines()[-_LOG_LINES:]
 
 
 def _table(values: Mapping[str, Any] | None) -> str:

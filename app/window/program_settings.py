@@ -6,6 +6,7 @@ Engine settings have their own registry, `engine.config.SETTINGS`; the dialog sh
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +14,9 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QSettings, Signal
 
-from engine.errors import InferdeckError
+from engine.errors import ErrorInfo, InferdeckError, describe
+
+log = logging.getLogger(__name__)
 
 LAST, STARTER, NO_MODEL = "last", "starter", "none"
 THREAD, PROCESS = "thread", "process"
@@ -191,14 +194,16 @@ PREFERENCES = {preference.name: preference for preference in _ALL}
 
 class Preferences(QObject):
     """Values in the ini file. An unreadable or disallowed one is replaced by its default; defaults
-    are not written."""
+    are not written. `failures`: the last error of each preference whose effect failed."""
 
     changed = Signal(str)  # name
+    failed = Signal(str)  # name
 
     def __init__(self, ini: QSettings) -> None:
         super().__init__()
         self._ini = ini
         self._effects: dict[str, list[Callable[[Any], object]]] = {}
+        self.failures: dict[str, ErrorInfo] = {}
 
     def get(self, name: str) -> Any:
         preference = PREFERENCES[name]
@@ -208,7 +213,7 @@ class Preferences(QObject):
         try:
             value = _decode(stored, preference.default)
             preference.check(value)
-        except (ValueError, TypeError, PreferenceError):
+        except (ValueError, TypeError, RecursionError, PreferenceError):
             return preference.default
         return value
 
@@ -224,13 +229,22 @@ class Preferences(QObject):
             text = value if isinstance(value, str) else json.dumps(value)
             self._ini.setValue(preference.place, text)
         for do in self._effects.get(name, ()):
-            do(value)
+            self._apply(name, do, value)
         self.changed.emit(name)
 
     def bind(self, name: str, do: Callable[[Any], object]) -> None:
         """Call `do` with the current value of `name`, and with every later one."""
-        do(self.get(name))
+        self._apply(name, do, self.get(name))
         self.follow(name, do)
+
+    def _apply(self, name: str, do: Callable[[Any], object], value: Any) -> None:
+        """A failure stops neither the other effects nor the start."""
+        try:
+            do(value)
+        except Exception as error:
+            log.exception("an effect of the preference %s failed", name)
+            self.failures[name] = describe(error)
+            self.failed.emit(name)
 
     def follow(self, name: str, do: Callable[[Any], object]) -> None:
         self._effects.setdefault(name, []).append(do)

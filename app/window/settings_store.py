@@ -6,8 +6,10 @@ never prevents a start.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast
@@ -18,14 +20,17 @@ from PySide6.QtCore import QByteArray, QSettings
 from app.clients.connection import from_text, to_text
 from app.paths import settings_file
 from app.server.options import ServingChoice
+from app.storage.json_file import kept_aside, private
 from app.storage.profiles import ProfileStore
 from app.window.keymap import KeyMap
 from app.window.program_settings import Preferences
 from engine.config import SETTINGS, EngineConfig
-from engine.errors import ConfigError
+from engine.errors import ConfigError, InferdeckError
+from engine.json_file import read_regular
 
 VERSION = 1
 MAX_RECENT = 10
+_NUMBER = re.compile(r"[0-9]{1,9}")
 ThemeMode = Literal["light", "dark", "system"]
 NOT_REMEMBERED = ("model", "load_format")
 """Fields of the entry itself, not of its settings."""
@@ -94,7 +99,8 @@ class _Stored(Generic[T]):
     def __get__(self, store: SettingsStore, owner: type) -> T:
         try:
             return self._read(store.text(self._key, self._default))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            store.keep_unreadable(self._key)
             return self._read(self._default)
 
     def __set__(self, store: SettingsStore, value: T) -> None:
@@ -125,18 +131,31 @@ class SettingsStore:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or settings_file()
+        self.problem = self._keep_unreadable_file()
+        """What happened to a file that cannot be used as it is; "" if nothing."""
+        with suppress(OSError), open(self.path, "xb", opener=private):
+            pass  # QSettings keeps the mode of a file: its owner alone may read it
         self._ini = QSettings(str(self.path), QSettings.Format.IniFormat)
-        self.problem = self._keep_newer()
-        """What happened to a file of a newer version; "" if nothing."""
+        self.problem = self.problem or self._keep_newer()
         self._ini.setValue("version", VERSION)
         self.preferences = Preferences(self._ini)
         self.profiles = ProfileStore(self.path.with_name("profiles.json"))
         self.keymap = KeyMap(self.path.with_name("shortcuts.json"))
 
+    def _keep_unreadable_file(self) -> str:
+        """Rename what is no regular file or too large: QSettings would read a device for ever, and
+        replace it when it writes."""
+        try:
+            if self.path.exists():
+                read_regular(self.path)
+        except InferdeckError as error:
+            return kept_aside(self.path, "Settings", error)
+        return ""
+
     def _keep_newer(self) -> str:
         """Back up a file of a newer version: this version may read it differently."""
         stored = self.text("version", "")
-        if not stored.isdigit() or int(stored) <= VERSION:
+        if not _NUMBER.fullmatch(stored) or int(stored) <= VERSION:
             return ""
         aside = self.path.with_suffix(f".version-{stored}.ini")
         what = f"The settings file has version {stored}; Inferdeck expects {VERSION}."
@@ -145,6 +164,13 @@ class SettingsStore:
         except OSError as error:
             return f"{what} Backup to {aside} failed ({error.strerror or error})."
         return f"{what} Known settings were applied; backup saved to {aside}."
+
+    def keep_unreadable(self, key: str) -> None:
+        """Move a value that cannot be read to another key, where a person finds it."""
+        self._ini.setValue(f"unreadable/{key}", self._ini.value(key))
+        self._ini.remove(key)
+        cause = f"{self.path}: the value of {key} is unreadable. The default is used."
+        self.problem = f"{self.problem} {cause} The value was moved to unreadable/{key}.".strip()
 
     def sync(self) -> None:
         """Write to the disk now."""
@@ -177,7 +203,7 @@ class SettingsStore:
     def dock_height_of(self, page: str) -> int | None:
         """Height of the docks below a page, given room. 0: as planned."""
         stored = self.text(f"docks/{page.lower()}-height", "")
-        return int(stored) if stored.isdigit() else None
+        return int(stored) if _NUMBER.fullmatch(stored) else None
 
     def set_dock_height_of(self, page: str, height: int | None) -> None:
         self._ini.setValue(f"docks/{page.lower()}-height", "" if height is None else f"{height}")

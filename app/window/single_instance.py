@@ -17,7 +17,8 @@ from typing import Any
 from PySide6.QtCore import QDeadlineTimer, QLockFile, QObject, Signal
 from PySide6.QtNetwork import QLocalServer, QLocalSocket
 
-from engine.errors import InferdeckError
+from engine.errors import CheckpointError, InferdeckError
+from engine.json_file import decode_json
 
 ANSWER = b"ok\n"
 TIMEOUT_MS, SLICE_MS = 3000, 20
@@ -82,10 +83,9 @@ class SingleInstance(QObject):
                 socket.abort()
             return
         try:
-            values = json.loads(bytes(socket.readLine(MAX_LINE).data()))
-        except ValueError:
-            values = None
-        if not isinstance(values, dict):
+            line = bytes(socket.readLine(MAX_LINE).data())
+            values: dict[str, Any] = decode_json(line, dict, "second start")
+        except CheckpointError:
             socket.abort()  # not one of ours
             return
         socket.write(ANSWER)

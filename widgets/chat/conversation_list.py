@@ -219,7 +219,7 @@ class ConversationModel(QStringListModel):
         self._first: dict[str, int] = {}  # by conversation, of which a search shows every hit
         nothing: list[ConversationRecord] = []
         self._record_of: Callable[[int], ConversationRecord] = nothing.__getitem__
-        self._made: dict[int, ConversationRecord] = {}  # what was looked at
+        self._made: dict[int, ConversationRecord] = {}  # by row, made on demand
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         if not index.isValid():

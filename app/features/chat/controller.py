@@ -258,8 +258,8 @@ class ChatController(ChatLibrary):
         params = self.current.sampling
         self.presets = [p for p in self.presets if p.name != name]
         self.presets.append(Preset(name, "Custom preset.", params, is_own=True))
-        future = self._store.save_preset(name, sampling_to_dict(params))
-        self.saver.watch(future, self.saver.report)
+        save = partial(self._store.save_preset, name, sampling_to_dict(params))
+        self.saver.submit(f"preset {name}", save)
         self.current.preset = name
         self._settings_changed()
         self.presets_changed.emit()
@@ -268,7 +268,7 @@ class ChatController(ChatLibrary):
         """Delete one of the user's presets; conversations keep their settings."""
         if any(p.name == name and p.is_own for p in self.presets):
             self.presets = [p for p in self.presets if p.name != name]
-            self.saver.watch(self._store.delete_preset(name), self.saver.report)
+            self.saver.submit(f"preset {name}", partial(self._store.delete_preset, name))
             if self.current.preset == name:
                 self.current.preset = ""
                 self._settings_changed()

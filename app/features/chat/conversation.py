@@ -15,7 +15,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -177,7 +177,7 @@ class Conversation:
         )  # fmt: skip
 
     def load(self, records: Iterable[StoredMessage]) -> None:
-        self.messages = {record.id: Message.from_record(record) for record in records}
+        self.messages = {record.id: _message(record) for record in records}
 
     # The tree --------------------------------------------------------------------------------
 
@@ -295,6 +295,19 @@ class Conversation:
             if message.text or message.attachments:
                 texts.append(message_content(message.text, message.attachments))
         return texts[::-1]
+
+
+def _message(record: StoredMessage) -> Message:
+    """The text alone where the rest is damaged: one message must not hide the others."""
+    try:
+        return Message.from_record(record)
+    except (TypeError, ValueError, KeyError):
+        role = record.role if record.role in list(Role) else Role.ASSISTANT
+        state = record.state if record.state in list(State) else State.COMPLETE
+        plain = replace(
+            record, role=role, state=state, figures=None, error=None, attachments=(), passages=()
+        )
+        return Message.from_record(plain)
 
 
 def title_of(text: str) -> str:

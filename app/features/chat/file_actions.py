@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +14,9 @@ from app.features.chat.files import Bundle, ChatFileError, collect, dump, keep, 
 from app.features.chat.markdown import as_markdown, from_markdown
 from app.link.tasks import run_task
 from app.storage import ChatStore, StorageError, StoredConversation, StoredMessage
-from engine.errors import ErrorInfo, InferdeckError
+from app.storage.json_file import write_whole
+from engine.errors import CheckpointError, ErrorInfo, InferdeckError
+from engine.json_file import read_regular
 from widgets.controls.layouts import vbox
 from widgets.theme.theme import SPACE_3, SPACE_4, restyle
 
@@ -138,10 +139,8 @@ def _write(
     bundles = [collect(store, record, newer) for record in records]
     is_markdown = path.suffix.lower() == ".md"
     text = "\n".join(map(as_markdown, bundles)) if is_markdown else dump(bundles)
-    half = path.with_name(path.name + ".part")
     try:
-        half.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(half, path)
+        write_whole(path, text)
     except OSError as error:
         raise InferdeckError(
             f"Cannot write {path} ({error.strerror or error}, {len(text) / 2**20:,.1f} MiB).",
@@ -151,23 +150,14 @@ def _write(
 
 def _read(store: ChatStore, path: Path) -> list[Bundle]:
     try:
-        size = path.stat().st_size
-        if size > LARGEST_IMPORT:
-            raise ChatFileError(
-                f"{path.name} is {size / 2**20:,.0f} MiB; the limit is "
-                f"{LARGEST_IMPORT / 2**20:,.0f} MiB.",
-                "Nothing was imported. Export fewer chats per file.",
-            )
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, LARGEST_IMPORT).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ChatFileError(
             f"{path.name} is not a chat export: invalid UTF-8 at byte {error.start:,}.",
             "Nothing was imported. Choose a file exported by Inferdeck.",
         ) from error
-    except OSError as error:
-        raise InferdeckError(
-            f"Cannot read {path}: {error.strerror or error}.", "Nothing was imported."
-        ) from error
+    except CheckpointError as error:
+        raise ChatFileError(error.cause, "Nothing was imported.") from error
     is_markdown = path.suffix.lower() in (".md", ".markdown")
     # all of it, before the first is stored
     bundles = [from_markdown(text)] if is_markdown else parse(text)
@@ -218,11 +208,15 @@ class FileRecovery(QObject):
     def begin(self) -> bool:
         """Replace the file. False where that failed; the error is shown."""
         try:
-            aside = self._library.replace_file()
+            renewed = self._library.replace_file()
         except StorageError as error:
             self._say(f"{error.cause} {error.remedy}")
             return False
-        self._say(f"Chats are being saved again. The damaged file was renamed to {aside.name}.")
+        chats = _count(range(renewed.num_conversations))
+        self._say(
+            f"Saved {chats} with {renewed.num_messages:,} messages to a new file. "
+            f"The old file was renamed to {renewed.aside.name}."
+        )
         return True
 
     def may_close(self, window: QWidget) -> bool:

@@ -97,6 +97,8 @@ def with_new_ids(bundle: Bundle) -> Bundle:
     )
 
 
+LARGEST_NUMBER = 10**15
+"""More than any time or count; SQLite stores integers of 64 bits."""
 FORMAT, VERSION, READ = "inferdeck-chats", 2, (1, 2)
 _NOT_WRITTEN = {"conversation_id", "deleted_at"}
 _REMEDY = "Nothing was imported. Choose a JSON file exported by Inferdeck."
@@ -121,7 +123,7 @@ def dump(bundles: Sequence[Bundle]) -> str:
 def parse(text: str) -> list[Bundle]:
     """The chats in a file's text. Raises ChatFileError with what is wrong and where."""
     try:
-        whole = json.loads(text)
+        whole = json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
         raise ChatFileError(f"Not a chat export: invalid JSON ({error}).", _REMEDY) from None
     except RecursionError:
@@ -138,6 +140,10 @@ def parse(text: str) -> list[Bundle]:
     if not isinstance(chats, list):
         raise ChatFileError('"chats" is not a list.', _REMEDY)
     return [_bundle(chat, f"Chat {number}") for number, chat in enumerate(chats, start=1)]
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _fields(record: StoredConversation | StoredMessage) -> dict[str, Any]:
@@ -221,6 +227,8 @@ def _check_types(record: StoredConversation | StoredMessage) -> None:
         value = getattr(record, item.name)
         if not isinstance(value, _TYPES[str(item.type)]):
             raise ValueError(f'"{item.name}" is {json.dumps(value)[:40]}')
+        if isinstance(value, int | float) and not abs(value) < LARGEST_NUMBER:
+            raise ValueError(f'"{item.name}" is {value:.3g}; it must be below {LARGEST_NUMBER:.0g}')
     for attachment in getattr(record, "attachments", ()):
         if not (
             isinstance(attachment, Mapping)

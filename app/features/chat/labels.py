@@ -108,7 +108,7 @@ def branch_records(conversation: Conversation) -> tuple[BranchRecord, ...]:
         children.setdefault(message.parent_id, []).append(message)
     shown = {message.id for message in conversation.path()}
     made: dict[str, BranchRecord] = {}
-    ends: dict[str, str] = {}  # message -> the end of what is shown when it is
+    ends: dict[str, str] = {}  # message id -> last message of its shown branch
     # a message comes after its parent: from the last to the first, what follows is made already
     for message in reversed(conversation.messages.values()):
         following = children.get(message.id, [])

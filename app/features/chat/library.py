@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from PySide6.QtCore import QObject, Signal
@@ -23,6 +24,7 @@ from app.storage import (
     StoredConversation,
     StoredMessage,
 )
+from app.storage.chat_store import Renewed
 from engine.errors import InferdeckError
 from engine.snapshot import RequestTimes
 
@@ -72,17 +74,33 @@ class ChatLibrary(QObject):
         drafts: dict[str, str] = {}
         try:
             drafts = store.unsent()
-            for record in store.conversations():
-                self._conversations[record.id] = made = Conversation.from_record(record)
-                made.draft = drafts.get(record.id, "")
-            self.presets += [
-                Preset(name, "Custom preset.", sampling_from_dict(values), is_own=True)
-                for name, values in store.presets().items()
-            ]
+            self._add_new()
+            for conversation_id, made in self._conversations.items():
+                made.draft = drafts.get(conversation_id, "")
+            for name, values in store.presets().items():
+                with suppress(InferdeckError):  # one of a newer version
+                    params = sampling_from_dict(values)
+                    self.presets.append(Preset(name, "Custom preset.", params, is_own=True))
         except InferdeckError as error:
             self._report_read(error)
         self.current = self._new = self._make_new()
         self._new.draft = drafts.get(NEW, "")
+        self.saver.report(None)  # the file may have turned out to be damaged
+        self.saver.resumed.connect(self._on_resumed)
+
+    def _add_new(self) -> None:
+        """List the stored conversations that are not listed yet."""
+        for record in self._store.conversations():
+            if record.id not in self._conversations and record.id not in self._deleted:
+                self._conversations[record.id] = _conversation(record)
+
+    def _on_resumed(self) -> None:
+        """Another window may have written to the file meanwhile."""
+        try:
+            self._add_new()
+        except StorageError as error:
+            self._report_read(error)
+        self.list_changed.emit()
 
     def _stop(self, conversation: Conversation) -> None:
         """Abort the replies of a deleted conversation. Overridden by the subclass that
@@ -119,6 +137,7 @@ class ChatLibrary(QObject):
         except StorageError as error:
             self._report_read(error)
             return []
+        self.saver.report(None)
         counts = Counter(hit.conversation_id for hit in hits)
         numbers: Counter[str] = Counter()
         found = []
@@ -216,14 +235,16 @@ class ChatLibrary(QObject):
         conversation = self._deleted.pop(conversation_id, None)
         if conversation is not None:
             self._conversations[conversation_id] = conversation
-            self.saver.watch(self._store.restore_conversation(conversation_id), self.saver.report)
+            restore = partial(self._store.restore_conversation, conversation_id)
+            self.saver.submit(f"deleted {conversation_id}", restore)
             self.list_changed.emit()
             self.open(conversation_id)
 
     def purge(self, conversation_id: str) -> None:
         if self._deleted.pop(conversation_id, None) is not None:
             self._loaded.discard(conversation_id)
-            self.saver.watch(self._store.purge_deleted(conversation_id), self.saver.report)
+            purge = partial(self._store.purge_deleted, conversation_id)
+            self.saver.submit(f"deleted {conversation_id}", purge)
 
     def saved_store(self) -> ChatStore:
         """The store, including pending changes; `flush` waits for them."""
@@ -250,12 +271,12 @@ class ChatLibrary(QObject):
         """Whether the chats file is damaged, and can be moved aside."""
         return self._store.spoiled is not None
 
-    def replace_file(self) -> Path:
+    def replace_file(self) -> Renewed:
         """Move the damaged file aside and save everything in a new one. Raises StorageError."""
         self.saver.save()
-        aside = self._store.start_new_file()
+        renewed = self._store.start_new_file()
         self.saver.report(None)
-        return aside
+        return renewed
 
     def add_imported(self, records: Sequence[StoredConversation]) -> None:
         for record in records:
@@ -267,7 +288,8 @@ class ChatLibrary(QObject):
     def _show_version(self, message: Message) -> None:
         changed = self.current.show(message)
         if changed:
-            self.saver.watch(self._store.show_versions(changed), self.saver.report)
+            show = partial(self._store.show_versions, changed)
+            self.saver.submit(f"shown {' '.join(sorted(changed))}", show)
         self.messages_changed.emit(self.current.id)
 
     def _unused(self) -> Conversation:
@@ -302,6 +324,7 @@ class ChatLibrary(QObject):
                 self.tokens.learn(conversation.id)
                 self.times.learn(conversation.id)
                 self._loaded.add(conversation.id)
+                self.saver.report(None)
             except StorageError as error:
                 self._report_read(error)
 
@@ -309,3 +332,12 @@ class ChatLibrary(QObject):
         self.saver.report(
             error if isinstance(error, StorageError) else StorageError(error.cause, error.remedy)
         )
+
+
+def _conversation(record: StoredConversation) -> Conversation:
+    """With the default sampling parameters where the stored ones are damaged, or of another
+    version: one such record must not hide the others."""
+    try:
+        return Conversation.from_record(record)
+    except (InferdeckError, TypeError, ValueError):
+        return Conversation.from_record(replace(record, sampling={}))

@@ -116,14 +116,19 @@ def _chosen(record: TokenRecord, token_id: int) -> TokenRecord:
     raise KeyError(token_id)
 
 
+LARGEST_UNPACKED = 2**28
+"""Bytes of a reply's data: damaged data must not fill the memory."""
+
+
 def _packed(columns: Mapping[str, Any]) -> bytes:
     return zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
 
 
 def _unpacked(packed: bytes, name: str, read: Callable[[Any], Data]) -> Data:
     try:
-        return read(json.loads(zlib.decompress(packed)))
-    except (zlib.error, KeyError, TypeError, AttributeError) as error:
+        text = zlib.decompressobj().decompress(packed, LARGEST_UNPACKED)
+        return read(json.loads(text))
+    except Exception as error:  # of any kind, from a damaged file
         raise ValueError(f"not the {name} of a reply: {error!r}") from error
 
 

@@ -14,32 +14,37 @@ from app.link.tasks import run_task
 from app.storage import NEW, ChatStore, StorageError
 from engine.errors import ErrorInfo
 
-SAVE_INTERVAL_MS = 1000
+SAVE_INTERVAL_MS, RESUME_INTERVAL_MS = 1000, 5000
 
 Done = Callable[[StorageError | None], None]
+Save = Callable[[], Future[None]]
 Data = TypeVar("Data")
 
 
 class Saver(QObject):
     """Saves changes about once a second, and retries until they are saved.
 
-    `problem`: why saving fails at the moment, or None; `problem_changed(problem)`.
+    `problem`: why saving fails at the moment, or None; `problem_changed(problem)`. `resumed`: the
+    chat file can be written again, and has everything.
     """
 
     problem_changed = Signal(object)
+    resumed = Signal()
     _ended = Signal(object, object)
 
     def __init__(self, store: ChatStore, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._store = store
         self.problem: ErrorInfo | None = store.problem
-        self._changed: dict[str, Message | Conversation] = {}
+        self._changed: dict[str, Save] = {}  # how to save what changed, by key
         self._unsaved: dict[str, Message | Conversation] = {}  # changed, or on its way
-        self._drafts: dict[str, Conversation] = {}  # whose drafts could not be saved
         # queued also for a future that has already ended: `done` never runs inside `watch`
         self._ended.connect(self._call, Qt.ConnectionType.QueuedConnection)
         self._timer = QTimer(self, interval=SAVE_INTERVAL_MS)
         self._timer.timeout.connect(self.save)
+        self._resume = QTimer(self, interval=RESUME_INTERVAL_MS, singleShot=True)
+        self._resume.timeout.connect(lambda: self.watch(store.resume(), self._resumed))
+        self._wait_for_file()
 
     def watch(self, future: Future, done: Done) -> None:
         """Call `done` in the GUI thread with the error of `future`, or None."""
@@ -51,7 +56,7 @@ class Saver(QObject):
 
     def touch(self, *changed: Message | Conversation) -> None:
         """Save these with the next tick."""
-        self._changed.update((thing.id, thing) for thing in changed)
+        self._changed.update((thing.id, partial(self._store_thing, thing)) for thing in changed)
         self._unsaved.update((thing.id, thing) for thing in changed)
         if not self._timer.isActive():
             self._timer.start()
@@ -60,21 +65,24 @@ class Saver(QObject):
         self.touch(*changed)
         self.save()
 
+    def submit(self, key: str, save: Save) -> None:
+        """Call `save` now, and again with each tick until it succeeds, or until another one of this
+        key is submitted."""
+        self._changed.pop(key, None)
+        self.watch(save(), partial(self._saved, key, save))
+
     def save(self) -> None:
         """Save everything that was touched; failures are retried with the next tick."""
         changed, self._changed = self._changed, {}
-        drafts, self._drafts = self._drafts, {}
-        if not (changed or drafts):
+        if not changed:
             self._timer.stop()
-        for conversation in drafts.values():
-            self._save_draft(conversation)
-        for thing in changed.values():
-            save = (
-                self._store.save_message(thing.record())
-                if isinstance(thing, Message)
-                else self._store.save_conversation(thing.record())
-            )
-            self.watch(save, partial(self._saved, thing))
+        for key, save in changed.items():
+            self.submit(key, save)
+
+    def _store_thing(self, thing: Message | Conversation) -> Future[None]:
+        if isinstance(thing, Message):
+            return self._store.save_message(thing.record())
+        return self._store.save_conversation(thing.record())
 
     @property
     def unsaved(self) -> list[Message | Conversation]:
@@ -84,6 +92,9 @@ class Saver(QObject):
     def settle(self) -> None:
         """Save the rest and wait for the result."""
         self.save()
+        if self._store.problem is not None:
+            self._store.resume().exception()
+            self.report(None)
         if self._unsaved:
             self._store.flush()
             QCoreApplication.sendPostedEvents(self, QEvent.Type.MetaCall)
@@ -93,6 +104,7 @@ class Saver(QObject):
         self._timer.stop()
         self.save()
         self._timer.stop()
+        self._resume.stop()
 
     def report(self, error: StorageError | None) -> None:
         """Saving failed, or works again."""
@@ -100,33 +112,38 @@ class Saver(QObject):
         if problem != self.problem:
             self.problem = problem
             self.problem_changed.emit(problem)
+        self._wait_for_file()
+
+    def _wait_for_file(self) -> None:
+        """Look for the file again as long as there is a copy of it."""
+        if self._store.problem is None or self._store.spoiled is not None:
+            self._resume.stop()
+        elif not self._resume.isActive():
+            self._resume.start()
+
+    def _resumed(self, error: StorageError | None) -> None:
+        self.report(None)
+        if error is None:
+            self.resumed.emit()
 
     def save_draft(self, conversation: Conversation, text: str) -> None:
         """Save the draft of a conversation."""
         text = storable(text)
         if text != conversation.draft:
             conversation.draft = text
-            self._save_draft(conversation)
+            self.submit(f"draft {conversation.id}", partial(self._store_draft, conversation))
 
-    def _save_draft(self, conversation: Conversation) -> None:
+    def _store_draft(self, conversation: Conversation) -> Future[None]:
         key = conversation.id if conversation.messages else NEW
-        future = self._store.save_unsent(key, conversation.draft)
-        self.watch(future, partial(self._draft_saved, conversation))
+        return self._store.save_unsent(key, conversation.draft)
 
-    def _draft_saved(self, conversation: Conversation, error: StorageError | None) -> None:
-        self._drafts.pop(conversation.id, None)
+    def _saved(self, key: str, save: Save, error: StorageError | None) -> None:
         if error is not None:
-            self._drafts[conversation.id] = conversation
-            self._timer.start()
-        self.report(error)
-
-    def _saved(self, thing: Message | Conversation, error: StorageError | None) -> None:
-        if error is not None:
-            self._changed.setdefault(thing.id, thing)
+            self._changed.setdefault(key, save)
             if not self._timer.isActive():
                 self._timer.start()
-        elif thing.id not in self._changed:
-            self._unsaved.pop(thing.id, None)
+        elif key not in self._changed:
+            self._unsaved.pop(key, None)
         self.report(error)
 
 
@@ -161,7 +178,7 @@ class ReplyStore(Generic[Data]):
         """Save the data of a finished reply."""
         self._known.add(reply_id)
         self._remember(reply_id, data)
-        self._saver.watch(self._save(reply_id, data), self._saver.report)
+        self._saver.submit(f"{self._name} {reply_id}", partial(self._save, reply_id, data))
 
     def of(self, reply_id: str) -> Data | None:
         """The data; None if there is none or it is not in memory (see `read`)."""

@@ -106,7 +106,7 @@ class PromptWindow(QDialog):
         on_return: Callable[[], object],
         parent: QWidget | None,
     ) -> None:
-        """`runs`: what is shown; `refresh` is called while it runs, `on_return` for Ctrl+Return."""
+        """`runs`: the run to show. `refresh` is called meanwhile, `on_return` on Ctrl+Return."""
         super().__init__(parent)
         self.setWindowTitle(title)
         self.resize(*SIZE)

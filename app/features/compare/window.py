@@ -31,6 +31,7 @@ from app.features.models.precision import precision_text
 from app.features.tune.precision_rows import PrecisionGuide
 from app.link.bridge import EngineBridge
 from app.link.tasks import run_task
+from app.storage.json_file import write_whole
 from app.window.settings_store import RecentModel, SettingsStore
 from engine.errors import ErrorInfo
 from engine.evaluate.task import PROMPT_LINES, PromptLine, read_prompts
@@ -193,7 +194,7 @@ class CompareWindow(PromptWindow):
         if comparison is not None:
             text = as_json(comparison) if path.suffix == ".json" else as_markdown(comparison)
             done = lambda _: self._notify(f"Exported to {path}.")
-            run_task(self, lambda: path.write_text(text, "utf-8"), done, self._on_error)
+            run_task(self, lambda: write_whole(path, text), done, self._on_error)
 
     def _line(self, text: str) -> PromptLine:
         model = self._bridge.model

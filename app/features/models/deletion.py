@@ -13,6 +13,7 @@ from app.link.tasks import run_task
 from app.storage.model_sources import ModelSource, SourceKind, cache_folder, folder_size
 from app.storage.trash import Trash, Trashed, TrashError
 from app.units import format_bytes
+from engine.errors import ErrorInfo
 from widgets.controls.notice import Toast
 
 OTHERS_ALLOWED = (".md", ".gitattributes", ".gitignore", ".safetensors")
@@ -34,6 +35,8 @@ class Deletion(QObject):
         """Remove, in a thread, what an earlier run could not remove."""
         if self._trash.entries:
             run_task(self, self._trash.purge_all, lambda _: None, self.failed.emit)
+        elif self._trash.problem:
+            self.failed.emit(ErrorInfo(self._trash.problem))
 
     def delete_model(self, source: ModelSource) -> None:
         folder = folder_of(source)

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.features.models.hub import Hub
 from app.features.models.hub_download import ModelDownload, Progress, Stopped
 from app.link.tasks import run_task
-from app.storage.json_file import write_whole
+from app.storage.json_file import kept_aside, write_whole
 from app.units import format_bytes
 from app.window.progress import Work, WorkArea
-from engine.errors import ErrorInfo
+from engine.errors import CheckpointError, ErrorInfo
+from engine.json_file import read_json
 
 LOOK_MS = 250
+_Bytes = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class State(StrEnum):
@@ -61,6 +66,8 @@ class DownloadQueue(QObject):
         self._all: dict[str, Download] = {}
         self._workers: dict[str, ModelDownload] = {}
         self._closed = False
+        self.problem = ""
+        """What happened to an unreadable file; "" if nothing."""
         self._timer = QTimer(self)
         self._timer.setInterval(LOOK_MS)
         self._timer.timeout.connect(self._look)
@@ -192,18 +199,21 @@ class DownloadQueue(QObject):
     # Stored -------------------------------------------------------------------------------
 
     def _read(self) -> None:
+        if not os.path.lexists(self._file):
+            return
         try:
-            stored = json.loads(self._file.read_text(encoding="utf-8"))
-            for repo_id, (done, total) in stored.items():
-                progress = Progress(int(done), int(total))
-                self._all[repo_id] = Download(repo_id, State.PAUSED, progress)
-        except (OSError, ValueError, TypeError, AttributeError):
-            return  # partial files are found when the download is started again
+            stored = read_json(self._file, dict[str, tuple[_Bytes, _Bytes]])
+        except CheckpointError as error:  # partial files are found when it is started again
+            self.problem = kept_aside(self._file, "The list of downloads", error)
+            return
+        for repo_id, (done, total) in stored.items():
+            self._all[repo_id] = Download(repo_id, State.PAUSED, Progress(done, total))
 
     def _write(self) -> None:
         open_ones = [d for d in self if d.state is not State.DONE]
         text = json.dumps({d.repo_id: [d.progress.done, d.progress.total] for d in open_ones})
-        with suppress(OSError):  # on a full disk the download itself reports the error
+        # on a full disk the download itself reports the error
+        with suppress(OSError, MemoryError):
             write_whole(self._file, text)
 
 

@@ -211,8 +211,10 @@ class ModelDownload:
                         )
                     except (HTTPError, OSError):
                         # http_get retries time-outs, not connections that are reset
-                        if part.tell() <= start:
+                        if part.is_torn or part.tell() <= start:
                             raise
+                raw.flush()
+                os.fsync(raw.fileno())  # a crash must not leave holes under a verified name
             part.verify()
             os.replace(self._folder.incomplete(file.etag), blob)
 
@@ -265,6 +267,7 @@ class _Part:
         arrived: Callable[[int], None],
     ) -> None:
         self._raw, self._file, self._check, self._arrived = raw, file, check, arrived
+        self.is_torn = False  # the disk may have bytes that the hash lacks
         self._start_hash()
         if self.tell() > file.size:  # not the beginning of this file
             self.truncate()
@@ -289,7 +292,9 @@ class _Part:
                 f"{self._file.name}: received more than {self._file.size:,} bytes.",
                 "Cancel the download and start it again.",
             )
+        self.is_torn = True
         self._raw.write(data)
+        self.is_torn = False
         self._hash.update(data)
         self._arrived(len(data))
         return len(data)

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Mapping
 from typing import Any
 
-from engine.errors import InferdeckError
+from engine.errors import InferdeckError, is_out_of_memory, refusal_of
 
 TOKEN_PAGE = "https://huggingface.co/settings/tokens"
 
@@ -29,8 +29,8 @@ def hub_error(error: BaseException, what: str, endpoint: str) -> InferdeckError:
 
     if isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None:
         error = error.__cause__  # huggingface_hub wraps the reason of a failed request
-    if isinstance(error, InferdeckError):
-        return error
+    if isinstance(error, InferdeckError) or is_out_of_memory(error):
+        return refusal_of(error)
     if isinstance(error, OfflineModeIsEnabled):
         return HubError(
             "Offline mode is on (HF_HUB_OFFLINE=1).",

@@ -6,7 +6,6 @@ afterwards     the same as JSON: in the model folder, and beside a stored report
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -24,6 +23,8 @@ from PySide6.QtWidgets import (
 )
 
 from app.features.quantize.figures import percent
+from engine.errors import CheckpointError
+from engine.json_file import read_json
 from engine.quantize.recipe import RESULT_FILE, LayerResult
 from widgets.controls.layouts import button, hbox, vbox
 from widgets.controls.lines import ElidedLine
@@ -115,11 +116,11 @@ def summary(rows: Sequence[LayerRow]) -> str:
 def read_result(folder: Path) -> dict[str, Any] | None:
     """The stored quantization result of the model in `folder`; None if missing or damaged."""
     try:
-        found = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+        found: dict[str, Any] = read_json(folder / RESULT_FILE)
         rows_of(found["layers"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (CheckpointError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return dict(found)
+    return found
 
 
 HEADERS = ("Layer", "Error", "Round-to-nearest", "Worst matrix", "Max error", "Seconds", "Notes")

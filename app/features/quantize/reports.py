@@ -31,9 +31,10 @@ from app.storage.report_export import SUFFIXES, export, write_report
 from app.storage.report_metrics import Form, facts_title, text_of
 from app.storage.report_store import ReportStore, StoredReport
 from app.storage.trash import Trash
-from engine.errors import ErrorInfo, InferdeckError
+from engine.errors import CheckpointError, ErrorInfo, InferdeckError
 from engine.evaluate import ReportError
 from engine.evaluate.report import EvaluationReport, ModelFacts
+from engine.json_file import read_json
 from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
 from widgets.controls.notice import Toast
 from widgets.live.figures import precision_name
@@ -112,10 +113,10 @@ def keep(store: ReportStore, report: EvaluationReport, commands: tuple[str, ...]
 def made_of(store: ReportStore, stored: StoredReport) -> Made:
     """The stored origin; if missing or damaged, the one found in the model folder."""
     try:
-        found = json.loads((store.folder / stored.id / _FILE).read_text(encoding="utf-8"))
+        found: dict[str, Any] = read_json(store.folder / stored.id / _FILE)
         made = Made(tuple(map(str, found["commands"])), found["quantization"])
         made.layers  # noqa: B018 - raises where it is damaged
-    except (OSError, ValueError, KeyError, TypeError):
+    except (CheckpointError, ValueError, KeyError, TypeError, AttributeError):
         return Made(quantization=read_result(Path(stored.report.candidate.path)))
     return made
 

@@ -20,15 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from app.wire.recording import Frame, decode, encode
-from engine.errors import InferdeckError
+from engine.errors import CheckpointError, InferdeckError
+from engine.json_file import read_regular
 
 SUFFIX = ".inferdeck-flight"
 VERSION = 1
 _MAGIC = b"INFERDECK-FLIGHT "
 _HEAD = struct.Struct("<II")
 _LONGEST_LINE = 2**20
-_LARGEST_SEGMENT = 2**28
-"""Maximum unpacked bytes of a segment: a damaged file must not fill the memory."""
+LARGEST_FILE, LARGEST_UNPACKED, _LARGEST_SEGMENT = 2**28, 2**30, 2**27
+"""Bytes of a file, of all its unpacked lines, and of those of a segment: a damaged file must not
+fill the memory. The recorder stops far below."""
 
 
 class RecordingError(InferdeckError):
@@ -70,9 +72,9 @@ def write(path: Path, about: dict[str, Any], segments: Iterable[bytes]) -> int:
 def read(path: Path) -> Recording:
     """Raises RecordingError with the cause and the remedy."""
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RecordingError(f"Cannot read {path.name}: {error.strerror}.") from error
+        data = read_regular(path, LARGEST_FILE)
+    except CheckpointError as error:
+        raise RecordingError(error.cause, f"Choose a *{SUFFIX} file.") from error
     about, rest = _head(path, data)
     frames: list[Frame] = []
     notice = ""
@@ -92,7 +94,7 @@ def _head(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
         raise RecordingError(
             f"{path.name} is not an Inferdeck recording.", f"Choose a *{SUFFIX} file."
         )
-    version = int(first[len(_MAGIC) :])
+    version = int(first[len(_MAGIC) :][:9])
     if version > VERSION:
         raise RecordingError(
             f"{path.name} uses format {version}; this version supports formats up to {VERSION}.",
@@ -103,7 +105,7 @@ def _head(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
         about = json.loads(line)
         if not end or not isinstance(about, dict):
             raise ValueError
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordingError(
             f"{path.name} has a damaged header.", "Save the recording again."
         ) from error
@@ -112,7 +114,7 @@ def _head(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
 
 def _frames(data: memoryview) -> Iterator[Frame]:
     """Raises ValueError or zlib.error if the data is truncated or damaged."""
-    place = 0
+    place = unpacked = 0
     while place < len(data):
         if len(data) - place < _HEAD.size:
             raise ValueError("truncated last segment")
@@ -123,7 +125,8 @@ def _frames(data: memoryview) -> Iterator[Frame]:
             raise ValueError(f"wrong checksum at byte {place:,}")
         unpacker = zlib.decompressobj()
         lines = unpacker.decompress(packed, _LARGEST_SEGMENT)
-        if unpacker.unconsumed_tail:
+        unpacked += len(lines)
+        if unpacker.unconsumed_tail or unpacked > LARGEST_UNPACKED:
             raise ValueError(f"oversized segment at byte {place:,}")
         yield from decode(lines)
         if not is_whole:

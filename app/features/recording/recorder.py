@@ -54,7 +54,7 @@ class _Segment:
 
 
 class FlightRecorder(QObject):
-    """Records always; `save` writes what is in memory. `begun`: there is something to save."""
+    """Records always; `save` writes the frames in memory. `begun`: the first frame was recorded."""
 
     begun = Signal()
 

@@ -490,3 +490,15 @@ def test_layers_are_written_too(qtbot: QtBot, application: Application, script: 
     assert panel.model.shown("gpu_layers") == "7"
     row.set_value("30")  # of another model, or from the command line: more than there are
     assert control.field.text() == "all of 8"
+
+
+def test_an_effect_of_a_preference_that_fails_is_a_notice(application: Application) -> None:
+    def fail(value: object) -> None:
+        raise PermissionError(13, "Permission denied", "/logs/inferdeck.log")
+
+    preferences = application.settings.preferences
+    preferences.follow("chart_span", fail)
+    preferences.set("chart_span", 300)
+    notice = application.notices.notice("preference-chart_span")
+    assert notice is not None and notice.kind == "error"
+    assert "/logs/inferdeck.log" in notice.cause

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app import paths
+from app.features.chat import saving
 from app.features.chat.controller import ChatController
 from app.features.chat.files import parse
 from app.features.chat.page import ChatPage
@@ -21,11 +22,12 @@ from app.storage import (
     StorageReadOnlyError,
     StoredConversation,
     StoredMessage,
-    chat_store,
+    database,
     open_store,
 )
 from app.storage.records import put_conversation, put_message
 from tests.app.fake_engine import FakeEngine
+from tests.app.storage.test_unusable_files import full_disk
 from widgets.chat.conversation_list import ConversationList
 from widgets.chat.records import ConversationRecord
 
@@ -107,7 +109,7 @@ def test_where_it_cannot_be_kept_aside_everything_is_as_before(
     def refuse(path: Path) -> Path:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(chat_store, "set_aside", refuse)
+    monkeypatch.setattr(database, "set_aside", refuse)
     with closing(open_store()) as store:
         stored = StoredConversation("c1", "Hello")
         store.add_messages(stored, StoredMessage("m1", "c1", None, "user", "Hello")).result(10)
@@ -197,7 +199,7 @@ def test_what_a_full_disk_did_not_take_is_not_lost_without_asking(
     answer = "Hello to you. " * 20_000
     engine.finish(answer)
     assert not page.recovery.may_close(window) and page.recovery.dialog is not None
-    assert "MiB free" in page.recovery.dialog.text.text()
+    assert " free in " in page.recovery.dialog.text.text()
     page.recovery.dialog.save.click()
     copy = tmp_path / "copy.json"
     page.findChildren(QFileDialog)[-1].fileSelected.emit(str(copy))
@@ -209,6 +211,40 @@ def test_what_a_full_disk_did_not_take_is_not_lost_without_asking(
     assert page.recovery.may_close(window)
     page.controller.close()
     store.close()
+
+
+def test_saving_resumes_by_itself(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "RESUME_INTERVAL_MS", 50)
+    with full_disk():
+        store, engine = open_store(), FakeEngine()
+        page = ChatPage(ChatController(engine, store))
+        qtbot.addWidget(page)
+        page.show()
+        assert not page.problem_notice.isHidden()
+        page.send("Hello")
+        qtbot.waitUntil(lambda: bool(engine.order))
+        engine.finish("Hello to you")
+    qtbot.waitUntil(lambda: page.problem_notice.isHidden(), timeout=20_000)
+    assert page.controller.saver.problem is None and page.controller.unsaved_chats == []
+    page.controller.close()
+    store.close()
+    with closing(ChatStore(paths.chats_file())) as again:
+        (kept,) = again.conversations()
+        assert [m.text for m in again.messages(kept.id)] == ["Hello", "Hello to you"]
+
+
+def test_what_cannot_be_saved_at_once_is_saved_later(qtbot: QtBot) -> None:
+    store = open_store()
+    controller = ChatController(FakeEngine(), store)
+    with full_disk():
+        controller.save_preset("Mine")
+        qtbot.waitUntil(lambda: controller.saver.problem is not None)
+        assert controller.saver.problem.kind == "StorageFullError"
+    qtbot.waitUntil(lambda: controller.saver.problem is None, timeout=20_000)
+    controller.close()
+    store.close()
+    with closing(ChatStore(paths.chats_file())) as again:
+        assert list(again.presets()) == ["Mine"]
 
 
 def records(count: int, title: str = "Chat") -> list[ConversationRecord]:

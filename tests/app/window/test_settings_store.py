@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,25 @@ def test_what_is_opened_at_the_start(store: SettingsStore, tmp_path: Path) -> No
     assert (named.model, named.load_format, named.max_num_seqs) == ("/x", "dummy", 16)
     with pytest.raises(ConfigError):
         config_from_arguments(store, "/starter", {"block_size": 0})
+
+
+@pytest.mark.parametrize("place", ["folder", "link to a device", "fifo", "large"])
+def test_what_is_no_settings_file_is_kept_aside(qtbot: QtBot, tmp_path: Path, place: str) -> None:
+    file = tmp_path / "settings.ini"
+    match place:
+        case "folder":
+            file.mkdir()
+        case "link to a device":
+            file.symlink_to("/dev/null")
+        case "fifo":
+            os.mkfifo(file)
+        case "large":
+            file.touch()
+            os.truncate(file, 2**40)
+    store = SettingsStore(file)
+    store.theme = "dark"
+    store.sync()
+    assert file.is_file() and not file.is_symlink()
+    assert str(file) in store.problem
+    assert os.path.lexists(tmp_path / "settings.damaged-1.ini")
+    assert SettingsStore(file).theme == "dark"

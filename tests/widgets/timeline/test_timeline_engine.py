@@ -54,8 +54,8 @@ def feed(qapp: QApplication, qtbot: QtBot, folder: Path) -> Iterator[Feed]:
         return panel
 
     yield run
-    for engine in engines:
-        engine.shutdown()
+    while engines:
+        engines.pop().shutdown()  # the test keeps `run`: their tokenizers must not remain in it
     clock._timer.stop()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -185,6 +187,25 @@ def test_prompts_come_from_a_file_and_results_go_to_one(
     window.add_prompt()
     assert "a.md" not in window.status.text(), "something else was done"
     assert len(json.loads((tmp_path / "a.json").read_text())["prompts"]) == 2
+
+
+def test_an_export_that_fails_leaves_the_file_of_before(
+    qtbot: QtBot, window: CompareWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(window, "one")
+    window.sides[1].precision.choose({"quantization": "int8"})
+    window.start.click()
+    wait_for_end(qtbot, window)
+    file = tmp_path / "a.md"
+    file.write_text("of yesterday")
+
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("app.storage.json_file.os.fsync", full)
+    window.write(file)
+    qtbot.waitUntil(lambda: window.status.property("role") == "error")
+    assert file.read_text() == "of yesterday" and list(tmp_path.glob("a.md*")) == [file]
 
 
 def test_closing_the_window_forgets_the_results(

@@ -66,6 +66,23 @@ def test_what_is_not_allowed_is_refused_and_never_read(
         preference.check(preferences.get(preference.name))
 
 
+def test_an_effect_that_fails_stops_no_other(preferences: Preferences) -> None:
+    applied: list[Any] = []
+    failed: list[str] = []
+
+    def fail(value: Any) -> None:
+        raise OSError(28, "No space left on device", "/logs/inferdeck.log")
+
+    preferences.failed.connect(failed.append)
+    preferences.bind("log_size", fail)
+    preferences.bind("log_size", applied.append)
+    preferences.changed.connect(applied.append)
+    preferences.set("log_size", 20)
+    assert applied == [1, 20, "log_size"] and failed == ["log_size", "log_size"]
+    assert "/logs/inferdeck.log" in preferences.failures["log_size"].cause
+    assert preferences.get("log_size") == 20
+
+
 def test_a_refusal_names_the_range() -> None:
     with pytest.raises(PreferenceError, match=r"300.*80.*160"):
         PREFERENCES["text_size"].check(300)

@@ -67,7 +67,8 @@ def test_precisions_that_need_the_same_stand_in_one_row() -> None:
     assert [fit.name for fit in found][:3] == names[:3]
     assert {fit.name for fit in found} == set(names)
     assert found[0].need.weights == 2 * found[1].need.weights
-    assert found[2].need.weights < 0.8 * found[1].need.weights
+    # embeddings in float32, where the processor computes int8's other operations in it
+    assert found[2].need.weights < 0.9 * found[1].need.weights
 
 
 def test_what_is_not_supported_has_no_rows() -> None:

@@ -1,0 +1,109 @@
+"""Copies of a chat file that cannot be written, or is damaged. No Qt.
+
+A copy has no name in the file system, so that nothing of it is left however the process ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from app.storage.database import (
+    begin,
+    connect_copy,
+    connect_unchanged,
+    has_companion,
+    migrate,
+    process_lock,
+)
+from app.storage.errors import (
+    StorageCorruptError,
+    StorageError,
+    StorageForeignError,
+    StorageNewerError,
+)
+from app.storage.salvage import Salvaged, salvage
+from app.storage.writer import transact
+
+PREFIX = "inferdeck-chats-"
+STALE_S = 3600.0
+"""Age of a temporary folder that no running process is still filling."""
+
+
+def copy_of(path: Path, error: StorageError) -> tuple[sqlite3.Connection, str]:
+    """What can be read of a file that `error` keeps from being used; of a damaged one, with how
+    much that is as a sentence."""
+    if isinstance(error, StorageCorruptError):
+        return _salvaged(path)
+    copy = connect_copy()
+    try:
+        if not isinstance(error, StorageForeignError | StorageNewerError):
+            _copy_readable(path, copy)
+        _prepare(copy)
+    except sqlite3.Error:  # its format or its version is not what the file says
+        copy.close()
+        return _salvaged(path)
+    return copy, ""
+
+
+def _salvaged(path: Path) -> tuple[sqlite3.Connection, str]:
+    copy, found = connect_copy(), Salvaged()
+    migrate(copy)
+    with suppress(sqlite3.Error, OSError), _unchanged(path) as source:
+        salvage(source, copy, found)
+    _prepare(copy)
+    return copy, found.text
+
+
+def _prepare(copy: sqlite3.Connection) -> None:
+    migrate(copy)
+    transact(copy, begin)
+
+
+def _copy_readable(path: Path, copy: sqlite3.Connection) -> None:
+    """Copy the file if it can be read."""
+    uri = path.absolute().as_uri()
+    # exclusive: a full disk has no room for the index that processes share
+    for mode, locking in (("ro", "NORMAL"), ("rw", "EXCLUSIVE")):
+        with (
+            suppress(sqlite3.Error),
+            closing(sqlite3.connect(f"{uri}?mode={mode}", uri=True)) as source,
+        ):
+            source.execute(f"PRAGMA locking_mode = {locking}")
+            source.backup(copy)
+            return
+    with suppress(sqlite3.Error, OSError), _unchanged(path) as source:
+        source.backup(copy)
+
+
+@contextmanager
+def _unchanged(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file, or a copy of it in the temporary folder: to read its companion is to change
+    it."""
+    if not has_companion(path):
+        with closing(connect_unchanged(path)) as source:
+            yield source
+        return
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        for name in (path.name, f"{path.name}-wal"):
+            shutil.copyfile(path.with_name(name), folder / name)
+        with closing(sqlite3.connect(folder / path.name)) as source:
+            yield source
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep() -> None:
+    """Remove the copies that killed processes left in the temporary folder."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError, sqlite3.Error):
+            if folder.is_symlink() or time.time() - folder.stat().st_mtime < STALE_S:
+                continue
+            process_lock(folder / "chats.sqlite3").close()  # held by a process of an older version
+            shutil.rmtree(folder)

@@ -1,0 +1,167 @@
+"""Reads a damaged chat file row by row, and skips what its damaged pages hold. No Qt."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from app.storage.records import (
+    StoredConversation,
+    StoredMessage,
+    put_conversation,
+    put_message,
+)
+from app.storage.writer import transact
+
+FINE_STEPS = 10_000
+"""Row numbers tried one by one after a damaged page; then in doubling steps."""
+LAST = 2**63 - 1
+
+_JSON = {"sampling", "figures", "error", "attachments", "passages"}
+R = TypeVar("R", StoredConversation, StoredMessage)
+
+
+@dataclass(slots=True)
+class Salvaged:
+    """Rows that were read. `expected_*`: how many the file has; None where that is unreadable."""
+
+    conversations: int = 0
+    messages: int = 0
+    expected_conversations: int | None = None
+    expected_messages: int | None = None
+
+    @property
+    def text(self) -> str:
+        """ "Recovered: 12 of 14 chats, 310 of 342 messages."."""
+        chats = _of(self.conversations, self.expected_conversations)
+        return f"Recovered: {chats} chats, {_of(self.messages, self.expected_messages)} messages."
+
+
+def _of(count: int, expected: int | None) -> str:
+    return f"{count:,}" if expected is None else f"{count:,} of {max(count, expected):,}"
+
+
+def salvage(source: sqlite3.Connection, target: sqlite3.Connection, found: Salvaged) -> None:
+    """Copy what can be read of `source` into the empty `target`, and count it in `found`."""
+    source.text_factory = lambda data: data.decode(errors="replace")
+    found.expected_conversations = _count(source, "conversations")
+    found.expected_messages = _count(source, "messages")
+
+    def job(connection: sqlite3.Connection) -> None:
+        for conversation in _records(source, StoredConversation, "conversations"):
+            put_conversation(connection, conversation)
+            found.conversations += 1
+        last: dict[str, str] = {}  # of each conversation, the message before
+        for message in _records(source, StoredMessage, "messages"):
+            put_message(connection, _attached(connection, message, last))
+            last[message.conversation_id] = message.id
+            found.messages += 1
+        for table in ("reply_tokens", "reply_times", "presets", "unsent"):
+            columns = _columns(connection, table)
+            places = ", ".join("?" * len(columns))
+            for row in _rows(source, table, columns):
+                with suppress(sqlite3.IntegrityError):  # its reply is lost
+                    connection.execute(f"INSERT OR IGNORE INTO {table} VALUES({places})", row)
+
+    transact(target, job)
+
+
+def _attached(
+    connection: sqlite3.Connection, message: StoredMessage, last: dict[str, str]
+) -> StoredMessage:
+    """`message` with a conversation, and after a message that there is."""
+    known = "SELECT 1 FROM conversations WHERE id = ?"
+    if connection.execute(known, (message.conversation_id,)).fetchone() is None:
+        made = StoredConversation(
+            message.conversation_id, "Recovered chat",
+            created=message.created, updated=message.created,
+        )  # fmt: skip
+        put_conversation(connection, made)
+    parent = "SELECT 1 FROM messages WHERE id = ? AND conversation_id = ?"
+    if (
+        message.parent_id is not None
+        and not connection.execute(parent, (message.parent_id, message.conversation_id)).fetchone()
+    ):
+        return replace(message, parent_id=last.get(message.conversation_id))
+    return message
+
+
+def _records(source: sqlite3.Connection, kind: type[R], table: str) -> Iterator[R]:
+    present = _columns(source, table)
+    names = [field.name for field in fields(kind) if field.name in present]
+    for row in _rows(source, table, names):
+        values = dict(zip(names, row, strict=True))
+        with suppress(msgspec.ValidationError, ValueError, RecursionError):
+            for name in _JSON & values.keys():
+                stored = values.pop(name)
+                if stored is not None:
+                    values[name] = json.loads(stored)
+            yield msgspec.convert(values, kind, strict=False)
+
+
+def _rows(
+    source: sqlite3.Connection, table: str, columns: Sequence[str]
+) -> Iterator[tuple[Any, ...]]:
+    """Every readable row in the order of their numbers."""
+    if not columns:
+        return
+    after = f"FROM {table} NOT INDEXED WHERE rowid > ? ORDER BY rowid"
+    select = f"SELECT rowid, {', '.join(columns)} {after}"
+    position = -LAST
+    while True:
+        try:
+            for number, *row in source.execute(select, (position,)):
+                if number > position:  # pages that refer to each other can repeat rows
+                    position = number
+                    yield tuple(row)
+            return
+        except sqlite3.DatabaseError:
+            step = _next_readable(source, f"SELECT rowid {after} LIMIT 1", position)
+            if step is None:
+                return
+            position = step
+
+
+def _next_readable(source: sqlite3.Connection, sql: str, position: int) -> int | None:
+    """The first position after which a row can be read; None if there is none."""
+
+    def reads(after: int) -> bool:
+        try:
+            source.execute(sql, (after,)).fetchall()
+        except sqlite3.DatabaseError:
+            return False
+        return True
+
+    start = max(position, 0)
+    for candidate in range(start + 1, start + FINE_STEPS):
+        if reads(candidate):
+            return candidate
+    low, high = start + FINE_STEPS - 1, start + 2 * FINE_STEPS
+    while not reads(high):
+        if high >= LAST // 2:
+            return None
+        low, high = high, start + 2 * (high - start)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reads(middle) else (middle, high)
+    return high
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    try:
+        return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+    except sqlite3.DatabaseError:
+        return []  # the schema is damaged
+
+
+def _count(source: sqlite3.Connection, table: str) -> int | None:
+    try:
+        return int(source.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+    except sqlite3.DatabaseError:
+        return None
