@@ -13,10 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from app.paths import resources_dir
 from engine.errors import ConfigError
+from engine.json_file import read_json
+
+LARGEST_TOKENIZER = 2**29
 
 
 class BenchRequest(NamedTuple):
@@ -136,31 +141,49 @@ def usable_token_ids(vocab_size: int, special: Iterable[int]) -> list[int]:
     return [token for token in range(vocab_size) if token not in avoid]
 
 
+class _Named(msgspec.Struct):
+    bos_token_id: int | list[int] | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | list[int] | None = None
+
+    @property
+    def ids(self) -> set[int]:
+        named = (self.bos_token_id, self.eos_token_id, self.pad_token_id)
+        lists = (one if isinstance(one, list) else [one] for one in named)
+        return {token for one in lists for token in one if token is not None}
+
+
+class _Added(msgspec.Struct):
+    id: int
+    special: bool = False
+
+
+class _Tokenizer(msgspec.Struct):
+    added_tokens: list[_Added] | None = None
+
+
+class _TokenizerSettings(msgspec.Struct):
+    added_tokens_decoder: dict[int, Any] | None = None
+
+
 def special_token_ids(model: Path) -> set[int]:
     """Ids that mean something to the model: begin, end, padding, chat roles. From the files in its
-    folder; empty if they name none."""
+    folder; empty if they name none. Raises CheckpointError for a damaged one."""
     if model.is_file():
-        return _named_ids(_read(model))
-    found = _named_ids(_read(model / "config.json"))
-    found |= _named_ids(_read(model / "generation_config.json"))
-    tokenizer = _read(model / "tokenizer.json")
-    found |= {int(t["id"]) for t in tokenizer.get("added_tokens") or [] if t.get("special")}
-    settings = _read(model / "tokenizer_config.json")
-    found |= {int(key) for key in settings.get("added_tokens_decoder") or {}}
-    return found
+        return _read(model, _Named).ids
+    found = _read(model / "config.json", _Named).ids
+    found |= _read(model / "generation_config.json", _Named).ids
+    tokenizer = _read(model / "tokenizer.json", _Tokenizer)
+    found |= {token.id for token in tokenizer.added_tokens or () if token.special}
+    settings = _read(model / "tokenizer_config.json", _TokenizerSettings)
+    return found | set(settings.added_tokens_decoder or {})
 
 
-def _named_ids(values: Mapping[str, Any]) -> set[int]:
-    found: set[int] = set()
-    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        value = values.get(key)
-        found |= {v for v in (value if isinstance(value, list) else [value]) if v is not None}
-    return found
+S = TypeVar("S", _Named, _Tokenizer, _TokenizerSettings)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return values if isinstance(values, dict) else {}
+def _read(file: Path, kind: type[S]) -> S:
+    return read_json(file, kind, limit=LARGEST_TOKENIZER) if file.exists() else kind()
 
 
 WORDS = (

@@ -87,7 +87,7 @@ class RemoteEngine(LoopThread):
 
     # The thread ------------------------------------------------------------------------------
 
-    def _on_failed(self, error: Exception) -> None:
+    def _on_failed(self, error: BaseException) -> None:
         log.exception("connection to %s failed", self.address.host)
         self._tell(LinkState.CLOSED, f"Connection failed: {error!r}.")
 

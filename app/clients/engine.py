@@ -110,7 +110,7 @@ class ForeignEngine(LoopThread):
     def _leave(self) -> None:
         self._stopped.set()
 
-    def _on_failed(self, error: Exception) -> None:
+    def _on_failed(self, error: BaseException) -> None:
         log.exception("connection to %s failed", self.target.base_url)
         self._emit(m.EngineCrashed(describe(error), ""))
 

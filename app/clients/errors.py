@@ -108,7 +108,7 @@ def server_text(body: bytes) -> str:
     TensorRT-LLM's flat one, FastAPI's detail, TGI's error text. "" if there is none."""
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return message_in(value)[:MOST_WORDS]
 

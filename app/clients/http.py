@@ -34,7 +34,7 @@ class Answer(NamedTuple):
         """The value; None if the body is not JSON."""
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
     def object(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class LoopThread(threading.Thread):
                 runner.run(self._live())
         except asyncio.CancelledError:
             pass  # stopped before it was connected
-        except Exception as error:
+        except BaseException as error:  # whoever waits for an answer hears of any end
             self._on_failed(error)
 
     def _post(self, work: Callable[..., None], *args: Any) -> None:
@@ -46,5 +46,5 @@ class LoopThread(threading.Thread):
         """On the loop."""
 
     @abstractmethod
-    def _on_failed(self, error: Exception) -> None:
+    def _on_failed(self, error: BaseException) -> None:
         """`_live` raised an unexpected error."""

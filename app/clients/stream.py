@@ -188,7 +188,7 @@ class Streamer:
     def _piece(self, event: str, reader: ReplyReader) -> Piece:
         try:
             value = json.loads(event)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise TargetError(
                 f"{self._address.host} sent an invalid chunk (not JSON): {event[:100]!r}.",
                 "See the server log.",

@@ -11,6 +11,7 @@ merged until it reads, and is never longer than the reply.
     engine_client            commands to the engine, events from it
     api, body_reader, bodies, openapi     routes; reading, declaring and describing request bodies
     call, reply              requests of one call and their output; its JSON, complete or streamed
-    metrics, call_log        /metrics and the tokenizer; the latest calls
+    tokens                   the tokenizer
+    metrics, call_log        /metrics; the latest calls
     attach_hub, attach_permissions, attach_session, attach_state, attach_stream    attached windows
 """

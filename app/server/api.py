@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,12 +27,15 @@ from app.server.call_log import CallLog, Logged, arrival_of
 from app.server.connection import Guard
 from app.server.engine_client import EngineClient
 from app.server.errors import SERVER_ERROR, ApiError
-from app.server.metrics import TokenizerWorker, check_token_ids, decode_all, exposition
+from app.server.metrics import exposition
 from app.server.openapi import openapi
 from app.server.options import ServerOptions
+from app.server.tokens import TokenizerWorker, chat_work, check_token_ids, decode_all
+from app.server.unsupported import ignored_header
 from app.wire.protocol import PATH, STREAM_PATH, VERSION
 from engine.snapshot import ModelInfo
-from engine.text.tokenizer import Tokenizer
+from engine.text.encoder import without_surrogates
+from engine.text.work import Text, Work
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,8 @@ AnyBody = TypeVar("AnyBody", bound=bodies.Body)
 Json = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Any]]
 MAX_NAMED_FIELDS = 100
+IGNORED = "inferdeck.ignored"
+"""Names of ignored fields, in the scope of a request."""
 
 
 class Api:
@@ -103,14 +108,17 @@ class Api:
     async def _reply(self, shape: type[reply.Shape], request: Request) -> reply.Reply:
         arrival = arrival_of(request.scope)
         body = await self._body(request, shape.body)
-        model, _ = self._engine.serving()
+        model, config = self._engine.serving()
         params, prompts = body.sampling(self._options.limits), body.prompts(self._options.limits)
-        encoded, tokenizer = await self._tokens.encode(model, prompts, params)
+        encoded, tokenizer = await self._tokens.encode(
+            model, prompts, params, config.max_model_len, _client(request)
+        )
         name = self._name_of(model)
         call = Call(new_call_id(shape.prefix), name, encoded, body, arrival=arrival)
         outputs = self._engine.send(call.requests(), self._options.limits.max_queued)
         answer = reply.StreamedReply if body.stream else reply.Reply
-        return answer(outputs, shape(call, tokenizer.token_bytes))
+        headers = ignored_header(request.scope.get(IGNORED, ()))
+        return answer(outputs, shape(call, tokenizer.token_bytes), headers)
 
     # -- what serves ------------------------------------------------------------------------
 
@@ -148,14 +156,16 @@ class Api:
         body = await self._body(request, bodies.TokenizeBody)
         model, config = self._engine.serving()
 
-        def encode(known: Tokenizer) -> tuple[Sequence[int], Tokenizer]:
-            if body.messages is not None:
-                return known.apply_chat(bodies.plain_messages(body.messages)), known
-            bare = body.add_special_tokens is False
-            return (known.encode_bare if bare else known.encode)(body.prompt or ""), known
-
-        token_ids, tokenizer = await self._tokens.run(model, encode)
-        texts = list(map(tokenizer.token_text, token_ids)) if body.return_token_strs else None
+        tokenizer = await self._tokens.tokenizer(model)
+        if body.messages is not None:
+            work: Work = chat_work(bodies.plain_messages(body.messages))
+        else:
+            text, bare = without_surrogates(body.prompt or ""), body.add_special_tokens is False
+            work = Text(text, special=not bare)
+        token_ids = await self._tokens.token_ids(tokenizer, work, _client(request))
+        texts = None
+        if body.return_token_strs:
+            texts = await self._tokens.run(lambda: list(map(tokenizer.token_text, token_ids)))
         return {
             "count": len(token_ids),
             "max_model_len": config.max_model_len,
@@ -167,8 +177,8 @@ class Api:
         body = await self._body(request, bodies.DetokenizeBody)
         model, _ = self._engine.serving()
         check_token_ids(body.tokens, model.vocab_size, "tokens")
-        decode: Callable[[Tokenizer], str] = lambda known: decode_all(known, body.tokens)
-        return {"prompt": await self._tokens.run(model, decode)}
+        tokenizer = await self._tokens.tokenizer(model)
+        return {"prompt": await self._tokens.run(partial(decode_all, tokenizer, body.tokens))}
 
     # -- windows elsewhere ------------------------------------------------------------------
 
@@ -189,14 +199,15 @@ class Api:
     async def _body(self, request: Request, kind: type[AnyBody]) -> AnyBody:
         given = await self._bodies.read_json(request)
         body = kind.read(given)
-        self._report_unknown(kind.unknown(given))
+        request.scope[IGNORED] = unknown = kind.unknown(given)
+        self._report_unknown(unknown)
         model, _ = self._engine.serving()
         if body.model is not None:
             self._check_model(model, body.model)
         return body
 
     def _report_unknown(self, names: list[str]) -> None:
-        """Unknown fields are ignored, as in vLLM, and logged once per name."""
+        """Unknown fields are ignored, as in vLLM, named in the reply, and logged once per name."""
         for name in names:
             if name not in self._unknown and len(self._unknown) < MAX_NAMED_FIELDS:
                 self._unknown.add(name)
@@ -224,6 +235,11 @@ class Api:
         }
 
 
+def _client(request: Request) -> str:
+    """By whom texts take turns."""
+    return request.client.host if request.client is not None else ""
+
+
 def _safe(handle: Handler) -> Handler:
     """Converts results to JSON and errors to error objects. Logs unexpected errors, whose details
     the client does not see."""
@@ -234,7 +250,9 @@ def _safe(handle: Handler) -> Handler:
             return reply.json_response(found) if isinstance(found, dict) else found
         except ApiError as error:
             return reply.error_response(error)
-        except Exception:
+        except asyncio.CancelledError:  # the client has gone
+            raise
+        except BaseException:  # a panic of native code too
             log.exception("unhandled error in a request")
             return reply.error_response(
                 ApiError(500, "Internal server error. See the server log.", kind=SERVER_ERROR)
@@ -246,6 +264,8 @@ def _safe(handle: Handler) -> Handler:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     words = {404: "Path not found.", 405: "Method not allowed for this path."}
+    codes = {404: "path_not_found", 405: "method_not_allowed"}
     message = words.get(error.status_code, error.detail)
     headers = dict(error.headers or {})
-    return reply.error_response(ApiError(error.status_code, message, headers=headers))
+    code = codes.get(error.status_code)
+    return reply.error_response(ApiError(error.status_code, message, code=code, headers=headers))

@@ -70,7 +70,7 @@ class Hub:
         if session is not None:
             session.sequencer.resend_after(hello.received)  # raises if it cannot resume
             return session, self._welcome(session, resumed=True)
-        if len(self._sessions) >= MAX_WINDOWS:
+        if len(self._sessions) >= MAX_WINDOWS and not self._make_room():
             raise ProtocolError(f"Window limit reached: {MAX_WINDOWS} windows are attached.")
         session = Session()
         self._sessions[session.id] = session
@@ -90,6 +90,16 @@ class Hub:
         loop = asyncio.get_running_loop()
         session.cut_at = at = loop.time()
         loop.call_later(SESSION_S, self._expire, session, at)
+
+    def _make_room(self) -> bool:
+        """Make room: end the session that lost its connection first, of those without requests if
+        there are any; else one whose window has not finished its greeting. False if all windows are
+        attached."""
+        cut = [s for s in self._sessions.values() if s.cut_at is not None or not s.was_ready]
+        if not cut:
+            return False
+        self.forget(min(cut, key=lambda s: (s.cut_at is None, bool(s.requests), s.cut_at or 0.0)))
+        return True
 
     def _expire(self, session: Session, cut_at: float) -> None:
         if session.cut_at == cut_at:

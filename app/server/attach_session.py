@@ -141,6 +141,8 @@ class Session:
         """Unanswered queries."""
         self.line: object | None = None
         self.cut_at: float | None = None
+        self.was_ready = False
+        """Whether a connection was ever greeted to its end."""
         self.is_ended = False
         self.queue = EventQueue()
         self._writer = EventWriter()

@@ -44,7 +44,8 @@ class Stream:
     async def run(self) -> None:
         await self._socket.accept()
         try:
-            session = await self._greet()
+            async with asyncio.timeout(2 * HELLO_S):
+                session = await self._greet()
             if session is not None:
                 await self._serve(session)
         except ProtocolError as error:
@@ -56,7 +57,10 @@ class Stream:
             session = self._session
             if session is not None and session.line is self and not session.is_ended:
                 session.line = None
-                self._hub.cut(session)
+                if session.was_ready:
+                    self._hub.cut(session)
+                else:
+                    self._hub.forget(session)
 
     async def _greet(self) -> Session | None:
         """None if the window is refused. Raises ProtocolError."""
@@ -76,6 +80,7 @@ class Stream:
             frame = read_frame(await self._receive(HELLO_S))
             kinds = [kind for kind, _ in frame.messages]
             if kinds == ["ready"]:
+                session.was_ready = True
                 return session
             if kinds != ["ping"]:
                 raise ProtocolError("Expected a ready message from the window.")

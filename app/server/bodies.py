@@ -1,7 +1,8 @@
 """Request bodies: one struct per route defines parsing, errors and the OpenAPI schema.
 
 `null` means "not given" everywhere, as in OpenAI's API. Fields of other servers that would change
-the reply are `refused`; unknown fields are ignored, as in vLLM, and reported by `unknown`.
+the reply are `refused` (unsupported.py); unknown fields are ignored, as in vLLM, and reported by
+`unknown`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from app.server.errors import ApiError, bad_request, refused
 from app.server.options import Limits
+from app.server.unsupported import GUIDED, HARMLESS, SAMPLERS, TOOLS, Refused
 from engine.errors import InvalidRequestError
 from engine.messages import Prompt
 from engine.sampling_params import MAX_LOGPROBS, PARAMETERS, Parameter, SamplingParams
@@ -30,21 +32,6 @@ T = TypeVar("T")
 Given = Mapping[str, Any]
 TokenIds = list[int]
 StopText = Annotated[str, Meta(max_length=MAX_STOP_CHARACTERS)]
-
-
-class Refused(NamedTuple):
-    """An unsupported field. `harmless`: values without an effect, which pass."""
-
-    name: str
-    why: str
-    harmless: tuple[Any, ...] = ()
-
-    def check(self, given: Given) -> None:
-        value = given.get(self.name)
-        if value is None:
-            return
-        if not any(type(value) is type(one) and value == one for one in self.harmless):
-            raise bad_request(f"{self.name} is not supported: {self.why}", self.name)
 
 
 class Body(Struct, kw_only=True):
@@ -177,19 +164,9 @@ _SamplingBody: Any = msgspec.defstruct(
     "_SamplingBody", [_field(PARAMETERS[name]) for name in _SAMPLING], bases=(Body,), kw_only=True
 )
 
-_GUIDED = "structured outputs are not implemented."
-_TOOLS = "describe tools in the prompt instead."
-
 _REFUSED = (
-    Refused("response_format", _GUIDED, ({"type": "text"},)),
-    *(Refused(name, _GUIDED) for name in (
-        "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-    )),
-    Refused("use_beam_search", "beam search is not implemented.", (False,)),
-    Refused("best_of", "set n and select the best reply client-side.", (1,)),
-    Refused("length_penalty", "beam search is not implemented.", (1,)),
-    Refused("bad_words", "use a negative logit_bias for these tokens.", ([],)),
-    Refused("allowed_token_ids", "use a large positive logit_bias for these tokens."),
+    *GUIDED,
+    *SAMPLERS,
     Refused("prompt_logprobs", "logprobs are returned for generated tokens only."),
     Refused("truncate_prompt_tokens", "truncate the prompt before sending it."),
     Refused("skip_special_tokens", "special tokens are always stripped.", (True,)),
@@ -208,11 +185,7 @@ class StreamOptions(Struct):
 class ReplyBody(_SamplingBody, kw_only=True):  # type: ignore[call-arg]
     """Fields that chat and text completions share."""
 
-    ignored = frozenset((
-        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "parallel_tool_calls", "reasoning_effort", "verbosity",
-        "request_id", "priority",
-    ))  # fmt: skip
+    ignored = HARMLESS
 
     max_tokens: Annotated[int | None, Meta(description="maximum tokens per reply")] = None
     n: Annotated[
@@ -320,10 +293,7 @@ class ChatBody(ReplyBody, kw_only=True):  # type: ignore[call-arg]
 
     refused = (
         *_REFUSED,
-        Refused("tools", _TOOLS, ([],)),
-        Refused("tool_choice", _TOOLS, ("none", "auto")),
-        Refused("functions", _TOOLS, ([],)),
-        Refused("function_call", _TOOLS, ("none", "auto")),
+        *TOOLS,
         Refused("modalities", "only text output is supported.", (["text"],)),
         Refused("audio", "only text output is supported."),
         Refused("prediction", "enable speculative decoding on the server instead."),
@@ -373,7 +343,7 @@ class TokenizeBody(Body, kw_only=True):
         Refused("continue_final_message", "send the prompt as text.", (False,)),
         Refused("chat_template", "the server always uses the model's chat template."),
         Refused("chat_template_kwargs", "the chat template takes no extra arguments.", ({},)),
-        Refused("tools", _TOOLS, ([],)),
+        *TOOLS[:1],
     )
 
     prompt: Annotated[str | None, Meta(description="text; or give messages")] = None

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import sys
 import time
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -26,11 +29,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from app.server.call_log import note_arrival
-from app.server.errors import RETRY_AFTER_S, ApiError, unavailable
+from app.server.errors import ApiError, unavailable
+from app.server.lingering import LingeringClose
 from app.server.options import Limits, ServerOptions, is_loopback
 from app.server.reply import error_response, json_bytes
 
 OPEN_PATHS = ("/health",)
+REFUSED_S, REFUSED_BYTES = 1.0, 2**20
+"""Limits of reading from a client beyond max_connections."""
 T = TypeVar("T")
 
 
@@ -43,23 +49,29 @@ class Guard:
         self._key = options.api_key.encode() if options.api_key is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_socket = scope["type"] == "websocket"
-        if is_socket or (scope["type"] == "http" and scope["path"] not in OPEN_PATHS):
-            headers = Headers(scope=scope)
+        if scope["type"] in ("http", "websocket"):
             try:
-                self._check(headers)
-                if is_socket and "origin" in headers:  # browsers send the page's with every socket
-                    raise ApiError(
-                        403, f"Web pages cannot attach (origin {headers['origin'][:100]!r}).",
-                        code="origin_not_allowed",
-                    )  # fmt: skip
+                self._check(scope)
             except ApiError as error:
                 # also for a socket: before accept it is a plain request
                 await error_response(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _check(self, headers: Headers) -> None:
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        _check_framing(headers)
+        is_socket = scope["type"] == "websocket"
+        if not is_socket and scope["path"] in OPEN_PATHS:
+            return
+        self._check_client(headers)
+        if is_socket and "origin" in headers:  # browsers send the page's with every socket
+            raise ApiError(
+                403, f"Web pages cannot attach (origin {headers['origin'][:100]!r}).",
+                code="origin_not_allowed",
+            )  # fmt: skip
+
+    def _check_client(self, headers: Headers) -> None:
         if self._key is not None:
             self._check_key(headers.get("authorization", ""))
             return
@@ -94,6 +106,15 @@ class Guard:
     def _may_call(self, origin: str, host: str) -> bool:
         named = self._options.cors_origins
         return "*" in named or origin in named or origin in (f"http://{host}", f"https://{host}")
+
+
+def _check_framing(headers: Headers) -> None:
+    """Two lengths of a body: a proxy may believe the other one (RFC 9112, 6.1)."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise ApiError(
+            400, "Content-Length and Transfer-Encoding exclude each other.",
+            code="invalid_framing", headers={"Connection": "close"},
+        )  # fmt: skip
 
 
 def _is_local(host: str, own: str) -> bool:
@@ -137,11 +158,16 @@ class OneWrite:
     """Sends a response's head together with the start of its body: each write wakes the client,
     which may then take this thread's core."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, lingers: Callable[[], bool]) -> None:
+        """lingers(): whether the connection is to be closed later, when the client has read."""
         self._transport = transport
+        self._lingers = lingers
         self._head = b""
+        self._is_closing = False
 
     def write(self, data: bytes) -> None:
+        if self._is_closing:
+            return
         head, self._head = self._head, b""
         if not head and data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):
             self._head = data
@@ -151,7 +177,12 @@ class OneWrite:
     def close(self) -> None:
         if self._head:
             self.write(b"")
-        self._transport.close()
+        was_closing, self._is_closing = self._is_closing, True
+        if was_closing or not self._lingers():
+            self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._is_closing or self._transport.is_closing()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -175,23 +206,28 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         self._stall: asyncio.TimerHandle | None = None
         self._is_socket = False
         self._arrival: float | None = None  # of a head's first bytes
+        self._linger: LingeringClose | None = None
+        self._socket_transport = transport
         self._is_refused = len(self.connections) >= self.limits.max_connections
         if self._is_refused:
             self.transport = transport
             transport.write(_refusal(self.limits.max_connections))
-            transport.close()
+            self._linger = LingeringClose(transport, REFUSED_S, REFUSED_BYTES)
             return
-        super().connection_made(cast(asyncio.Transport, OneWrite(transport)))
+        super().connection_made(cast(asyncio.Transport, OneWrite(transport, self._lingers)))
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         _cancel(self._deadline)
         _cancel(self._stall)
+        if self._linger is not None:
+            self._linger.end()
         if not self._is_refused:
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
+        if self._linger is not None:
+            self._linger.received(data)
             return
         if self._arrival is None:
             self._arrival = time.perf_counter()
@@ -221,6 +257,32 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         if self.transport.is_closing():
             self._watch_reader()
 
+    def send_400_response(self, msg: str) -> None:
+        """For what is no HTTP. uvicorn calls it while it handles h11's error."""
+        error = sys.exc_info()[1]
+        hint = getattr(error, "error_status_hint", 400)
+        status, words = hint, f"{msg.rstrip('.')}: {str(error)[:200]}."
+        if hint == 431:
+            words = "The request's head exceeds the limit of 65,536 bytes."
+        self._answer_raw(ApiError(status, words, code="invalid_http"))
+
+    def _answer_raw(self, error: ApiError) -> None:
+        """Answer in place of a call, and close."""
+        cycle = self.cycle
+        if cycle is None or not cycle.response_started or cycle.response_complete:
+            self.transport.write(raw_response(error))
+        if cycle is not None:  # its body will not come
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.close()
+
+    def _lingers(self) -> bool:
+        """Whether the client may still be sending, so that the end of the connection waits."""
+        if self.conn.their_state not in (h11.SEND_BODY, h11.ERROR):
+            return False
+        self._linger = LingeringClose(self._socket_transport)
+        return True
+
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
             self.transport.abort()
@@ -236,8 +298,13 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
             self._deadline = self.loop.call_later(self.limits.header_s, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        if self._is_idle and not self.transport.is_closing():
+        if not self._is_idle or self.transport.is_closing():
+            return
+        if self._arrival is None:
             self.transport.close()
+        else:
+            words = f"Request head not received within {self.limits.header_s:g} s."
+            self._answer_raw(ApiError(408, words, code="timeout"))
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:
@@ -252,9 +319,16 @@ def with_limits(protocol: type[T], limits: Limits) -> type[T]:
 
 def _refusal(most: int) -> bytes:
     error = unavailable(f"Too many connections: the limit is {most:,}.", "too_many_connections")
+    return raw_response(error)
+
+
+def raw_response(error: ApiError) -> bytes:
+    """A whole response, after which the connection closes."""
     body = json_bytes(error.body())
-    head = (
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-        f"Retry-After: {RETRY_AFTER_S}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body
+    headers = {
+        "Content-Type": "application/json", "Content-Length": len(body), "Connection": "close",
+        **error.headers,
+    }  # fmt: skip
+    lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body

@@ -21,6 +21,7 @@ from app.server.call import OutputCollector
 from app.server.errors import ApiError, failed, too_busy, unavailable
 from engine import messages as m
 from engine.config import EngineConfig
+from engine.errors import describe
 from engine.snapshot import EngineSnapshot, ModelInfo
 from engine.telemetry.metrics import EngineMetrics
 
@@ -181,22 +182,34 @@ class EngineClient:
             events = list(self._events)
             self._events.clear()
         for event in events:
-            self.attach_state.note(event)
-            if self.listener is not None:
-                self.listener(event)
-            match event:
-                case m.OutputEvent():
-                    self._on_output(event)
-                case m.RequestFailed(request_id, error) if self.model:
-                    self._fail(request_id, failed(error))
-                case m.RequestFailed(request_id, error):  # the model was closed on the way
-                    self._fail(request_id, unavailable(f"{error.cause} Try again shortly."))
-                case m.SnapshotEvent():
-                    self.metrics.observe_snapshot(event.snapshot)
-                case m.EngineCrashed():
-                    log.error("the engine crashed: %s\n%s", event.error.cause, event.traceback)
-                    for request_id in list(self._collectors):
-                        self._fail(request_id, failed(event.error))
+            request_id = getattr(event, "request_id", "")
+            outputs = self._collectors.get(request_id)
+            try:
+                self._take(event)
+            except BaseException as error:  # of one event: the others' calls still wait for theirs
+                log.exception("cannot handle %s", type(event).__name__)
+                if outputs is not None:
+                    self._collectors.pop(request_id, None)
+                    outputs.on_failed(request_id, failed(describe(error)))
+                    self.submit(m.Abort(request_id))
+
+    def _take(self, event: m.Event) -> None:
+        self.attach_state.note(event)
+        if self.listener is not None:
+            self.listener(event)
+        match event:
+            case m.OutputEvent():
+                self._on_output(event)
+            case m.RequestFailed(request_id, error) if self.model:
+                self._fail(request_id, failed(error))
+            case m.RequestFailed(request_id, error):  # the model was closed on the way
+                self._fail(request_id, unavailable(f"{error.cause} Try again shortly."))
+            case m.SnapshotEvent():
+                self.metrics.observe_snapshot(event.snapshot)
+            case m.EngineCrashed():
+                log.error("the engine crashed: %s\n%s", event.error.cause, event.traceback)
+                for request_id in list(self._collectors):
+                    self._fail(request_id, failed(event.error))
 
     def _on_output(self, event: m.OutputEvent) -> None:
         if event.finish_reason is None:

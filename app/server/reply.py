@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -182,6 +183,7 @@ STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 def json_bytes(value: Any) -> bytes:
@@ -205,9 +207,12 @@ def error_response(error: ApiError) -> Response:
 class Reply:
     """Answers a call from its outputs."""
 
-    def __init__(self, outputs: OutputCollector, shape: Shape) -> None:
+    def __init__(
+        self, outputs: OutputCollector, shape: Shape, headers: Mapping[str, str] = NO_HEADERS
+    ) -> None:
         self._outputs = outputs
         self._shape = shape
+        self._headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         note_of(scope).outputs = self._outputs
@@ -231,7 +236,8 @@ class Reply:
         await response(scope, receive, send)
 
     async def _response(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-        return json_response(self._shape.whole(await self._outputs.take_whole()))
+        whole = self._shape.whole(await self._outputs.take_whole())
+        return json_response(whole, headers=self._headers)
 
 
 class StreamedReply(Reply):
@@ -245,7 +251,9 @@ class StreamedReply(Reply):
         return self._stream
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+        own = [(name.lower().encode(), text.encode()) for name, text in self._headers.items()]
+        headers = [*STREAM_HEADERS, *own]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
             while not self._outputs.is_finished:
                 pieces = await self._next()

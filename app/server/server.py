@@ -20,8 +20,8 @@ from app.server.attach_hub import Hub
 from app.server.call_log import CallLog
 from app.server.connection import LimitedProtocol, LimitedSocket, with_limits
 from app.server.engine_client import EngineClient
-from app.server.metrics import TokenizerWorker
 from app.server.options import ServerOptions
+from app.server.tokens import TokenizerWorker
 from engine.errors import InferdeckError
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class ApiServer:
         try:
             with asyncio.Runner() as runner:
                 runner.run(self._serve())
-        except Exception:
+        except BaseException:  # a panic or sys.exit of a library; its owner looks at is_running
             log.exception("the server failed")
         finally:
             self._listens.set()

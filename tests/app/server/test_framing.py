@@ -1,0 +1,202 @@
+"""What is wrong with a request's frame is answered by an error object that arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from app.server.attach_hub import Hub
+from app.server.attach_session import Session
+from app.server.unsupported import HARMLESS, IGNORED_HEADER, WARNED
+from app.wire.protocol import MAX_WINDOWS, VERSION, Hello, ProtocolError
+from tests.app.server.conftest import LIMITS, Served
+from tests.app.server.test_abuse import connect, connect_strict, error_of, post, read_all
+
+__all__ = ["connect", "connect_strict"]
+
+HEAD = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def status_of(raw: bytes) -> int:
+    return int(raw.split(b" ", 2)[1])
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("size", [2, 40])
+def test_a_client_that_sends_everything_first_reads_its_413(
+    connect: Any, is_chunked: bool, size: int
+) -> None:
+    part, count = b"[" * 65_536, size * 16  # megabytes
+    sock = connect()
+    if is_chunked:
+        sock.sendall(CHUNKED)
+        for _ in range(count):
+            sock.sendall(b"10000\r\n" + part + b"\r\n")
+        sock.sendall(b"0\r\n\r\n")
+    else:
+        sock.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % (count * len(part)))
+        for _ in range(count):
+            sock.sendall(part)
+    received = read_all(sock)
+    error = error_of(received)
+    assert status_of(received) == 413 and error["code"] == "request_too_large"
+    assert f"{LIMITS.max_body_bytes:,}" in error["message"]
+
+
+def test_a_client_that_expects_a_go_ahead_is_refused_at_once(connect: Any) -> None:
+    sock = connect()
+    sock.sendall(HEAD + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
+    began = time.monotonic()
+    received = read_all(sock)
+    assert status_of(received) == 413 and time.monotonic() - began < 5
+
+
+def test_a_client_that_never_stops_is_cut_off(connect: Any) -> None:
+    sock = connect()
+    sock.sendall(CHUNKED)
+    with pytest.raises(ConnectionError):
+        for _ in range(3000):  # of 65 kB
+            sock.sendall(b"10000\r\n" + b"[" * 65_536 + b"\r\n")
+
+
+BODY = b"7\r\n{\"a\":1}\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (HEAD + b"Content-Length: 7\r\nTransfer-Encoding: chunked\r\n\r\n" + BODY, 400),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n"
+         b"Transfer-Encoding: chunked\r\n\r\n" + BODY, 400),
+        (HEAD + b"Content-Length: 7\r\nContent-Length: 8\r\n\r\n{\"a\":1}", 400),
+        (HEAD + b"Content-Length: -7\r\n\r\n{\"a\":1}", 400),
+        (HEAD + b"Content-Length: 7x\r\n\r\n{\"a\":1}", 400),
+        (HEAD + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", 400),
+        (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + BODY, 501),
+        (CHUNKED + b"-7\r\n{\"a\":1}\r\n0\r\n\r\n", 400),
+        (CHUNKED + b"FFFFFFFFFFFFFFFFFFFFFFFFF\r\n", 400),
+        (CHUNKED + b"7\r\n{\"a\":1}XX0\r\n\r\n", 400),
+        (HEAD + b"X: a\r\n" * 12_000, 431),
+        (HEAD + b"X\x00: a\r\n\r\n", 400),
+        (b"NONSENSE\r\n\r\n", 400),
+        (b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404),
+        (b"PUT /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 405),
+    ],
+)  # fmt: skip
+def test_malformed_frames_are_error_objects(connect: Any, sent: bytes, status: int) -> None:
+    sock = connect()
+    sock.sendall(sent)
+    received = read_all(sock)
+    error = error_of(received)
+    assert status_of(received) == status
+    assert set(error) == {"message", "type", "param", "code"} and error["code"]
+
+
+# Fields that would change the text ---------------------------------------------------------------
+
+SAMPLING = [
+    ("typical_p", 0.5), ("dry_multiplier", 0.8), ("dry_base", 1.75), ("mirostat", 2),
+    ("xtc_probability", 0.5), ("epsilon_cutoff", 0.1), ("eta_cutoff", 0.1), ("top_a", 0.2),
+    ("tfs_z", 0.9), ("repeat_penalty", 1.2), ("no_repeat_ngram_size", 3), ("n_predict", 5),
+    ("num_beams", 2), ("guided_regex", "a*"), ("grammar", "root ::= x"), ("json_schema", {}),
+    ("response_format", {"type": "json_schema"}), ("dynatemp_range", 0.5),
+    ("options", {"temperature": 0}),
+]  # fmt: skip
+MESSAGES = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+PROMPT = {"prompt": "a", "max_tokens": 1}
+
+
+def call(sock: Any, path: str, body: Any) -> bytes:
+    sock.sendall(post(path, body, "Connection: close"))
+    return read_all(sock)
+
+
+@pytest.mark.parametrize(("name", "value"), SAMPLING)
+def test_a_field_that_would_change_the_text_is_refused_by_name(
+    connect: Any, name: str, value: Any
+) -> None:
+    for path, body in (("/v1/completions", PROMPT), ("/v1/chat/completions", MESSAGES)):
+        received = call(connect(), path, {**body, name: value})
+        error = error_of(received)
+        assert (status_of(received), error["param"]) == (400, name)
+        assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("neutral", [{"typical_p": 1.0}, {"mirostat": 0, "xtc_probability": 0.0},
+                                     {"repeat_penalty": 1}, {"dry_multiplier": 0}])  # fmt: skip
+def test_neutral_values_pass(connect: Any, neutral: Any) -> None:
+    received = call(connect(), "/v1/completions", {**PROMPT, **neutral})
+    assert status_of(received) == 200 and IGNORED_HEADER.lower().encode() not in received.lower()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_ignored_fields_are_named_in_the_reply(connect: Any, stream: bool) -> None:
+    given = dict.fromkeys((*WARNED, *(HARMLESS - {"parallel_tool_calls"})), "x")
+    body = {**PROMPT, **given, "a_field": 1, "evil\r\nSet-Cookie: a": 1, "stream": stream}
+    received = call(connect(), "/v1/completions", body)
+    head = received.partition(b"\r\n\r\n")[0].decode().lower()
+    (line,) = (one for one in head.split("\r\n") if one.startswith(IGNORED_HEADER.lower()))
+    named = set(line.partition(": ")[2].split(", "))
+    assert status_of(received) == 200
+    assert named == {*WARNED, "a_field", "1 more"} and "set-cookie" not in head
+
+
+# Windows -----------------------------------------------------------------------------------------
+
+
+def test_windows_that_lost_their_connection_make_room(served: Served) -> None:
+    async def scene() -> None:
+        hub = Hub(served.engine_client, served.server.options)
+
+        def attached() -> Session:
+            session, _ = hub.open(Hello(VERSION))
+            session.was_ready = True
+            return session
+
+        first = [attached() for _ in range(MAX_WINDOWS)]
+        with pytest.raises(ProtocolError, match=str(MAX_WINDOWS)):
+            attached()
+        for session in first[3:6]:
+            hub.cut(session)
+        first[3].requests.add("runs")
+        attached()
+        assert first[4].is_ended and not first[3].is_ended and not first[5].is_ended
+        attached(), attached()
+        assert first[5].is_ended and first[3].is_ended and hub.num_windows == MAX_WINDOWS
+        with pytest.raises(ProtocolError):
+            attached()
+        first[0].was_ready = False  # still in its greeting
+        attached()
+        assert first[0].is_ended
+
+    listener = served.engine_client.listener
+    asyncio.run(scene())
+    served.engine_client.listener = listener
+
+
+def test_sixteen_broken_lines_lock_nobody_out(served: Served) -> None:
+    from websockets.sync.client import connect as attach
+
+    from app.wire.protocol import STREAM_PATH, Welcome, encode, read_answer
+
+    url = served.url.replace("http", "ws") + STREAM_PATH
+    for _ in range(MAX_WINDOWS + 2):
+        with attach(url) as socket:
+            socket.send(encode(Hello(VERSION)))
+            answer = socket.recv(timeout=20)
+            assert isinstance(answer, bytes) and isinstance(read_answer(answer), Welcome)
+            socket.socket.close()
+
+
+def test_no_field_is_in_two_lists() -> None:
+    from app.server.bodies import ChatBody, CompletionBody
+
+    for kind in (ChatBody, CompletionBody):
+        names = [*(one.name for one in kind.refused), *kind.ignored, *kind.__struct_fields__]
+        assert len(names) == len(set(names)), json.dumps(sorted(names))
+        assert not WARNED & set(names)

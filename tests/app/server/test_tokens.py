@@ -1,0 +1,96 @@
+"""Encoding for the server: what cannot fit is refused in words, and nothing of it is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from app.server.errors import ApiError
+from app.server.tokens import TokenizerWorker
+from engine.sampling_params import SamplingParams
+from tests.app.server.conftest import Served
+from tests.engine.small_tokenizers import CHATML, byte_level, save
+
+PARAMS = SamplingParams()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Any:
+    save(byte_level(), tmp_path, template=CHATML)
+    return SimpleNamespace(path=str(tmp_path), is_dummy=False)
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def refusal(worker: TokenizerWorker, model: Any, context: int, text: str) -> int:
+    prompt: Any = [{"role": "user", "content": text}] if context % 2 else text
+    try:
+        await worker.encode(model, [prompt], PARAMS, context, "one")
+    except ApiError as error:
+        return error.status
+    raise AssertionError("not refused")
+
+
+@pytest.mark.parametrize("context", [10, 11, 1000, 1001])
+def test_a_refused_text_is_not_kept(model: Any, no_collection: None, context: int) -> None:
+    text = "the cache " * 5000
+    before = sys.getrefcount(text)
+
+    async def run() -> None:
+        worker = TokenizerWorker()
+        try:
+            await worker.encode(model, ["a"], PARAMS, None, "one")
+            assert await refusal(worker, model, context, text) == 400
+            for _ in range(300):  # the thread that encoded may hold it for another moment
+                if sys.getrefcount(text) == before:
+                    break
+                await asyncio.sleep(0.01)
+            assert sys.getrefcount(text) == before
+        finally:
+            worker.close()
+
+    asyncio.run(run())
+
+
+def test_a_folder_without_a_tokenizer_is_503(tmp_path: Path) -> None:
+    async def run() -> int:
+        worker = TokenizerWorker()
+        missing: Any = SimpleNamespace(path=str(tmp_path), is_dummy=False)
+        try:
+            with pytest.raises(ApiError) as caught:
+                await worker.encode(missing, ["a"], PARAMS, 10, "one")
+            return caught.value.status
+        finally:
+            worker.close()
+
+    assert asyncio.run(run()) == 503
+
+
+@pytest.mark.parametrize("route", ["chat/completions", "completions"])
+def test_a_prompt_that_cannot_fit_is_refused_with_its_numbers(served: Served, route: str) -> None:
+    text = "the scheduler " * 12_000
+    body: dict[str, Any] = {"max_tokens": 1}
+    if route == "completions":
+        body["prompt"] = text
+    else:
+        body["messages"] = [{"role": "user", "content": text}]
+    reply = httpx.post(f"{served.url}/v1/{route}", json=body, timeout=60)
+    error = reply.json()["error"]
+    assert reply.status_code == 400 and error["code"] == "context_length_exceeded"
+    _, config = served.engine_client.serving()
+    assert f"{config.max_model_len:,}" in error["message"]
+    assert "max_model_len" in error["message"]
