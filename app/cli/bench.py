@@ -5,21 +5,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from app.bench.workload import Workload, fixed, preset, preset_names
+from app.cli import values
 from app.cli.options import (
     add_engine_options,
     add_options,
     add_report_options,
     check_writable,
     engine_config,
-    parse_count,
-    parse_positive,
     setting_value,
     write_report,
 )
@@ -49,37 +47,40 @@ text is meaningless. TTFT: time from arrival to first token. ITL: time between o
 requests. TPOT: (E2E latency - TTFT) / (tokens - 1), per request."""
 
 DEFAULT_COMPARE_ROUNDS = 2
+MIN_RATE, MAX_RATE = 1e-3, 1e6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument_group("workload"),
-        ("--workload NAME", str, f"Preset workload: {', '.join(preset_names())}."),
-        ("--variant NAME", str, "Variant of the preset. Default: all."),
-        ("--input-len N", parse_positive, "Tokens per prompt."),
-        ("--output-len N", parse_positive, "Tokens per reply."),
-        ("--num-requests N", parse_positive, "Number of requests."),
+        ("--workload NAME", values.name, f"Preset workload: {', '.join(preset_names())}."),
+        ("--variant NAME", values.name, "Variant of the preset. Default: all."),
+        ("--input-len N", values.positive, "Tokens per prompt."),
+        ("--output-len N", values.positive, "Tokens per reply."),
+        ("--num-requests N", values.positive, "Number of requests."),
     )
     add_options(
         parser.add_mutually_exclusive_group(),
-        ("--concurrency N", parse_positive,
+        ("--concurrency N", values.positive,
          "Number of concurrent requests. Default: the preset's value, or all."),
-        ("--request-rate R", _rate, "Mean requests per second (Poisson arrivals)."),
+        ("--request-rate R", values.number(MIN_RATE, MAX_RATE),
+         "Mean requests per second (Poisson arrivals)."),
     )  # fmt: skip
     add_options(
         parser,
-        ("--num-warmups N", 1, "Warm-up requests. Default: 1.", parse_count),
-        ("--rounds N", parse_positive, "Number of runs; all samples are pooled. Default: 1; "
+        ("--num-warmups N", values.count, "Warm-up requests. Default: 1.", 1),
+        ("--rounds N", values.positive, "Number of runs; all samples are pooled. Default: 1; "
          f"{DEFAULT_COMPARE_ROUNDS} with --compare."),
-        ("--compare SETTING=V1,V2", str, "Compare values of an engine setting in alternating "
-         "runs. Use semicolons between values that contain commas."),
+        ("--compare SETTING=V1,V2", values.name, "Compare values of an engine setting in "
+         "alternating runs. Use semicolons between values that contain commas."),
     )  # fmt: skip
     add_options(
         parser.add_argument_group("benchmarking a running server"),
-        ("--base-url URL", str, "Benchmark the server at this URL."),
-        ("--api-key K", str, "API key for the server. Default: INFERDECK_API_KEY."),
-        ("--served-model NAME", str, "Model name on the server. Default: the first model listed."),
-    )
+        ("--base-url URL", values.url, "Benchmark the server at this URL."),
+        ("--api-key K", values.name, "API key for the server. Default: INFERDECK_API_KEY."),
+        ("--served-model NAME", values.name,
+         "Model name on the server. Default: the first model listed."),
+    )  # fmt: skip
     add_report_options(parser)
     add_engine_options(parser)
 
@@ -103,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
         pace = Pace(workload.concurrency)
     rounds = args.rounds or (DEFAULT_COMPARE_ROUNDS if comparison else 1)
     plan = Plan(workload, pace, getattr(args, "seed", 0), args.num_warmups, rounds)
-    config = None if is_remote else engine_config(args)
+    varied = comparison[0] if comparison else ""
+    config = None if is_remote else engine_config(args, varied)
     if args.output_json:
         check_writable(args.output_json)
     if config is None:
@@ -116,8 +118,6 @@ def run(args: argparse.Namespace) -> int:
         "workload": _describe(plan),
         **_results(columns, comparison),
     }
-    if args.output_json:
-        write_report(args.output_json, report)
     if args.json:
         print(json.dumps(report))
     else:
@@ -125,6 +125,8 @@ def run(args: argparse.Namespace) -> int:
         for name, figures in columns.items():
             if beside := beside_server(figures):
                 print(f"\n{name}: client vs. server latency\n{beside}")
+    if args.output_json:  # after printing: a full disk loses no figures
+        write_report(args.output_json, report)
     failed = sum(figures["failed"] for figures in columns.values())
     if failed:
         error = next(figures["error"] for figures in columns.values() if figures["error"])
@@ -243,13 +245,13 @@ def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
     """The setting and values of "setting=v1,v2" or "setting=v1;v2"."""
     if text is None:
         return None
-    name, _, values = text.partition("=")
+    name, _, listed = text.partition("=")
     name = name.strip().removeprefix("--").replace("-", "_")
     setting = SETTINGS.get(name)
     if setting is None or name == "model":
         known = ", ".join(n for n in SETTINGS if n != "model")
         raise ConfigError(f"--compare {text}: unknown setting {name!r}.", f"Settings: {known}.")
-    words = values.split(";" if ";" in values else ",")
+    words = listed.split(";" if ";" in listed else ",")
     parsed = [setting_value(setting, word.strip()) for word in words if word.strip()]
     if len(set(parsed)) < 2:
         raise ConfigError(
@@ -260,8 +262,8 @@ def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
 
 
 def _describe(plan: Plan) -> dict[str, Any]:
-    values = dataclasses.asdict(plan)
-    return {**values.pop("workload"), **values.pop("pace")._asdict(), **values}
+    known = dataclasses.asdict(plan)
+    return {**known.pop("workload"), **known.pop("pace")._asdict(), **known}
 
 
 def _machine() -> dict[str, Any]:
@@ -276,13 +278,3 @@ def _work_line(plan: Plan) -> str:
         f"{work.title}: {work.num_requests} requests, {work.input} input tokens, "
         f"{work.output} output tokens, {plan.pace}"
     )
-
-
-def _rate(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"invalid request rate {text!r}: use a positive number")
-    return value

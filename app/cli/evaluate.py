@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
+from functools import partial
 from typing import Any
 
+from app.cli import values
 from app.cli.options import (
     add_engine_options,
     add_options,
     add_report_options,
     check_writable,
     engine_config,
-    parse_count,
-    parse_positive,
+    setting_value,
     write_report,
 )
 from app.cli.session import StatusLine, prepare_libraries
@@ -59,36 +59,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     built_in = ", ".join(f"{text.key} ({text.title})" for text in BUILTIN_TEXTS)
     add_options(
         work.add_mutually_exclusive_group(),
-        ("--text-file FILE", Path, "UTF-8 text file."),
-        ("--text NAME", str, f"Built-in text: {built_in}."),
+        ("--text-file FILE", values.path, "UTF-8 text file."),
+        ("--text NAME", values.name, f"Built-in text: {built_in}."),
     )
     add_options(
         work,
-        ("--prompts FILE", Path, "JSON Lines file with prompts for both models."),
-        ("--speed", False, "Also measure single-request tokens per second for each model."),
+        ("--prompts FILE", values.path, "JSON Lines file with prompts for both models."),
+        ("--speed", None, "Also measure single-request tokens per second for each model."),
     )
     add_options(
         parser.add_argument_group("text windows"),
-        ("--context-length N", parse_positive,
+        ("--context-length N", values.positive,
          f"Tokens per window. Default: {DEFAULT_CONTEXT}, capped at the context length."),
-        ("--stride N", parse_positive,
+        ("--stride N", values.positive,
          "Window stride in tokens. Default: the window length minus 1."),
-        ("--max-tokens N", parse_positive,
+        ("--max-tokens N", values.positive,
          "Maximum text length in tokens. Default: the whole text."),
-        ("--worst N", DEFAULT_WORST,
+        ("--worst N", values.count,
          f"Report the N tokens with the highest KL divergence. Default: {DEFAULT_WORST}.",
-         parse_count),
+         DEFAULT_WORST),
     )  # fmt: skip
     add_options(
         parser.add_argument_group("reference"),
-        ("--reference DIR", str, "Reference model folder."),
+        ("--reference DIR", values.folder, "Reference model folder."),
         *(
-            (f"--reference-{flag[2:]} X", str, f"{flag} for the reference model.")
-            for flag in (SETTINGS[name].flag for name in REFERENCE_OPTIONS)
+            (f"--reference-{setting.flag[2:]} X", partial(setting_value, setting),
+             f"{setting.flag} for the reference model.")
+            for setting in (SETTINGS[name] for name in REFERENCE_OPTIONS)
         ),
     )
     parser.add_argument(
-        "--keep", metavar="NAME", nargs="?", const="",
+        "--keep", metavar="NAME", nargs="?", const="", type=values.text,
         help="Save the report for viewing in the window, optionally as NAME.",
     )  # fmt: skip
     add_report_options(parser)
@@ -105,12 +106,12 @@ def run(args: argparse.Namespace) -> int:
     for notice in report.notices:
         _note(notice)
     stored = to_json(report)
-    if args.output_json:
+    print(json.dumps(stored) if args.json else report_text(report), flush=True)
+    if args.output_json:  # after printing: a full disk loses no figures
         write_report(args.output_json, stored)
     if args.keep is not None:
         kept = ReportStore(evaluations_dir()).add(report, args.keep)
         _note(f"report saved as {kept.name!r}.")
-    print(json.dumps(stored) if args.json else report_text(report))
     return 0
 
 

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from app.cli import values
 from app.cli.options import (
     add_engine_options,
     add_json_option,
     add_options,
     add_sampling_options,
     engine_config,
-    parse_ids,
     sampling_params,
 )
 from app.cli.session import open_engine
@@ -38,6 +38,7 @@ examples:
 """
 
 
+MAX_STDIN_BYTES = 64 * 2**20
 UNEXPLAINED = ErrorInfo("The request failed.", "Check the log for the cause.")
 
 
@@ -45,11 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompt").add_mutually_exclusive_group(required=True)
     add_options(
         group,
-        ("--prompt TEXT", str, "Prompt text; '-' reads stdin."),
-        ("--prompt-token-ids IDS", parse_ids, "Prompt token ids, such as 1,2,3."),
-        ("--chat TEXT", str, "User message, formatted with the chat template; '-' reads stdin."),
-    )
-    add_options(parser, ("--system TEXT", str, "System prompt for --chat."))
+        ("--prompt TEXT", values.text, "Prompt text; '-' reads stdin."),
+        ("--prompt-token-ids IDS", values.token_ids, "Prompt token ids, such as 1,2,3."),
+        ("--chat TEXT", values.text,
+         "User message, formatted with the chat template; '-' reads stdin."),
+    )  # fmt: skip
+    add_options(parser, ("--system TEXT", values.text, "System prompt for --chat."))
     add_json_option(parser)
     add_sampling_options(parser)
     # --seed is a sampling option that seeds both
@@ -124,13 +126,28 @@ def _prompt(args: argparse.Namespace) -> Prompt:
     if args.prompt_token_ids is not None:
         return tuple(args.prompt_token_ids)
     given = args.prompt if args.chat is None else args.chat
-    text = sys.stdin.read() if given == "-" else given
+    text = _read_stdin() if given == "-" else given
     if args.chat is None:
         return str(text)
     messages = [{"role": "user", "content": text}]
     if args.system is not None:
         messages.insert(0, {"role": "system", "content": args.system})
     return tuple(messages)
+
+
+def _read_stdin() -> str:
+    raw = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+    if len(raw) > MAX_STDIN_BYTES:
+        raise InvalidRequestError(
+            f"The prompt on stdin exceeds {MAX_STDIN_BYTES:,} bytes.", "Pass a shorter prompt."
+        )
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"The prompt on stdin is not UTF-8 text (byte {error.start:,}).",
+            "Pass UTF-8 text.",
+        ) from None
 
 
 def _summary(output: RequestOutput) -> str:

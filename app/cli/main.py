@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import re
@@ -11,12 +12,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, NoReturn
 
-from app.cli import bench, docs, doctor, evaluate, generate, quantize, serve
-from app.cli.options import add_engine_options, add_options
+from app.cli import bench, docs, doctor, evaluate, generate, quantize, serve, values
+from app.cli.options import add_engine_options, add_options, check_together
 from app.paths import program_version
+from engine.config import SETTINGS
 from engine.errors import (
     CheckpointError,
     ConfigError,
@@ -75,6 +78,13 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **kwargs)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        for arg in sys.argv[1:] if args is None else args:
+            flag, equals, value = arg.partition("=")
+            if flag.startswith("--") and equals and value == "--":  # argparse would read a list
+                self.error(f"argument {flag}: '--' is not valid.")
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
 
@@ -103,12 +113,12 @@ class _Version(argparse.Action):
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="inferdeck", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action=_Version)
-    add_options(parser, ("--isolated", False, "Run the engine in a separate process."))
+    add_options(parser, ("--isolated", None, "Run the engine in a separate process."))
     add_engine_options(parser, shown=("model", "load_format"))
     add_options(
         parser.add_argument_group("remote engine"),
-        ("--attach URL", str, "Attach to a running `inferdeck serve`."),
-        ("--api-key K", str,
+        ("--attach URL", values.url, "Attach to a running `inferdeck serve`."),
+        ("--api-key K", values.name,
          f"API key for the server. Use {serve.KEY_VARIABLE} to hide it from process lists."),
     )  # fmt: skip
     parser.set_defaults(run=_run_window)
@@ -126,7 +136,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="Save a screenshot of every page.",
         description="Save a PNG screenshot of every page, using the demo model.",
     )
-    screenshot.add_argument("--output", metavar="DIR", required=True, help="Output folder.")
+    screenshot.add_argument(
+        "--output", metavar="DIR", required=True, type=values.folder, help="Output folder."
+    )
     screenshot.add_argument(
         "--size", type=_size, metavar="WxH", default=(1600, 1000),
         help="Window size in pixels. Default: 1600x1000.",
@@ -137,37 +149,59 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     keep_freed()
-    args = build_parser().parse_args(argv)
+    _prepare_streams()
     try:
-        return int(args.run(args) or 0)
+        try:
+            args = build_parser().parse_args(argv)
+            return int(args.run(args) or 0)
+        finally:
+            sys.stdout.flush()  # here a full disk can be reported
+    except SystemExit:
+        raise
     except KeyboardInterrupt:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # the shell prompt starts on a new line
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader went away (`| head`): without this the interpreter complains at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILURE
+        _abandon_stdout()  # the reader went away (`| head`)
     except InferdeckError as error:
         _print_error(error.info())
         return EXIT_USAGE if isinstance(error, USER_ERRORS) else EXIT_FAILURE
     except OSError as error:
         what = f"{error.filename}: {error.strerror}." if error.filename else f"{error}."
         _print_error(ErrorInfo(what, "Check the path, its permissions and free disk space."))
-        return EXIT_FAILURE
+        _abandon_stdout()
     except MemoryError as error:
         _print_error(describe(error))
-        return EXIT_FAILURE
-    except Exception as error:
+    except BaseException as error:  # a panic of a compiled library is no Exception
         traceback.print_exc()
         _print_error(describe(error))
-        return EXIT_FAILURE
+    return EXIT_FAILURE
+
+
+def _prepare_streams() -> None:
+    """Open closed standard streams: a file opened later must not take their place. Text that a
+    terminal cannot show is escaped."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif number and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _abandon_stdout() -> None:
+    """Discard what stdout still buffers: the interpreter would complain at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_error(info: ErrorInfo) -> None:
-    print(f"inferdeck: {info.cause}", file=sys.stderr)
-    if info.remedy:
-        print(info.remedy, file=sys.stderr)
+    with suppress(OSError):
+        print(f"inferdeck: {info.cause}", file=sys.stderr)
+        if info.remedy:
+            print(info.remedy, file=sys.stderr)
 
 
 # Only the window and the screenshots need Qt: imported by name, when used.
@@ -175,6 +209,7 @@ def _print_error(info: ErrorInfo) -> None:
 
 def _run_window(args: argparse.Namespace) -> int:
     """`args`: the given engine settings."""
+    check_together({name: getattr(args, name) for name in SETTINGS if hasattr(args, name)})
     code = int(_import_qt("app.main.start").run(args) or 0)
     _leave_busy_threads(code)
     return code

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import math
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from app.cli import values
 from app.paths import starter_model
 from app.units import parse_bytes
 from engine.config import SETTINGS, TYPE_NAMES, EngineConfig, Setting
 from engine.errors import ConfigError
+from engine.hardware.device_map import AUTO
+from engine.hardware.devices import CPU
 from engine.sampling_params import PARAMETERS, Parameter, SamplingParams
 
 DEFAULT_MAX_TOKENS = 256
@@ -44,11 +47,54 @@ def add_engine_options(
         )
 
 
-def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """The configuration from the flags; the demo model without --model."""
+_ONLY_WITH: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "quantization_group_size": ("quantization", ("int4",)),
+    "speculative_model": ("speculative_method", ("draft_model", "eagle3")),
+}
+"""Settings without effect unless another one has one of these values."""
+
+
+def engine_config(args: argparse.Namespace, varied: str = "") -> EngineConfig:
+    """The configuration from the flags; the demo model without --model. varied: the setting that
+    takes several values later. Raises ConfigError for flags that contradict each other."""
     given = {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
+    check_together(given, varied)
+    if given.get("gpu_layers", AUTO) != AUTO:
+        _check_gpu(given["gpu_layers"], given.get("device", "auto"))
     given.setdefault("model", str(starter_model()))
     return EngineConfig().replace(**given)
+
+
+def check_together(given: Mapping[str, Any], varied: str = "") -> None:
+    """Raise ConfigError for given settings that contradict each other."""
+    config = EngineConfig().replace(**given)
+    for name, (other, needed) in _ONLY_WITH.items():
+        value = getattr(config, other)
+        if given.get(name) is not None and other != varied and value not in needed:
+            raise ConfigError(
+                f"{SETTINGS[name].flag} has no effect with {SETTINGS[other].flag} {value}.",
+                f"Omit {SETTINGS[name].flag}, or set {SETTINGS[other].flag} to "
+                f"{' or '.join(needed)}.",
+            )
+    low, high = SETTINGS["prompt_lookup_min"], SETTINGS["prompt_lookup_max"]
+    least, most = config.prompt_lookup_min, config.prompt_lookup_max
+    if least > most and varied not in (low.name, high.name):
+        raise ConfigError(
+            f"{low.flag} is {least}, but {high.flag} is {most}.",
+            f"Set {low.flag} to {most} or less, or {high.flag} to {least} or more.",
+        )
+
+
+def _check_gpu(layers: str, device: str) -> None:
+    if device != CPU:
+        from engine.hardware.devices import resolve_device
+
+        device = resolve_device(device)
+    if device == CPU:
+        raise ConfigError(
+            f"--gpu-layers is {layers}, but the device is the CPU.",
+            "Omit --gpu-layers, or set --device to a GPU.",
+        )
 
 
 def setting_value(setting: Setting, text: str) -> Any:
@@ -59,13 +105,9 @@ def setting_value(setting: Setting, text: str) -> Any:
 
 
 def _reader(setting: Setting) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        try:
-            return setting_value(setting, text)
-        except ConfigError as error:
-            raise argparse.ArgumentTypeError(f"{error.cause} {error.remedy}") from None
-
-    return read
+    is_path = setting.name in ("model", "speculative_model")
+    return values.checked(lambda text: setting_value(setting, values.folder(text) if is_path
+                                                     else text))  # fmt: skip
 
 
 def _parse(setting: Setting, text: str) -> Any:
@@ -82,7 +124,7 @@ def _parse(setting: Setting, text: str) -> Any:
     try:
         return read(text)
     except ValueError:
-        raise ConfigError(f"{setting.name} is {text!r}.", f"Use {wanted}.") from None
+        raise ConfigError(f"{setting.name} is {text[:60]!r}.", f"Use {wanted}.") from None
 
 
 def _metavar(setting: Setting) -> str:
@@ -106,38 +148,35 @@ def _help(setting: Setting) -> str:
     return text.replace("%", "%%")
 
 
-def parse_ids(text: str) -> tuple[int, ...]:
-    """Token ids of "1,2,3" (blanks allowed)."""
-    try:
-        return tuple(int(part) for part in text.replace(",", " ").split())
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a comma-separated list of token ids"
-        ) from None
-
-
-def _parse_bias(text: str) -> tuple[int, float]:
-    token, _, bias = text.partition("=")
-    try:
-        return int(token), float(bias)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not in the form ID=BIAS") from None
-
-
 _READERS: Mapping[Any, dict[str, Any]] = {
-    int: {"type": int, "metavar": "N"},
-    float: {"type": float, "metavar": "X"},
+    int: {"metavar": "N"},
+    float: {"metavar": "X"},
     bool: {"action": "store_true"},
-    tuple[str, ...]: {"action": "append", "metavar": "TEXT"},
-    tuple[int, ...]: {"type": parse_ids, "metavar": "IDS"},
-    Mapping[int, float]: {"type": _parse_bias, "action": "append", "metavar": "ID=BIAS"},
+    tuple[str, ...]: {"type": values.text, "action": "append", "metavar": "TEXT"},
+    tuple[int, ...]: {"type": values.token_ids, "metavar": "IDS"},
+    Mapping[int, float]: {"type": values.bias, "action": "append", "metavar": "ID=BIAS"},
 }
 """argparse arguments by parameter type."""
 
-_SPECIAL: Mapping[str, dict[str, Any]] = {
-    "max_tokens": {"type": lambda text: None if text.lower() == "none" else int(text)},
-    "logprobs": {"nargs": "?", "const": 0},
-}
+_SPECIAL: Mapping[str, dict[str, Any]] = {"logprobs": {"nargs": "?", "const": 0}}
+
+
+def _argument(parameter: Parameter) -> dict[str, Any]:
+    found = _READERS[parameter.type] | _SPECIAL.get(parameter.name, {})
+    return found if parameter.type not in (int, float) else {"type": _number(parameter), **found}
+
+
+def _number(parameter: Parameter) -> Callable[[str], Any]:
+    read_number = values.integer() if parameter.type is int else values.number(-math.inf, math.inf)
+
+    def read(text: str) -> Any:
+        if parameter.name == "max_tokens" and text.lower() == "none":
+            return None
+        value = read_number(text)
+        parameter.check(value)
+        return value
+
+    return values.checked(read)
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +188,7 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
             dest=parameter.name,
             default=argparse.SUPPRESS,
             help=_parameter_help(parameter),
-            **(_READERS[parameter.type] | _SPECIAL.get(parameter.name, {})),
+            **_argument(parameter),
         )
 
 
@@ -175,46 +214,29 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
     return SamplingParams(**given)
 
 
-def parse_count(text: str) -> int:
-    """An integer of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a non-negative integer")
-    return int(text)
-
-
-def parse_positive(text: str) -> int:
-    """An integer of at least 1."""
-    value = parse_count(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too small; the minimum is 1")
-    return value
-
-
 def add_options(group: argparse._ActionsContainer, *options: tuple[Any, ...]) -> None:
-    """Add options given as (flag with metavar, default, help, optional parser).
+    """Add options given as (flag with metavar, reader, help, optional default).
 
-    The text is parsed by the default's type; a type or function as the default parses it and sets
-    no default; [] makes the option repeatable. A flag without metavar is a switch.
+    Readers are those of `values`; a flag without metavar is a switch. [] as the default makes the
+    option repeatable.
     """
-    for usage, default, text, *reader in options:
+    for usage, read, text, *default in options:
         flag, _, metavar = usage.partition(" ")
         if not metavar:
             group.add_argument(flag, action="store_true", help=text)
-        elif default == []:
-            group.add_argument(flag, metavar=metavar, action="append", default=[], help=text)
-        elif callable(default):
-            group.add_argument(flag, metavar=metavar, type=default, help=text)
-        else:
-            read = reader[0] if reader else type(default)
-            group.add_argument(flag, metavar=metavar, type=read, default=default, help=text)
+            continue
+        more: dict[str, Any] = {"default": default[0]} if default else {}
+        if default == [[]]:
+            more["action"] = "append"
+        group.add_argument(flag, metavar=metavar, type=values.checked(read), help=text, **more)
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, ("--json", False, "Print only a JSON object."))
+    add_options(parser, ("--json", None, "Print only a JSON object."))
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, ("--output-json FILE", Path, "Write the report to FILE."))
+    add_options(parser, ("--output-json FILE", values.path, "Write the report to FILE."))
     add_json_option(parser)
 
 
@@ -223,16 +245,36 @@ def check_writable(file: Path) -> None:
     folder = file.absolute().parent
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder.", "Create it, or change --output-json.")
-    if file.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
-        raise ConfigError(f"{file} is not writable.", "Change --output-json.")
+    try:
+        if _is_written_in_place(file):
+            file.open("ab").close()
+        else:
+            _beside(file).touch()
+            _beside(file).unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{file} is not writable: {error.strerror}.", "Change --output-json."
+        ) from error
 
 
 def write_report(file: Path, report: Mapping[str, Any]) -> None:
     """Replace `file` in one step: on a full disk the old report remains."""
-    beside = file.with_name(file.name + ".part")
-    try:
-        beside.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
+    text = json.dumps(report, indent=2) + "\n"
+    if _is_written_in_place(file):
+        file.write_text(text, encoding="utf-8")
+    else:
+        try:
+            _beside(file).write_text(text, encoding="utf-8")
+            _beside(file).replace(file)
+        finally:
+            _beside(file).unlink(missing_ok=True)
     print(f"Report written to {file}", file=sys.stderr)
+
+
+def _beside(file: Path) -> Path:
+    return file.with_name(file.name + ".part")
+
+
+def _is_written_in_place(file: Path) -> bool:
+    """Links, pipes and devices (/dev/stdout): a file in their place would replace them."""
+    return file.is_symlink() or (file.exists() and not file.is_file())

@@ -7,12 +7,14 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+from app.cli import values
 from app.cli.options import add_json_option, add_options
 from app.cli.session import StatusLine
 from app.features.quantize.texts import calibration_texts
 from app.paths import starter_model
 from app.units import format_bytes
-from engine.quantize.recipe import GROUP_SIZES, METHODS, Recipe
+from engine.errors import ConfigError
+from engine.quantize.recipe import GROUP_SIZES, METHODS, MIN_LENGTH, Recipe
 
 # What follows needs torch, which `--help` need not wait for.
 if TYPE_CHECKING:
@@ -43,14 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = ", ".join(map(str, GROUP_SIZES))
     add_options(
         parser,
-        ("--model DIR", str(starter_model()), "Model folder. Default: the demo model."),
+        ("--model DIR", values.folder, "Model folder. Default: the demo model.",
+         str(starter_model())),
     )
     parser.add_argument("--method", choices=tuple(METHODS), required=True, help=f"{methods}.")
-    parser.add_argument("--output", metavar="DIR", required=True, help="New output folder.")
+    parser.add_argument("--output", metavar="DIR", required=True, type=values.folder,
+                        help="New output folder.")
     add_options(
         parser,
-        ("--bits N", int, "Bits per weight: 4 or 8. Default: depends on the method."),
-        ("--group-size N", default.group_size,
+        ("--bits N", values.positive, "Bits per weight: 4 or 8. Default: depends on the method."),
+        ("--group-size N", values.positive,
          f"Input channels per scale: {sizes}. Default: {default.group_size}."),
     )  # fmt: skip
     parser.add_argument(
@@ -58,19 +62,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="gptq and rtn: quantize without zero points. Default: on for gptq, off for rtn.",
     )  # fmt: skip
     parser.add_argument(
-        "--exclude", metavar="MODULE", nargs="+", action="extend", default=[],
+        "--exclude", metavar="MODULE", nargs="+", action="extend", default=[], type=values.name,
         help="Modules to leave unquantized, besides the embeddings and the LM head.",
     )  # fmt: skip
     add_options(
         parser.add_argument_group("calibration (awq, gptq)"),
-        ("--calibration FILE", str, "Calibration text file. Default: a built-in text."),
-        ("--num-sequences N", default.num_sequences,
-         f"Maximum number of calibration sequences. Default: {default.num_sequences}."),
-        ("--sequence-length N", default.sequence_length,
-         f"Tokens per sequence. Default: {default.sequence_length}."),
-        ("--desc-act", False,
+        ("--calibration FILE", values.folder, "Calibration text file. Default: a built-in text."),
+        ("--num-sequences N", values.positive,
+         f"Maximum number of calibration sequences. Default: {default.num_sequences}.",
+         default.num_sequences),
+        ("--sequence-length N", values.integer(MIN_LENGTH, 2**31 - 1, "tokens"),
+         f"Tokens per sequence. Default: {default.sequence_length}.", default.sequence_length),
+        ("--desc-act", None,
          "gptq only: use act-order. Slightly better quality, slower inference."),
-        ("--seed N", default.seed, "Seed for sampling passages from a long text. Default: 0."),
+        ("--seed N", values.count, "Seed for sampling passages from a long text. Default: 0.",
+         default.seed),
     )  # fmt: skip
     add_json_option(parser)
 
@@ -98,10 +104,19 @@ def run(args: argparse.Namespace) -> int:
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
     """Raises ConfigError for options that exclude each other."""
+    facts = METHODS[args.method]
+    for option, value, applies in (
+        ("--group-size", args.group_size, facts.is_grouped),
+        ("--calibration", args.calibration, facts.is_calibrated),
+    ):
+        if value is not None and not applies:
+            raise ConfigError(
+                f"{option} has no effect with --method {args.method}.", f"Omit {option}."
+            )
     return Recipe(
         method=args.method,
         bits=args.bits,
-        group_size=args.group_size,
+        group_size=args.group_size or Recipe().group_size,
         symmetric=args.symmetric,
         exclude=tuple(args.exclude),
         num_sequences=args.num_sequences,

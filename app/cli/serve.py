@@ -15,11 +15,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.cli import values
 from app.cli.options import add_engine_options, add_options, engine_config
 from app.cli.session import StatusLine, prepare_libraries
 from app.server.options import KEY_VARIABLE, MIB, Limits, ServerOptions
 from app.storage.model_sources import is_starter
-from app.units import parse_bytes
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo, InferdeckError
 
@@ -58,44 +58,40 @@ STEADY_S = 60.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument_group("server"),
-        ("--host H", "127.0.0.1",
-         "Address to listen on. Default: 127.0.0.1 (this machine only)."),
-        ("--port N", 8000, "Port to listen on. 0: any free port. Default: 8000."),
-        ("--api-key K", str, "API key that clients must send. "
+        ("--host H", values.host,
+         "Address to listen on. Default: 127.0.0.1 (this machine only).", "127.0.0.1"),
+        ("--port N", values.port, "Port to listen on. 0: any free port. Default: 8000.", 8000),
+        ("--api-key K", values.name, "API key that clients must send. "
          f"Use {KEY_VARIABLE} to hide it from process lists."),
-        ("--allow-unauthenticated", False,
+        ("--allow-unauthenticated", None,
          "Accept connections from other machines without an API key."),
-        ("--served-model-name NAME", "",
+        ("--served-model-name NAME", values.name,
          "Model name in the API. Default: the folder name."),
-        ("--cors-origin ORIGIN", [],
-         "Allowed CORS origin, such as http://localhost:3000. Repeatable."),
-        ("--model-dir DIR", [],
-         "Folder of models that attached windows may load. Repeatable."),
-        ("--no-control", False, "Attached windows may only view and chat."),
-        ("--shutdown-timeout S", 10.0,
-         "Seconds to wait for running requests after Ctrl-C. Default: 10."),
-        ("--json", False, "Print only a JSON object when the server is ready."),
+        ("--cors-origin ORIGIN", values.name,
+         "Allowed CORS origin, such as http://localhost:3000. Repeatable.", []),
+        ("--model-dir DIR", values.folder,
+         "Folder of models that attached windows may load. Repeatable.", []),
+        ("--no-control", None, "Attached windows may only view and chat."),
+        ("--shutdown-timeout S", values.seconds,
+         "Seconds to wait for running requests after Ctrl-C. Default: 10.", 10.0),
+        ("--json", None, "Print only a JSON object when the server is ready."),
     )  # fmt: skip
     limits = Limits()
     add_options(
         parser.add_argument_group("limits"),
-        ("--max-queued-requests N", limits.max_queued,
-         f"Maximum waiting requests; excess requests get HTTP 429. Default: {limits.max_queued}."),
-        ("--max-connections N", limits.max_connections,
-         f"Maximum open connections; excess ones get HTTP 503. Default: {limits.max_connections}."),
-        ("--max-body-bytes SIZE", limits.max_body_bytes,
-         f"Maximum request body size. Default: {limits.max_body_bytes // MIB}MiB.", _size),
-        ("--max-output-tokens N", int,
+        ("--max-queued-requests N", values.count,
+         f"Maximum waiting requests; excess requests get HTTP 429. Default: {limits.max_queued}.",
+         limits.max_queued),
+        ("--max-connections N", values.positive,
+         f"Maximum open connections; excess ones get HTTP 503. Default: {limits.max_connections}.",
+         limits.max_connections),
+        ("--max-body-bytes SIZE", values.size,
+         f"Maximum request body size. Default: {limits.max_body_bytes // MIB}MiB.",
+         limits.max_body_bytes),
+        ("--max-output-tokens N", values.positive,
          "Maximum tokens per reply. Default: the context length."),
     )  # fmt: skip
     add_engine_options(parser)
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def server_options(args: argparse.Namespace, model_name: str = "") -> ServerOptions:

@@ -6,8 +6,10 @@ import logging
 import secrets
 import signal
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from app.clients.target import Event, LinkChanged, LinkState, OnEvent, Target
@@ -22,7 +24,7 @@ from app.link.child_process import (
 from app.link.engine_handle import EngineThreadLike
 from app.server.attach_permissions import refused
 from engine import messages
-from engine.errors import ErrorInfo
+from engine.errors import ErrorInfo, describe
 
 RESTART = "Restart the engine. Your chats are kept."
 _MEMORY = (
@@ -30,6 +32,7 @@ _MEMORY = (
     "engine."
 )
 _REPORT = f"{RESTART} If this happens again, report it and attach the log."
+_IN_THIS = "See the log, or set “Run engine in” to “This process” in the settings."
 _NATIVE = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 _WINDOWS = {
     0xC0000005: "access violation in native code",
@@ -47,7 +50,7 @@ def crash_of(code: int, last_lines: Sequence[str], was_ready: bool) -> ErrorInfo
     reason, remedy = _reason(code)
     if not was_ready:
         if code >= 0:
-            remedy = "See the log, or set “Run engine in” to “This process” in the settings."
+            remedy = _IN_THIS
         begun = f"The engine process did not start: {reason}."
         return ErrorInfo(_with_last(begun, last_lines), remedy, "ProcessNotStarted")
     if code > 0 and reason.startswith("exit code"):
@@ -115,7 +118,7 @@ class IsolatedEngine(threading.Thread):
         self._fault = Path()  # where the process writes, should native code fail
         self._line: EngineThreadLike | None = None  # where commands go at once
         self._is_stopping = False
-        self._is_cancelled = False  # the load for which the process is being started
+        self._cancelled: list[messages.Command] = []  # loads that wait for a process
         self._line_is_gone = threading.Event()
         self._given_up = ""  # why we ended the process ourselves
         self._has_spoken = False  # the engine of this process, of a load
@@ -132,8 +135,6 @@ class IsolatedEngine(threading.Thread):
             if self._line is not None:
                 self._line.submit(command)
                 return
-            if isinstance(command, messages.Load):
-                self._is_cancelled = False
             self._waiting.append(command)
             self._changed.notify()
 
@@ -142,8 +143,8 @@ class IsolatedEngine(threading.Thread):
             if self._line is not None:
                 self._line.cancel_load()
                 return
-            self._is_cancelled = True
-            child = self._child
+            self._cancelled = [one for one in self._waiting if isinstance(one, messages.Load)]
+            child = self._child if self._cancelled else None
         if child is not None:
             child.kill()
 
@@ -164,16 +165,39 @@ class IsolatedEngine(threading.Thread):
 
     # -- the thread -------------------------------------------------------------------------
 
+    @property
+    def _is_cancelled(self) -> bool:
+        """Whether the load for which the process is being started was cancelled."""
+        first = self._waiting[0] if self._waiting else None
+        return any(one is first for one in self._cancelled)
+
     def run(self) -> None:
-        while self._next_is_worth_a_process():
-            child = self._launched()
-            if child is None:
-                continue
+        is_stopped = False
+        while not is_stopped:
+            try:
+                is_stopped = self._run_process()
+            except BaseException as error:
+                log.exception("the thread of the engine process failed")
+                child, self._child = self._child, None
+                if child is not None:
+                    child.kill()
+                with suppress(BaseException):  # the listener itself may be what fails
+                    self._give_up(describe(error), "".join(traceback.format_exception(error)))
+
+    def _run_process(self) -> bool:
+        """Start a process for the next Load and serve it to its end. True after `stop`."""
+        if not self._next_is_worth_a_process():
+            return True
+        child = self._launched()
+        if child is not None:
             try:
                 self._serve(child)
             finally:
+                with self._changed:
+                    self._line = None
                 self._child = None
                 child.end(END_S)
+        return False
 
     def _next_is_worth_a_process(self) -> bool:
         """Wait for a Load and answer everything else; False at the end."""
@@ -198,7 +222,7 @@ class IsolatedEngine(threading.Thread):
             child = ChildProcess(given, self._command)
         except OSError as error:
             cause = f"The engine process did not start: {error.strerror or error}."
-            self._give_up(ErrorInfo(cause, "", "ProcessNotStarted"), "")
+            self._give_up(ErrorInfo(cause, _IN_THIS, "ProcessNotStarted"), "")
             return None
         with self._changed:
             self._child = child
@@ -217,13 +241,14 @@ class IsolatedEngine(threading.Thread):
         self._child = None
         if self._is_stopping:
             return
-        if self._is_cancelled:
-            with self._changed:
-                self._is_cancelled = False
-                if self._waiting:
-                    self._waiting.popleft()  # the load
+        with self._changed:
+            was_cancelled = self._is_cancelled
+            gone, self._cancelled = list(map(id, self._cancelled)), []
+            self._waiting = deque(one for one in self._waiting if id(one) not in gone)
+        if was_cancelled:
             info = ErrorInfo("Loading was cancelled.", "", "LoadCancelled")
-            self._on_event(messages.LoadFailed(info, cancelled=True))
+            for _ in gone:
+                self._on_event(messages.LoadFailed(info, cancelled=True))
             return
         error = crash_of(code, child.last_lines, was_ready=False)
         if is_late:

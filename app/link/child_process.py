@@ -81,7 +81,7 @@ def parse_ready(line: str) -> Ready | None:
     try:
         told = json.loads(line)
         return Ready(int(told["port"]), int(told["pid"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -112,7 +112,7 @@ def parse_record(line: str) -> logging.LogRecord | None:
         name, level, text = str(told["name"]), int(told["level"]), str(told["text"])
         record = logging.LogRecord(name, level, "", 0, "%s", (text,), None)
         record.created = float(told["time"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     return record
 
@@ -212,18 +212,23 @@ class ChildProcess:
         is_out = stream is self._process.stdout
         with stream:
             for raw in stream:
-                line = raw.decode("utf-8", "replace").rstrip()
-                if is_out and (ready := parse_ready(line)) is not None:
-                    self._ready.put(ready)
-                elif (record := parse_record(line)) is not None:
-                    logger = logging.getLogger(record.name)
-                    if logger.isEnabledFor(record.levelno):
-                        logger.handle(record)
-                elif line:
-                    self._printed.append(line)
-                    log.info("process %d: %s", self.pid, line)
+                try:
+                    self._take(raw.decode("utf-8", "replace").rstrip(), is_out)
+                except BaseException:  # of a line: a pipe that nobody reads would block the process
+                    log.exception("cannot read a line of process %d", self.pid)
         if is_out:
             self._ready.put(None)
+
+    def _take(self, line: str, is_out: bool) -> None:
+        if is_out and (ready := parse_ready(line)) is not None:
+            self._ready.put(ready)
+        elif (record := parse_record(line)) is not None:
+            logger = logging.getLogger(record.name)
+            if logger.isEnabledFor(record.levelno):
+                logger.handle(record)
+        elif line:
+            self._printed.append(line)
+            log.info("process %d: %s", self.pid, line)
 
 
 def child_environment(more: Mapping[str, str]) -> dict[str, str]:

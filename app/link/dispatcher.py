@@ -148,12 +148,16 @@ class EventDispatcher(QObject):
         if self.is_closed:
             return
         urgent = _is_urgent(event)
+        if self._timer_soon and not urgent:
+            return
+        levels = Qt.EventPriority
+        self._wake(levels.HighEventPriority if urgent else levels.NormalEventPriority)
+
+    def _wake(self, priority: Qt.EventPriority) -> None:
         with self._lock:
-            if self._wake_posted or (self._timer_soon and not urgent):
+            if self._wake_posted:
                 return
             self._wake_posted = True
-        levels = Qt.EventPriority
-        priority = levels.HighEventPriority if urgent else levels.NormalEventPriority
         QCoreApplication.postEvent(self, QEvent(_WAKE), priority.value)
 
     # The GUI thread --------------------------------------------------------------------------
@@ -168,8 +172,12 @@ class EventDispatcher(QObject):
             return super().event(event)
         with self._lock:
             self._wake_posted = False
-        self.deliver()
-        self._run_timer()
+        try:
+            self.deliver()
+        finally:  # a receiver that fails does not keep the rest
+            if self.inbox:
+                self._wake(Qt.EventPriority.NormalEventPriority)
+            self._run_timer()
         return True
 
     def deliver(self) -> None:

@@ -6,16 +6,18 @@ import dataclasses
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
 from app.link.bridge import EngineBridge, EngineState
 from app.paths import data_dir
+from app.storage.json_file import write_whole
 from engine import messages
 from engine.config import EngineConfig
+from engine.errors import CheckpointError
 from engine.hardware.nvml import GpuWatch, visible
 from engine.hardware.peaks import Peaks
+from engine.json_file import read_json
 from engine.snapshot import EngineSnapshot, GpuFigures, ModelInfo
 
 
@@ -69,15 +71,14 @@ class PeaksStore:
         others = [p for p in self._read() if _conditions(p) != _conditions(peaks)]
         entries = [dataclasses.asdict(p) for p in [*others, peaks]]
         try:
-            self.path.write_text(json.dumps(entries, indent=1), encoding="utf-8")
+            write_whole(self.path, json.dumps(entries, indent=1))
         except OSError as error:
             log.warning("cannot save the measured hardware peaks: %s", error)
 
     def _read(self) -> list[Peaks]:
         try:
-            entries: list[dict[str, Any]] = json.loads(self.path.read_text(encoding="utf-8"))
-            return [Peaks(**entry) for entry in entries]
-        except (OSError, ValueError, TypeError):
+            return read_json(self.path, list[Peaks])
+        except CheckpointError:
             return []  # missing or damaged: measured again
 
 

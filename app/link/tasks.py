@@ -59,7 +59,7 @@ class Task(QObject):
         error: ErrorInfo | None = None
         try:
             result = self._work()
-        except Exception as problem:  # the user reads any failure
+        except BaseException as problem:  # the user reads any failure, a panic of native code too
             error = describe(problem)
         if shiboken6.isValid(self):
             self._finished.emit(result, error)

@@ -145,7 +145,6 @@ def test_a_text_that_cannot_be_measured_on(
         (["--text", "english", "--context-length", "9999"], ("9,999", "4,096")),
         (["--text", "english", "--context-length", "64", "--stride", "64"], ("1 to 63",)),
         (["--text", "english", "--reference", "/no/such"], ("/no/such",)),
-        (["--text", "english", "--reference-dtype", "int3"], ("'int3'", "float32")),
         (["--text", "english", "--output-json", "/no/such/x.json"], ("/no/such",)),
     ],
 )

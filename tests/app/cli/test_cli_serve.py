@@ -77,7 +77,6 @@ def test_a_port_in_use_is_found_before_the_model_is_read(
     ("argv", "words"),
     [
         (["--host", "0.0.0.0"], "--allow-unauthenticated"),
-        (["--max-connections", "0"], "max_connections"),
         (["--api-key", "ä"], "API key"),
         (["--model", "/no/such/model", "--port", "0"], "/no/such/model"),
     ],

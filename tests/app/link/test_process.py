@@ -236,6 +236,19 @@ def test_a_load_can_be_cancelled_while_the_process_starts(
     assert not driven.of(m.EngineCrashed)
 
 
+def test_a_cancel_leaves_the_load_after_it(drive: Callable[[str], Driven]) -> None:
+    driven = drive(SLOW)
+    driven.engine.submit(LOAD)
+    until(lambda: driven.engine.pid is not None)
+    first = driven.engine.pid
+    driven.engine.cancel_load()
+    driven.engine.submit(m.Load(LOAD.config.replace(max_num_seqs=2)))
+    until(lambda: driven.engine.pid not in (None, first))
+    assert len(driven.of(m.LoadFailed)) == 1 and not driven.of(m.EngineCrashed)
+    driven.engine.cancel_load()
+    until(lambda: len(driven.of(m.LoadFailed)) == 2)
+
+
 @pytest.mark.slow
 def test_it_can_be_stopped_while_the_process_starts(drive: Callable[[str], Driven]) -> None:
     driven = drive(SLOW)
