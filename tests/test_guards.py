@@ -71,6 +71,14 @@ def test_it(qtbot, monkeypatch):
     with pytest.raises(qtbot.TimeoutError):
         qtbot.waitUntil(lambda: False)
 """
+UNINTERRUPTED = """
+def test_a_task(qtbot):
+    from PySide6.QtCore import QObject
+    from app.link.tasks import run_task
+    kept.append(QObject())
+    run_task(kept[-1], lambda: time.sleep(1.0), kept.append, kept.append)
+"""
+"""Its thread outlasts ENDING_S."""
 WITHOUT_QT = """
 import os, sys
 def test_it():
@@ -94,6 +102,15 @@ def test_a_clean_qt_test_passes_and_a_short_wait_is_a_long_one(tmp_path: Path) -
     pytest.importorskip("pytestqt")
     result = _pytest(tmp_path, CLEAN + PATIENT.replace("test_it", "test_patience"))
     assert result.returncode == 0 and "2 passed" in result.stdout, result.stdout
+
+
+def test_a_task_may_end_after_its_test(tmp_path: Path) -> None:
+    pytest.importorskip("pytestqt")
+    result = _pytest(tmp_path, BEGINNING + UNINTERRUPTED)
+    assert result.returncode == 0 and "1 passed" in result.stdout, result.stdout
+    stuck = BEGINNING + "tests.conftest.TASK_S = 0.2\n" + UNINTERRUPTED
+    result = _pytest(tmp_path, stuck)
+    assert result.returncode == 1 and "leaked thread: task" in result.stdout, result.stdout
 
 
 def test_a_careless_qt_test_fails(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ ALLOWED = {
 
 ENGINE_LIBRARIES = {
     "torch", "triton", "transformers", "safetensors", "tokenizers", "numpy", "psutil", "msgspec",
+    "jinja2",
     # reads a GPU's name and memory; optional, imported where it is used
     "pynvml",
 }  # fmt: skip
@@ -71,10 +72,12 @@ APP_ROOMS = (
 """Low to high."""
 
 ENGINE_ROOMS = (
-    "errors.py", "lazy_transformers.py", "snapshot", "hardware", "numerics", "config.py",
-    "sampling_params.py", "messages.py", "text", "scheduling", "batch", "sampling", "formats",
-    "kernels", "attention", "runner", "models", "parallel", "speculation", "memory", "host",
-    "telemetry", "step", "llm_engine.py", "engine_thread.py", "quantize", "evaluate",
+    "errors.py", "json_file.py", "lazy_transformers.py", "limited_process.py",
+    "name_patterns.py", "snapshot",
+    "hardware", "numerics", "config.py", "sampling_params.py", "messages.py", "text", "scheduling",
+    "batch", "sampling", "formats", "kernels", "attention", "runner", "models", "parallel",
+    "speculation", "memory", "host", "telemetry", "step", "llm_engine.py", "engine_thread.py",
+    "quantize", "evaluate",
 )  # fmt: skip
 """Low to high."""
 
