@@ -31,11 +31,19 @@ FREE = {"prompt", "chat", "system", "stop", "keep"}
 """Texts of the user: any that can be encoded."""
 
 
+PARSER = build_parser()
+
+
+@pytest.fixture(autouse=True)
+def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Building it takes longer than parsing."""
+    monkeypatch.setattr("app.cli.main.build_parser", lambda: PARSER)
+
+
 def options() -> Iterator[tuple[str, argparse.Action]]:
     """Each option that takes a value, with its command."""
-    root = build_parser()
-    (commands,) = (a for a in root._actions if isinstance(a, argparse._SubParsersAction))
-    for name, parser in {"": root, **commands.choices}.items():
+    (commands,) = (a for a in PARSER._actions if isinstance(a, argparse._SubParsersAction))
+    for name, parser in {"": PARSER, **commands.choices}.items():
         for action in parser._actions:
             if action.option_strings and action.nargs != 0 and action is not commands:
                 yield name, action
@@ -251,5 +259,6 @@ def test_a_panic_is_reported(
         raise Panic("retry limit")
 
     monkeypatch.setattr("app.cli.doctor.run", run)
+    monkeypatch.setattr("app.cli.main.build_parser", build_parser)
     assert main(["doctor"]) == 1
     assert "Panic: retry limit" in capsys.readouterr().err
