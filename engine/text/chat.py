@@ -74,9 +74,9 @@ def _render(template: str, special_tokens: Mapping[str, str], messages: Messages
     except MemoryError:
         raise
     except Exception as error:  # whatever a template written by strangers may raise
-        text = f"{type(error).__name__}: {error}" if not str(error) else str(error)
+        text = str(error)[:_MAX_QUOTED] or "it gives no reason."
         raise InvalidRequestError(
-            f"The chat template rejected this conversation: {text[:_MAX_QUOTED]}",
+            f"The chat template rejected this conversation: {text}",
             "Alternate user and assistant messages, starting with a user message.",
         ) from None
 

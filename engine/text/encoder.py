@@ -8,11 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from engine.errors import ContextLengthError
 from engine.text.chat import by_template, plain_transcript
 from engine.text.length import LengthBound, too_long
 from engine.text.work import Chat, Check, Source, Text, Work
 
 _SMALL_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+
+
+_TEMPLATE_CHARACTERS = 20_000
+"""More than the own text of templates in use."""
 
 
 class _Backend(Protocol):
@@ -26,18 +31,27 @@ class Encoder:
     def __init__(self, source: Source) -> None:
         self._template = source.template
         self._special_tokens = source.special_tokens
-        self._backend: _Backend = _Python(source) if source.folder else _Rust(source)
+        self._backend: _Backend = _Python(source) if source.is_python else _Rust(source)
 
     def encode(self, work: Work) -> bytes:
         """The token ids as 32-bit integers. Raises InvalidRequestError for messages that the
         template refuses, and ContextLengthError."""
         text, special = self._text(work)
         text = without_surrogates(text)
-        if work.context is not None:
-            self._backend.check(text, work.context)
-        token_ids = self._backend.ids(text, special)
-        if work.context is not None and len(token_ids) >= work.context:
-            raise too_long(len(token_ids), work.context)
+        try:
+            if work.context is not None:
+                self._backend.check(text, work.context)
+            token_ids = self._backend.ids(text, special)
+            if work.context is not None and len(token_ids) >= work.context:
+                raise too_long(len(token_ids), work.context)
+        except ContextLengthError as error:
+            if isinstance(work, Text) or len(text) < 2 * work.num_characters + _TEMPLATE_CHARACTERS:
+                raise
+            raise ContextLengthError(
+                f"The chat template makes {len(text):,} characters of {work.num_characters:,}. "
+                f"{error.cause}",
+                error.remedy,
+            ) from None
         return array("i", token_ids).tobytes()
 
     def _text(self, work: Work) -> tuple[str, bool]:

@@ -11,8 +11,9 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from engine.errors import CheckpointError, InferdeckError, is_panic
+from engine.text.files import check_files
 from engine.text.pool import EncoderPool
-from engine.text.work import Check, Source
+from engine.text.work import REMEDY, Check, Source, reason_of
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -31,10 +32,6 @@ _READ = frozenset((
 _KINDS = frozenset({".json", ".txt", ".model", ".jinja", ".tiktoken"})
 """Of the files that a tokenizer may be made of."""
 _MAX_BYTES = 256 * 2**20
-REMEDY = (
-    "Copy tokenizer.json and tokenizer_config.json from the original model to this folder, "
-    "or download the model again."
-)
 
 
 class Opening:
@@ -44,7 +41,8 @@ class Opening:
 
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError for a folder without a tokenizer."""
-        size = _check_files(path)
+        size = _check_sizes(path)
+        check_files(path)
         self.path = path
         self.pool = EncoderPool()
         self._checked: Future[list[int]] | None = None
@@ -59,13 +57,9 @@ class Opening:
             if self._checked is not None:
                 self._checked.result()
             return read_folder(self.path)
-        except InferdeckError as error:
+        except InferdeckError:
             self.pool.close()
-            if error.remedy:
-                raise
-            raise CheckpointError(
-                f"Cannot read the tokenizer in {self.path}: {error.cause}", REMEDY
-            ) from None
+            raise
 
 
 def read_folder(path: Path) -> Any:
@@ -84,7 +78,7 @@ def read_folder(path: Path) -> Any:
         if not (isinstance(error, Exception) or is_panic(error)):
             raise
         raise CheckpointError(
-            f"Cannot read the tokenizer in {path}: {type(error).__name__}: {error}", REMEDY
+            f"Cannot read the tokenizer in {path}: {reason_of(error)}.", REMEDY
         ) from None
     if not works:
         raise CheckpointError(f"The tokenizer in {path} has an empty vocabulary.", REMEDY)
@@ -103,7 +97,7 @@ def make_source(tokenizer: Any, path: Path) -> Source:
     backend = encoding_backend(tokenizer)
     return Source(
         tokenizer=b"" if backend is None else backend.to_str().encode(),
-        folder=str(path) if backend is None else "",
+        folder=str(path),
         splits_special=bool(getattr(tokenizer, "split_special_tokens", False)),
         template=template or None,
         special_tokens=dict(tokenizer.special_tokens_map),
@@ -121,7 +115,7 @@ def encoding_backend(tokenizer: Any) -> Any:
     return tokenizer.backend_tokenizer if is_plain else None
 
 
-def _check_files(path: Path) -> int:
+def _check_sizes(path: Path) -> int:
     """Bytes of the files that a tokenizer may be made of."""
     if not any((path / name).is_file() for name in _TOKENIZER_FILES):
         # Without this check transformers may build an empty tokenizer from config.json alone.

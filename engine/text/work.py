@@ -7,21 +7,26 @@ process -> program   Done or Failed to each, in order
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
-from engine.errors import CheckpointError, InferdeckError, InvalidRequestError
+from engine.errors import CheckpointError, InferdeckError, InvalidRequestError, in_one_line
 
 _HEAD = struct.Struct("<Q")
 _OWN_BYTES = 2**30
 _PER_BYTE = 512
 """Encoding takes about 350 bytes of memory per token, and a token has at least one byte."""
-_OWN_S = 10.0
+_OWN_S = 5.0
 _BYTES_PER_S = 50_000
-_OPEN_S = 15.0
+_OPEN_S = 10.0
 _OPEN_PYTHON_S = 90.0  # imports transformers, on a machine that may be busy
 _OPENED_PER_S = 500_000
+REMEDY = (
+    "Copy tokenizer.json and tokenizer_config.json from the original model to this folder, "
+    "or download the model again."
+)
 
 
 class Check(msgspec.Struct, frozen=True, tag=True):
@@ -33,8 +38,9 @@ class Check(msgspec.Struct, frozen=True, tag=True):
 
 
 class Source(msgspec.Struct, frozen=True, tag=True):
-    """A tokenizer: `tokenizer` as JSON of the `tokenizers` library, or read again from `folder`
-    where it is written in Python. template: its chat template, None: a plain transcript."""
+    """The tokenizer of `folder`: `tokenizer` as JSON of the `tokenizers` library, or empty where it
+    is written in Python: then it is read again. template: its chat template, None: a plain
+    transcript."""
 
     tokenizer: bytes
     folder: str
@@ -45,6 +51,10 @@ class Source(msgspec.Struct, frozen=True, tag=True):
     @property
     def num_bytes(self) -> int:
         return len(self.tokenizer)
+
+    @property
+    def is_python(self) -> bool:
+        return not self.tokenizer
 
 
 class Text(msgspec.Struct, frozen=True, tag=True):
@@ -108,7 +118,7 @@ class Allowance(msgspec.Struct, frozen=True):
     def of(message: Message, num_bytes: int) -> Allowance:
         """num_bytes: the length of the message, written."""
         if isinstance(message, Check | Source):
-            size, is_python = message.num_bytes, isinstance(message, Source) and message.folder
+            size, is_python = message.num_bytes, isinstance(message, Source) and message.is_python
             own_s = _OPEN_PYTHON_S if is_python else _OPEN_S
             return Allowance(own_s + size / _OPENED_PER_S, _OWN_BYTES + 32 * size)
         return Allowance(_OWN_S + num_bytes / _BYTES_PER_S, _OWN_BYTES + _PER_BYTE * num_bytes)
@@ -117,12 +127,22 @@ class Allowance(msgspec.Struct, frozen=True):
 def failure(message: Message, reason: str) -> InferdeckError:
     """Of a message that was too much, or broke what encodes. reason: a predicate."""
     if isinstance(message, Check | Source):
-        return CheckpointError(f"Reading the tokenizer {reason}.")
+        folder = Path(message.folder)
+        named = folder / "tokenizer.json" if isinstance(message, Check) else folder
+        return CheckpointError(f"Reading the tokenizer in {named} {reason}.", REMEDY)
     what = "The chat template and its text" if isinstance(message, Chat) else "Encoding the text"
     return InvalidRequestError(
         f"{what} ({message.num_characters:,} characters) {reason}.",
         "Change or shorten the text, or copy the original model's tokenizer files to this folder.",
     )
+
+
+def reason_of(error: BaseException) -> str:
+    """The words of a library about its input, for the middle of a sentence. Those of an error in
+    Python, or of a panic in Rust, are about the library itself."""
+    if type(error) is Exception or isinstance(error, (ValueError, OSError, ImportError)):
+        return in_one_line(error)
+    return "unexpected content"
 
 
 def write(pipe: IO[bytes], message: bytes) -> None:

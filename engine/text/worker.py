@@ -29,12 +29,12 @@ from engine.text.work import (
     Source,
     failure,
     read,
+    reason_of,
     write,
 )
 
 _LARGE = 256 * 1024
 """After a message of so many bytes freed memory is returned to the system."""
-_MAX_QUOTED = 300
 _READER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
@@ -76,8 +76,7 @@ def _failed(message: Message, error: BaseException, allowance: Allowance) -> Fai
     if isinstance(error, MemoryError):
         error = failure(message, allowance.memory_text)
     elif not isinstance(error, InferdeckError):
-        words = str(error).strip().partition("\n")[0][:_MAX_QUOTED] or "no details"
-        error = failure(message, f"failed: {type(error).__name__}: {words}")
+        error = failure(message, f"failed: {reason_of(error)}")
     return Failed(error.cause, error.remedy, type(error).__name__)
 
 

@@ -81,7 +81,7 @@ TYPES: dict[str, tuple[Any, Expected]] = {
     "empty_list": ([], "ok"),
     "list_of_5": ([5], "sound"),
     "unnamed": ([{"template": "x"}], "sound"),
-    "name_5": ([{"name": 5, "template": "x"}], "ok"),
+    "name_5": ([{"name": 5, "template": "x"}], "refused"),
     "template_5": ([{"name": "default", "template": 5}], "sound"),
     "true": (True, "sound"),
 }

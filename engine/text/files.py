@@ -1,0 +1,145 @@
+"""The files beside tokenizer.json, checked before transformers reads them.
+
+transformers reads them as untyped JSON, and fails far from the field that is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from engine.errors import CheckpointError
+from engine.json_file import AGAIN, checked, decode_json, read_regular, shown, unreadable
+
+SETTINGS, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
+_MAX_VOCABULARY = 256 * 2**20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_INTERNAL = frozenset({
+    "gguf_file", "post_processor", "tokenizer_object", "tokenizer_padding", "tokenizer_truncation",
+})  # fmt: skip
+"""Arguments that transformers' own code passes to a tokenizer, never a file."""
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
+            "mask_token")  # fmt: skip
+Side = Literal["left", "right"]
+TokenId = Annotated[int, Meta(ge=0, lt=2**32)]
+
+
+class AddedToken(Struct):
+    """A token that is found in a text before it is divided."""
+
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+    special: bool = False
+
+
+class Template(Struct):
+    name: str
+    template: str
+
+
+Token = str | AddedToken
+Extra = list[Token] | dict[str, Token] | None
+Code = Annotated[list[str | None], Meta(min_length=2)]
+
+
+class SpecialTokens(Struct):
+    """Fields of special_tokens_map.json."""
+
+    bos_token: Token | None = None
+    eos_token: Token | None = None
+    unk_token: Token | None = None
+    sep_token: Token | None = None
+    pad_token: Token | None = None
+    cls_token: Token | None = None
+    mask_token: Token | None = None
+    extra_special_tokens: Extra = None
+    additional_special_tokens: Extra = None
+    model_specific_special_tokens: dict[str, Token] | None = None
+
+
+class Settings(SpecialTokens):
+    """Fields of tokenizer_config.json that transformers or this engine reads."""
+
+    tokenizer_class: str | None = None
+    added_tokens_decoder: dict[str, AddedToken] = {}
+    chat_template: str | list[Template] | dict[str, str] | None = None
+    model_max_length: int | float | None = None
+    max_len: int | float | None = None
+    padding_side: Side = "right"
+    truncation_side: Side = "right"
+    model_input_names: list[str] = []
+    clean_up_tokenization_spaces: bool | None = None
+    split_special_tokens: bool = False
+    add_bos_token: bool | None = None
+    add_eos_token: bool | None = None
+    add_prefix_space: bool | None = None
+    backend: str | None = None
+    auto_map: dict[str, Code | str | None] | Code = {}
+    fast_tokenizer_files: list[str] = []
+    chat_control_tokens: list[str] | None = None
+
+
+_KINDS: dict[str, Any] = {
+    SETTINGS: Settings,
+    "special_tokens_map.json": SpecialTokens,
+    "added_tokens.json": dict[str, TokenId],
+}
+
+
+def check_files(folder: Path) -> None:
+    """Raises CheckpointError with file, field, value and expected type."""
+    for name, kind in _KINDS.items():
+        if (folder / name).is_file():
+            _check(folder / name, kind)
+    if (folder / "vocab.json").is_file() and not (folder / "tokenizer.json").is_file():
+        _check(folder / "vocab.json", dict[str, int], _MAX_VOCABULARY)
+    for file in _templates(folder):
+        try:
+            read_regular(file).decode()
+        except UnicodeDecodeError as error:
+            raise unreadable(file, error) from None
+
+
+def _check(file: Path, kind: Any, *limit: int) -> None:
+    data = read_regular(file, *limit)
+    if data.startswith(_BYTE_ORDER_MARK):  # which transformers does not skip
+        raise CheckpointError(
+            f"{file} starts with a byte order mark.", "Save it as UTF-8 without that mark."
+        )
+    values = decode_json(data, dict, file)
+    checked(values, kind, file)
+    if kind is Settings:
+        _check_settings(values, file)
+
+
+def _check_settings(values: dict[str, Any], file: Path) -> None:
+    """What a type does not say."""
+    for token_id in values.get("added_tokens_decoder", ()):
+        if not (token_id.isdecimal() and len(token_id) <= 10):
+            raise CheckpointError(
+                f"{file} has the token id {shown(token_id)} in added_tokens_decoder; expected an "
+                "integer.", AGAIN,
+            )  # fmt: skip
+    for name in _SPECIAL:
+        token = values.get(name)
+        if isinstance(token, dict) and token.get("__type") != "AddedToken":
+            raise CheckpointError(
+                f'{file} has {name} = {shown(token)} without "__type": "AddedToken".', AGAIN
+            )
+    if found := sorted(_INTERNAL & values.keys()):
+        raise CheckpointError(
+            f"{file} has {found[0]} = {shown(values[found[0]])}; no tokenizer has this setting.",
+            f"Remove {found[0]}, or download the file again.",
+        )
+
+
+def _templates(folder: Path) -> Iterator[Path]:
+    if (folder / TEMPLATE).exists():
+        yield folder / TEMPLATE
+    yield from sorted((folder / "additional_chat_templates").glob("*.jinja"))
