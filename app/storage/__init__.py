@@ -1,6 +1,7 @@
 """Files that the user keeps: chats, profiles, reports, model folders, trash. No Qt.
 
-errors, database, records, writer, chat_store   chats in SQLite, written by their own thread
+errors, database, records, search, writer,      chats in SQLite, written by their own thread
+chat_store
 copies, salvage                                 what is shown of a file that cannot be used
 json_file, profiles                             versioned JSON files; named engine settings
 report_metrics, report_export, report_store     evaluation reports: figures, exports, saved ones
@@ -17,7 +18,8 @@ from app.storage.errors import (
     StorageNewerError,
     StorageReadOnlyError,
 )
-from app.storage.records import NEW, SearchHit, StoredConversation, StoredMessage
+from app.storage.records import NEW, StoredConversation, StoredMessage
+from app.storage.search import SearchHit
 
 __all__ = [
     "NEW", "TIMES", "TOKENS", "ChatStore", "SearchHit", "StorageCorruptError", "StorageError",

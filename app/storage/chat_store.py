@@ -39,7 +39,6 @@ from app.storage.records import (
     CONVERSATION,
     MESSAGE,
     NEW,
-    SearchHit,
     StoredConversation,
     StoredMessage,
     conversation_of,
@@ -48,8 +47,8 @@ from app.storage.records import (
     put_conversation,
     put_message,
     put_unsent,
-    search,
 )
+from app.storage.search import SearchHit, search, text_of
 from app.storage.writer import Writer, transact
 from engine.errors import ErrorInfo
 
@@ -236,15 +235,16 @@ class ChatStore:
 
     def unsent(self) -> dict[str, str]:
         """Unsent text by the id of its conversation or NEW."""
-        return dict(self._read("SELECT conversation_id, text FROM unsent"))
+        rows = self._read("SELECT conversation_id, text FROM unsent")
+        return {text_of(key): text_of(text) for key, text in rows}
 
     def presets(self) -> dict[str, dict[str, Any]]:
         """The user's own sampling presets by name."""
         rows = self._read("SELECT name, sampling FROM presets ORDER BY name COLLATE NOCASE")
-        return {name: mapping_of(sampling) for name, sampling in rows}
+        return {text_of(name): mapping_of(sampling) for name, sampling in rows}
 
     def search(self, query: str, limit: int = 500) -> list[SearchHit]:
-        """See `app.storage.records.search`."""
+        """See `app.storage.search`."""
         return self._reading(lambda connection: search(connection, query, limit))
 
     def _read(self, sql: str, *values: Any) -> list[tuple]:

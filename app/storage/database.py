@@ -25,7 +25,8 @@ from app.storage.errors import (
     explain,
 )
 from app.storage.json_file import private
-from app.storage.records import contains, mark_interrupted
+from app.storage.records import mark_interrupted
+from app.storage.search import contains
 from app.storage.writer import transact
 
 COMPANIONS = ("", "-wal", "-shm")

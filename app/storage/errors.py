@@ -74,7 +74,8 @@ def explain(error: BaseException, path: Path) -> StorageError:
                 f"Cannot save chats: the file system of {path.parent} has no file locks ({error}).",
                 "Set INFERDECK_DATA_DIR to a folder on a local disk and restart.",
             )
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+        # our statements fail as such (ERROR) only where the tables are not those that we made
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:
             return StorageCorruptError(
                 f"The chat file is damaged: {path} ({_size(path)}, {error}).",
                 "The file is unchanged. Restore a backup and restart, or start a new chat file.",

@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -14,10 +15,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engine.errors import InferdeckError
-from engine.json_file import read_json
+import msgspec
 
+from engine.errors import InferdeckError
+from engine.json_file import checked, read_json
+
+C = TypeVar("C")
 T = TypeVar("T")
+
+
+class _Versioned(msgspec.Struct):
+    version: int
 
 
 class NotWrittenError(InferdeckError):
@@ -26,7 +34,8 @@ class NotWrittenError(InferdeckError):
 
 def write_whole(file: Path, content: str | bytes) -> None:
     """Replace `file` in one step; a new one is readable by its owner alone, an existing one keeps
-    its mode. Raises OSError; then it is unchanged."""
+    its mode. Of a symbolic link the target is replaced. Raises OSError; then it is unchanged."""
+    file = _target(file)
     beside = file.with_name(file.name + ".part")
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -40,6 +49,17 @@ def write_whole(file: Path, content: str | bytes) -> None:
         os.replace(beside, file)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _target(file: Path) -> Path:
+    """What a symbolic link leads to, perhaps not there yet. Raises OSError for one that leads to
+    itself."""
+    if not file.is_symlink():
+        return file
+    found = Path(os.path.realpath(file))
+    if found.is_symlink():  # realpath stops in a circle
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(file))
+    return found
 
 
 def private(path: str, flags: int) -> int:
@@ -58,15 +78,19 @@ class KeptFile:
         self.problem = ""
         """What happened to an unreadable file; "" if nothing."""
 
-    def read(self, parse: Callable[[Mapping[str, Any]], T], nothing: T) -> T:
-        """The result of `parse`; `nothing` if the file is missing or unreadable. `parse` may raise
-        Python's errors for malformed data."""
+    def read(self, kind: type[C], parse: Callable[[C], T], nothing: T) -> T:
+        """The result of `parse` for the content as a `kind`; `nothing` if the file is missing or
+        unreadable. `parse` may raise ValueError or InferdeckError."""
         if not os.path.lexists(self.path):
             return nothing
         try:
-            return parse(self._content())
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, InferdeckError) as error:
-            self.problem = self._keep_aside(error)
+            stored: dict[str, Any] = read_json(self.path)
+            version = checked(stored, _Versioned, self.path).version
+            if version != self.version:
+                raise ValueError(f"version {version}, supported: {self.version}")
+            return parse(checked(stored, kind, self.path))
+        except (ValueError, InferdeckError) as error:
+            self.problem = kept_aside(self.path, self.what, error)
             return nothing
 
     def write(self, content: Mapping[str, Any]) -> None:
@@ -79,15 +103,6 @@ class KeptFile:
                 f"{self.what} were not saved to {self.path}: {error.strerror or error}.",
                 "Check the folder's permissions and the disk's free space.",
             ) from error
-
-    def _content(self) -> Mapping[str, Any]:
-        stored: dict[str, Any] = read_json(self.path)
-        if stored["version"] != self.version:
-            raise ValueError(f"file version {stored['version']!r}, supported: {self.version}")
-        return stored
-
-    def _keep_aside(self, error: Exception) -> str:
-        return kept_aside(self.path, self.what, error)
 
 
 def kept_aside(file: Path, what: str, error: Exception) -> str:

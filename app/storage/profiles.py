@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from app.storage.json_file import KeptFile
 from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError
@@ -38,7 +40,7 @@ class ProfileStore:
 
     def __init__(self, path: Path) -> None:
         self._file = KeptFile(path, VERSION, "Profiles", ProfileError)
-        self.profiles: tuple[Profile, ...] = self._file.read(_parse, ())
+        self.profiles: tuple[Profile, ...] = self._file.read(_Content, _parse, ())
         self.problem = self._file.problem
         """What happened to an unreadable file; "" if nothing."""
 
@@ -69,8 +71,17 @@ def clean_name(name: str, longest: int = LONGEST_NAME) -> str:
     return " ".join(name.split())[:longest].strip()
 
 
-def _parse(stored: Mapping[str, Any]) -> tuple[Profile, ...]:
-    return tuple(_profile(entry["name"], entry["settings"]) for entry in stored["profiles"])
+class _Entry(msgspec.Struct):
+    name: str
+    settings: dict[str, Any]
+
+
+class _Content(msgspec.Struct):
+    profiles: list[_Entry]
+
+
+def _parse(stored: _Content) -> tuple[Profile, ...]:
+    return tuple(_profile(entry.name, entry.settings) for entry in stored.profiles)
 
 
 def _profile(name: str, settings: dict[str, Any]) -> Profile:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+from app.storage.search import indexed, text_of, time_of
 
 WAITING, STREAMING, INTERRUPTED = "waiting", "streaming", "interrupted"
 """States that the store uses: opening it marks replies that were waiting or streaming as
@@ -58,92 +59,6 @@ class StoredMessage:
     passages: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SearchHit:
-    """A title or a message that contains every word of a query.
-
-    `snippet` is the text around the first word; `marks` are (start, end) of the words in it.
-    `message_id` is None for a title.
-    """
-
-    conversation_id: str
-    message_id: str | None
-    snippet: str
-    marks: tuple[tuple[int, int], ...]
-
-
-TRIGRAM = 3
-SNIPPET_BEFORE, SNIPPET_LENGTH = 24, 120
-
-
-def terms_of(query: str) -> list[str]:
-    """The words of a query: all of them must occur, in any order and case, also within words."""
-    return [term for term in re.split(r"[\s\0]+", query) if term]
-
-
-def contains(text: str, term: str) -> bool:
-    return term.casefold() in text.casefold()
-
-
-def indexed(text: str) -> str:
-    """`text` as the index reads it: SQLite's tokenizers stop at NUL."""
-    return text.replace("\0", " ")
-
-
-def search(connection: sqlite3.Connection, query: str, limit: int) -> list[SearchHit]:
-    """Every title and every message that contains every word of `query`, at most `limit`: the last
-    used conversation first; in each, its title, then its newest message. An automatic title is not
-    listed in addition to the message that it was made from."""
-    terms = terms_of(query)
-    if not terms:
-        return []
-    where = " AND ".join("contains(title, ?)" for _ in terms)
-    titles = connection.execute(
-        "SELECT id, NULL, title, updated, title_is_automatic FROM conversations"
-        f" WHERE deleted_at IS NULL AND {where} ORDER BY updated DESC LIMIT ?",
-        [*terms, limit],
-    ).fetchall()
-    messages = _messages(connection, terms, limit)
-    told = {row[0] for row in messages}
-    own = [row[:4] for row in titles if not (row[4] and row[0] in told)]
-    found = [*own, *messages]
-    found.sort(key=lambda row: (row[3], row[0]), reverse=True)  # stable: titles stay before
-    return [SearchHit(c, message, *snippet(text, terms)) for c, message, text, _ in found[:limit]]
-
-
-def _messages(
-    connection: sqlite3.Connection, terms: list[str], limit: int
-) -> list[tuple[str, str | None, str, float]]:
-    """(conversation, message, text, updated) of every matching message."""
-    long = [term for term in terms if len(term) >= TRIGRAM]
-    short = [term for term in terms if len(term) < TRIGRAM]
-    conditions, values = ["c.deleted_at IS NULL"], []
-    if long:
-        conditions.append("messages_fts MATCH ?")
-        values.append(" ".join('"' + term.replace('"', '""') + '"' for term in long))
-    for term in short:
-        conditions.append("contains(f.text, ?)")
-        values.append(term)
-    return connection.execute(
-        "SELECT c.id, m.id, m.text, c.updated FROM messages_fts f"
-        " JOIN messages m ON m.number = f.rowid JOIN conversations c ON c.id = m.conversation_id"
-        f" WHERE {' AND '.join(conditions)} ORDER BY c.updated DESC, m.number DESC LIMIT ?",
-        [*values, limit],
-    ).fetchall()
-
-
-def snippet(text: str, terms: list[str]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """One line around the first of `terms` in `text`, and the terms' positions in it."""
-    pattern = re.compile("|".join(re.escape(t) for t in sorted(terms, key=len, reverse=True)), re.I)
-    first = pattern.search(text)
-    start = max(0, first.start() - SNIPPET_BEFORE) if first else 0
-    if start and (space := text.find(" ", start, first.start() if first else None)) >= 0:
-        start = space + 1
-    line = re.sub(r"\s", " ", text[start : start + SNIPPET_LENGTH])
-    line = ("…" if start else "") + line + ("…" if start + SNIPPET_LENGTH < len(text) else "")
-    return line, tuple((m.start(), m.end()) for m in pattern.finditer(line))
-
-
 CONVERSATION = ", ".join(field.name for field in fields(StoredConversation))
 MESSAGE = ", ".join(field.name for field in fields(StoredMessage))
 """Columns, in the order of the records."""
@@ -156,7 +71,7 @@ def mark_interrupted(connection: sqlite3.Connection) -> None:
         (INTERRUPTED, WAITING, STREAMING),
     ).fetchall()
     for number, text in rows:
-        _index(connection, number, text)
+        _index(connection, number, text_of(text))
 
 
 def put_conversation(connection: sqlite3.Connection, c: StoredConversation) -> None:
@@ -221,37 +136,42 @@ def _index(connection: sqlite3.Connection, number: int, text: str) -> None:
 
 
 def conversation_of(row: tuple) -> StoredConversation:
-    """The record of a row of CONVERSATION's columns."""
-    found = StoredConversation(*row)
-    return replace(
-        found,
-        title_is_automatic=bool(found.title_is_automatic),
-        sampling=mapping_of(row[4]),
-        is_pinned=bool(found.is_pinned),
-        is_archived=bool(found.is_archived),
-    )
+    """The record of a row of CONVERSATION's columns. SQLite keeps any type in any column: values of
+    another one are converted, or replaced by the default."""
+    chat, title, automatic, prompt, sampling, preset, created, updated, deleted, *flags = row
+    return StoredConversation(
+        text_of(chat), text_of(title), bool(automatic), text_of(prompt), mapping_of(sampling),
+        text_of(preset), time_of(created), time_of(updated),
+        None if deleted is None else time_of(deleted), *map(bool, flags),
+    )  # fmt: skip
 
 
 def message_of(row: tuple) -> StoredMessage:
-    """The record of a row of MESSAGE's columns."""
-    figures, error = (None if text is None else mapping_of(text) for text in row[-4:-2])
-    attachments, passages = map(_mappings_of, row[-2:])
-    values = (*row[:-4], figures, error, attachments, passages)
-    return StoredMessage(*values)
+    """The record of a row of MESSAGE's columns, like `conversation_of`."""
+    own, chat, parent, role, text, state, shown, created, figures, error, files, passages = row
+    return StoredMessage(
+        text_of(own), text_of(chat), None if parent is None else text_of(parent), text_of(role),
+        text_of(text), text_of(state), shown if isinstance(shown, int) else 0, time_of(created),
+        None if figures is None else mapping_of(figures),
+        None if error is None else mapping_of(error),
+        tuple({"name": a["name"], "text": a["text"]} for a in _mappings_of(files)
+              if isinstance(a.get("name"), str) and isinstance(a.get("text"), str)),
+        _mappings_of(passages),
+    )  # fmt: skip
 
 
-def mapping_of(text: str | None) -> dict[str, Any]:
+def mapping_of(text: Any) -> dict[str, Any]:
     """A JSON object; empty if there is none, or if a damaged file has something else there."""
     found = _from_json(text)
     return found if isinstance(found, dict) else {}
 
 
-def _mappings_of(text: str | None) -> tuple[dict[str, Any], ...]:
+def _mappings_of(text: Any) -> tuple[dict[str, Any], ...]:
     found = _from_json(text)
     return tuple(one for one in found if isinstance(one, dict)) if isinstance(found, list) else ()
 
 
-def _from_json(text: str | None) -> Any:
+def _from_json(text: Any) -> Any:
     try:
         return None if text is None else json.loads(text)
     except (ValueError, TypeError, RecursionError):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import msgspec
-
 from app.storage.records import (
+    CONVERSATION,
+    MESSAGE,
     StoredConversation,
     StoredMessage,
+    conversation_of,
+    message_of,
     put_conversation,
     put_message,
 )
@@ -23,8 +24,7 @@ FINE_STEPS = 10_000
 """Row numbers tried one by one after a damaged page; then in doubling steps."""
 LAST = 2**63 - 1
 
-_JSON = {"sampling", "figures", "error", "attachments", "passages"}
-R = TypeVar("R", StoredConversation, StoredMessage)
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -54,20 +54,23 @@ def salvage(source: sqlite3.Connection, target: sqlite3.Connection, found: Salva
     found.expected_messages = _count(source, "messages")
 
     def job(connection: sqlite3.Connection) -> None:
-        for conversation in _records(source, StoredConversation, "conversations"):
+        for conversation in _records(source, "conversations", CONVERSATION, conversation_of):
             put_conversation(connection, conversation)
             found.conversations += 1
         last: dict[str, str] = {}  # of each conversation, the message before
-        for message in _records(source, StoredMessage, "messages"):
+        for message in _records(source, "messages", MESSAGE, message_of):
             put_message(connection, _attached(connection, message, last))
             last[message.conversation_id] = message.id
             found.messages += 1
         for table in ("reply_tokens", "reply_times", "presets", "unsent"):
-            columns = _columns(connection, table)
+            present = _columns(source, table)
+            columns = [name for name in _columns(connection, table) if name in present]
             places = ", ".join("?" * len(columns))
             for row in _rows(source, table, columns):
                 with suppress(sqlite3.IntegrityError):  # its reply is lost
-                    connection.execute(f"INSERT OR IGNORE INTO {table} VALUES({places})", row)
+                    connection.execute(
+                        f"INSERT OR IGNORE INTO {table}({', '.join(columns)}) VALUES({places})", row
+                    )
 
     transact(target, job)
 
@@ -92,17 +95,15 @@ def _attached(
     return message
 
 
-def _records(source: sqlite3.Connection, kind: type[R], table: str) -> Iterator[R]:
-    present = _columns(source, table)
-    names = [field.name for field in fields(kind) if field.name in present]
-    for row in _rows(source, table, names):
-        values = dict(zip(names, row, strict=True))
-        with suppress(msgspec.ValidationError, ValueError, RecursionError):
-            for name in _JSON & values.keys():
-                stored = values.pop(name)
-                if stored is not None:
-                    values[name] = json.loads(stored)
-            yield msgspec.convert(values, kind, strict=False)
+def _records(
+    source: sqlite3.Connection, table: str, names: str, record_of: Callable[[tuple], R]
+) -> Iterator[R]:
+    """`names`: the columns of a record; an older file may lack some."""
+    present = [name for name in names.split(", ") if name in _columns(source, table)]
+    for row in _rows(source, table, present):
+        values = dict(zip(present, row, strict=True))
+        if isinstance(values.get("id"), str):
+            yield record_of(tuple(map(values.get, names.split(", "))))
 
 
 def _rows(
@@ -129,15 +130,22 @@ def _rows(
 
 
 def _next_readable(source: sqlite3.Connection, sql: str, position: int) -> int | None:
-    """The first position after which a row can be read; None if there is none."""
+    """The position from which to read on after an error; None if there is nothing to be read."""
 
-    def reads(after: int) -> bool:
+    def number_after(position: int) -> int | None:
+        """The number of the next row; raises sqlite3.DatabaseError on a damaged page."""
+        row = source.execute(sql, (position,)).fetchone()
+        return None if row is None else row[0]
+
+    def reads(position: int) -> bool:
         try:
-            source.execute(sql, (after,)).fetchall()
+            number_after(position)
         except sqlite3.DatabaseError:
             return False
         return True
 
+    with suppress(sqlite3.DatabaseError):
+        return number_after(position)  # that row has a number, and content that cannot be read
     start = max(position, 0)
     for candidate in range(start + 1, start + FINE_STEPS):
         if reads(candidate):
@@ -154,7 +162,11 @@ def _next_readable(source: sqlite3.Connection, sql: str, position: int) -> int |
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    """Of a table: a damaged schema may have a view of that name, whose rows have no numbers."""
     try:
+        is_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        if not connection.execute(is_table, (table,)).fetchone():
+            return []
         return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
     except sqlite3.DatabaseError:
         return []  # the schema is damaged

@@ -89,6 +89,8 @@ class Writer:
     def _run(self) -> None:
         while (entry := self._queue.get()) is not None:
             function, future = entry
+            if not future.set_running_or_notify_cancel():
+                continue  # nobody waits for it any more
             try:
                 future.set_result(self._attempt(function))
             except BaseException as error:  # somebody waits for the outcome

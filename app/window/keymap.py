@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from app.storage.json_file import KeptFile
 
@@ -25,7 +26,7 @@ class KeyMap:
     def __init__(self, file: Path | None = None) -> None:
         self._file = KeptFile(file, VERSION, "Keyboard shortcuts") if file is not None else None
         self._defaults: dict[str, str] = {}
-        self._chosen: dict[str, str] = self._file.read(_parse, {}) if self._file else {}
+        self._chosen: dict[str, str] = self._file.read(_Content, _parse, {}) if self._file else {}
         self._keys: dict[str, str] = {}
 
     @property
@@ -140,8 +141,9 @@ def objection(keys: str) -> str:
     return ""
 
 
-def _parse(stored: Mapping[str, Any]) -> dict[str, str]:
-    shortcuts = dict(stored["shortcuts"])
-    if not all(isinstance(text, str) for pair in shortcuts.items() for text in pair):
-        raise ValueError("its shortcuts are not text")
-    return shortcuts
+class _Content(msgspec.Struct):
+    shortcuts: dict[str, str]
+
+
+def _parse(stored: _Content) -> dict[str, str]:
+    return stored.shortcuts

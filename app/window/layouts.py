@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QInputDialog, QWidget
 
@@ -76,7 +77,7 @@ class LayoutStore:
 
     def __init__(self, path: Path) -> None:
         self._file = KeptFile(path, VERSION, "Custom layouts", LayoutError)
-        self.own: tuple[Layout, ...] = self._file.read(_parse, ())
+        self.own: tuple[Layout, ...] = self._file.read(_Content, _parse, ())
 
     @property
     def problem(self) -> str:
@@ -135,18 +136,27 @@ def _entry(layout: Layout) -> dict[str, Any]:
             "text_size": layout.text_size, "states": states}  # fmt: skip
 
 
-def _parse(stored: Mapping[str, Any]) -> tuple[Layout, ...]:
-    return tuple(_layout(**entry) for entry in stored["layouts"])
+class _Entry(msgspec.Struct):
+    name: str
+    base: str
+    page: str
+    text_size: int | None
+    states: dict[str, bytes]  # base64 in JSON
 
 
-def _layout(
-    name: str, base: str, page: str, text_size: int | None, states: Mapping[str, str]
-) -> Layout:
-    if text_size is not None:
-        PREFERENCES["text_size"].check(text_size)
-    known = base if base in [layout.name for layout in BUILT_IN] else CHAT
-    read = {str(p): base64.b64decode(state, validate=True) for p, state in states.items()}
-    return Layout(_checked(name), known, str(page), text_size, read)
+class _Content(msgspec.Struct):
+    layouts: list[_Entry]
+
+
+def _parse(stored: _Content) -> tuple[Layout, ...]:
+    return tuple(map(_layout, stored.layouts))
+
+
+def _layout(entry: _Entry) -> Layout:
+    if entry.text_size is not None:
+        PREFERENCES["text_size"].check(entry.text_size)
+    base = entry.base if entry.base in [layout.name for layout in BUILT_IN] else CHAT
+    return Layout(_checked(entry.name), base, entry.page, entry.text_size, entry.states)
 
 
 NOTICE = "layout"

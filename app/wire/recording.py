@@ -13,15 +13,18 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from app.wire.blocks import ARRAYS, DTYPES, INDEX, WireBlocks
 from app.wire.codec import EVENTS, PLAIN
+from app.wire.protocol import ProtocolError
 from app.wire.snapshots import MEMORY, SnapshotReader, SnapshotWriter, WireSnapshot
 from engine import messages
+from engine.errors import InferdeckError
+from engine.json_file import checked, shown
 from engine.snapshot import (
     EngineSnapshot,
     FinishReason,
@@ -66,8 +69,17 @@ def decode(data: bytes) -> Iterator[Frame]:
             return
         try:
             yield reader.frame(json.loads(line))
+        except MemoryError:
+            raise
         except Exception as error:  # of any kind, from any file
-            raise ValueError(f"line {number:,} is not a frame: {repr(error)[:200]}") from error
+            raise ValueError(f"line {number:,}: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    """What is wrong with a line, in words for a person."""
+    if isinstance(error, InferdeckError | ProtocolError):
+        return str(error.args[0]).rstrip(".").partition(". ")[0]
+    return "invalid JSON" if isinstance(error, json.JSONDecodeError) else "inconsistent values"
 
 
 class _Writer(SnapshotWriter):
@@ -131,67 +143,119 @@ def _ended(event: messages.OutputEvent) -> Json:
     }  # fmt: skip
 
 
+FRAME = "the frame"
+"""In errors."""
+
+
+class _Head(msgspec.Struct):
+    t: float
+    k: str
+
+
+class _Ended(msgspec.Struct):
+    id: str
+    time: float
+    step_index: int
+    prompt: int
+    cached: int
+    reason: FinishReason
+    times: tuple[float, float | None, float | None, tuple[TokenEvent, ...]]
+
+
+_Array = Annotated[list[list[int]], msgspec.Meta(min_length=1, max_length=2)]
+
+
+class _Blocks(msgspec.Struct):
+    """Of `_named_blocks`."""
+
+    size: int
+    owners: tuple[str, ...]
+    tables: list[list[int]]
+    owner: _Array
+    ref_count: _Array
+    fill: _Array
+    hashed: _Array
+
+
+class _Shape(msgspec.Struct):
+    """The fields of a snapshot's line that are stored in another form."""
+
+    memory: list[int]
+    requests: list[Annotated[list[Any], msgspec.Meta(min_length=2)]]
+    blocks: _Blocks | None
+    steps: list[Annotated[list[Any], msgspec.Meta(min_length=13)]]
+    speculation: dict[str, Any] | None = None
+    threads: dict[str, Any] | None = None
+    gpus: list[Any] | None = None
+
+
+_Named = msgspec.defstruct(
+    "_Named", [(f.name, f.type) for f in msgspec.structs.fields(WireSnapshot)]
+)
+"""A `WireSnapshot` by field name: errors name the field."""
+
+
 class _Reader(SnapshotReader):
     def __init__(self) -> None:
         super().__init__()
         self._last: Json = {"gpus": [], "threads": {}}  # missing in the first recordings
         self._num_blocks = 0
 
-    def frame(self, line: Json) -> Frame:
-        time = float(line["t"])
-        if not math.isfinite(time):
-            raise ValueError(f"t is {time}")
-        return Frame(time, self._event(line["k"], line))
+    def frame(self, line: Any) -> Frame:
+        head = checked(line, _Head, FRAME)
+        if not math.isfinite(head.t):
+            raise ValueError(f"t is {head.t}")
+        return Frame(head.t, self._event(head.k, line))
 
     def _event(self, kind: str, line: Json) -> messages.Event:
         if kind == "snapshot":
             return messages.SnapshotEvent(self.read(self._wire(line)))
         if kind == "ended":
-            return _read_ended(line)
+            return _read_ended(checked(line, _Ended, FRAME))
         if kind not in _RECORDED:
-            raise ValueError(f"unknown kind of frame {kind!r}")
-        return msgspec.convert({"traceback": "", **line}, EVENTS[kind])
+            raise ProtocolError(f"Unknown kind of frame: {shown(kind)}.")
+        event: messages.Event = checked({"traceback": "", **line}, EVENTS[kind], FRAME)
+        return event
 
     def _remember(self, tokens: dict[str, tuple[TokenEvent, ...]]) -> None:
         self._tokens |= tokens
 
     def _wire(self, line: Json) -> WireSnapshot:
+        given = checked(line, _Shape, FRAME)
         for name in ("speculation", "threads", "gpus"):
             if line.get(name) is not None:
                 self._last[name] = line[name]
         threads = self._last["threads"]
         known = self._tokens
-        blocks = line["blocks"]
         values = {
             **line,
-            "memory": line["memory"][: len(MEMORY)],
-            "in_ram": line["memory"][len(MEMORY) :] or (0, 0),
-            "requests": [[*r[:-1], len(known.get(r[0], ())), r[-1]] for r in line["requests"]],
-            "blocks": None if blocks is None else self._changes(blocks),
-            "steps": [[*v[:9], v[12], *v[9:12], *v[13:]] for v in line["steps"]],
+            "memory": given.memory[: len(MEMORY)],
+            "in_ram": given.memory[len(MEMORY) :] or (0, 0),
+            "requests": [[*r[:-1], len(known.get(str(r[0]), ())), r[-1]] for r in given.requests],
+            "blocks": None if given.blocks is None else self._changes(given.blocks),
+            "steps": [[*v[:9], v[12], *v[9:12], *v[13:]] for v in given.steps],
             "speculation": self._last["speculation"] or None,
             "gpus": self._last["gpus"],
             "threads": [threads[n] for n in ThreadFigures._fields if n in threads] or None,
             "missing": (),
             "told": None,
         }
-        return msgspec.convert([values[n] for n in WireSnapshot.__struct_fields__], WireSnapshot)
+        return WireSnapshot(*msgspec.structs.astuple(checked(values, _Named, FRAME)))
 
-    def _changes(self, blocks: Json) -> list[Any]:
+    def _changes(self, blocks: _Blocks) -> list[Any]:
         changes = []
         for name in ARRAYS:
-            *places, values = blocks[name]
+            *places, values = getattr(blocks, name)
             where = np.array(places[0], INDEX).tobytes() if places else None
             self._num_blocks = self._num_blocks if places else len(values)
             changes.append([where, np.array(values, DTYPES[name]).tobytes()])
-        tables = [(0, table) for table in blocks["tables"]]
-        return [blocks["size"], self._num_blocks, blocks["owners"], tables, changes]
+        tables = [(0, table) for table in blocks.tables]
+        return [blocks.size, self._num_blocks, blocks.owners, tables, changes]
 
 
-def _read_ended(line: Json) -> messages.OutputEvent:
-    arrival, scheduled, finished, tokens = line["times"]
+def _read_ended(line: _Ended) -> messages.OutputEvent:
+    arrival, scheduled, finished, tokens = line.times
     return messages.OutputEvent(
-        line["id"], "", (), line["time"], line["step_index"], line["prompt"], line["cached"],
-        finish_reason=FinishReason(line["reason"]),
-        times=RequestTimes(arrival, scheduled, tuple(TokenEvent(*e) for e in tokens), finished),
+        line.id, "", (), line.time, line.step_index, line.prompt, line.cached,
+        finish_reason=line.reason, times=RequestTimes(arrival, scheduled, tokens, finished),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-Expected = Literal["refused", "same", "sound", "ok"]
+Expected = Literal["refused", "same", "sound", "ok", "usable"]
 LONGEST_S = 20.0
 LARGEST_BYTES = 2 * 10**9
 MOST_CHARACTERS = 12_000
@@ -26,10 +26,11 @@ class Case:
     """A change to a copy of the control, and how the command must end.
 
     expected: "refused" with a message that has every one of `names`; "same": the control's answer;
-    "sound": either of the two, as the change may be harmless; "ok": exit code 0. `answer`: by what
-    name the control's answer is known, if by another than its own. `unprivileged`: not as root, who
-    may read everything. `make` changes the folder that it is given; `run` is called in the child
-    with that folder, and its result is the exit code.
+    "sound": either of the two, as the change may be harmless; "ok": exit code 0; "usable": exit
+    code 0 with any answer, or a message. `answer`: by what name the control's answer is known, if
+    by another than its own. `unprivileged`: not as root, who may read everything. `make` changes
+    the folder that it is given; `run` is called in the child with that folder, and its result is
+    the exit code.
     """
 
     kind: str
@@ -65,6 +66,8 @@ def faults(case: Case, outcome: Outcome, answer: list[Any] | None) -> list[str]:
     if case.expected == "ok":
         return [] if outcome.code == 0 else [f"exit code {outcome.code}"]
     loaded = outcome.code == 0
+    if loaded and case.expected == "usable":
+        return []
     if loaded and case.expected == "refused":
         return ["accepted"]
     if not loaded and case.expected == "same":

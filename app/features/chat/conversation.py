@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+import msgspec
+
 from app.features.chat.attachments import message_content
 from app.features.chat.figures import Figures
 from app.storage.records import StoredConversation, StoredMessage
@@ -135,7 +137,7 @@ class Message:
             record.conversation_id, record.parent_id, Role(record.role), record.text,
             State(record.state), record.shown,
             Figures.from_dict(record.figures) if record.figures else None,
-            ErrorInfo(**record.error) if record.error else None,
+            msgspec.convert(record.error, ErrorInfo) if record.error else None,
             record.id, record.created, attachments=record.attachments,
             passages=tuple(Passage.of(passage) for passage in record.passages),
         )  # fmt: skip
@@ -178,6 +180,31 @@ class Conversation:
 
     def load(self, records: Iterable[StoredMessage]) -> None:
         self.messages = {record.id: _message(record) for record in records}
+        self._attach_orphans()
+
+    def _attach_orphans(self) -> None:
+        """A damaged file may have messages of unknown parents, or in a circle: each follows the
+        message that was stored before it."""
+        children: dict[str | None, list[str]] = {}
+        for message in self.messages.values():
+            children.setdefault(message.parent_id, []).append(message.id)
+        reached: set[str] = set()
+
+        def reach(parent: str | None) -> None:
+            found = [parent]
+            while found:
+                following = [i for i in children.get(found.pop(), ()) if i not in reached]
+                reached.update(following)
+                found += following
+
+        reach(None)
+        before: str | None = None
+        for message in self.messages.values():
+            if message.id not in reached:
+                message.parent_id = before
+                reached.add(message.id)
+                reach(message.id)
+            before = message.id
 
     # The tree --------------------------------------------------------------------------------
 
@@ -301,7 +328,7 @@ def _message(record: StoredMessage) -> Message:
     """The text alone where the rest is damaged: one message must not hide the others."""
     try:
         return Message.from_record(record)
-    except (TypeError, ValueError, KeyError):
+    except (TypeError, ValueError, KeyError, msgspec.ValidationError):
         role = record.role if record.role in list(Role) else Role.ASSISTANT
         state = record.state if record.state in list(State) else State.COMPLETE
         plain = replace(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from app.features.models.precision import precision_change
 from engine.messages import OutputEvent
@@ -60,9 +61,9 @@ class Figures:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Figures:
-        """Unknown names are ignored: a newer version may have written more."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+        """Unknown names are ignored: a newer version may have written more. Raises
+        msgspec.ValidationError for values of another type."""
+        return msgspec.convert(values, cls)
 
     @classmethod
     def of(

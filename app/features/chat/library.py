@@ -78,7 +78,7 @@ class ChatLibrary(QObject):
             for conversation_id, made in self._conversations.items():
                 made.draft = drafts.get(conversation_id, "")
             for name, values in store.presets().items():
-                with suppress(InferdeckError):  # one of a newer version
+                with suppress(InferdeckError, TypeError, ValueError):  # of a newer version
                     params = sampling_from_dict(values)
                     self.presets.append(Preset(name, "Custom preset.", params, is_own=True))
         except InferdeckError as error:

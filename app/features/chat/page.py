@@ -17,7 +17,7 @@ from app.features.chat.labels import branch_records
 from app.features.chat.panes import CONVERSATION_WIDTH, ChatPanes
 from app.features.chat.popovers import ReplyLatencyPopover, ReplyTokensPopover, Steps, open_link
 from app.features.chat.presenter import Presenter
-from app.storage.records import terms_of
+from app.storage.search import terms_of
 from app.window.commands import Command
 from widgets.chat.attachments import FilePopover
 from widgets.chat.branch_popover import BranchPopover, PromptPopover

@@ -213,7 +213,7 @@ class ReplyStore(Generic[Data]):
             raise StorageError(f"This reply has no saved {self._name}.", "Regenerate the reply.")
         try:
             return self._unpack(packed)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:  # TypeError: a damaged file has a text there
             raise StorageError(
                 f"Cannot read this reply's {self._name}: {error}.", "Regenerate the reply."
             ) from error

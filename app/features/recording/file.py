@@ -82,6 +82,8 @@ def read(path: Path) -> Recording:
         for frame in _frames(rest):
             frames.append(frame)  # noqa: PERF402 - what was read before an error is kept
     except (ValueError, zlib.error) as error:
+        if isinstance(error, zlib.error):
+            error = ValueError("a segment cannot be decompressed")
         notice = f"The recording is damaged or truncated ({error}). Showing the readable part."
     if not frames:
         raise RecordingError(f"{path.name} contains no readable data.", "Save the recording again.")

@@ -32,7 +32,8 @@ from app.storage import (
     open_store,
 )
 from app.storage.database import MIGRATIONS, VERSION
-from app.storage.records import contains, put_conversation, put_message, terms_of
+from app.storage.records import put_conversation, put_message
+from app.storage.search import contains, terms_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 CONVERSATION = StoredConversation("c1", "First chat", created=1.0, updated=1.0)
