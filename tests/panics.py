@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 Panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
 """As PyO3 makes it of a panic in Rust: no Exception."""
 
@@ -21,3 +23,9 @@ DEATHS: dict[str, Callable[[], BaseException]] = {
     "memory": lambda: MemoryError(),
     "unsayable": lambda: UnsayableError(),
 }
+
+EACH = [
+    pytest.param(name, marks=() if name in ("panic", "exit") else pytest.mark.slow)
+    for name in DEATHS
+]
+"""Their names; of the tests that load a model for each, most are slow ones."""

@@ -36,7 +36,7 @@ from engine.messages import (
 )
 from tests.engine import tiny_models
 from tests.engine.thread_events import Recorder, finished, tokens
-from tests.panics import DEATHS, Panic
+from tests.panics import DEATHS, EACH, Panic
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 PROMPT = tuple(tiny_models.make_prompts((12,))[0])
@@ -82,7 +82,7 @@ def serves(events: Recorder, thread: EngineThread, tiny_model: Any, name: str = 
     assert tokens(events, name) == tiny_models.reference(tiny_model, PROMPT, 4).token_ids
 
 
-@pytest.mark.parametrize("error", DEATHS)
+@pytest.mark.parametrize("error", EACH)
 @pytest.mark.parametrize("point", POINTS)
 def test_every_error_is_answered_and_the_thread_serves_on(
     point: str, error: str, events: Recorder, thread: EngineThread, config: EngineConfig,
@@ -108,7 +108,7 @@ def test_every_error_is_answered_and_the_thread_serves_on(
     assert len(events.of(EngineCrashed)) == (error not in in_place)
 
 
-@pytest.mark.parametrize("error", DEATHS)
+@pytest.mark.parametrize("error", EACH)
 def test_a_load_that_dies_is_answered_and_the_next_one_serves(
     error: str, events: Recorder, config: EngineConfig, tiny_model: Any
 ) -> None:
@@ -136,7 +136,7 @@ def test_a_load_that_dies_is_answered_and_the_next_one_serves(
         assert thread.stop(120)
 
 
-@pytest.mark.parametrize("error", DEATHS)
+@pytest.mark.parametrize("error", EACH)
 @pytest.mark.parametrize("kind", [Loaded, OutputEvent, SnapshotEvent, EngineCrashed])
 def test_a_listener_that_fails_does_not_end_the_thread(
     kind: type[Event], error: str, events: Recorder, config: EngineConfig, tiny_model: Any

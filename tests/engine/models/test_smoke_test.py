@@ -95,6 +95,7 @@ def difference(name: str, own: dict[str, Any]) -> float | str:
     return largest_difference(model_class, shrunk_config(config).to_json_string(use_diff=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "own"), LIKE_TESTED)
 def test_tested_types_are_equal_with_small_windows(name: str, own: dict[str, Any]) -> None:
     found = difference(name, own)

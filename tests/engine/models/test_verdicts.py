@@ -44,6 +44,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     return made
 
 
+@pytest.mark.slow
 def test_an_untested_type_passes_in_a_process_of_its_own(cache: Path) -> None:
     check_architecture(*build("OlmoConfig"))
     (file,) = cache.iterdir()

@@ -196,6 +196,7 @@ sys.stdin.read()
 
 
 @posix
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["killed", "by itself"])
 def test_processes_end_with_the_program(tmp_path: Path, ends: str) -> None:
     save(byte_level(), tmp_path)
