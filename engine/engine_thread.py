@@ -270,6 +270,9 @@ class EngineThread(threading.Thread):
             error = InvalidRequestError("No model is loaded.", "Load a model first.")
             self._emit(m.RequestFailed(command.request_id, error.info()))
             return
+        if command.model is not None and command.model != self._engine.model_info.path:
+            self._emit(m.RequestFailed(command.request_id, _replaced_by(self._engine.config)))
+            return
         if command.arrival is None:
             command = replace(command, arrival=at)
         try:

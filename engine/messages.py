@@ -47,7 +47,8 @@ class AddRequest:
 
     The output starts with the tokens `begin_with`, as if they had been sampled: their text comes
     with the first event, their ids do not come again. arrival: when the sender submitted the
-    request, on the engine's clock; None: when this command was submitted.
+    request, on the engine's clock; None: when this command was submitted. model: path of the model
+    that the token ids are for; another model fails the request. None: any model.
     """
 
     request_id: str
@@ -55,6 +56,7 @@ class AddRequest:
     params: SamplingParams = field(default_factory=SamplingParams)
     begin_with: tuple[int, ...] = ()
     arrival: float | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

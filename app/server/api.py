@@ -113,8 +113,8 @@ class Api:
         encoded, tokenizer = await self._tokens.encode(
             model, prompts, params, config.max_model_len, _client(request)
         )
-        name = self._name_of(model)
-        call = Call(new_call_id(shape.prefix), name, encoded, body, arrival=arrival)
+        name, call_id = self._name_of(model), new_call_id(shape.prefix)
+        call = Call(call_id, name, model.path, encoded, body, arrival=arrival)
         outputs = self._engine.send(call.requests(), self._options.limits.max_queued)
         answer = reply.StreamedReply if body.stream else reply.Reply
         headers = ignored_header(request.scope.get(IGNORED, ()))

@@ -44,10 +44,12 @@ def origin_of(request_id: str) -> str | None:
 
 @dataclass(slots=True)
 class Call:
-    """One call. The replies to prompt p are the choices p * n to p * n + n - 1."""
+    """One call. The replies to prompt p are the choices p * n to p * n + n - 1. `path`: of the
+    model, whose tokenizer encoded the prompts."""
 
     call_id: str
     model: str
+    path: str
     prompts: Sequence[EncodedPrompt]
     body: ReplyBody
     created: int = field(default_factory=lambda: int(time.time()))
@@ -64,6 +66,7 @@ class Call:
                 tuple(prompt.token_ids),
                 _seeded(prompt.params, index % self.body.num_replies),
                 arrival=self.arrival,
+                model=self.path,
             )
             for index in range(self.num_replies)
             for prompt in [self.prompts[index // self.body.num_replies]]

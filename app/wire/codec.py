@@ -61,6 +61,7 @@ class _AddRequest(msgspec.Struct):
     prompt: str | tuple[int | dict[str, str], ...]
     params: SamplingParams
     begin_with: tuple[int, ...] = ()
+    model: str | None = None
 
 
 class _History(msgspec.Struct, array_like=True):
@@ -134,8 +135,8 @@ def write_command(command: WireCommand) -> Message:
     match command:
         case m.Load(config):
             return "load", _encode({"config": wanted_values(config)})
-        case m.AddRequest(request_id, prompt, params, begin_with):
-            return "add", _encode(_AddRequest(request_id, prompt, params, begin_with))  # type: ignore[arg-type]
+        case m.AddRequest(request_id, prompt, params, begin_with, model=model):
+            return "add", _encode(_AddRequest(request_id, prompt, params, begin_with, model))  # type: ignore[arg-type]
         case m.Reconfigure(changes):
             return "reconfigure", _encode(dict(changes))
         case CancelLoad():
@@ -152,7 +153,9 @@ def read_command(kind: str, body: msgspec.Raw | bytes) -> WireCommand:
             return m.Load(asked_config(config))
         case _AddRequest() as add:
             _check_id(add.request_id)
-            return m.AddRequest(add.request_id, _prompt(add.prompt), add.params, add.begin_with)
+            return m.AddRequest(
+                add.request_id, _prompt(add.prompt), add.params, add.begin_with, model=add.model
+            )
         case m.Abort() as abort:
             _check_id(abort.request_id)
             return abort

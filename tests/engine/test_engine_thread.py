@@ -185,6 +185,24 @@ def test_requests_end_with_the_name_of_the_model_that_replaces_theirs(
     assert events.wait(RequestFailed, lambda e: e.request_id == "a").error == last.error
 
 
+def test_tokens_of_one_model_never_go_to_another(
+    events: Recorder, thread: EngineThread, config: EngineConfig, tmp_path: Path
+) -> None:
+    """The next model is being loaded when they come."""
+    shutil.copytree(config.model, tmp_path / "the-next")
+    thread.submit(Load(config))
+    events.wait(Loaded)
+    thread.submit(AddRequest("a", PROMPT, GREEDY, model=config.model))
+    events.wait(OutputEvent, finished("a"))
+    thread.submit(Load(config.replace(model=str(tmp_path / "the-next"))))
+    thread.submit(AddRequest("b", PROMPT, GREEDY, model=config.model))
+    thread.submit(AddRequest("c", PROMPT, GREEDY, model=str(tmp_path / "the-next")))
+    events.wait(OutputEvent, finished("c"))
+    error = events.wait(RequestFailed, lambda e: e.request_id == "b").error
+    assert "the-next" in error.cause and error.remedy
+    assert tokens(events, "b") == []
+
+
 def test_a_draft_that_does_not_fit_is_left_out_with_the_reason(
     events: Recorder, thread: EngineThread, config: EngineConfig, tmp_path: Path
 ) -> None:

@@ -216,6 +216,15 @@ def test_a_model_that_goes_in_that_moment_is_a_503(puppet: Any) -> None:
     assert reply.result(120).status == 503
 
 
+def test_token_ids_name_the_model_that_they_are_for(puppet: Any) -> None:
+    served = puppet()
+    reply = later(served, COMPLETIONS, ASK)
+    wait_until(lambda: served.added)
+    assert served.commands[-1].model == served.loaded.model.path
+    served.say("x", FinishReason.LENGTH)
+    assert reply.result(120).status == 200
+
+
 def test_the_limit_of_reply_tokens(puppet: Any) -> None:
     served = puppet(limits=Limits(max_output_tokens=4))
     assert call(served, COMPLETIONS, ASK).error["param"] == "max_tokens"

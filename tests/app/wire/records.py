@@ -95,7 +95,9 @@ EVENTS = st.one_of(*(of(kind) for kind in typing.get_args(m.Event)))
 COMMANDS = st.one_of(
     st.builds(m.Load, CONFIGS),
     st.just(m.Unload()),
-    st.builds(m.AddRequest, NAMES, PROMPTS, PARAMS, of(tuple[int, ...])),
+    st.builds(
+        m.AddRequest, NAMES, PROMPTS, PARAMS, of(tuple[int, ...]), model=st.none() | WORDS
+    ),
     st.builds(m.Abort, NAMES),
     st.builds(m.Reconfigure, st.fixed_dictionaries({}, optional={
         "block_size": st.integers(1, 64), "enable_prefix_caching": st.booleans(),
