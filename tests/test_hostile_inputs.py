@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,22 @@ def test_what_a_soak_counts_as_lost() -> None:
         assert ledger.num_faults == 3
         ledger.failed("no reason", changes=0)
     assert ledger.num_faults == 4
+
+
+def test_nobody_asks_while_a_soak_changes_the_model() -> None:
+    ledger, begun = Ledger(), threading.Event()
+
+    def ask() -> None:
+        with ledger.asking() as changes:
+            assert changes == 1 and ledger.is_open
+            begun.set()
+
+    with ledger.closed(at_change=True):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert ledger.wait_quiet(0) and not begun.wait(0.05)
+    thread.join(60)
+    assert begun.is_set()
 
 
 @pytest.mark.parametrize("target", sorted({point.target for point in POINTS}))

@@ -101,8 +101,8 @@ def _measure(server: Server, ledger: Ledger, usage: list[Usage]) -> None:
 
 
 def _growth(usage: list[Usage], seconds: float, ledger: Ledger) -> dict[str, int]:
-    """Of memory, descriptors and threads between the first quiet point after the warm-up and the
-    largest or last one."""
+    """Of memory, descriptors, threads and processes between the first quiet point after the warm-up
+    and the largest or last one."""
     if len(usage) < 2:
         ledger.fault(f"{len(usage)} quiet points: too few to compare")
         return {}
@@ -113,10 +113,10 @@ def _growth(usage: list[Usage], seconds: float, ledger: Ledger) -> dict[str, int
         "resident_bytes": max(u.resident_bytes for u in after) - first.resident_bytes,
         "num_fds": after[-1].num_fds - first.num_fds,
         "num_threads": after[-1].num_threads - first.num_threads,
+        "num_processes": after[-1].num_processes - first.num_processes,
     }
-    limits = {"resident_bytes": GROWTH_BYTES, "num_fds": 0, "num_threads": 0}
-    for name, limit in limits.items():
-        if growth[name] > limit:
+    for name in growth:
+        if growth[name] > (GROWTH_BYTES if name == "resident_bytes" else 0):
             ledger.fault(f"{name} grew by {growth[name]:,}")
     return growth
 

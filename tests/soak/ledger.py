@@ -39,8 +39,7 @@ class Ledger:
         self._replies: dict[Ask, str] = {}
         self._running = 0
         self._lock = threading.Condition()
-        self._is_open = threading.Event()
-        self._is_open.set()
+        self.is_open = True
         self.is_over = threading.Event()
 
     # -- who may ask when -------------------------------------------------------------------
@@ -48,9 +47,9 @@ class Ledger:
     @contextmanager
     def asking(self) -> Iterator[int]:
         """Around one request, or several; gives the number of changes so far."""
-        while not self._is_open.wait(0.1) and not self.is_over.is_set():
-            pass
-        with self._lock:
+        with self._lock:  # throughout: who began after a change was begun would run at it
+            while not self._lock.wait_for(lambda: self.is_open or self.is_over.is_set(), 0.1):
+                pass
             self._running += 1
             changes = self.num_changes
         try:
@@ -63,14 +62,15 @@ class Ledger:
     @contextmanager
     def closed(self, *, at_change: bool = False) -> Iterator[None]:
         """Meanwhile nobody begins. `at_change`: what runs may end with an error."""
-        self._is_open.clear()
-        if at_change:
-            with self._lock:
-                self.num_changes += 1
+        with self._lock:
+            self.is_open = False
+            self.num_changes += at_change
         try:
             yield
         finally:
-            self._is_open.set()
+            with self._lock:
+                self.is_open = True
+                self._lock.notify_all()
 
     def wait_quiet(self, seconds: float) -> bool:
         with self._lock:

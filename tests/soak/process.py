@@ -29,12 +29,14 @@ OPTIONS = (
 
 
 class Usage(NamedTuple):
-    """At a quiet point, `at` seconds after the start."""
+    """Of the server and the processes that encode for it, at a quiet point `at` seconds after the
+    start."""
 
     at: float
     resident_bytes: int
     num_fds: int
     num_threads: int
+    num_processes: int
 
 
 class Server:
@@ -64,11 +66,14 @@ class Server:
         for _ in range(2):  # what the first collection ends may end more
             self._process.send_signal(signal.SIGUSR1)
             time.sleep(FREEING_S)
-        with self._found.oneshot():
-            return Usage(
-                time.monotonic() - self._started, self._found.memory_info().rss,
-                self._found.num_fds(), self._found.num_threads(),
-            )  # fmt: skip
+        processes = [self._found, *self._found.children(recursive=True)]
+        return Usage(
+            time.monotonic() - self._started,
+            sum(process.memory_info().rss for process in processes),
+            sum(process.num_fds() for process in processes),
+            sum(process.num_threads() for process in processes),
+            len(processes),
+        )
 
     def stop(self) -> int:
         """The exit code."""
