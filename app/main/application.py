@@ -23,6 +23,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.features.chat.controller import ChatController
 from app.features.chat.page import ChatPage
+from app.features.chat.recovery_work import RecoveryWork
 from app.features.compare.commands import BroadcastManager, CompareManager
 from app.features.compare.replies import Reply, keep_as_chat
 from app.features.compare.replies import name_of as name_of_compared
@@ -272,6 +273,7 @@ class Application(QObject):
         models, quantize = pages.models, pages.quantize
         show_quantize = partial(window.show_widget, quantize)
         self.download_work = DownloadWork(models.queue, self.work, models.open_downloaded)
+        self.recovery_work = RecoveryWork(pages.chat, self.work, self)
         self.quantize_work = QuantizeWork(quantize, self.work, show_quantize)
         self.finished = FinishedWork(self)
         restorable = lambda: (session.latest, pages.chat.current.id)

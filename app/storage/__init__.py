@@ -2,7 +2,7 @@
 
 errors, database, records, search, writer,      chats in SQLite, written by their own thread
 chat_store
-copies, salvage                                 what is shown of a file that cannot be used
+chat_file, copies, recovery, salvage            what is shown of a file that cannot be used
 json_file, profiles                             versioned JSON files; named engine settings
 report_metrics, report_export, report_store     evaluation reports: figures, exports, saved ones
 model_sources, trash                            models to open; deletion with undo

@@ -7,34 +7,21 @@
 A write returns a Future that is done when the change is on the disk (WAL with synchronous=FULL),
 and raises StorageError if it failed; then nothing of it was written. Only one process writes: it
 holds a lock on `chats.sqlite3.lock`, which the operating system releases however the process ends.
-
-A file that cannot be opened, or turns out to be damaged, is replaced by a copy (`problem`). What is
-written to the copy is saved as soon as the file can be written again (`resume`), or in a new file
-(`start_new_file`).
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
-from app import paths
-from app.storage.copies import copy_of, sweep
-from app.storage.database import Connections, make, open_file, process_lock
-from app.storage.errors import (
-    StorageCorruptError,
-    StorageError,
-    StorageNewerError,
-    explain,
-)
+from app.storage.chat_file import ChatFile
+from app.storage.copies import sweep
+from app.storage.errors import StorageError
 from app.storage.records import (
     CONVERSATION,
     MESSAGE,
@@ -49,149 +36,18 @@ from app.storage.records import (
     put_unsent,
 )
 from app.storage.search import SearchHit, search, text_of
-from app.storage.writer import Writer, transact
-from engine.errors import ErrorInfo
 
 TOKENS, TIMES = "reply_tokens", "reply_times"
 """Tables of packed data per reply: its tokens, and their times."""
 
-UNTIL_THEN = "Until then, changes exist only in this window."
-UNTIL_CLOSED = "New chats will be lost when this window closes."
 
-log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-
-class Renewed(NamedTuple):
-    """A new file with everything that could be saved, and the name of the old one."""
-
-    aside: Path
-    num_conversations: int
-    num_messages: int
-
-
-class ChatStore:
-    """The conversations in `path` (default: the user's data folder).
-
-    `problem`: why changes do not reach the user's file, else None; `spoiled`: that file, if it is
-    damaged or newer. `written`: ids of the conversations added or changed since the store was
-    opened. `refusal`: open a copy, because of this error. Raises StorageError if the file cannot be
-    opened for writing.
-    """
-
-    problem: ErrorInfo | None = None
-    spoiled: Path | None = None
+class ChatStore(ChatFile):
+    """The conversations in a `ChatFile`. `written`: ids of the conversations added or changed since
+    the store was opened."""
 
     def __init__(self, path: Path | None = None, refusal: StorageError | None = None) -> None:
-        try:
-            self.path = Path(path) if path is not None else paths.chats_file()
-        except OSError as error:
-            raise explain(error, Path("chats.sqlite3")) from error
-        self._read_lock = threading.Lock()
         self.written: set[str] = set()
-        self._now: Connections
-        self._writer = Writer(self.path, self._recover)
-        if refusal is None:
-            self._use(open_file(self.path))
-        else:
-            self._use_copy(refusal)
-        self._writer.start()
-
-    def close(self) -> None:
-        """Write the queued changes, then close the file."""
-        self._writer.close()
-        self._now.close()
-
-    def flush(self) -> None:
-        """Wait until all queued changes are written or have failed."""
-        done: Future[None] = self._writer.call(lambda: None)
-        done.exception()
-
-    # Copies ----------------------------------------------------------------------------------
-
-    def resume(self) -> Future[None]:
-        """Save what was written to a copy, if the file can be opened now; else raises StorageError,
-        and `problem` has the numbers of now."""
-        return self._writer.call(self._resume)
-
-    def start_new_file(self) -> Renewed:
-        """Rename the spoiled file, and save everything of the copy in a new one. Raises
-        StorageError; then nothing has changed."""
-        return self._writer.call(self._start_new_file).result()
-
-    # In the writer's thread:
-
-    def _resume(self) -> None:
-        if self.problem is None or self.spoiled is not None:
-            return
-        try:
-            opened = open_file(self.path)
-            try:
-                transact(opened.writer, self._write_pending)
-            except BaseException:
-                opened.close()
-                raise
-        except (sqlite3.Error, OSError, StorageError) as error:
-            explained = explain(error, self.path)
-            self._refuse(explained)
-            raise explained from error
-        self._use(opened)
-        self.problem = None
-        log.info("the chat file can be written again")
-
-    def _write_pending(self, connection: sqlite3.Connection) -> None:
-        for job in (self._writer.pending or {}).values():
-            job(connection)
-
-    def _start_new_file(self) -> Renewed:
-        if self.spoiled is None:
-            raise StorageError("The chat file is not damaged.", "No action needed.")
-        lock = process_lock(self.path)
-        try:
-            aside = make(self.path, self._now.reader.backup)
-        except BaseException:
-            lock.close()
-            raise
-        assert aside is not None
-        self.spoiled = None  # from here on it is the new file that may have to be resumed
-        opened = open_file(self.path, lock)
-        counts = [
-            opened.reader.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-            for table in ("conversations", "messages")
-        ]
-        self._use(opened)
-        self.problem = None
-        log.warning("started a new chat file; the old file is now %s", aside)
-        return Renewed(aside, *counts)
-
-    def _recover(self, error: StorageError) -> bool:
-        """Continue on a copy if the file turns out to be damaged; whether to try again."""
-        if not isinstance(error, StorageCorruptError) or self.problem is not None:
-            return False
-        self._use_copy(error)
-        return True
-
-    def _use_copy(self, error: StorageError) -> None:
-        log.warning("cannot use the chat file: %s", error)
-        copy, found = copy_of(self.path, error)
-        self._refuse(error, found)
-        self._use(Connections(copy, copy))
-
-    def _refuse(self, error: StorageError, found: str = "") -> None:
-        """`found`: what a copy has of a damaged file."""
-        is_spoiled = isinstance(error, StorageCorruptError | StorageNewerError)
-        self.spoiled = self.path if is_spoiled else None
-        kept = UNTIL_CLOSED if is_spoiled else UNTIL_THEN
-        self.problem = error.info()._replace(
-            cause=f"{error.cause} {found}".strip(), remedy=f"{error.remedy} {kept}".strip()
-        )
-
-    def _use(self, opened: Connections) -> None:
-        with self._read_lock:
-            before, self._now = getattr(self, "_now", None), opened
-        self._writer.use(opened.writer, self._read_lock if opened.lock is None else None)
-        if before is not None:
-            before.close()
+        super().__init__(path, refusal)
 
     # Reading ---------------------------------------------------------------------------------
 
@@ -249,16 +105,6 @@ class ChatStore:
 
     def _read(self, sql: str, *values: Any) -> list[tuple]:
         return self._reading(lambda connection: connection.execute(sql, values).fetchall())
-
-    def _reading(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        try:
-            with self._read_lock:
-                return read(self._now.reader)
-        except sqlite3.Error as error:
-            explained = explain(error, self.path)
-            if not self._writer.call(partial(self._recover, explained)).result():
-                raise explained from error
-        return self._reading(read)  # of the copy, which is made once
 
     # Writing ---------------------------------------------------------------------------------
 

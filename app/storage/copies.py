@@ -5,11 +5,13 @@ A copy has no name in the file system, so that nothing of it is left however the
 
 from __future__ import annotations
 
+import logging
+import os
 import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -27,19 +29,23 @@ from app.storage.errors import (
     StorageForeignError,
     StorageNewerError,
 )
-from app.storage.salvage import Salvaged, salvage
+from app.storage.salvage import RecoveryCancelled, Salvaged, salvage
 from app.storage.writer import transact
 
+log = logging.getLogger(__name__)
+
 PREFIX = "inferdeck-chats-"
+STEPS_BETWEEN = 100_000
+"""Of SQLite's machine, between two looks at whether to stop: milliseconds."""
 STALE_S = 3600.0
 """Age of a temporary folder that no running process is still filling."""
 
 
-def copy_of(path: Path, error: StorageError) -> tuple[sqlite3.Connection, str]:
-    """What can be read of a file that `error` keeps from being used; of a damaged one, with how
-    much that is as a sentence."""
+def copy_of(path: Path, error: StorageError) -> sqlite3.Connection | None:
+    """What can be read of a file that `error` keeps from being used; None where it is damaged, and
+    only `salvaged` can read it."""
     if isinstance(error, StorageCorruptError):
-        return _salvaged(path)
+        return None
     copy = connect_copy()
     try:
         if not isinstance(error, StorageForeignError | StorageNewerError):
@@ -47,17 +53,37 @@ def copy_of(path: Path, error: StorageError) -> tuple[sqlite3.Connection, str]:
         _prepare(copy)
     except sqlite3.Error:  # its format or its version is not what the file says
         copy.close()
-        return _salvaged(path)
-    return copy, ""
+        return None
+    return copy
 
 
-def _salvaged(path: Path) -> tuple[sqlite3.Connection, str]:
-    copy, found = connect_copy(), Salvaged()
+def empty_copy() -> sqlite3.Connection:
+    copy = connect_copy()
     migrate(copy)
-    with suppress(sqlite3.Error, OSError), _unchanged(path) as source:
-        salvage(source, copy, found)
-    _prepare(copy)
-    return copy, found.text
+    return copy
+
+
+def salvaged(path: Path, found: Salvaged, stops: Callable[[], bool]) -> sqlite3.Connection:
+    """The readable rows of a damaged file, counted in `found`. Raises RecoveryCancelled as soon as
+    `stops` is true."""
+    copy = empty_copy()
+    try:
+        copy.set_progress_handler(stops, STEPS_BETWEEN)
+        try:
+            with _unchanged(path) as source:
+                source.set_progress_handler(stops, STEPS_BETWEEN)
+                salvage(source, copy, found, stops)
+        except (sqlite3.Error, OSError) as error:
+            if stops():
+                raise RecoveryCancelled from error
+            log.warning("cannot recover chats of %s: %s", path, error)
+            found.conversations = found.messages = 0  # all or nothing
+        _prepare(copy)
+        copy.set_progress_handler(None, 0)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
 
 
 def _prepare(copy: sqlite3.Connection) -> None:
@@ -93,7 +119,11 @@ def _unchanged(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         for name in (path.name, f"{path.name}-wal"):
             shutil.copyfile(path.with_name(name), folder / name)
-        with closing(sqlite3.connect(folder / path.name)) as source:
+        with closing(sqlite3.connect(folder / path.name, check_same_thread=False)) as source:
+            with suppress(sqlite3.Error):
+                source.execute("SELECT 1 FROM sqlite_master").fetchall()  # opens the companion
+            if os.name == "posix":  # open files need no name: nothing is left of a killed process
+                shutil.rmtree(folder, ignore_errors=True)
             yield source
     finally:
         shutil.rmtree(folder, ignore_errors=True)

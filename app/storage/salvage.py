@@ -47,8 +47,18 @@ def _of(count: int, expected: int | None) -> str:
     return f"{count:,}" if expected is None else f"{count:,} of {max(count, expected):,}"
 
 
-def salvage(source: sqlite3.Connection, target: sqlite3.Connection, found: Salvaged) -> None:
-    """Copy what can be read of `source` into the empty `target`, and count it in `found`."""
+class RecoveryCancelled(Exception):  # noqa: N818 - not an error, a way out
+    """The user cancelled the recovery."""
+
+
+def salvage(
+    source: sqlite3.Connection,
+    target: sqlite3.Connection,
+    found: Salvaged,
+    stops: Callable[[], bool] = lambda: False,
+) -> None:
+    """Copy what can be read of `source` into the empty `target`, and count it in `found`. Raises
+    RecoveryCancelled as soon as `stops` is true; then `target` is unchanged."""
     source.text_factory = lambda data: data.decode(errors="replace")
     found.expected_conversations = _count(source, "conversations")
     found.expected_messages = _count(source, "messages")
@@ -57,22 +67,30 @@ def salvage(source: sqlite3.Connection, target: sqlite3.Connection, found: Salva
         for conversation in _records(source, "conversations", CONVERSATION, conversation_of):
             put_conversation(connection, conversation)
             found.conversations += 1
+            _go_on(stops)
         last: dict[str, str] = {}  # of each conversation, the message before
         for message in _records(source, "messages", MESSAGE, message_of):
             put_message(connection, _attached(connection, message, last))
             last[message.conversation_id] = message.id
             found.messages += 1
+            _go_on(stops)
         for table in ("reply_tokens", "reply_times", "presets", "unsent"):
             present = _columns(source, table)
             columns = [name for name in _columns(connection, table) if name in present]
             places = ", ".join("?" * len(columns))
             for row in _rows(source, table, columns):
+                _go_on(stops)
                 with suppress(sqlite3.IntegrityError):  # its reply is lost
                     connection.execute(
                         f"INSERT OR IGNORE INTO {table}({', '.join(columns)}) VALUES({places})", row
                     )
 
     transact(target, job)
+
+
+def _go_on(stops: Callable[[], bool]) -> None:
+    if stops():
+        raise RecoveryCancelled
 
 
 def _attached(

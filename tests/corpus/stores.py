@@ -77,6 +77,9 @@ def open_chats(folder: Path) -> int:
     store = open_store(folder / CHATS)
     try:
         found = _use(store)
+        if store.recovery is not None:
+            store.recovery.ended.result()
+            found = _use(store)
         if store.problem is not None:
             return _told(store.problem.cause, store.problem.remedy)
         print(json.dumps({"answer": found}))

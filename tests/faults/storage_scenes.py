@@ -96,6 +96,8 @@ def opened(fault: Fault, folder: Path) -> None:
         fault.arm()
         try:
             store = open_store(file)
+            if store.recovery is not None:
+                store.recovery.ended.result(WAIT_S)
             if store.problem is not None:
                 fault.check_words(store.problem)
             assert [m.id for m in store.messages(CHAT.id)] == ["m0"], "chats are not shown"

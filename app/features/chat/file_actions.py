@@ -164,7 +164,7 @@ def _read(store: ChatStore, path: Path) -> list[Bundle]:
     return [keep(store, bundle) for bundle in bundles]
 
 
-REPLACE, COPY = "Save to new file", "Save a copy…"
+REPLACE, COPY, RECOVER = "Save to new file", "Save a copy…", "Recover chats"
 QUESTION = (
     "Chats in this window are unsaved because the chat file is damaged. Inferdeck can rename "
     "the damaged file and save these chats to a new one."

@@ -24,7 +24,8 @@ from app.storage import (
     StoredConversation,
     StoredMessage,
 )
-from app.storage.chat_store import Renewed
+from app.storage.chat_file import Renewed
+from app.storage.recovery import Recovery
 from engine.errors import InferdeckError
 from engine.snapshot import RequestTimes
 
@@ -71,28 +72,72 @@ class ChatLibrary(QObject):
         self._conversations: dict[str, Conversation] = {}
         self._deleted: dict[str, Conversation] = {}
         self._loaded: set[str] = set()  # conversations whose messages were read
-        drafts: dict[str, str] = {}
-        try:
-            drafts = store.unsent()
-            self._add_new()
-            for conversation_id, made in self._conversations.items():
-                made.draft = drafts.get(conversation_id, "")
-            for name, values in store.presets().items():
-                with suppress(InferdeckError, TypeError, ValueError):  # of a newer version
-                    params = sampling_from_dict(values)
-                    self.presets.append(Preset(name, "Custom preset.", params, is_own=True))
-        except InferdeckError as error:
-            self._report_read(error)
+        drafts = self._add_stored()
         self.current = self._new = self._make_new()
         self._new.draft = drafts.get(NEW, "")
+        self._watched: Recovery | None = None
+        self.saver.problem_changed.connect(self._watch_recovery)
         self.saver.report(None)  # the file may have turned out to be damaged
+        self._watch_recovery()
         self.saver.resumed.connect(self._on_resumed)
+
+    def _add_stored(self) -> dict[str, str]:
+        """List the stored conversations and presets that are not listed yet; returns the unsent
+        texts."""
+        drafts: dict[str, str] = {}
+        try:
+            drafts = self._store.unsent()
+            known = set(self._conversations)
+            self._add_new()
+            for conversation_id, made in self._conversations.items():
+                if conversation_id not in known:
+                    made.draft = drafts.get(conversation_id, "")
+            names = {preset.name for preset in self.presets}
+            for name, values in self._store.presets().items():
+                with suppress(InferdeckError, TypeError, ValueError):  # of a newer version
+                    params = sampling_from_dict(values)
+                    if name not in names:
+                        self.presets.append(Preset(name, "Custom preset.", params, is_own=True))
+        except InferdeckError as error:
+            self._report_read(error)
+        return drafts
 
     def _add_new(self) -> None:
         """List the stored conversations that are not listed yet."""
         for record in self._store.conversations():
             if record.id not in self._conversations and record.id not in self._deleted:
                 self._conversations[record.id] = _conversation(record)
+
+    # Recovery of a damaged file ----------------------------------------------------------------
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """The recovery that runs, if any."""
+        return self._store.recovery if self._store.is_recovering else None
+
+    @property
+    def can_recover(self) -> bool:
+        """Whether a recovery was cancelled."""
+        found = self._store.recovery
+        return self.can_replace_file and found is not None and found.is_cancelled
+
+    def recover(self) -> None:
+        """Start a cancelled recovery again."""
+        self.saver.watch(self._store.recover(), self._on_recovery)
+
+    def _watch_recovery(self) -> None:
+        found = self._store.recovery
+        if found is not None and found is not self._watched:
+            self._watched = found
+            self.saver.watch(found.ended, self._on_recovery)
+
+    def _on_recovery(self, error: StorageError | None) -> None:
+        """It has begun again, or has ended."""
+        self._watch_recovery()
+        if not self._store.is_recovering:
+            self._add_stored()
+            self.list_changed.emit()
+        self.saver.report(error)
 
     def _on_resumed(self) -> None:
         """Another window may have written to the file meanwhile."""
@@ -164,8 +209,9 @@ class ChatLibrary(QObject):
 
     def open(self, conversation_id: str) -> None:
         conversation = self._conversations.get(conversation_id)
-        if conversation is not None and conversation is not self.current:
-            self._read(conversation)
+        if conversation is None or conversation is self.current:
+            return
+        if self._read(conversation):
             self._show(conversation)
 
     def open_message(self, conversation_id: str, message_id: str) -> None:
@@ -269,7 +315,7 @@ class ChatLibrary(QObject):
     @property
     def can_replace_file(self) -> bool:
         """Whether the chats file is damaged, and can be moved aside."""
-        return self._store.spoiled is not None
+        return self._store.spoiled is not None and not self._store.is_recovering
 
     def replace_file(self) -> Renewed:
         """Move the damaged file aside and save everything in a new one. Raises StorageError."""
@@ -317,16 +363,22 @@ class ChatLibrary(QObject):
         self.current = conversation
         self.current_changed.emit()
 
-    def _read(self, conversation: Conversation) -> None:
+    def _read(self, conversation: Conversation) -> bool:
+        """Read its messages; False while they are being recovered."""
         if conversation.id not in self._loaded:
             try:
-                conversation.load(self._store.messages(conversation.id))
+                stored = self._store.messages(conversation.id)
+                if self._store.is_recovering and not stored:
+                    self.saver.report(None)
+                    return False
+                conversation.load(stored)
                 self.tokens.learn(conversation.id)
                 self.times.learn(conversation.id)
                 self._loaded.add(conversation.id)
                 self.saver.report(None)
             except StorageError as error:
                 self._report_read(error)
+        return True
 
     def _report_read(self, error: InferdeckError) -> None:
         self.saver.report(

@@ -21,7 +21,7 @@ from app.features.chat.figures import (
     note_of,
     precisions_of,
 )
-from app.features.chat.file_actions import REPLACE
+from app.features.chat.file_actions import RECOVER, REPLACE
 from app.features.chat.labels import date_text, found_record, model_text, sampling_fields
 from app.units import format_bytes
 from engine.errors import ErrorInfo
@@ -197,6 +197,9 @@ class Presenter(QObject):
 
     def _show_problem(self, problem: ErrorInfo | None) -> None:
         text = f"Chats are not being saved. {problem.cause} {problem.remedy}" if problem else ""
+        if self._controller.can_recover:
+            self._page.problem_notice.say(text, RECOVER, self._controller.recover)
+            return
         action = REPLACE if problem and self._controller.can_replace_file else ""
         self._page.problem_notice.say(text, action, self._page.recovery.begin)
 

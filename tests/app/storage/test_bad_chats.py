@@ -27,7 +27,7 @@ from app.storage import (
 )
 from app.storage.records import put_conversation, put_message
 from tests.app.fake_engine import FakeEngine
-from tests.app.storage.test_unusable_files import full_disk
+from tests.app.storage.test_unusable_files import full_disk, recovered
 from widgets.chat.conversation_list import ConversationList
 from widgets.chat.records import ConversationRecord
 
@@ -53,6 +53,7 @@ def test_a_file_that_cannot_be_used_is_left_alone_and_one_can_chat(
     spoil(path)
     before = path.read_bytes()
     store, engine = open_store(), FakeEngine()
+    recovered(store)
     page = ChatPage(ChatController(engine, store))
     qtbot.addWidget(page)
     page.show()
@@ -79,6 +80,7 @@ def test_the_file_is_kept_aside_and_what_was_written_is_saved(
     spoil(path)
     before = path.read_bytes()
     store, engine = open_store(), FakeEngine()
+    recovered(store)
     page = ChatPage(ChatController(engine, store))
     qtbot.addWidget(page)
     page.show()
@@ -111,6 +113,7 @@ def test_where_it_cannot_be_kept_aside_everything_is_as_before(
 
     monkeypatch.setattr(database, "set_aside", refuse)
     with closing(open_store()) as store:
+        recovered(store)
         stored = StoredConversation("c1", "Hello")
         store.add_messages(stored, StoredMessage("m1", "c1", None, "user", "Hello")).result(10)
         with pytest.raises(StorageReadOnlyError, match=str(path.name)):
@@ -127,6 +130,7 @@ def test_whoever_closes_the_window_is_asked(qtbot: QtBot) -> None:
     path = paths.chats_file()
     damage(path)
     store, engine, window = open_store(), FakeEngine(), QWidget()
+    recovered(store)
     page = ChatPage(ChatController(engine, store), window)
     qtbot.addWidget(window)
     window.show()

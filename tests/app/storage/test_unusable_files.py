@@ -209,6 +209,7 @@ def test_files_of_others_and_empty_ones_are_named_and_unchanged(path: Path, name
         store.add_messages(StoredConversation("c", "Written meanwhile")).result(60)
         assert files_of(path.parent) == before
         if kind == "StorageCorruptError":
+            recovered(store)
             renewed = store.start_new_file()
             assert renewed.aside.stat().st_size <= 1 and renewed.num_conversations == 1
         else:
@@ -259,7 +260,16 @@ def spoil(path: Path, *numbers: int) -> None:
             file.write(bytes(range(256)) * 16)
 
 
+def recovered(store: ChatStore) -> None:
+    if store.recovery is not None:
+        store.recovery.ended.result(60)
+
+
 def all_of(store: ChatStore) -> dict[str, int]:
+    """Also of a file that turns out to be damaged now."""
+    for chat in store.conversations():
+        store.messages(chat.id)
+    recovered(store)
     return {c.id: len(store.messages(c.id)) for c in store.conversations()}
 
 

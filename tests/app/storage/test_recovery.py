@@ -1,0 +1,152 @@
+"""Recovery of a damaged file of chats: in its own thread, with progress, to be cancelled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QPushButton
+from pytestqt.qtbot import QtBot
+
+from app import paths
+from app.features.chat.controller import ChatController
+from app.features.chat.file_actions import RECOVER
+from app.features.chat.page import ChatPage
+from app.features.chat.recovery_work import KEY, RecoveryWork
+from app.storage import ChatStore, StorageError, StoredConversation, StoredMessage, open_store
+from app.storage import salvage as salvaging
+from app.window.progress import WorkArea
+from tests.app.fake_engine import FakeEngine
+from tests.app.storage.test_unusable_files import (
+    NUM_CHATS,
+    NUM_MESSAGES,
+    fill,
+    pages_of,
+    recovered,
+    spoil,
+)
+
+
+class Gate:
+    """Holds a recovery at its first message."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+        put = salvaging.put_message
+
+        def held(*given):
+            self.reached.set()
+            assert self.opened.wait(60)
+            return put(*given)
+
+        monkeypatch.setattr(salvaging, "put_message", held)
+
+    def wait(self) -> None:
+        assert self.reached.wait(60)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate(monkeypatch)
+    yield gate
+    gate.opened.set()
+
+
+@pytest.fixture
+def damaged() -> Path:
+    """A file with an unreadable page of the list of chats: that is found when it is opened."""
+    path = paths.chats_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fill(path)
+    spoil(path, *pages_of(path)["conversations"])
+    return path
+
+
+def test_the_window_opens_during_a_recovery_and_keeps_what_is_written(
+    qtbot: QtBot, gate: Gate, damaged: Path
+) -> None:
+    before = damaged.read_bytes()
+    store, engine, area = open_store(), FakeEngine(), WorkArea()
+    page = ChatPage(ChatController(engine, store))
+    for widget in (page, area):
+        qtbot.addWidget(widget)
+        widget.show()
+    library = page.controller
+    work = RecoveryWork(library, area, page)
+    gate.wait()
+    assert [w.key for w in area.works] == [KEY] and library.recovery is not None
+    assert not library.can_replace_file
+    with pytest.raises(StorageError):
+        store.start_new_file()
+    page.send("Hello")
+    qtbot.waitUntil(lambda: bool(engine.order))
+    engine.finish("Hello to you")
+    gate.opened.set()
+    qtbot.waitUntil(lambda: library.recovery is None and not area.works, timeout=60_000)
+    qtbot.waitUntil(lambda: len(library.conversations) == NUM_CHATS + 1, timeout=60_000)
+    assert store.problem is not None and f"{NUM_CHATS * NUM_MESSAGES:,}" in store.problem.cause
+    library.open("c3")
+    assert len(library.current.messages) == NUM_MESSAGES and work is not None
+    qtbot.mouseClick(page.problem_notice.findChild(QPushButton), Qt.MouseButton.LeftButton)
+    assert store.problem is None
+    library.close()
+    store.close()
+    aside = damaged.with_name("chats-kept-1.sqlite3")
+    assert aside.read_bytes() == before
+    with closing(ChatStore(damaged)) as again:
+        assert len(again.conversations()) == NUM_CHATS + 1
+
+
+def test_a_cancelled_recovery_can_be_started_again(
+    qtbot: QtBot, gate: Gate, damaged: Path
+) -> None:
+    before = damaged.read_bytes()
+    store = open_store()
+    page = ChatPage(ChatController(FakeEngine(), store))
+    qtbot.addWidget(page)
+    page.show()
+    library = page.controller
+    gate.wait()
+    assert library.recovery is not None
+    library.recovery.cancel()
+    gate.opened.set()
+    qtbot.waitUntil(lambda: library.can_recover, timeout=60_000)
+    again = page.problem_notice.findChild(QPushButton)
+    assert library.conversations == [] and again is not None
+    qtbot.waitUntil(lambda: again.text() == RECOVER, timeout=60_000)
+    qtbot.mouseClick(again, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: len(library.conversations) == NUM_CHATS, timeout=60_000)
+    assert not library.can_recover and library.can_replace_file
+    library.close()
+    store.close()
+    assert damaged.read_bytes() == before
+
+
+def test_closing_during_a_recovery_leaves_the_file(gate: Gate, damaged: Path) -> None:
+    before = damaged.read_bytes()
+    store = open_store(damaged)
+    gate.wait()
+    store.save_unsent("", "draft").result(60)
+    recovery = store.recovery
+    assert recovery is not None
+    threading.Timer(0.05, gate.opened.set).start()
+    store.close()
+    recovery.ended.result(60)
+    assert recovery.is_cancelled and damaged.read_bytes() == before
+
+
+def test_a_message_that_came_before_its_chat_is_kept(gate: Gate, damaged: Path) -> None:
+    with closing(open_store(damaged)) as store:
+        gate.wait()
+        chat = StoredConversation("new", "New")
+        store.save_conversation(chat).result(60)
+        store.save_message(StoredMessage("m", "new", None, "user", "hi")).result(60)
+        store.save_conversation(chat).result(60)  # is now the last job
+        gate.opened.set()
+        recovered(store)
+        assert [m.id for m in store.messages("new")] == ["m"]
+        assert len(store.conversations()) == NUM_CHATS + 1
