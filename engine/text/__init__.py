@@ -4,6 +4,7 @@ tokenizer.py    the interface, the tokenizer of a checkpoint, prompts
 detokenizer.py  incremental text of a reply, stop sequences
 opening.py      from a folder to a tokenizer
 files.py        the files beside tokenizer.json, checked
+tokenizer_json.py  tokenizer.json, checked
 chat.py         chat messages to text
 length.py       texts that are too long, found without encoding them
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from engine.errors import ContextLengthError
 from engine.text.chat import by_template, plain_transcript
 from engine.text.length import LengthBound, too_long
-from engine.text.work import Chat, Check, Source, Text, Work
-
-_SMALL_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-
+from engine.text.work import Chat, Source, Text, Work
 
 _TEMPLATE_CHARACTERS = 20_000
 """More than the own text of templates in use."""
@@ -106,34 +102,6 @@ class _Python:
 
     def check(self, text: str, context: int) -> None:
         pass
-
-
-def check_folder(check: Check) -> None:
-    """Do what reading a tokenizer does to its files: build it, and normalize every text that could
-    be added to it as a token."""
-    from tokenizers import Tokenizer
-
-    folder = Path(check.folder)
-    tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.encode("a")
-    if tokenizer.normalizer is not None:
-        for name in _SMALL_FILES:
-            if (folder / name).is_file():
-                for text in _strings(json.loads((folder / name).read_bytes())):
-                    tokenizer.normalizer.normalize_str(text)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Every text in a JSON document, and every key."""
-    if isinstance(value, str):
-        yield without_surrogates(value)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield without_surrogates(key)
-            yield from _strings(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item)
 
 
 def without_surrogates(text: str) -> str:

@@ -13,9 +13,9 @@ from msgspec import Meta, Struct
 
 from engine.errors import CheckpointError
 from engine.json_file import AGAIN, checked, decode_json, read_regular, shown, unreadable
+from engine.text.work import MAX_BYTES
 
 SETTINGS, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
-_MAX_VOCABULARY = 256 * 2**20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _INTERNAL = frozenset({
     "gguf_file", "post_processor", "tokenizer_object", "tokenizer_padding", "tokenizer_truncation",
@@ -98,7 +98,7 @@ def check_files(folder: Path) -> None:
         if (folder / name).is_file():
             _check(folder / name, kind)
     if (folder / "vocab.json").is_file() and not (folder / "tokenizer.json").is_file():
-        _check(folder / "vocab.json", dict[str, int], _MAX_VOCABULARY)
+        _check(folder / "vocab.json", dict[str, int], MAX_BYTES)
     for file in _templates(folder):
         try:
             read_regular(file).decode()

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from engine.errors import CheckpointError, InferdeckError, is_panic
 from engine.text.files import check_files
 from engine.text.pool import EncoderPool
-from engine.text.work import REMEDY, Check, Source, reason_of
+from engine.text.work import MAX_BYTES, REMEDY, Check, Source, reason_of
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -31,7 +31,6 @@ _READ = frozenset((
 """What transformers reads, whatever the class."""
 _KINDS = frozenset({".json", ".txt", ".model", ".jinja", ".tiktoken"})
 """Of the files that a tokenizer may be made of."""
-_MAX_BYTES = 256 * 2**20
 
 
 class Opening:
@@ -126,13 +125,13 @@ def _check_sizes(path: Path) -> int:
     for file in _files(path):
         found = file.stat()
         is_read = file.name in _READ or file.suffix not in (".json", ".txt")
-        if not is_read and (found.st_size > _MAX_BYTES or not stat.S_ISREG(found.st_mode)):
+        if not is_read and (found.st_size > MAX_BYTES or not stat.S_ISREG(found.st_mode)):
             continue  # data or a log beside the model
         if not stat.S_ISREG(found.st_mode):
             raise CheckpointError(f"{file} is not a regular file.", REMEDY)
-        if found.st_size > _MAX_BYTES:
+        if found.st_size > MAX_BYTES:
             raise CheckpointError(
-                f"{file} has {found.st_size:,} bytes; the limit is {_MAX_BYTES:,}.", REMEDY
+                f"{file} has {found.st_size:,} bytes; the limit is {MAX_BYTES:,}.", REMEDY
             )
         total += found.st_size
     return total

@@ -19,6 +19,9 @@ import psutil
 from engine.text.work import Allowance, Message, Reply, failure, read, write
 
 _LOOK_S = 0.05
+_END_S = 2.0
+_AT_ONCE = 2048
+"""Bytes that a pipe takes whether or not somebody reads."""
 _MAIN = """
 import sys, json
 sys.path[:] = json.loads(sys.argv[1])
@@ -61,8 +64,12 @@ class WorkerProcess:
         much time or memory, or dies."""
         data = msgspec.msgpack.encode(message)
         allowance = Allowance.of(message, len(data))
-        with suppress(OSError):  # it has ended: the reader reports it
-            write(cast(IO[bytes], self._process.stdin), data)
+        if len(data) <= _AT_ONCE:
+            self._write(data)
+        else:  # one that does not read must not hold up its caller
+            threading.Thread(
+                target=self._write, args=(data,), name="encoder-message", daemon=True
+            ).start()
         del data
         reason, reply = self._wait(allowance)
         if reply is None:
@@ -97,17 +104,28 @@ class WorkerProcess:
                 continue
             if reply is not None:
                 return "", reply
-            code = self._process.wait()
+            code = self._exit_code()
             # the process's own limits: see `worker.limit`
             if code == -getattr(signal, "SIGXCPU", 0):
                 return allowance.time_text, None
             # libraries abort when memory ends
             return f"{allowance.memory_text}, or crashed (exit code {code})", None
 
+    def _exit_code(self) -> int:
+        """Of a process that has closed its pipe."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_END_S)
+        self._process.kill()
+        return self._process.wait()
+
     def _memory(self) -> int:
         with suppress(psutil.Error):
             return int(psutil.Process(self.pid).memory_info().rss)
         return 0
+
+    def _write(self, data: bytes) -> None:
+        with suppress(OSError):  # it has ended: the reader reports it
+            write(cast(IO[bytes], self._process.stdin), data)
 
     def _read(self) -> None:
         with cast(IO[bytes], self._process.stdout) as pipe:

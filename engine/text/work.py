@@ -23,6 +23,8 @@ _BYTES_PER_S = 50_000
 _OPEN_S = 10.0
 _OPEN_PYTHON_S = 90.0  # imports transformers, on a machine that may be busy
 _OPENED_PER_S = 500_000
+MAX_BYTES = 256 * 2**20
+"""Of a file."""
 REMEDY = (
     "Copy tokenizer.json and tokenizer_config.json from the original model to this folder, "
     "or download the model again."

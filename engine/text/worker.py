@@ -18,7 +18,8 @@ import msgspec
 
 from engine.errors import InferdeckError
 from engine.hardware.malloc import give_back
-from engine.text.encoder import Encoder, check_folder
+from engine.text.encoder import Encoder
+from engine.text.tokenizer_json import check_folder
 from engine.text.work import (
     Allowance,
     Check,
