@@ -13,6 +13,7 @@ from tests.corpus.child import call
 PROMPT = (1, 2, 3)
 NUM_TOKENS = 2
 TEXT = "hello"
+LONG = "a" * 129 + "!"
 
 QUANTIZED: dict[str, dict[str, Any]] = {
     "awq": {"method": "awq"},
@@ -80,7 +81,8 @@ def _sharded(folder: Path) -> None:
 
 
 def _chat(folder: Path) -> None:
-    """A byte-level tokenizer with a chat template; also what follows TEXT, plain and as a chat."""
+    """A byte-level tokenizer with a chat template; also what follows TEXT, plain and as a chat, and
+    LONG."""
     from transformers import PreTrainedTokenizerFast
 
     from tests.engine import small_tokenizers, tiny_models
@@ -97,6 +99,7 @@ def _chat(folder: Path) -> None:
     _expect(folder, model)
     reader = PreTrainedTokenizerFast.from_pretrained(folder)
     _expect(folder, model, reader.encode(TEXT), "-text")
+    _expect(folder, model, reader.encode(LONG), "-long")
     message = f"<|im_start|>user\n{TEXT}<|im_end|>\n<|im_start|>assistant\n"
     _expect(folder, model, reader.encode(message), "-template")
 
