@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from engine.errors import CheckpointError, in_one_line
+from engine.errors import CheckpointError
 from engine.json_file import decode_json, read_json, shown
 from engine.text.encoder import without_surrogates
 from engine.text.work import MAX_BYTES, REMEDY, Check
@@ -93,9 +93,10 @@ def _check_truncation(tokenizer: Any, file: Path) -> None:
     try:
         if settings is not None:
             tokenizer.enable_truncation(**settings)
-    except ValueError as error:
+    except ValueError:
         raise CheckpointError(
-            f"{file} has truncation = {shown(settings)}: {in_one_line(error)}.",
+            f"{file} has truncation.stride = {settings['stride']:,}; it must be below "
+            f"max_length, {settings['max_length']:,}, without special tokens.",
             "Set truncation to null in this file, or download it again.",
         ) from None
 
