@@ -279,6 +279,7 @@ class LLMEngine:
         self._loop.close(error)
         self._meter.close()
         self._host.drop()
+        self.tokenizer.rest()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -27,18 +28,25 @@ class TokenizerWorker:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="server-tokenizer")
-        self._path = ""
         self._tokenizer: Tokenizer | None = None
+        self._model: weakref.ref[ModelInfo] | None = None
 
     async def tokenizer(self, model: ModelInfo) -> Tokenizer:
-        """The model's own, read on first use."""
-        if self._tokenizer is None or self._path != model.path:
-            read = partial(Tokenizer.from_folder, model.path, allow_missing=model.is_dummy)
-            try:
-                self._tokenizer, self._path = await self.run(read), model.path
-            except CheckpointError as error:
-                raise _as_api_error(error) from None
-        return self._tokenizer
+        """The model's own, read on first use, and kept as long as the model's description."""
+        known = self._tokenizer
+        if known is not None and self._model is not None and self._model() is model:
+            return known
+        read = partial(Tokenizer.from_folder, model.path, allow_missing=model.is_dummy)
+        try:
+            tokenizer = self._tokenizer = await self.run(read)
+        except CheckpointError as error:
+            raise _as_api_error(error) from None
+        self._model = weakref.ref(model, self._forget)
+        return tokenizer
+
+    def _forget(self, model: weakref.ref[ModelInfo]) -> None:
+        if model is self._model:
+            self._tokenizer = None
 
     async def encode(
         self,

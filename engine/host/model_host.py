@@ -203,10 +203,13 @@ class ModelHost:
         cancelled: Cancelled,
     ) -> None:
         before, checkpoint_before = self.config, self.assembly.checkpoint
+        tokenizer = self.tokenizer
         self.shrinking = self.skipped_async = Shortage()
         try:
             self.drop()
             self._adopt(build(config, checkpoint, progress, cancelled))
+            if tokenizer is not self.tokenizer:
+                tokenizer.rest()
             return
         except BaseException as error:  # whatever it is, requests wait for the old one
             problem = error

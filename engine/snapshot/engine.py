@@ -11,7 +11,7 @@ from engine.snapshot.requests import RequestSnapshot, RequestState
 from engine.snapshot.steps import StepRecord
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class ModelInfo:
     """The loaded model's description.
 

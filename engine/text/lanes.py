@@ -42,6 +42,7 @@ class FairQueue:
         self._long: Lane = {}
         self._num_free = {True: 0, False: 0}  # threads, by `only_short`
         self._is_closed = False
+        self._is_finishing = False
 
     def put(self, job: Job) -> bool:
         """Queue a job. Whether it needs one more thread to be served at once."""
@@ -62,7 +63,8 @@ class FairQueue:
             self._num_free[only_short] += 1
 
     def take(self, *, only_short: bool) -> Job | None:
-        """The next job, as soon as there is one; None when the queue is closed."""
+        """The next job, as soon as there is one; None when the queue is closed, or finishing and
+        without any."""
         lanes = (self._short,) if only_short else (self._long, self._short)
         with self._changed:
             while not self._is_closed:
@@ -71,8 +73,16 @@ class FairQueue:
                         job = _next(lane)
                         self._num_free[only_short] -= job.work is not None
                         return job
+                if self._is_finishing:
+                    return None
                 self._changed.wait()
             return None
+
+    def finish(self) -> None:
+        """Serve the jobs that wait, and then no more. Put none after this."""
+        with self._changed:
+            self._is_finishing = True
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Serve no more jobs, and cancel those that wait."""

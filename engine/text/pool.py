@@ -32,6 +32,7 @@ class EncoderPool:
         self._queue = FairQueue()
         self._lock = threading.RLock()
         self._threads: list[_Worker] = []
+        self._ending: list[_Worker] = []
         self.make_source: Callable[[], Source] | None = None
 
     def check(self, check: Check) -> Future[list[int]]:
@@ -56,17 +57,26 @@ class EncoderPool:
             return refused
         return self._put(Job(work, client))
 
+    def rest(self) -> None:
+        """End threads and processes when their work is done; the next work starts others."""
+        with self._lock:
+            self._queue.finish()
+            self._queue = FairQueue()
+            self._ending = [thread for thread in self._ending if thread.is_alive()]
+            self._ending += self._threads
+            self._threads = []
+
     def close(self) -> None:
         """End threads and processes soon, whatever they do; cancels what waits."""
         self._queue.close()
-        for thread in self._threads:
+        for thread in [*self._threads, *self._ending]:
             process = thread.process
             if process is not None:
                 process.kill()
 
     def join(self) -> None:
         """After `close`: wait until threads and processes have ended."""
-        for thread in self._threads:
+        for thread in [*self._threads, *self._ending]:
             thread.join()
 
     @property
@@ -76,13 +86,19 @@ class EncoderPool:
 
     def _put(self, job: Job) -> Future[list[int]]:
         future = job.future
-        if self._queue.put(job) or not self._threads:
-            with self._lock:
-                if len(self._threads) < MAX_PROCESSES:
-                    thread = _Worker(self, self._queue, only_short=not self._threads)
-                    self._threads.append(thread)
-                    thread.start()
+        with self._lock:
+            needs_thread = self._queue.put(job)
+            if not self._threads:
+                self._start(only_short=True)
+                needs_thread = not job.is_short
+            if needs_thread and len(self._threads) < MAX_PROCESSES:
+                self._start(only_short=False)
         return future
+
+    def _start(self, *, only_short: bool) -> None:
+        thread = _Worker(self, self._queue, only_short=only_short)
+        self._threads.append(thread)
+        thread.start()
 
 
 class _Worker(threading.Thread):

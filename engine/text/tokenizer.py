@@ -75,6 +75,9 @@ class Tokenizer(ABC):
         """The prompt of a conversation: by the chat template, else a plain transcript."""
         return self.submit(chat(messages)).result()
 
+    def rest(self) -> None:  # noqa: B027 - a ByteTokenizer has none
+        """End the processes that encode, once their work is done; the next text starts others."""
+
     @abstractmethod
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of the tokens, without special tokens; U+FFFD for bytes that are no UTF-8."""
@@ -122,6 +125,9 @@ class CheckpointTokenizer(Tokenizer):
 
     def submit(self, work: Work, client: str = "") -> Future[list[int]]:
         return self._pool.submit(work, client)
+
+    def rest(self) -> None:
+        self._pool.rest()
 
     def close(self) -> None:
         """End the processes that encode, and wait for their end."""

@@ -7,7 +7,6 @@ import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -22,10 +21,18 @@ from tests.engine.small_tokenizers import CHATML, byte_level, save
 PARAMS = SamplingParams()
 
 
+class Model:
+    """As much of a ModelInfo as a tokenizer needs."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.is_dummy = False
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Any:
     save(byte_level(), tmp_path, template=CHATML)
-    return SimpleNamespace(path=str(tmp_path), is_dummy=False)
+    return Model(str(tmp_path))
 
 
 @pytest.fixture
@@ -66,10 +73,28 @@ def test_a_refused_text_is_not_kept(model: Any, no_collection: None, context: in
     asyncio.run(run())
 
 
+def test_the_tokenizer_goes_with_its_model(model: Any, no_collection: None) -> None:
+    async def run() -> None:
+        worker = TokenizerWorker()
+        try:
+            first = await worker.tokenizer(model)
+            assert await worker.tokenizer(model) is first
+            file = Path(model.path, "tokenizer_config.json")
+            file.write_text(file.read_text() + " ")
+            other: Any = Model(model.path)
+            assert await worker.tokenizer(other) is not first
+            del other
+            assert worker._tokenizer is None
+        finally:
+            worker.close()
+
+    asyncio.run(run())
+
+
 def test_a_folder_without_a_tokenizer_is_503(tmp_path: Path) -> None:
     async def run() -> int:
         worker = TokenizerWorker()
-        missing: Any = SimpleNamespace(path=str(tmp_path), is_dummy=False)
+        missing: Any = Model(str(tmp_path))
         try:
             with pytest.raises(ApiError) as caught:
                 await worker.encode(missing, ["a"], PARAMS, 10, "one")

@@ -212,3 +212,28 @@ def test_processes_end_with_the_program(tmp_path: Path, ends: str) -> None:
             parent.kill()
     psutil.wait_procs(children, ENDS_S)
     assert not any(child.is_running() for child in children)
+
+
+def test_processes_end_at_rest_and_start_again(opened: Any) -> None:
+    tokenizer = opened(byte_level())
+    ids, pool = tokenizer.encode("hello"), tokenizer._pool
+    (pid,) = pool.pids
+    waiting = [tokenizer.submit(Text("hello")) for _ in range(20)]
+    tokenizer.rest()
+    assert [future.result(ENDS_S) for future in waiting] == [ids] * 20
+    pool.join()
+    assert not psutil.pid_exists(pid) and not pool.pids
+    assert tokenizer.encode("x" * (SHORT_CHARACTERS + 1)) and tokenizer.encode("hello") == ids
+
+
+@posix
+def test_a_process_that_does_not_read_is_ended(opened: Any) -> None:
+    tokenizer = opened(byte_level())
+    ids = tokenizer.encode("hello")
+    (pid,) = tokenizer._pool.pids
+    os.kill(pid, signal.SIGSTOP)
+    more_than_a_pipe_takes = "\U0001f642" * SHORT_CHARACTERS * 4
+    with pytest.raises(InvalidRequestError):
+        tokenizer._pool._threads[0].process.ask(Text(more_than_a_pipe_takes))
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert tokenizer.encode("hello") == ids
