@@ -223,6 +223,10 @@ class LLMEngine:
         already when this returns."""
         return self._loop.step()
 
+    def report_sizes(self, to: Callable[[int], None]) -> None:
+        """Call `to` with the tokens of each step, before the model computes them."""
+        self._loop.on_size = to
+
     # -- settings ---------------------------------------------------------------------------
 
     def reconfigure(

@@ -250,14 +250,32 @@ class TokensCounted:
 
 @dataclass(frozen=True, slots=True)
 class EngineCrashed:
-    """The engine crashed: all requests in flight are lost, and the thread waits for Load."""
+    """The engine crashed: all requests in flight are lost, and the thread waits for Load.
+    `is_restarting`: this Load is on its way, for it replaced an engine that was stuck."""
 
     error: ErrorInfo
     traceback: str
+    is_restarting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The engine has not answered for `seconds`. `doing`: the step or command that does not end. A
+    Load now replaces the stuck engine; else Recovered may follow."""
+
+    doing: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A stalled engine goes on, after `seconds`."""
+
+    seconds: float
 
 
 Event = (
     LoadProgress | Loaded | LoadFailed | Unloaded | OutputEvent | RequestFailed | Reconfigured
     | ReconfigureFailed | MadeRoom | SnapshotEvent | BlockInspected | PeaksMeasured | TokensCounted
-    | EngineCrashed
+    | EngineCrashed | Stalled | Recovered
 )  # fmt: skip

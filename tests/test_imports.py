@@ -76,8 +76,8 @@ ENGINE_ROOMS = (
     "name_patterns.py", "snapshot",
     "hardware", "numerics", "config.py", "sampling_params.py", "messages.py", "text", "scheduling",
     "batch", "sampling", "formats", "kernels", "attention", "runner", "models", "parallel",
-    "speculation", "memory", "host", "telemetry", "step", "llm_engine.py", "engine_thread.py",
-    "quantize", "evaluate",
+    "speculation", "memory", "host", "telemetry", "step", "llm_engine.py", "heartbeat.py",
+    "engine_worker.py", "engine_thread.py", "quantize", "evaluate",
 )  # fmt: skip
 """Low to high."""
 

@@ -101,7 +101,9 @@ def serve(key: str, ending: Ending) -> int:
     """Serve the window until `ending`."""
     thread = EngineThread(lambda event: engine_client.on_event(event),
                           snapshot_interval_s=SNAPSHOT_INTERVAL_S)  # fmt: skip
-    engine_client = EngineClient(thread.submit, thread.cancel_load, PACE_S)
+    engine_client = EngineClient(
+        thread.submit, thread.cancel_load, PACE_S, lambda: thread.pulse
+    )
     options = ServerOptions(port=0, api_key=key, limits=LIMITS, grace_s=0.0, trusts_paths=True)
     server = ApiServer(engine_client, options)
     server.start()

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ SNAPSHOT_INTERVAL_S = 0.25
 SWITCH_S = 0.0002
 """Interpreter switch interval: the default of 5 ms would delay every token."""
 
+LOOK_S = 0.5
 STEADY_S = 60.0
 """An engine that crashes again within this time is not restarted."""
 
@@ -156,7 +157,9 @@ class _Serving:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._status = StatusLine()
         self._thread = EngineThread(self._on_event, snapshot_interval_s=SNAPSHOT_INTERVAL_S)
-        self._engine_client = EngineClient(self._thread.submit, self._thread.cancel_load)
+        self._engine_client = EngineClient(
+            self._thread.submit, self._thread.cancel_load, pulse=lambda: self._thread.pulse
+        )
         self._server = ApiServer(self._engine_client, options)
 
     def run(self) -> int:
@@ -180,12 +183,19 @@ class _Serving:
 
     def _on_event(self, event: Event) -> None:
         """On the engine's thread."""
-        from engine.messages import EngineCrashed, Loaded, LoadFailed, LoadProgress, Reconfigured
+        from engine.messages import (
+            EngineCrashed,
+            Loaded,
+            LoadFailed,
+            LoadProgress,
+            Reconfigured,
+            Stalled,
+        )
 
         self._engine_client.on_event(event)
         if isinstance(event, (Loaded, Reconfigured)):
             self._latest = event.config  # an attached window may have changed it
-        if isinstance(event, (EngineCrashed, Loaded, LoadFailed, LoadProgress)):
+        if isinstance(event, (EngineCrashed, Loaded, LoadFailed, LoadProgress, Stalled)):
             self._events.put(event)
 
     def _until_loaded(self) -> Loaded:
@@ -211,18 +221,35 @@ class _Serving:
 
     def _watch(self) -> None:
         """Serve. A crashed engine is restarted, unless it crashes again within STEADY_S."""
-        from engine.messages import EngineCrashed, Load
+        from engine.messages import EngineCrashed, Load, Stalled
 
         since = time.monotonic()
         while True:
-            event = _next(self._events)
-            if isinstance(event, EngineCrashed):
+            event = self._next_or_end()
+            if isinstance(event, Stalled):
+                waited = f"{event.seconds:.0f} s ({event.doing})"
+                print(f"inferdeck: the engine has not answered for {waited}", file=sys.stderr)
+            elif isinstance(event, EngineCrashed) and event.is_restarting:
+                print(f"inferdeck: {event.error.cause} Restarting the engine.", file=sys.stderr)
+                self._until_loaded()
+                since = time.monotonic()
+            elif isinstance(event, EngineCrashed):
                 if time.monotonic() - since < STEADY_S:
                     raise _as_error(event.error)
                 print(f"inferdeck: {event.error.cause} Restarting the engine.", file=sys.stderr)
                 self._thread.submit(Load(self._latest))
                 self._until_loaded()
                 since = time.monotonic()
+
+    def _next_or_end(self) -> Event:
+        """Raises InferdeckError if the server has ended by itself."""
+        while True:
+            with suppress(queue.Empty):
+                return self._events.get(timeout=LOOK_S)
+            if not self._server.is_running:
+                raise InferdeckError(
+                    "The server stopped unexpectedly.", "Check the log, then start it again."
+                )
 
     def _say_where(self, loaded: Loaded) -> None:
         name = self._server.options.model_name or loaded.model.name
@@ -248,7 +275,7 @@ def _next(events: queue.SimpleQueue[Event]) -> Event:
     while True:
         try:
             # With a time limit: without one Windows would not see Ctrl-C.
-            return events.get(timeout=0.5)
+            return events.get(timeout=LOOK_S)
         except queue.Empty:
             pass
 

@@ -13,6 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from app.clients.attached_session import Talk
 from app.clients.target import Address, Target
 from app.paths import program_version
+from app.wire.codec import OPTIONAL
 from app.wire.protocol import (
     BEAT_S,
     HELLO_S,
@@ -143,7 +144,10 @@ class Line:
 
     async def _greet(self) -> Welcome:
         talk = self._talk
-        hello = Hello(VERSION, program_version(), talk.session, talk.sequencer.received)
+        hello = Hello(
+            VERSION, program_version(), talk.session, talk.sequencer.received,
+            tuple(OPTIONAL.values()),
+        )  # fmt: skip
         await self._socket.send(encode(hello))
         answer = read_answer(await self._receive())
         if isinstance(answer, Refused):

@@ -26,10 +26,15 @@ from engine import messages
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
 from engine.hardware.devices import CPU, rank_devices
+from engine.heartbeat import Pulse
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo
 
 _STREAM = (messages.OutputEvent, messages.SnapshotEvent)
+_ENDS_STALL = (
+    messages.Recovered, messages.Loaded, messages.LoadFailed, messages.Unloaded,
+    messages.EngineCrashed,
+)  # fmt: skip
 
 
 class EngineState(StrEnum):
@@ -64,6 +69,7 @@ class EngineBridge(QObject):
     peaks_measured = Signal(object)  # PeaksMeasured
     tokens_counted = Signal(object)  # TokensCounted
     crashed = Signal(object)  # EngineCrashed
+    stalled_changed = Signal(object)  # Stalled | None: the engine answers again, or was replaced
     state_changed = Signal(object)  # EngineState
     past = Signal(object)  # tuple[EngineSnapshot, ...]: from before the attachment
     link_changed = Signal(object)  # LinkChanged | None: the engine is local
@@ -82,6 +88,8 @@ class EngineBridge(QObject):
         self.config: EngineConfig | None = None
         self.plan: MemoryPlan | None = None
         self.link: LinkChanged | None = None
+        self.stalled: messages.Stalled | None = None
+        """The engine does not answer; the next `load` replaces it."""
 
     def beside(self) -> EngineBridge:
         """A second local engine with nothing loaded. The caller calls its `shutdown`."""
@@ -97,6 +105,11 @@ class EngineBridge(QObject):
     def engine(self) -> EngineThreadLike | None:
         """The current engine; a remote one has more attributes."""
         return self._handle.engine
+
+    @property
+    def pulse(self) -> Pulse | None:
+        """Of a local engine in this process."""
+        return getattr(self.engine, "pulse", None)
 
     @property
     def has_next(self) -> bool:
@@ -277,6 +290,10 @@ class EngineBridge(QObject):
 
     def take_answer(self, event: Event) -> None:
         event = event_by_row(event)
+        if isinstance(event, messages.Stalled):
+            self._set_stalled(event)
+        elif isinstance(event, _ENDS_STALL):
+            self._set_stalled(None)
         match event:
             case LinkChanged():
                 self.link = event
@@ -316,6 +333,8 @@ class EngineBridge(QObject):
                 self._requests.clear()
                 self._now(EngineState.CRASHED)
                 self.crashed.emit(event)
+                if event.is_restarting:
+                    self._set_state(EngineState.LOADING)
             case Remark():
                 self.remarked.emit(event)
             case messages.TokensCounted():
@@ -331,6 +350,11 @@ class EngineBridge(QObject):
         )
         self.dispatcher.snapshots.clear()  # of the previous model
         self._set_state(state)
+
+    def _set_stalled(self, stalled: messages.Stalled | None) -> None:
+        if stalled is not self.stalled:
+            self.stalled = stalled
+            self.stalled_changed.emit(stalled)
 
     def _set_state(self, state: EngineState) -> None:
         self.state = state

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -26,7 +27,7 @@ from app.server.call import Call, new_call_id
 from app.server.call_log import CallLog, Logged, arrival_of
 from app.server.connection import Guard
 from app.server.engine_client import EngineClient
-from app.server.errors import SERVER_ERROR, ApiError
+from app.server.errors import SERVER_ERROR, ApiError, unavailable
 from app.server.metrics import exposition
 from app.server.openapi import openapi
 from app.server.options import ServerOptions
@@ -132,9 +133,21 @@ class Api:
         self._check_model(model, request.path_params["name"])
         return self._card(model, config.max_model_len)
 
-    async def health(self, request: Request) -> Json:
-        self._engine.serving()
-        return {"status": "ok"}
+    async def health(self, request: Request) -> Json | Response:
+        """503 while the engine is stuck or dead, or serves no model. `seconds_since_beat`: of the
+        step or command `doing`; 0 while idle."""
+        engine = self._engine
+        beat: Json = {}
+        if (pulse := engine.pulse()) is not None:
+            beat = {"doing": pulse.doing or "idle", "seconds_since_beat": round(pulse.seconds, 3)}
+        elif (stalled := engine.attach_state.stalled) is not None:
+            beat = {"doing": stalled.doing, "seconds_since_beat": round(stalled.seconds, 3)}
+        if not engine.is_stuck:
+            engine.serving()
+            return {"status": "ok", **beat}
+        error = unavailable("The engine does not respond.", "engine_stuck")
+        body = {"status": "stuck", **beat, **msgspec.to_builtins(error.body())}
+        return reply.json_response(body, error.status, error.headers)
 
     async def version(self, request: Request) -> Json:
         return {"version": program_version()}
@@ -142,6 +155,8 @@ class Api:
     async def metrics(self, request: Request) -> Response:
         model = self._engine.model
         name = self._name_of(model) if model is not None else self._options.model_name
+        if (pulse := self._engine.pulse()) is not None:
+            self._engine.metrics.observe_heartbeat(pulse.seconds)
         now, accept = self._engine.metrics.snapshot(), request.headers.get("accept", "")
         # on a thread: no token waits for it
         data, kind = await asyncio.to_thread(exposition, now, name, accept)

@@ -72,7 +72,7 @@ class Hub:
             return session, self._welcome(session, resumed=True)
         if len(self._sessions) >= MAX_WINDOWS and not self._make_room():
             raise ProtocolError(f"Window limit reached: {MAX_WINDOWS} windows are attached.")
-        session = Session()
+        session = Session(hello.reads)
         self._sessions[session.id] = session
         for event in self._engine.attach_state.events():
             session.tell(self._offers.redacted(event))

@@ -13,10 +13,11 @@ import dataclasses
 import secrets
 import time
 from collections import deque
+from collections.abc import Collection
 from contextlib import suppress
 
 from app.server.attach_state import MAX_STEPS
-from app.wire.codec import EventWriter, Message, WireEvent
+from app.wire.codec import OPTIONAL, EventWriter, Message, WireEvent
 from app.wire.sequencer import Sequencer
 from app.wire.snapshots import merge_snapshots
 from engine import messages as m
@@ -132,7 +133,8 @@ PIECE_BYTES = 256 * 1024
 class Session:
     """Used only on the server's loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, reads: Collection[str] = ()) -> None:
+        self._reads = frozenset(reads)
         self.id = secrets.token_urlsafe(18)
         self.sequencer = Sequencer()
         self.requests: set[str] = set()
@@ -161,6 +163,10 @@ class Session:
         return self.queue.is_urgent and self.sequencer.has_room
 
     def tell(self, event: WireEvent) -> None:
+        """Queue an event, unless it is one that this window does not read."""
+        optional = OPTIONAL.get(type(event))
+        if optional is not None and optional not in self._reads:
+            return
         self.queue.put(event)
         self._changed.set()
 

@@ -37,6 +37,7 @@ class AttachState:
         """The loaded model with its current settings."""
         self._progress: m.LoadProgress | None = None
         self._crashed: m.EngineCrashed | None = None
+        self.stalled: m.Stalled | None = None
         self._peaks: m.PeaksMeasured | None = None
         self._latest: EngineSnapshot | None = None
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS)
@@ -65,7 +66,11 @@ class AttachState:
                 self._forget()
             case m.EngineCrashed():
                 self._forget()
-                self._crashed = event
+                self._crashed, self.stalled = event, None
+            case m.Stalled():
+                self.stalled = event
+            case m.Recovered():
+                self.stalled = None
             case m.LoadFailed(serving=None):
                 self._forget()
             case m.Reconfigured(config):
@@ -88,6 +93,8 @@ class AttachState:
             yield m.Unloaded()
         else:
             yield dataclasses.replace(self.loaded, without_draft=None)
+        if self.stalled is not None:
+            yield self.stalled
         if self._progress is not None:
             yield self._progress
         if self._peaks is not None:

@@ -22,6 +22,7 @@ from app.server.errors import ApiError, failed, too_busy, unavailable
 from engine import messages as m
 from engine.config import EngineConfig
 from engine.errors import describe
+from engine.heartbeat import Pulse
 from engine.snapshot import EngineSnapshot, ModelInfo
 from engine.telemetry.metrics import EngineMetrics
 
@@ -34,7 +35,8 @@ class EngineClient:
     `submit` and `cancel_load` are the engine's and return at once. `listener` receives every event,
     on the loop. `foreign`: engine requests that did not come through `send`; they count against the
     queue limit too. `pace_s`: maximum delay of events that are not urgent (text after the first
-    token, snapshots): each turn of the loop takes the interpreter from the engine.
+    token, snapshots): each turn of the loop takes the interpreter from the engine. `pulse`: the
+    engine thread's; None where the engine reports none.
     """
 
     def __init__(
@@ -42,10 +44,12 @@ class EngineClient:
         submit: Callable[[m.Command], None],
         cancel_load: Callable[[], None] = lambda: None,
         pace_s: float = 0.0,
+        pulse: Callable[[], Pulse | None] = lambda: None,
     ) -> None:
         self._pace_s = pace_s
         self.submit = submit
         self.cancel_load = cancel_load
+        self.pulse = pulse
         self.attach_state = AttachState()
         self.listener: Callable[[m.Event], None] | None = None
         self.foreign: set[str] = set()
@@ -144,6 +148,13 @@ class EngineClient:
         if model is None or config is None:
             raise unavailable("No model is loaded. Try again shortly.")
         return model, config
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the engine is stalled or dead."""
+        pulse = self.pulse()
+        is_overdue = pulse is not None and (pulse.is_stuck or not pulse.is_alive)
+        return is_overdue or self.attach_state.stalled is not None
 
     def send(self, requests: Sequence[m.AddRequest], max_queued: int) -> OutputCollector:
         """Give the requests of one call to the engine, together.

@@ -82,8 +82,10 @@ EVENTS: dict[str, Any] = {
     "reconfigured": m.Reconfigured, "reconfigure-failed": m.ReconfigureFailed,
     "snapshot": WireSnapshot, "block": m.BlockInspected, "peaks": m.PeaksMeasured,
     "counted": m.TokensCounted, "crashed": m.EngineCrashed, "history": _History,
-    "made-room": m.MadeRoom,
+    "made-room": m.MadeRoom, "stalled": m.Stalled, "recovered": m.Recovered,
 }  # fmt: skip
+OPTIONAL: dict[type, str] = {m.Stalled: "stalled", m.Recovered: "recovered"}
+"""Events that some windows of this protocol version cannot read: see `Hello.reads`."""
 PLAIN: dict[type, str] = {
     kind: name
     for name, kind in (*_COMMANDS.items(), *EVENTS.items())

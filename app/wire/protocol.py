@@ -37,12 +37,14 @@ class ProtocolError(Exception):
 
 
 class Hello(msgspec.Struct, tag="hello"):
-    """`session`: the one to resume; "" for a new one. `received`: number of the last frame."""
+    """`session`: the one to resume; "" for a new one. `received`: number of the last frame.
+    `reads`: the optional events that the window reads; the server sends no others."""
 
     version: int
     program: str = ""
     session: str = ""
     received: int = 0
+    reads: tuple[str, ...] = ()
 
 
 class Offer(msgspec.Struct, frozen=True):

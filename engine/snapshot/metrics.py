@@ -63,6 +63,10 @@ _METRICS = (
     Metric("output", "Output", "tok/s", "Tokens generated per second"),
     Metric("throughput", "Total", "tok/s", "Prompt and generated tokens per second"),
     Metric("request_rate", "Requests", "req/s", "Requests finished per second"),
+    Metric(
+        "heartbeat", "Heartbeat age", "s",
+        "Time since the engine began or ended a step or command, 0 while idle",
+    ),
     Metric("memory", "Memory", "GiB", "Memory used by this process"),
     Metric("weights", "Weights", "", "Memory used by model weights"),
     Metric("kv_cache", "KV cache", "", "Memory used by the KV cache"),

@@ -77,17 +77,19 @@ def launch(
     host: ModelHost,
     threads: StepThreads,
     clock: Callable[[], float],
+    on_size: Callable[[int], None] = lambda num_tokens: None,
     *,
     is_followed: bool = False,
 ) -> InFlightStep | None:
-    """Plan and launch the next step; None without work. is_followed: whether the one after it may
-    be launched before this one is read."""
+    """Plan and launch the next step; None without work. on_size: called with its tokens, drafts not
+    among them. is_followed: whether the one after it may be launched before this one is read."""
     timer = StepTimer(clock())
     if speculator is not None:
         speculator.set_limits(scheduler.running, len(scheduler.waiting), host.runner.graphs)
     plan = scheduler.plan(timer.start)
     if not plan.grants:
         return None
+    on_size(plan.num_tokens)
     planned = clock()
     proposals: dict[str, Proposal] = {}
     if speculator is not None:

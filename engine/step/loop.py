@@ -35,6 +35,7 @@ class StepLoop:
         self.requests: dict[str, Request] = {}
         self.streams: dict[str, OutputStream] = {}
         self.pending: list[OutputEvent] = []  # they come with the next step
+        self.on_size: Callable[[int], None] = lambda num_tokens: None
         self.scheduler = Scheduler(host.config, *host.new_pool())
         self.speculator = host.new_speculator()
         self.threads = self._new_threads()
@@ -97,7 +98,11 @@ class StepLoop:
     def step(self) -> list[OutputEvent]:
         """Run one step; the events since the last one."""
         events, self.pending = self.pending, []
-        step = self._take_next() or self._launch_or_make_room()
+        step = self._take_next()
+        if step is not None:
+            self.on_size(step.plan.num_tokens)
+        else:
+            step = self._launch_or_make_room()
         if step is None:
             return events
         if self._may_launch_next:
@@ -201,7 +206,7 @@ class StepLoop:
             try:
                 step = launch(
                     self.scheduler, self.speculator, self._host, self.threads, self._clock,
-                    is_followed=self._may_launch_next,
+                    self.on_size, is_followed=self._may_launch_next,
                 )  # fmt: skip
                 self._is_retry = False
                 return step

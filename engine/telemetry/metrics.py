@@ -114,6 +114,7 @@ _DECLARED = (
         "accepted_at", "spec_decode_num_accepted_tokens_per_pos", _COUNTER, labels=("position",)
     ),
     Exported("step_tokens", "iteration_tokens_total", _HISTOGRAM, _STEP_TOKEN_BUCKETS),
+    Exported("heartbeat", "engine_heartbeat_age_seconds", prefix="inferdeck"),
 )  # fmt: skip
 
 EXPORTED: dict[str, Exported] = {exported.name: exported for exported in _DECLARED}
@@ -235,6 +236,10 @@ class EngineMetrics:
         self._set("num_requests_waiting", snapshot.num_waiting)
         self._set("kv_cache_usage_perc", snapshot.kv_usage)
         self._values["cache_config_info"] = {_cache_labels(snapshot): 1.0}
+
+    def observe_heartbeat(self, seconds: float) -> None:
+        """Seconds since the engine's last beat (`engine.heartbeat.Pulse`)."""
+        self._set("engine_heartbeat_age_seconds", seconds)
 
     def observe_first_token(self, seconds: float) -> None:
         """Seconds from a request's arrival until its first token was sent."""

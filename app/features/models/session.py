@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,14 @@ class ModelSession(QObject):
         super().__init__()
         self._bridge, self._store = bridge, store
         self._opening: EngineConfig | None = None
+        self._is_stalled = False
+        self._remote: EngineConfig | None = None  # that an attached engine serves and offers
         self.current: RecentModel | None = None
         bridge.loaded.connect(self._on_loaded)
         bridge.load_failed.connect(self._on_load_failed)
         bridge.unloaded.connect(self._on_unloaded)
         bridge.crashed.connect(self._on_crashed)
+        bridge.stalled_changed.connect(self._on_stalled)
         bridge.made_room.connect(self._on_made_room)
 
     # What the user does ------------------------------------------------------------------------
@@ -83,8 +87,10 @@ class ModelSession(QObject):
         )  # fmt: skip
 
     def restart(self) -> None:
-        """Reload the model that was open or loading when the engine crashed."""
+        """Reload the model that was open or loading when the engine crashed or hung."""
         config = self.current.config() if self.current is not None else self._opening
+        if config is None and self._bridge.is_remote:
+            config = self._remote
         if config is not None:
             self.load(config)
 
@@ -126,6 +132,8 @@ class ModelSession(QObject):
         log.info("loaded %s, %s on %s", event.model.name, event.config.dtype, event.config.device)
         opening, self._opening = self._opening, None
         if self._bridge.is_remote:  # paths and settings of another machine
+            is_offered = event.config.model in (self._bridge.offers or ())
+            self._remote = event.config if is_offered else None
             self.opened.emit(event.config, {})
             return
         if opening is not None:
@@ -203,9 +211,26 @@ class ModelSession(QObject):
         key = ROOM if event.is_smaller else AHEAD
         self.notice.emit(Notice(key, event.text, remedy, is_sequel=event.times > 1))
 
+    def _on_stalled(self, event: messages.Stalled | None) -> None:
+        was_stalled, self._is_stalled = self._is_stalled, event is not None
+        if event is None:
+            self.notice_gone.emit(ENGINE)
+            return
+        log.warning("the engine has not answered for %.0f s (%s)", event.seconds, event.doing)
+        cause = f"The engine has not answered for {event.seconds:.0f} s ({event.doing})."
+        restart = ("Restart engine", self.restart)
+        remedy = "Wait, or restart the engine. A restart aborts all requests."
+        if self._bridge.look_only:
+            notice = Notice(ENGINE, cause, self._bridge.look_only, "warning")
+        else:
+            notice = Notice(ENGINE, cause, remedy, "warning", actions=(restart,))
+        self.notice.emit(replace(notice, is_sequel=was_stalled))
+
     def _on_crashed(self, event: messages.EngineCrashed) -> None:
         log.error("the engine crashed\n%s", event.traceback)
         self.remark.emit(None)
+        if event.is_restarting:
+            return
         self.notice.emit(
             error_notice(
                 ENGINE,

@@ -82,7 +82,7 @@ class ServerController(QObject):
         self.free_port: int | None = None
         """A free port, where the requested one is in use."""
         self.calls = CallLog()
-        self._engine_client = EngineClient(bridge.pass_on)
+        self._engine_client = EngineClient(bridge.pass_on, pulse=lambda: bridge.pulse)
         self._server: ApiServer | None = None
         self._waits_for_key = False
         self._running = self._waiting = self._aborted = 0
@@ -170,6 +170,8 @@ class ServerController(QObject):
     @property
     def health(self) -> str:
         """What clients get now."""
+        if self._bridge.stalled is not None:
+            return "The engine does not respond. /health returns 503 until it recovers."
         match self._bridge.state:
             case EngineState.READY:
                 return f"Serving {self.model_name or 'the model'}."

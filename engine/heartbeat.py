@@ -1,0 +1,150 @@
+"""The heartbeat of the engine's worker: what it does, since when, and whether that is too long.
+
+    worker   begin ... sized ... end      stamps; one assignment each, so there is no lock
+    watcher  look                         about once a second: Stalled, Recovered or nothing
+
+An idle worker has no beat to miss. How long work may take without a beat:
+
+    a command                             COMMAND_S
+    a load, a change of settings          SLOW_S since its last progress
+    a step of a size that was seen        STEP_S, or MARGIN times what steps of its size took
+    the first step of a size              FIRST_STEP_S (kernels compile), or as long as its tokens
+                                          take one by one, from smaller steps or the slowest CPU
+
+Sizes are counted in powers of two tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import NamedTuple
+
+from engine.messages import Recovered, Stalled
+
+COMMAND_S = STEP_S = 5.0
+FIRST_STEP_S = 60.0
+SLOW_S = 300.0
+MARGIN = 10.0
+LOOK_S = 1.0
+SLOWEST_FLOPS = 2e9
+"""Arithmetic of the slowest CPU that serves a model, per second."""
+_KEPT = 8
+IDLE = ""
+
+
+class Pulse(NamedTuple):
+    """The state of an engine's thread. `doing`: "" while idle; `seconds`: since its last beat, 0
+    while idle."""
+
+    doing: str
+    seconds: float
+    is_stuck: bool = False
+    is_alive: bool = True
+
+
+class Beat(NamedTuple):
+    doing: str
+    at: float
+    allowed_s: float = 0.0
+
+
+class StepTimes:
+    """What steps of each size took, and how long the next may take. token_s: the longest time of
+    one token where nothing was measured; 0: unknown, as on GPUs."""
+
+    def __init__(self, token_s: float = 0.0) -> None:
+        self._token_s = token_s
+        self._seen: dict[int, deque[float]] = {}
+
+    def note(self, num_tokens: int, seconds: float) -> None:
+        times = self._seen.setdefault(num_tokens.bit_length(), deque(maxlen=_KEPT))
+        times.append(seconds)
+
+    def allowed_s(self, num_tokens: int) -> float:
+        size = num_tokens.bit_length()
+        if size in self._seen:
+            return max(STEP_S, MARGIN * median(self._seen[size]))
+        smaller = max((seen for seen in self._seen if seen < size), default=None)
+        if smaller is None:
+            return max(FIRST_STEP_S, num_tokens * self._token_s)
+        one_by_one = num_tokens * median(self._seen[smaller]) / 2 ** (smaller - 1)
+        return max(FIRST_STEP_S, one_by_one)
+
+
+class Heartbeat:
+    """Stamped by one worker, read by any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._times = StepTimes()
+        self._num_tokens = 0  # of the step that runs
+        self.beat = Beat(IDLE, clock())
+
+    def serve(self, token_s: float) -> None:
+        """Another engine: its steps take other times (see `StepTimes`)."""
+        self._times = StepTimes(token_s)
+
+    @contextmanager
+    def during(self, doing: str, allowed_s: float) -> Iterator[None]:
+        self.beat = Beat(doing, self.clock(), allowed_s)
+        try:
+            yield
+        finally:
+            beat, now = self.beat, self.clock()
+            if self._num_tokens:
+                self._times.note(self._num_tokens, now - beat.at)
+                self._num_tokens = 0
+            self.beat = Beat(IDLE, now)
+
+    def progress(self) -> None:
+        """What runs goes on: its time starts again."""
+        self.beat = self.beat._replace(at=self.clock())
+
+    def sized(self, num_tokens: int) -> None:
+        """The step that runs computes `num_tokens`."""
+        self._num_tokens = num_tokens
+        tokens = "1 token" if num_tokens == 1 else f"{num_tokens:,} tokens"
+        allowed_s = self._times.allowed_s(num_tokens)
+        self.beat = Beat(f"step of {tokens}", self.clock(), allowed_s)
+
+    @property
+    def seconds(self) -> float:
+        """Since the last beat; 0 while idle."""
+        beat = self.beat
+        return max(0.0, self.clock() - beat.at) if beat.doing else 0.0
+
+
+class Watch:
+    """Judges the beats of one worker. Call `look` about every LOOK_S: it counts the time between
+    two looks only up to twice that, so that a process that was stopped is not called stuck."""
+
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self._heartbeat = heartbeat
+        self._looked = heartbeat.clock()
+        self._beat = heartbeat.beat
+        self._waited = 0.0
+        self._told_s = 0.0  # in the last Stalled
+        self.stalled: Stalled | None = None
+
+    def look(self) -> Stalled | Recovered | None:
+        """Stalled where a beat is overdue, again each time the wait has doubled; then Recovered."""
+        now = self._heartbeat.clock()
+        passed, self._looked = min(now - self._looked, 2 * LOOK_S), now
+        beat = self._heartbeat.beat
+        if beat is not self._beat:
+            self._beat, waited, self._waited = beat, self._waited, 0.0
+            if self.stalled is None:
+                return None
+            self.stalled, self._told_s = None, 0.0
+            return Recovered(waited)
+        self._waited += passed
+        due = max(beat.allowed_s, 2 * self._told_s)
+        if not beat.doing or self._waited < due:
+            return None
+        self._told_s = self._waited
+        self.stalled = Stalled(beat.doing, self._waited)
+        return self.stalled
