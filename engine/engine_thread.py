@@ -45,12 +45,12 @@ class EngineThread(threading.Thread):
     ) -> None:
         super().__init__(name=f"{name}-watch", daemon=True)
         self._emit = on_event
+        self._wake = threading.Event()
         self._make = lambda: EngineWorker(
             on_event, self._wake.set, Heartbeat(clock), snapshot_interval_s=snapshot_interval_s,
             name=name, factory=factory,
         )  # fmt: skip
         self._look_s = look_s
-        self._wake = threading.Event()
         self._is_left = False
         self._lock = threading.Lock()  # of the next two, which change together
         self._worker = self._make()

@@ -21,7 +21,8 @@ from app.main.application import Application
 from app.main.main_window import first_size
 from app.paths import starter_model
 from app.window.settings_store import SettingsStore
-from engine.messages import MadeRoom, OutputEvent
+from engine.errors import ErrorInfo
+from engine.messages import EngineCrashed, MadeRoom, OutputEvent, Recovered, Stalled
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import application, next_run, open_model, script, send, wait_idle
 from tests.figures import numbers
@@ -263,6 +264,38 @@ def test_a_crash_leaves_the_chats_and_the_engine_can_be_restarted(
     send(qtbot, application, "after the restart")
     wait_idle(qtbot, application)
     assert application.pages.chat.current.path()[-1].state is State.COMPLETE
+
+
+def test_a_stuck_engine_is_shown_and_can_be_restarted(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    bridge, notices = application.bridge, application.notices
+    for seconds in (6.0, 12.0):
+        bridge.on_event(Stalled("step of 9 tokens", seconds))
+        qtbot.waitUntil(lambda s=seconds: bridge.stalled == Stalled("step of 9 tokens", s))  # type: ignore[misc]
+        notice = notices.notice("engine")
+        assert notice is not None and numbers(notice.cause) == [seconds, 9]
+    bridge.on_event(Recovered(13.0))
+    qtbot.waitUntil(lambda: bridge.stalled is None)
+    assert notices.notice("engine") is None
+    bridge.on_event(Stalled("step of 9 tokens", 6.0))
+    qtbot.waitUntil(lambda: notices.notice("engine") is not None)
+    with qtbot.waitSignal(bridge.loaded, timeout=3000):
+        notices.frame("engine").buttons[0].click()
+    assert bridge.stalled is None and notices.keys == []
+
+
+def test_a_restart_of_a_stuck_engine_ends_its_replies(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    bridge = application.bridge
+    bridge.on_event(Stalled("step of 9 tokens", 6.0))
+    with qtbot.waitSignal(bridge.crashed, timeout=3000):
+        bridge.on_event(EngineCrashed(ErrorInfo("It hung.", ""), "", is_restarting=True))
+    assert bridge.stalled is None and bridge.state is EngineState.LOADING
+    assert application.notices.keys == []  # the load that follows says how it goes
 
 
 # The window itself -------------------------------------------------------------------------------

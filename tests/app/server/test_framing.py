@@ -11,13 +11,18 @@ import pytest
 
 from app.server.attach_hub import Hub
 from app.server.attach_session import Session
+from app.server.engine_client import EngineClient
+from app.server.options import ServerOptions
 from app.server.unsupported import HARMLESS, IGNORED_HEADER, WARNED
-from app.wire.protocol import MAX_WINDOWS, VERSION, Hello, ProtocolError
+from app.wire.codec import OPTIONAL
+from app.wire.protocol import MAX_WINDOWS, VERSION, Hello, ProtocolError, read_frame
+from engine import messages as m
 from tests.app.server.conftest import LIMITS, Served
 from tests.app.server.test_abuse import connect, connect_strict, error_of, post, read_all
 
 __all__ = ["connect", "connect_strict"]
 
+ALL = tuple(OPTIONAL.values())
 HEAD = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -177,6 +182,22 @@ def test_windows_that_lost_their_connection_make_room(served: Served) -> None:
     listener = served.engine_client.listener
     asyncio.run(scene())
     served.engine_client.listener = listener
+
+
+@pytest.mark.parametrize(("reads", "kinds"), [((), ["unloaded"]), (ALL, ["unloaded", *ALL])])
+def test_a_window_gets_the_optional_events_that_it_reads(
+    reads: tuple[str, ...], kinds: list[str]
+) -> None:
+    """Windows of version 0.1 name none."""
+
+    async def scene() -> list[str]:
+        hub = Hub(EngineClient(lambda command: None), ServerOptions(port=0))
+        session, _ = hub.open(Hello(VERSION, reads=reads))
+        hub.on_event(m.Stalled("step", 6.0))
+        hub.on_event(m.Recovered(7.0))
+        return [kind for kind, _ in read_frame(session.frame()).messages]
+
+    assert asyncio.run(scene()) == kinds
 
 
 def test_sixteen_broken_lines_lock_nobody_out(served: Served) -> None:

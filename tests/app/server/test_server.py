@@ -19,6 +19,7 @@ from app.server.engine_client import EngineClient
 from app.server.options import Limits, ServerOptions
 from app.server.server import ApiServer, ServerStartError
 from engine.errors import ConfigError, ErrorInfo, NumericalError
+from engine.heartbeat import Pulse
 from engine.messages import (
     Abort,
     AddRequest,
@@ -27,6 +28,8 @@ from engine.messages import (
     Loaded,
     OutputEvent,
     RequestFailed,
+    Recovered,
+    Stalled,
     Unloaded,
 )
 from engine.snapshot import FinishReason
@@ -332,6 +335,40 @@ def test_metrics_agree_with_the_snapshot(served: Served) -> None:
     assert now["vllm:inter_token_latency_seconds_bucket|+Inf"] == counters.generation_tokens - done
     assert "vllm:inter_token_latency_seconds_bucket|0.001" in now
     assert now["vllm:num_requests_running"] == now["vllm:num_requests_waiting"] == 0
+
+
+def test_health_tells_a_stuck_engine(puppet: Callable[..., Puppet]) -> None:
+    made = puppet()
+    assert json.loads(call(made, "/health").body) == {"status": "ok"}
+    made.engine_client.on_event(Stalled("step of 9 tokens", 6.0))
+    wait_until(lambda: call(made, "/health").status == 503)
+    body = json.loads(call(made, "/health").body)
+    assert body["error"]["code"] == "engine_stuck"
+    assert body["doing"] == "step of 9 tokens" and body["seconds_since_beat"] == 6
+    made.engine_client.on_event(Recovered(7.0))
+    wait_until(lambda: call(made, "/health").status == 200)
+
+
+@pytest.mark.parametrize(
+    ("pulse", "status"),
+    [
+        (Pulse("", 0.0), 200), (Pulse("step", 4.0), 200),
+        (Pulse("step", 9.0, is_stuck=True), 503), (Pulse("", 0.0, is_alive=False), 503),
+    ],
+)  # fmt: skip
+def test_health_and_metrics_give_the_heartbeat(
+    pulse: Pulse, status: int, puppet: Callable[..., Puppet]
+) -> None:
+    made = puppet()
+    made.engine_client.pulse = lambda: pulse
+    answer = call(made, "/health")
+    body = json.loads(answer.body)
+    assert answer.status == status and body["seconds_since_beat"] == pulse.seconds
+    assert body["doing"] == (pulse.doing or "idle")
+    page = call(made, "/metrics").body.decode()
+    samples = [s for family in text_string_to_metric_families(page) for s in family.samples]
+    (age,) = [s.value for s in samples if s.name == "inferdeck:engine_heartbeat_age_seconds"]
+    assert age == pulse.seconds
 
 
 def test_metrics_carry_vllms_labels(served: Served) -> None:
