@@ -25,7 +25,8 @@ from typing import NamedTuple
 
 from engine.messages import Recovered, Stalled
 
-COMMAND_S = STEP_S = 5.0
+COMMAND_S = STEP_S = 4.0
+"""With LOOK_S, a stuck engine is reported within 5 s."""
 FIRST_STEP_S = 60.0
 SLOW_S = 300.0
 MARGIN = 10.0
@@ -136,7 +137,8 @@ class Watch:
         passed, self._looked = min(now - self._looked, 2 * LOOK_S), now
         beat = self._heartbeat.beat
         if beat is not self._beat:
-            self._beat, waited, self._waited = beat, self._waited, 0.0
+            waited, self._waited = self._waited, min(passed, max(0.0, now - beat.at))
+            self._beat = beat
             if self.stalled is None:
                 return None
             self.stalled, self._told_s = None, 0.0

@@ -93,9 +93,9 @@ def test_an_idle_engine_is_never_stuck(seen: Seen, heartbeat: Heartbeat) -> None
 
 def test_overdue_work_is_stalled_and_recovers(seen: Seen, heartbeat: Heartbeat) -> None:
     with heartbeat.during("counting", COMMAND_S):
-        assert seen(COMMAND_S) == []  # the first look sees the beat
+        assert seen(COMMAND_S - LOOK_S) == []
         assert seen(LOOK_S) == [Stalled("counting", COMMAND_S)]
-        assert heartbeat.seconds == COMMAND_S + LOOK_S
+        assert heartbeat.seconds == COMMAND_S
         assert seen(COMMAND_S) == [Stalled("counting", 2 * COMMAND_S)]  # and when it has doubled
     (recovered,) = seen(LOOK_S)
     assert recovered == Recovered(2 * COMMAND_S)
@@ -137,10 +137,10 @@ def test_a_slow_step_of_a_known_size_is_not_stuck(
 def test_how_long_a_step_may_take() -> None:
     times = StepTimes()
     assert times.allowed_s(100_000) == FIRST_STEP_S
-    times.note(1, 0.5)
-    assert times.allowed_s(1) == STEP_S  # 10 * 0.5
+    times.note(1, 0.25)
+    assert times.allowed_s(1) == STEP_S
     assert times.allowed_s(2) == FIRST_STEP_S
-    assert times.allowed_s(1024) == 512  # one by one
+    assert times.allowed_s(1024) == 256  # one by one
     times.note(1, 0.7)
     times.note(1, 0.7)
     assert times.allowed_s(1) == pytest.approx(MARGIN * 0.7)

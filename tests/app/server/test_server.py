@@ -27,8 +27,8 @@ from engine.messages import (
     EngineCrashed,
     Loaded,
     OutputEvent,
-    RequestFailed,
     Recovered,
+    RequestFailed,
     Stalled,
     Unloaded,
 )
