@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -220,12 +220,17 @@ class _Serving:
                     raise _as_error(event.error)
 
     def _watch(self) -> None:
-        """Serve. A crashed engine is restarted, unless it crashes again within STEADY_S."""
+        """Serve. A crashed engine is restarted, unless it crashes again within STEADY_S. Raises
+        InferdeckError then, and if the server ends by itself."""
         from engine.messages import EngineCrashed, Load, Stalled
 
         since = time.monotonic()
         while True:
-            event = self._next_or_end()
+            event = _next(self._events)
+            if event is None and not self._server.is_running:
+                raise InferdeckError(
+                    "The server stopped unexpectedly.", "Check the log, then start it again."
+                )
             if isinstance(event, Stalled):
                 waited = f"{event.seconds:.0f} s ({event.doing})"
                 print(f"inferdeck: the engine has not answered for {waited}", file=sys.stderr)
@@ -240,16 +245,6 @@ class _Serving:
                 self._thread.submit(Load(self._latest))
                 self._until_loaded()
                 since = time.monotonic()
-
-    def _next_or_end(self) -> Event:
-        """Raises InferdeckError if the server has ended by itself."""
-        while True:
-            with suppress(queue.Empty):
-                return self._events.get(timeout=LOOK_S)
-            if not self._server.is_running:
-                raise InferdeckError(
-                    "The server stopped unexpectedly.", "Check the log, then start it again."
-                )
 
     def _say_where(self, loaded: Loaded) -> None:
         name = self._server.options.model_name or loaded.model.name
@@ -271,13 +266,12 @@ class _Serving:
             return 130
 
 
-def _next(events: queue.SimpleQueue[Event]) -> Event:
-    while True:
-        try:
-            # With a time limit: without one Windows would not see Ctrl-C.
-            return events.get(timeout=LOOK_S)
-        except queue.Empty:
-            pass
+def _next(events: queue.SimpleQueue[Event]) -> Event | None:
+    """None if there is none for LOOK_S. (Without a time limit Windows would not see Ctrl-C.)"""
+    try:
+        return events.get(timeout=LOOK_S)
+    except queue.Empty:
+        return None
 
 
 def _as_error(info: ErrorInfo) -> InferdeckError:

@@ -34,8 +34,8 @@ class Serving:
         options = ServerOptions(port=0, model_name="starter", grace_s=0.5)
         self.serving = serve._Serving(CONFIG, options, as_json=True)
         thread: Any = self.serving._thread
-        self._make = thread._factory
-        thread._factory = self._engine
+        self._make = thread._worker._factory
+        thread._worker._factory = self._engine
         self.thread = threading.Thread(target=self._run, name="serve", daemon=True)
         self.thread.start()
 
@@ -163,3 +163,10 @@ def test_a_crash_that_comes_at_once_ends_the_server(served: Serving) -> None:
     assert "a kernel failed" in served.ended_with.cause
     assert answers[0][0] == 500
     assert not is_healthy(served.url)
+
+
+def test_a_server_that_ends_by_itself_ends_the_program(served: Serving) -> None:
+    wait_until(lambda: served.serving._server.is_running and is_healthy(served.url), 60)
+    served.serving._server._server.should_exit = True  # type: ignore[union-attr]
+    served.thread.join(60)
+    assert isinstance(served.ended_with, InferdeckError)
