@@ -74,6 +74,7 @@ from app.window.program_settings import PROCESS
 from app.window.progress import LoadStrip, WorkArea
 from app.window.setting_specs import this_machine
 from app.window.settings_store import SettingsStore
+from app.window.settings_watch import SettingsWatch
 from widgets.controls.kept_focus import KeptFocus
 from widgets.live.charts import LiveCharts
 from widgets.live.strip import StatStrip
@@ -268,12 +269,14 @@ class Application(QObject):
     def _make_presenters(self) -> None:
         """Presenters that show the state of engine and jobs in the window."""
         window, bridge, session, pages = self.window, self.bridge, self.session, self.pages
+        settings = self.settings
         self.status, self.connection = EngineStatus(self), ConnectionStatus(self)
         self.process = EngineProcess(self)
         models, quantize = pages.models, pages.quantize
         show_quantize = partial(window.show_widget, quantize)
         self.download_work = DownloadWork(models.queue, self.work, models.open_downloaded)
-        self.recovery_work = RecoveryWork(pages.chat, self.work, self)
+        self.settings_watch = SettingsWatch(settings, self.notices.show_notice, window)
+        self.recovery_work = RecoveryWork(pages.chat, self.work, window)
         self.quantize_work = QuantizeWork(quantize, self.work, show_quantize)
         self.finished = FinishedWork(self)
         restorable = lambda: (session.latest, pages.chat.current.id)

@@ -6,6 +6,8 @@ never prevents a start.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -20,12 +22,13 @@ from PySide6.QtCore import QByteArray, QSettings
 from app.clients.connection import from_text, to_text
 from app.paths import settings_file
 from app.server.options import ServingChoice
+from app.storage.errors import free_text, probe
 from app.storage.json_file import kept_aside, private
 from app.storage.profiles import ProfileStore
 from app.window.keymap import KeyMap
 from app.window.program_settings import Preferences
 from engine.config import SETTINGS, EngineConfig
-from engine.errors import ConfigError, InferdeckError
+from engine.errors import ConfigError, ErrorInfo, InferdeckError
 from engine.json_file import read_regular
 
 VERSION = 1
@@ -175,6 +178,21 @@ class SettingsStore:
     def sync(self) -> None:
         """Write to the disk now."""
         self._ini.sync()
+
+    @property
+    def unwritten(self) -> ErrorInfo | None:
+        """Why a change did not reach the file, once one did not; else None."""
+        if self._ini.status() is not QSettings.Status.AccessError:
+            return None
+        number = probe(self.path.parent)
+        if number is None and not os.access(self.path, os.W_OK):
+            number = errno.EACCES
+        reason = "the write failed" if number is None else os.strerror(number)
+        return ErrorInfo(
+            f"Settings were not saved to {self.path}: {reason} ({free_text(self.path)}).",
+            "Check the permissions of the file and its folder, and the disk's free space. "
+            "Until then, changes last until this window closes.",
+        )
 
     # The look ----------------------------------------------------------------------------------
 

@@ -11,9 +11,12 @@ from pytestqt.qtbot import QtBot
 
 from app.features.models.session import config_from_arguments
 from app.paths import settings_file
+from app.window.notices import Notice
 from app.window.settings_store import MAX_RECENT, RecentModel, SettingsStore, chosen_settings
+from app.window.settings_watch import SettingsWatch
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from tests.app.storage.test_unusable_files import full_disk
 
 
 @pytest.fixture
@@ -103,3 +106,21 @@ def test_what_is_no_settings_file_is_kept_aside(qtbot: QtBot, tmp_path: Path, pl
     assert str(file) in store.problem
     assert os.path.lexists(tmp_path / "settings.damaged-1.ini")
     assert SettingsStore(file).theme == "dark"
+
+
+def test_a_file_that_cannot_be_written_is_named_once(qtbot: QtBot, tmp_path: Path) -> None:
+    path = tmp_path / "window.ini"
+    store, shown = SettingsStore(path), list[Notice]()
+    watch = SettingsWatch(store, shown.append)
+    store.sync()
+    watch.look()
+    assert shown == [] and store.unwritten is None
+    before = path.read_bytes()
+    with full_disk():
+        store.set_text("x", "y" * 100)
+        store.sync()
+        watch.look()
+    (notice,) = shown
+    assert str(path) in notice.cause and path.read_bytes() == before
+    assert notice.remedy
+    assert not watch._timer.isActive()
