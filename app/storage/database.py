@@ -68,7 +68,7 @@ def open_file(path: Path, lock: sqlite3.Connection | None = None) -> Connections
             migrate(reader)
             writer = kept(connect(path))
             transact(writer, begin)
-        except (sqlite3.Error, OSError, MemoryError) as error:
+        except (sqlite3.Error, OSError, MemoryError, UnicodeDecodeError) as error:
             raise explain(error, path) from error
         opened.pop_all()
     return Connections(reader, writer, held)
@@ -208,7 +208,9 @@ def check(path: Path) -> None:
 def connect_unchanged(path: Path) -> sqlite3.Connection:
     """For reading only. "immutable" makes no companions; changes in one would be missing then."""
     mode = "mode=ro" if has_companion(path) else "mode=ro&immutable=1"
-    return sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
+    connection.text_factory = _text
+    return connection
 
 
 MIGRATIONS: tuple[str, ...] = (

@@ -59,7 +59,7 @@ def explain(error: BaseException, path: Path) -> StorageError:
     match _code(error, path):
         case sqlite3.SQLITE_FULL:
             return StorageFullError(
-                f"The disk is full: {_free(path)} in {path.parent} "
+                f"The disk is full: {free_text(path)} in {path.parent} "
                 f"(chat file: {_size(path)}).",
                 "Free some space on that disk. Saving resumes automatically.",
             )
@@ -86,7 +86,7 @@ def explain(error: BaseException, path: Path) -> StorageError:
                 "Use that window, or close it: then saving starts here.",
             )
     return StorageError(
-        f"Cannot access the chats: {in_one_line(error)} ({path}, {_free(path)}).",
+        f"Cannot access the chats: {in_one_line(error)} ({path}, {free_text(path)}).",
         "Check the disk. Saving retries automatically.",
     )
 
@@ -100,7 +100,9 @@ def _code(error: BaseException, path: Path) -> int:
         if code & 0xFF not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
             return int(code & 0xFF)
         # a full disk is also "disk I/O error" or "unable to open database file"
-        return _code_of(_probe(path.parent)) or int(code & 0xFF)
+        return _code_of(probe(path.parent)) or int(code & 0xFF)
+    if isinstance(error, UnicodeDecodeError):  # names in a damaged schema
+        return sqlite3.SQLITE_CORRUPT
     return _code_of(error.errno) if isinstance(error, OSError) else 0
 
 
@@ -110,7 +112,7 @@ def _code_of(number: int | None) -> int:
     return sqlite3.SQLITE_READONLY if number in _REFUSED else 0
 
 
-def _probe(folder: Path) -> int | None:
+def probe(folder: Path) -> int | None:
     """Why a small file cannot be written to `folder`; None if it can."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -122,7 +124,7 @@ def _probe(folder: Path) -> int | None:
     return None
 
 
-def _free(path: Path) -> str:
+def free_text(path: Path) -> str:
     try:
         return f"{format_bytes(shutil.disk_usage(path.parent).free)} free"
     except OSError:

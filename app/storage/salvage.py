@@ -134,11 +134,14 @@ def _rows(
     select = f"SELECT rowid, {', '.join(columns)} {after}"
     position = -LAST
     while True:
+        repeated = 0  # pages that refer to each other repeat rows, perhaps for ever
         try:
             for number, *row in source.execute(select, (position,)):
-                if number > position:  # pages that refer to each other can repeat rows
+                if number > position:
                     position = number
                     yield tuple(row)
+                elif (repeated := repeated + 1) > FINE_STEPS:
+                    raise sqlite3.DatabaseError("pages in a circle")
             return
         except sqlite3.DatabaseError:
             step = _next_readable(source, f"SELECT rowid {after} LIMIT 1", position)
@@ -153,6 +156,8 @@ def _next_readable(source: sqlite3.Connection, sql: str, position: int) -> int |
     def number_after(position: int) -> int | None:
         """The number of the next row; raises sqlite3.DatabaseError on a damaged page."""
         row = source.execute(sql, (position,)).fetchone()
+        if row is not None and row[0] <= position:
+            raise sqlite3.DatabaseError("rows out of order")
         return None if row is None else row[0]
 
     def reads(position: int) -> bool:

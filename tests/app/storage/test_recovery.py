@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +20,8 @@ from app.features.chat.page import ChatPage
 from app.features.chat.recovery_work import KEY, RecoveryWork
 from app.storage import ChatStore, StorageError, StoredConversation, StoredMessage, open_store
 from app.storage import salvage as salvaging
+from app.storage.copies import salvaged
+from app.storage.salvage import Salvaged
 from app.window.progress import WorkArea
 from tests.app.fake_engine import FakeEngine
 from tests.app.storage.test_unusable_files import (
@@ -150,3 +153,23 @@ def test_a_message_that_came_before_its_chat_is_kept(gate: Gate, damaged: Path) 
         recovered(store)
         assert [m.id for m in store.messages("new")] == ["m"]
         assert len(store.conversations()) == NUM_CHATS + 1
+
+
+def test_pages_in_a_circle_end(tmp_path: Path) -> None:
+    path = tmp_path / "chats.sqlite3"
+    fill(path)
+    root, *leaves = sorted(pages_of(path)["messages"])
+    content = bytearray(path.read_bytes())
+    start = (root - 1) * 4096
+    assert content[start] == 5  # an inner page of a table
+    (count,) = struct.unpack_from(">H", content, start + 3)
+    for number in range(count):  # each child is the first leaf, or the page itself
+        (cell,) = struct.unpack_from(">H", content, start + 12 + 2 * number)
+        struct.pack_into(">I", content, start + cell, root if number % 3 == 2 else leaves[0])
+    path.write_bytes(content)
+    with closing(open_store(path)) as store:
+        store.messages("c0")
+        store.search("lorem")
+        found = Salvaged()
+        salvaged(path, found, lambda: False).close()
+        assert found.conversations == NUM_CHATS and found.messages > 0
