@@ -21,6 +21,7 @@ from engine import messages as m
 from engine.config import EngineConfig
 from engine.errors import (
     DraftModelError,
+    EngineLostError,
     ErrorInfo,
     InferdeckError,
     InvalidRequestError,
@@ -385,6 +386,8 @@ class EngineWorker(threading.Thread):
         began, num_notices = time.perf_counter(), len(engine.model_info.notices)
         try:
             change = engine.reconfigure(self._progress, cancel.is_set, **command.changes)
+        except EngineLostError:
+            raise  # a crash: there is no engine any more
         except InferdeckError as error:
             self._emit(m.ReconfigureFailed(engine.config, error.info()))
             return

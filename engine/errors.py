@@ -66,6 +66,20 @@ class NumericalError(InferdeckError):
     """The model produced NaN or infinite logits."""
 
 
+class EngineLostError(InferdeckError):
+    """A change failed, and restoring the previous state failed too: nothing serves."""
+
+    @classmethod
+    def of(cls, first: BaseException, second: BaseException) -> EngineLostError:
+        """`first`: of the change; `second`: of its undoing."""
+        info, then = describe(first), describe(second)
+        remedy = "Restart the engine."
+        if info.remedy and not info.remedy.startswith("This is a bug"):
+            remedy = f"{info.remedy} Then restart the engine."
+        lost = "The previous settings could not be restored"
+        return cls(f"{info.cause} {lost}: {then.cause}", remedy)
+
+
 class LoadCancelled(InferdeckError):  # noqa: N818 - not an error to the user, a way out
     """The user cancelled loading; the partly loaded model is freed."""
 

@@ -17,6 +17,7 @@ from typing import Any
 from engine.config import Change, EngineConfig
 from engine.errors import (
     ConfigError,
+    EngineLostError,
     ErrorInfo,
     InferdeckError,
     InvalidRequestError,
@@ -239,7 +240,7 @@ class LLMEngine:
 
         Live settings hold from the next step; a cache rebuild or a reload preempts the running
         requests, which resume afterwards. On failure the previous settings are restored and the
-        error is raised.
+        error is raised; EngineLostError if they cannot be: then only `shutdown` may be called.
         """
         if changes.get("model", self.config.model) != self.config.model:
             raise ConfigError(
@@ -272,9 +273,12 @@ class LLMEngine:
             try:
                 self._host.use(wanted)
                 self._loop.update(wanted)
-            except BaseException:
-                self._host.use(before)
-                self._loop.update(before)
+            except BaseException as error:
+                try:
+                    self._host.use(before)
+                    self._loop.update(before)
+                except BaseException as second:
+                    raise EngineLostError.of(error, second) from None
                 raise
 
     def shutdown(self, error: ErrorInfo | None = None) -> None:

@@ -7,7 +7,13 @@ import itertools
 from typing import NamedTuple
 
 from engine.config import Change, EngineConfig
-from engine.errors import InferdeckError, OutOfMemoryError, let_go, refusal_of
+from engine.errors import (
+    EngineLostError,
+    InferdeckError,
+    OutOfMemoryError,
+    let_go,
+    refusal_of,
+)
 from engine.hardware.devices import is_cuda
 from engine.host.assembly import (
     Assembly,
@@ -44,7 +50,7 @@ class Shortage(NamedTuple):
 
 class ModelHost:
     """The model, cache and sampler of one engine. If an exchange fails, the previous state is
-    restored before the error is raised."""
+    restored before the error is raised; if that fails too, EngineLostError is raised."""
 
     def __init__(self, config: EngineConfig, progress: Progress, cancelled: Cancelled) -> None:
         self.shrinking = self.skipped_async = Shortage()
@@ -133,7 +139,11 @@ class ModelHost:
         except BaseException as error:  # whatever it is, requests wait for the old one
             problem = error
         let_go(problem)  # and of what was made so far, before the old one is made again
-        self._replace_cache(before, plan_before, progress, lambda: False)
+        try:
+            self._replace_cache(before, plan_before, progress, lambda: False)
+        except BaseException as error:
+            let_go(error)
+            raise EngineLostError.of(problem, error) from None
         raise refusal_of(problem)
 
     def shrink_cache(self, least_blocks: int, why: str) -> None:
@@ -215,7 +225,11 @@ class ModelHost:
             problem = error
         let_go(problem)  # and of what was made so far, before the old one is made again
         release_memory()
-        self._adopt(build(before, checkpoint_before, progress, lambda: False))
+        try:
+            self._adopt(build(before, checkpoint_before, progress, lambda: False))
+        except BaseException as error:
+            let_go(error)
+            raise EngineLostError.of(problem, error) from None
         raise refusal_of(problem)
 
     def drop(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from engine.config import EngineConfig
-from engine.errors import ErrorInfo, in_one_line, is_out_of_memory
+from engine.errors import EngineLostError, ErrorInfo, in_one_line, is_out_of_memory
 from engine.hardware.devices import CPU, make_current
 from engine.hardware.step_threads import StepThreads
 from engine.host.assembly import release_memory
@@ -255,10 +255,17 @@ class StepLoop:
         self._shortage = ""
         try:
             yield
-        finally:
-            self.scheduler.replace_pool(self._host.config, *self._host.new_pool())
-            self.speculator = self._host.new_speculator()
-            self.threads = self._new_threads()
+        except EngineLostError:
+            raise  # nothing serves: there is no cache to fit
+        except BaseException:
+            self._fit_cache()
+            raise
+        self._fit_cache()
+
+    def _fit_cache(self) -> None:
+        self.scheduler.replace_pool(self._host.config, *self._host.new_pool())
+        self.speculator = self._host.new_speculator()
+        self.threads = self._new_threads()
 
     def close(self, error: ErrorInfo | None = None) -> None:
         """End all requests, aborted or with `error`, and the threads."""

@@ -253,3 +253,27 @@ def test_memory_that_runs_out_while_settings_change_leaves_the_previous_ones(
     thread.submit(Reconfigure({"block_size": 4}))
     assert events.wait(ReconfigureFailed).config.block_size == config.block_size
     serves(events, thread, tiny_model)
+
+
+@pytest.mark.parametrize("change", [{"block_size": 4}, {"dtype": "bfloat16"}], ids=str)
+def test_a_change_that_cannot_be_undone_is_a_crash_with_both_causes(
+    change: dict[str, Any], events: Recorder, thread: EngineThread, config: EngineConfig,
+    tiny_model: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    needs = iter((9, 7))
+
+    def faulty(*_: Any, **__: Any) -> Any:
+        raise OutOfMemoryError(f"{next(needs)} GiB of 3 GiB.", "Close something.")
+
+    thread.submit(Load(config))
+    events.wait(Loaded)
+    for name in ("build_caches", "build"):
+        monkeypatch.setattr(f"engine.host.model_host.{name}", faulty)
+    thread.submit(Reconfigure(change))
+    crashed = events.wait(EngineCrashed)
+    assert crashed.error.kind == "EngineLostError"
+    assert "9 GiB" in crashed.error.cause and "7 GiB" in crashed.error.cause
+    assert not events.of(ReconfigureFailed)
+    monkeypatch.undo()
+    thread.submit(Load(config))
+    serves(events, thread, tiny_model)
