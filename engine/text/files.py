@@ -21,6 +21,8 @@ _INTERNAL = frozenset({
     "gguf_file", "post_processor", "tokenizer_object", "tokenizer_padding", "tokenizer_truncation",
 })  # fmt: skip
 """Arguments that transformers' own code passes to a tokenizer, never a file."""
+_MAX_FIELDS = 1000
+"""Each takes time in transformers; files in use have fewer than 60."""
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
             "mask_token")  # fmt: skip
 Side = Literal["left", "right"]
@@ -120,6 +122,10 @@ def _check(file: Path, kind: Any, *limit: int) -> None:
 
 def _check_settings(values: dict[str, Any], file: Path) -> None:
     """What a type does not say."""
+    if len(values) > _MAX_FIELDS:
+        raise CheckpointError(
+            f"{file} has {len(values):,} fields; the limit is {_MAX_FIELDS:,}.", AGAIN
+        )
     for token_id in values.get("added_tokens_decoder", ()):
         if not (token_id.isdecimal() and len(token_id) <= 10):
             raise CheckpointError(

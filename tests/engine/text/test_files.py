@@ -121,13 +121,14 @@ WRONG: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     (CONFIG, {"chat_template": [{"name": 5, "template": "x"}]}, ("chat_template[0].name", "5")),
     (CONFIG, {"chat_template": [{"template": "x"}]}, ("chat_template[0]", "name")),
     (CONFIG, {"tokenizer_padding": {"length": 10**9}}, ("tokenizer_padding", str(10**9))),
+    (CONFIG, {f"x{i}": 0 for i in range(1001)}, ("1,001", "1,000")),
     (MAP, {"bos_token": 5}, ("bos_token", "5")),
     ("added_tokens.json", {"x": "y"}, ("integer",)),
     ("added_tokens.json", {"x": 2**32}, ("integer",)),
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "words"), WRONG, ids=str)
+@pytest.mark.parametrize(("name", "content", "words"), WRONG, ids=lambda value: str(value)[:40])
 def test_what_is_wrong_is_named(
     tmp_path: Path, name: str, content: dict[str, Any], words: tuple[str, ...]
 ) -> None:
