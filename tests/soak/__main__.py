@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.soak.changes import SETTINGS, Controller
+from engine.text.pool import MAX_PROCESSES
+from tests.soak.changes import PER_ROUND, Controller
 from tests.soak.ledger import Ledger, asks
 from tests.soak.process import Server, Usage
 from tests.soak.streams import PER_WINDOW, run_http, run_windows
@@ -21,7 +22,6 @@ NUM_ASKS = 96
 GROWTH_BYTES = 32 * 2**20
 WARM_UP = 0.2
 """Of the time."""
-PER_ROUND = len(SETTINGS) + 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,19 +101,20 @@ def _measure(server: Server, ledger: Ledger, usage: list[Usage]) -> None:
 
 
 def _growth(usage: list[Usage], seconds: float, ledger: Ledger) -> dict[str, int]:
-    """Of memory, descriptors, threads and processes between the first quiet point after the warm-up
-    and the largest or last one."""
+    """Of memory, descriptors and threads between the first quiet point after the warm-up with as
+    many processes as at the end, and the largest or last one: they start when texts wait."""
     if len(usage) < 2:
         ledger.fault(f"{len(usage)} quiet points: too few to compare")
         return {}
-    begun = usage[0].at
-    first = next((u for u in usage if u.at - begun >= WARM_UP * seconds), usage[-1])
+    begun, last = usage[0].at, usage[-1]
+    warm = [u for u in usage if u.at - begun >= WARM_UP * seconds]
+    first = next((u for u in warm if u.num_processes == last.num_processes), last)
     after = [u for u in usage if u.at >= first.at]
     growth = {
         "resident_bytes": max(u.resident_bytes for u in after) - first.resident_bytes,
-        "num_fds": after[-1].num_fds - first.num_fds,
-        "num_threads": after[-1].num_threads - first.num_threads,
-        "num_processes": after[-1].num_processes - first.num_processes,
+        "num_fds": last.num_fds - first.num_fds,
+        "num_threads": last.num_threads - first.num_threads,
+        "num_processes": last.num_processes - 1 - MAX_PROCESSES,
     }
     for name in growth:
         if growth[name] > (GROWTH_BYTES if name == "resident_bytes" else 0):

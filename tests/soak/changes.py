@@ -19,8 +19,12 @@ SETTINGS: tuple[Mapping[str, tuple[Any, Any]], ...] = (
     {"enable_prefix_caching": (False, True)},
     {"seed": (1, 0)},  # loads the model again; the requests have seeds of their own
     {"kv_cache_memory_bytes": (2**25, 2**26)},
+    {"speculative_method": ("ngram", "off")},
 )
 """Each changed and changed back. None changes a reply."""
+KV_DTYPES = ("int8", "auto")
+"""With int8 the last bit of a key, which is another in another batch, may change its code."""
+PER_ROUND = len(SETTINGS) + 2
 CHANGE_S = 180.0
 
 
@@ -32,12 +36,14 @@ class Controller:
         self.done = 0
 
     def steps(self) -> Iterator[None]:
-        """A change for every turn, again and again; a change to another model and back ends each
-        round."""
+        """A change for every turn, again and again. Each round ends with another KV cache dtype and
+        with a change to another model and back."""
         for turn in itertools.count():
             for setting in SETTINGS:
                 self._reconfigure({name: pair[turn % 2] for name, pair in setting.items()})
                 yield
+            self._other_replies(KV_DTYPES[turn % 2])
+            yield
             self._other_model()
             yield
 
@@ -53,6 +59,15 @@ class Controller:
                 self._ledger.fault(f"{changes} failed: {failed.error}")  # type: ignore[union-attr]
             else:
                 self.done += 1
+
+    def _other_replies(self, kv_dtype: str) -> None:
+        """Requests that run go on with the other dtype."""
+        with self._ledger.closed():
+            self._ledger.is_compared = False
+            self._reconfigure({"kv_cache_dtype": kv_dtype})
+            if not self._ledger.wait_quiet(CHANGE_S):
+                self._ledger.fault(f"requests did not end with kv_cache_dtype {kv_dtype}")
+            self._ledger.is_compared = kv_dtype == "auto"
 
     def _other_model(self) -> None:
         with _Attached(self._url, self._ledger) as window:

@@ -14,18 +14,22 @@ MOST_TOLD = 50
 class Ask(NamedTuple):
     """A request that always has the same reply."""
 
-    prompt: tuple[int, ...]
+    prompt: str | tuple[int, ...]
     seed: int
     max_tokens: int
     temperature: float
 
 
 def asks(count: int) -> list[Ask]:
-    """Prompts that share prefixes, short and long replies, greedy and sampled."""
+    """Texts and token ids that share prefixes, short and long replies, greedy and sampled."""
     return [
-        Ask(tuple(range(3, 3 + 8 + 5 * (n % 9))), n, 4 + 7 * (n % 8), (0.0, 0.7, 1.3)[n % 3])
+        Ask(_prompt(n % 4 == 3, 8 + 5 * (n % 9)), n, 4 + 7 * (n % 8), (0.0, 0.7, 1.3)[n % 3])
         for n in range(count)
     ]
+
+
+def _prompt(is_text: bool, length: int) -> str | tuple[int, ...]:
+    return " ".join(map(str, range(length))) if is_text else tuple(range(3, 3 + length))
 
 
 class Ledger:
@@ -36,6 +40,8 @@ class Ledger:
         self.faults: list[str] = []
         self.num_faults = 0
         self.num_changes = 0  # to another model, begun
+        self.is_compared = True
+        """Whether equal requests have equal replies now."""
         self._replies: dict[Ask, str] = {}
         self._running = 0
         self._lock = threading.Condition()
@@ -83,11 +89,11 @@ class Ledger:
         if reason in ("stop", "length"):
             with self._lock:
                 self.ended["finished"] += 1
-                # what came in behind a change of model is the other model's reply
-                is_ours = changes == self.num_changes
-                first = self._replies.setdefault(ask, text) if is_ours else text
+                # that ran at a change of model may be the other model's reply
+                is_compared = changes == self.num_changes and self.is_compared
+                first = self._replies.setdefault(ask, text) if is_compared else text
             if first != text:
-                self.fault(f"another reply to seed {ask.seed}: {text!r} after {first!r}")
+                self.fault(f"another reply to {ask}: {text!r} after {first!r}")
         elif reason in ("error", "abort") and changes != self.num_changes:
             self.failed("no cause", changes)
         else:

@@ -40,7 +40,7 @@ def run_http(url: str, ledger: Ledger, asks: list[Ask], seed: int) -> None:
 def _stream(
     client: httpx.Client, url: str, ledger: Ledger, chance: random.Random, ask: Ask, changes: int
 ) -> None:
-    body = {"model": "soak", "stream": True, "prompt": list(ask.prompt), "seed": ask.seed,
+    body = {"model": "soak", "stream": True, "prompt": ask.prompt, "seed": ask.seed,
             "max_tokens": ask.max_tokens, "temperature": ask.temperature}  # fmt: skip
     left = chance.randrange(1, 6) if chance.random() < ABORTED else None
     text, reason = "", None
