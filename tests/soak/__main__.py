@@ -101,15 +101,15 @@ def _measure(server: Server, ledger: Ledger, usage: list[Usage]) -> None:
 
 
 def _growth(usage: list[Usage], seconds: float, ledger: Ledger) -> dict[str, int]:
-    """Of memory, descriptors and threads between the first quiet point after the warm-up with as
-    many processes as at the end, and the largest or last one: they start when texts wait."""
+    """Of memory, descriptors and threads between the first quiet point after the warm-up and the
+    largest or last one. Only with as many processes as at the end: they start when texts wait."""
     if len(usage) < 2:
         ledger.fault(f"{len(usage)} quiet points: too few to compare")
         return {}
     begun, last = usage[0].at, usage[-1]
-    warm = [u for u in usage if u.at - begun >= WARM_UP * seconds]
-    first = next((u for u in warm if u.num_processes == last.num_processes), last)
-    after = [u for u in usage if u.at >= first.at]
+    warm = [u for u in usage if u.at - begun >= WARM_UP * seconds] or [last]
+    after = [u for u in warm if u.num_processes == last.num_processes] or [last]
+    first = after[0]
     growth = {
         "resident_bytes": max(u.resident_bytes for u in after) - first.resident_bytes,
         "num_fds": last.num_fds - first.num_fds,
