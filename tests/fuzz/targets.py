@@ -145,6 +145,10 @@ def _chats(folder: Path) -> None:
     stores.open_chats(folder)
 
 
+def _kept_settings(folder: Path) -> None:
+    stores.open_settings(folder)
+
+
 TARGETS = {
     "safetensors": Target("llama", "model.safetensors", _headers, _safetensors),
     "config": Target("llama", "config.json", _json, _model),
@@ -157,4 +161,8 @@ TARGETS = {
     "bitsandbytes": Target("bnb-nf4", "config.json", _settings, _quantized),
     "recording": Target("recording", stores.RECORDING, changed_bytes, _recording),
     "chats": Target("chats", stores.CHATS, changed_bytes, _chats),
+    "profiles": Target("settings", "profiles.json", _json, _kept_settings),
+    "layouts": Target("settings", "layouts.json", _json, _kept_settings),
+    "shortcuts": Target("settings", "shortcuts.json", _json, _kept_settings),
+    "window.ini": Target("settings", "window.ini", changed_bytes, _kept_settings),
 }
