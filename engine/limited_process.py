@@ -12,6 +12,7 @@ data (msgpack), so that a process which misbehaves cannot run code in this one.
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import signal
 import subprocess
@@ -30,6 +31,8 @@ from engine import errors
 from engine.errors import ErrorInfo, InferdeckError, is_out_of_memory
 
 _POLL_S = 0.05
+_POLLS_PER_TREE = 20
+"""To find its children, psutil lists all processes of the machine."""
 _GRACE_S = 5.0  # then the process ends itself, should this one be gone
 _LOG_BYTES = 2000
 
@@ -119,10 +122,13 @@ def _run(
             [sys.executable, "-m", "engine.limited_process"],
             stdin=given, stdout=answered, stderr=log, env=_environment(),
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            start_new_session=True,  # whose process group has what it starts
         )  # fmt: skip
     except OSError as error:
         raise ProcessCrashed(f"Could not start {sys.executable!r}: {error}.") from error
     try:
+        tree: list[psutil.Process] = []
+        polls = itertools.count()
         while True:
             try:
                 return process.wait(_POLL_S)
@@ -130,7 +136,9 @@ def _run(
                 check()
             if time.monotonic() > deadline:
                 raise LimitExceeded(f"It exceeded its limit of {request.seconds:g} s.")
-            if _memory(process.pid) > request.max_bytes:
+            if next(polls) % _POLLS_PER_TREE == 0:
+                tree = _tree(process.pid)
+            if _memory(tree) > request.max_bytes:
                 raise _too_much_memory(request.max_bytes)
     finally:
         _kill(process)
@@ -158,22 +166,25 @@ def _tree(pid: int) -> list[psutil.Process]:
     return []
 
 
-def _memory(pid: int) -> int:
+def _memory(tree: list[psutil.Process]) -> int:
     total = 0
-    for process in _tree(pid):
+    for process in tree:
         with suppress(psutil.Error):
             total += process.memory_info().rss
     return total
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """It and what it started."""
+    """It and what it started, also where it has ended by itself."""
     if process.poll() is None:
         for each in _tree(process.pid):
             with suppress(psutil.Error):
                 each.kill()
         process.kill()
         process.wait()
+    if sys.platform != "win32":
+        with suppress(OSError):  # nobody is left, mostly
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _end(code: int, log: IO[bytes]) -> str:

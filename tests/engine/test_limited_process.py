@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -71,6 +72,12 @@ def with_child() -> None:
     subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"])
 
 
+def crash_beside_child(file: str) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    Path(file).write_text(str(child.pid))
+    os._exit(7)
+
+
 def fill() -> None:
     kept = []
     while True:
@@ -119,6 +126,24 @@ def test_time_is_limited(target: Callable[..., Any]) -> None:
         run(target, seconds=1.5)
     assert time.monotonic() - start < 30
     assert set(psutil.Process().children(recursive=True)) <= before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="process groups")
+def test_what_a_crashed_process_started_ends(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with pytest.raises(ProcessCrashed):
+        run(crash_beside_child, str(file))
+    pid, end = int(file.read_text()), time.monotonic() + 30
+    while _runs(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_memory_is_limited() -> None:
