@@ -87,6 +87,10 @@ class BitsAndBytesFormat(CheckpointFormat):
         return _four_bit(module, members, reader)
 
 
+# of bnb_4bit_quant_storage
+_STORAGE = ("U8", "I8", "BF16", "F16", "F32", "F64")
+
+
 def _int8(module: str, members: Members) -> QuantizedTensor:
     need_dtype(members, "weight", "I8")
     need_dtype(members, "SCB", "F32")
@@ -114,6 +118,7 @@ def _four_bit(module: str, members: Members, reader: TensorReader) -> QuantizedT
     if state_name is None:
         raise Misfit(f"has {', '.join(sorted(members))} but neither SCB nor quant_state")
     need(members, "weight.absmax", "weight.quant_map")
+    need_dtype(members, "weight", *_STORAGE)
     need_dtype(members, state_name, "U8")
     need_dtype(members, "weight.quant_map", "F32")
     need_shape(members, "weight.quant_map", (16,))

@@ -162,7 +162,8 @@ class CheckpointFormat(ABC):
             named = "; ".join(problems[:3])
             named += f"; and {count - 3} more" if count > 3 else ""
             raise CheckpointError(
-                f"{count} weight{'s' * (count != 1)} cannot be read as {self.title}: {named}.",
+                f"{count} weight{'s' * (count != 1)} cannot be read as {self.title} "
+                f"({self._source}): {named}.",
                 "Download the model again, or check that its quantization settings match "
                 "these weights.",
             )

@@ -43,8 +43,8 @@ def open_format(checkpoint: Checkpoint) -> CheckpointFormat | None:
     made = _FORMATS.get(settings.method)
     if made is None:
         raise UnsupportedModelError(
-            f"{checkpoint.name} uses quantization method {settings.method!r}; supported: "
-            f"{', '.join(sorted(_FORMATS))}.",
+            f"{settings.source} of {checkpoint.name} has quant_method {settings.method!r}; "
+            f"supported: {', '.join(sorted(_FORMATS))}.",
             "Choose another checkpoint for this model, or the original 16-bit model.",
         )
     return made(settings)

@@ -143,6 +143,13 @@ def _tensor(file: Path, name: str, raw: msgspec.Raw, data_start: int) -> TensorI
 
 def _end(file: Path, tensors: dict[str, TensorInfo], position: int) -> int:
     """The end of the last tensor; each starts where the one before it ends."""
+    most = sum(info.nbytes for info in tensors.values())
+    for name, info in tensors.items():
+        if info.offset - position > most:  # the others would only seem to leave the gap
+            offsets = [info.offset - position, info.offset - position + info.nbytes]
+            raise _corrupt(
+                file, f"{name} has data_offsets {offsets}; all its tensors need {most} bytes"
+            )
     before = "the header"
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
         if info.offset != position:

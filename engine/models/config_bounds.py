@@ -56,6 +56,7 @@ _FIELDS: dict[Any, str] = {
     _Finite: "attention_multiplier embedding_multiplier residual_multiplier logits_scaling "
     "attn_logit_softcapping final_logit_softcapping routed_scaling_factor",
     _Positive: "rope_theta query_pre_attn_scalar partial_rotary_factor factor",
+    list[_Positive]: "short_factor long_factor",
     _Object: "text_config rope_scaling rope_parameters transformer_layer_config",
 }  # fmt: skip
 _Known = msgspec.defstruct(
@@ -90,8 +91,16 @@ def _parts(part: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[st
 
 
 def check_built(config: Any, file: Path) -> None:
-    """Raise CheckpointError for numbers of heads or layer types that do not fit each other.
-    `config`: of transformers, which gives each field its usual name."""
+    """Raise CheckpointError for unknown activations, and for numbers of heads or layer types that
+    do not fit each other. `config`: of transformers, which gives each field its usual name."""
+    from engine.lazy_transformers import ACT2FN
+
+    for name in ("hidden_act", "hidden_activation", "activation_function"):
+        value = of_all_layers(config, name)
+        if isinstance(value, str) and value not in ACT2FN:
+            raise CheckpointError(
+                f"{file} has {name} = {shown(value)}, which transformers does not support.", REMEDY
+            )
     heads, kv_heads = (
         of_all_layers(config, name) for name in ("num_attention_heads", "num_key_value_heads")
     )

@@ -29,8 +29,7 @@ def read_tensors(folder: Path) -> dict[str, TensorInfo]:
     index = folder / INDEX
     weight_map: dict[str, str] = {}
     if index.exists():
-        weight_map = read_json(index, _Index, limit=_MAX_INDEX).weight_map
-        _check_names(weight_map, index)
+        weight_map = _checked_names(read_json(index, _Index, limit=_MAX_INDEX).weight_map, index)
         names = set(weight_map.values())
     else:
         found = [file.name for file in folder.glob("*.safetensors")]
@@ -42,7 +41,8 @@ def read_tensors(folder: Path) -> dict[str, TensorInfo]:
     missing = [name for name in sorted(names) if not (folder / name).exists()]
     if missing:
         raise CheckpointError(
-            f"{folder} is missing {len(missing)} of {len(names)} weight files: {few(missing)}.",
+            f"{folder} is missing {len(missing)} of {len(names)} weight files"
+            f"{f' in {INDEX}' if weight_map else ''}: {few(missing)}.",
             "Finish the download.",
         )
     tensors = _collect(folder, sorted(names), weight_map)
@@ -59,20 +59,25 @@ def read_tensors(folder: Path) -> dict[str, TensorInfo]:
     return tensors
 
 
-def _check_names(weight_map: Mapping[str, str], index: Path) -> None:
-    """A name leads into the folder on every system; what it links to is the folder's own affair:
-    the Hugging Face cache has its files elsewhere."""
+def _checked_names(weight_map: Mapping[str, str], index: Path) -> dict[str, str]:
+    """Tensor name -> file, "./a" as "a".
+
+    A name leads into the folder on every system; what it links to is the folder's own affair: the
+    Hugging Face cache has its files elsewhere.
+    """
     if not weight_map:
         raise CheckpointError(f"{index} has no weight_map.", AGAIN)
     for tensor, name in weight_map.items():
-        windows, posix = PureWindowsPath(name), PurePosixPath(name)
-        is_inside = name == str(posix) and windows.parts == posix.parts
-        if not is_inside or windows.anchor or ".." in posix.parts or name == ".":
+        own = name.removeprefix("./")
+        windows, posix = PureWindowsPath(own), PurePosixPath(own)
+        is_inside = own == str(posix) and windows.parts == posix.parts
+        if not is_inside or windows.anchor or ".." in posix.parts or own == ".":
             raise CheckpointError(
                 f"{index} has weight_map[{shown(tensor)}] = {shown(name)}; expected a file inside "
                 "the model folder.",
                 "Download the model again from a source that you trust.",
             )
+    return {tensor: name.removeprefix("./") for tensor, name in weight_map.items()}
 
 
 def _collect(

@@ -117,6 +117,7 @@ SPLITTING: list[tuple[str, dict[str, Any], Change, str]] = [
     ("fp8", {}, put("weight", lambda t: t.float().to(torch.float8_e5m2)), "F8_E5M2"),
     ("fp8", {}, put("weight", lambda t: t.expand(2, 96, 64)), "experts"),
     (BNB, {}, drop("weight"), "no weight"),
+    (BNB, {}, put("weight", lambda t: t.bool()), "weight; BOOL; U8"),
     (BNB, {}, drop(STATE), "SCB; quant_state"),
     (BNB, {}, drop("weight.absmax"), "no weight.absmax"),
     (BNB, {}, put("weight", lambda t: t[:5]), "5 bytes; 96 x 64"),

@@ -188,7 +188,7 @@ def test_files_that_are_no_files(name: str, kind: str, folder: Path) -> None:
     "name",
     ["/etc/passwd", "../model.safetensors", "sub/../../x.safetensors", "..", ".", "",
      "C:x.safetensors", "C:\\x.safetensors", "..\\x.safetensors", "\\\\host\\share\\x", "a//b",
-     "./x.safetensors", "sub/", "a\\b.safetensors"],
+     "./../x.safetensors", "./", ".//x", "sub/", "a\\b.safetensors"],
 )  # fmt: skip
 def test_names_that_lead_out_of_the_folder(name: str, folder: Path) -> None:
     index = json.loads((folder / INDEX).read_text())["weight_map"]
@@ -210,6 +210,62 @@ def test_files_may_be_links_out_of_the_folder_and_in_folders_of_it(
     moved = {n: f"sub/{second}" if file == second else file for n, file in index.items()}
     change(folder / INDEX, weight_map=moved)
     assert set(Checkpoint.open(folder).tensors) == set(index)
+
+
+def test_names_with_a_dot_stay_in_the_folder(folder: Path) -> None:
+    files = json.loads((folder / INDEX).read_text())["weight_map"]
+    change(folder / INDEX, weight_map={name: f"./{file}" for name, file in files.items()})
+    assert {t.file.name for t in Checkpoint.open(folder).tensors.values()} == set(files.values())
+
+
+def test_a_missing_file_is_named_with_the_index(folder: Path) -> None:
+    files = json.loads((folder / INDEX).read_text())["weight_map"]
+    change(folder / INDEX, weight_map={**files, "x": "model-9.safetensors"})
+    cause = refusal(folder).cause
+    assert INDEX in cause and "model-9.safetensors" in cause
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_act": "nope"},
+        {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0,
+                             "short_factor": ["1"] * 8, "long_factor": ["1"] * 8}},
+    ],
+)  # fmt: skip
+def test_fields_that_only_the_built_model_uses(changes: dict[str, Any], folder: Path) -> None:
+    change(folder / "config.json", **changes)
+    cause = refusal(folder).cause
+    assert str(folder / "config.json") in cause and next(iter(changes)) in cause
+
+
+def mapped(folder: Path) -> str:
+    """The cause that the weights do not fit the model."""
+    checkpoint = Checkpoint.open(folder)
+    with pytest.raises(CheckpointError) as caught:
+        map_weights(checkpoint, build_on_meta(checkpoint.config))
+    assert caught.value.remedy and len(caught.value.cause) < 1000
+    return caught.value.cause
+
+
+def test_shapes_that_do_not_fit_name_both_files(folder: Path) -> None:
+    change(folder / "config.json", vocab_size=198)
+    cause = mapped(folder)
+    assert str(folder / "config.json") in cause and "lm_head.weight in model-" in cause
+
+
+def test_a_number_of_experts_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    make_model("mixtral").save_pretrained(tmp_path)
+    change(tmp_path / "config.json", num_local_experts=0)
+    cause = mapped(tmp_path)
+    assert str(tmp_path / "config.json") in cause and "num_local_experts = 0" in cause
+
+
+def test_far_more_tensors_than_the_model_has_are_refused_unread(folder: Path) -> None:
+    save_file({f"x.{i}": torch.zeros(1) for i in range(3000)}, folder / "model-extra.safetensors")
+    (folder / INDEX).unlink()
+    cause = mapped(folder)
+    assert "model-extra.safetensors" in cause and "3,0" in cause
 
 
 def test_a_tensor_in_two_files_is_read_where_the_index_says(folder: Path) -> None:
