@@ -143,7 +143,7 @@ def parse(text: str) -> list[Bundle]:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a valid JSON number")
 
 
 def _fields(record: StoredConversation | StoredMessage) -> dict[str, Any]:

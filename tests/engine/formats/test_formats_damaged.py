@@ -235,12 +235,12 @@ BACKTRACKING = r"((.+)+.?)+!$"
     ("method", "pattern", "words"),
     [(CT, BACKTRACKING, "2 s"), ("gptq", BACKTRACKING, "2 s"), (CT, "([", "invalid"),
      ("gptq", "+:([", "invalid"), (CT, "(" * 5000 + ")" * 5000, "pattern"),
-     (CT, "(.{1,9999}){1,9999}!", "pattern")],
+     (CT, "(.{0,9}){200}!", "pattern")],
 )  # fmt: skip
 def test_patterns_that_never_end(
     method: str, pattern: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if pattern == BACKTRACKING or "9999" in pattern:
+    if pattern == BACKTRACKING or "{200}" in pattern:
         monkeypatch.setattr("engine.name_patterns._SECONDS", 2.0)
     make_quantized(tmp_path, method)
     settings = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
