@@ -117,13 +117,19 @@ def qt_guard(request: pytest.FixtureRequest) -> Iterator[None]:
     if not QT_FIXTURES & set(request.fixturenames) or "PySide6.QtCore" not in sys.modules:
         yield
         return
-    request.getfixturevalue("qapp")
+    from app.main.garbage import GarbageCollector
+
+    collector = GarbageCollector(request.getfixturevalue("qapp"))
+    collector.start()
     warnings = _QtWarnings()
     threads = set(threading.enumerate())
     timers, windows = _active_timers(), _windows()
     with warnings:
         yield
         leaks = _leaks(threads, timers, windows)
+    collector.stop()
+    collector.look()
+    collector.deleteLater()
     problems = [f"Qt warning: {text}" for text in warnings.unexpected] + leaks
     if problems:
         pytest.fail("\n".join(problems), pytrace=False)

@@ -12,6 +12,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from engine.hardware import garbage
+
 _freeze, _unfreeze = gc.freeze, gc.unfreeze
 
 
@@ -24,6 +26,8 @@ def settle() -> None:
     """What is there now, and is no garbage, is not looked at again."""
     gc.collect()
     _freeze()
+    gc.enable()
+    garbage.use(gc.collect)
 
 
 def restore() -> None:

@@ -18,6 +18,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.log import start_logging, stop_logging
 from app.main.application import Application
+from app.main.garbage import GarbageCollector
 from app.main.startup import API_KEY, ATTACH
 from app.paths import data_dir, tighten
 from app.server.options import KEY_VARIABLE
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
     """
     check_display()
     app = make_application()
+    collector = GarbageCollector(app)
+    collector.start()
     values = {name: getattr(args, name, None) for name in SETTINGS}
     given = {name: value for name, value in values.items() if value is not None}
     if args.attach is not None:
@@ -65,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         sys.excepthook = hook
         interrupts.stop()
+        collector.stop()
         application.shutdown()
         instance.release()
         stop_logging(handler)

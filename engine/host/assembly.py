@@ -22,6 +22,7 @@ from engine.errors import (
     is_out_of_memory,
     let_go,
 )
+from engine.hardware import garbage
 from engine.hardware.device_map import AUTO, stage_starts
 from engine.hardware.devices import CPU, is_cuda, make_current, rank_devices
 from engine.hardware.machine import free_memory
@@ -315,7 +316,7 @@ class _Builder:
         capture_steps(runner, proposer, config, plan, progress)
         info = model_info(config, checkpoint, self.tokenizer, loaded, layers, plan)
         # What lives as long as the model need not be looked at in every collection.
-        gc.collect()
+        garbage.collect()
         gc.freeze()
         give_back()  # what loading took
         return Assembly(
@@ -378,5 +379,5 @@ def _free_text(config: EngineConfig) -> str:
 def release_memory() -> None:
     """Return freed memory to the system."""
     gc.unfreeze()
-    gc.collect()
+    garbage.collect()
     give_back()

@@ -1,0 +1,23 @@
+"""Full collections of Python's cyclic garbage, in the thread that may make them.
+
+An object of Qt must end in its own thread, but a collection ends what it finds in the thread that
+makes it. A window therefore collects by itself (see `app.main.garbage`), and the engine asks it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+_collector: Callable[[], object] = gc.collect
+
+
+def collect() -> None:
+    """A full collection, or a request for one."""
+    _collector()
+
+
+def use(collector: Callable[[], object]) -> None:
+    """`collect` calls `collector` from now on."""
+    global _collector
+    _collector = collector
