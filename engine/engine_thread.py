@@ -52,7 +52,8 @@ class EngineThread(threading.Thread):
         )  # fmt: skip
         self._look_s = look_s
         self._is_left = False
-        self._lock = threading.Lock()  # of the next two, which change together
+        # of the next two, which change together; reentrant: the garbage collector may submit
+        self._lock = threading.RLock()
         self._worker = self._make()
         self._watch = Watch(self._worker.heartbeat)
 
@@ -72,15 +73,15 @@ class EngineThread(threading.Thread):
 
     def submit(self, command: m.Command) -> None:
         """A Load replaces a stuck worker."""
-        if isinstance(command, m.Load):
-            with self._lock:
-                stalled = self._watch.stalled
-                left = self._replace() if stalled is not None else []
-            if stalled is not None:
-                self._tell(m.EngineCrashed(_unresponsive(stalled), "", is_restarting=True))
-            for one in left:
-                self._worker.submit(one)
-        self._worker.submit(command)
+        with self._lock:  # a worker that was replaced serves no more commands
+            stalled = self._watch.stalled if isinstance(command, m.Load) else None
+            if stalled is None:
+                self._worker.submit(command)
+                return
+            left = self._replace()
+        self._tell(m.EngineCrashed(_unresponsive(stalled), "", is_restarting=True))
+        for one in (*left, command):
+            self.submit(one)
 
     def cancel_load(self) -> None:
         """Cancel the loads and changes of settings submitted so far; later ones run."""
@@ -138,7 +139,7 @@ class EngineThread(threading.Thread):
         if has_died:
             self._tell(m.EngineCrashed(_dead(doing), ""))
             for command in left:
-                self._worker.submit(command)
+                self.submit(command)
         elif event is not None:
             if isinstance(event, m.Stalled):
                 log.warning(

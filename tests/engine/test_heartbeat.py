@@ -27,6 +27,7 @@ from engine.heartbeat import (
 from engine.llm_engine import LLMEngine
 from engine.messages import (
     AddRequest,
+    CountTokens,
     EngineCrashed,
     Event,
     InspectBlock,
@@ -36,6 +37,7 @@ from engine.messages import (
     Recovered,
     RequestFailed,
     Stalled,
+    TokensCounted,
 )
 from tests.engine import tiny_models
 from tests.engine.thread_events import Recorder, finished, tokens
@@ -275,6 +277,27 @@ def test_a_thread_that_dies_is_a_crash_and_the_next_load_serves(
     events.wait(OutputEvent, finished("after"))
     assert tokens(events, "after") == tiny_models.reference(tiny_model, PROMPT, 4).token_ids
     assert len(events.of(EngineCrashed)) == 1
+    assert thread.stop(120)
+
+
+def test_a_command_sent_while_a_worker_is_replaced_reaches_the_next(
+    events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = EngineThread(events)
+    sender = threading.Thread(target=thread.submit, args=(CountTokens("late", "text"),))
+    plain = EngineWorker.abandon
+
+    def abandon(worker: EngineWorker) -> Any:
+        left = plain(worker)
+        sender.start()
+        sender.join(0.1)  # it has to wait for the next worker
+        return left
+
+    monkeypatch.setattr(EngineWorker, "abandon", abandon)
+    with thread._lock:
+        thread._replace()
+    assert events.wait(TokensCounted).key == "late"
+    sender.join(WAIT_S)
     assert thread.stop(120)
 
 
