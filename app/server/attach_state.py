@@ -66,7 +66,7 @@ class AttachState:
                 self._forget()
             case m.EngineCrashed():
                 self._forget()
-                self._crashed, self.stalled = event, None
+                self._crashed = event
             case m.Stalled():
                 self.stalled = event
             case m.Recovered():
@@ -114,8 +114,8 @@ class AttachState:
             yield m.SnapshotEvent(dataclasses.replace(self._latest, steps=(), ttft=(), itl=()))
 
     def _forget(self) -> None:
-        """Another model: drop the measurements of the previous one."""
-        self.loaded = self._progress = self._crashed = self._latest = None
+        """Another model or engine: drop what the previous one reported."""
+        self.loaded = self._progress = self._crashed = self._latest = self.stalled = None
         self._steps.clear()
         self._ttft.clear()
         self._itl.clear()

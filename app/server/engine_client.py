@@ -71,7 +71,9 @@ class EngineClient:
             case m.Loaded(config, model):
                 self.model, self.config = model, config
             case m.Reconfigured(config):
-                self.model, self.config = event.model or self.model, config
+                self.config = config
+                if event.model is not None and event.model != self.model:
+                    self.model = event.model  # an equal one stays: its tokenizer goes with it
             case m.ReconfigureFailed(config):
                 self.config = config
             case m.LoadFailed() if event.serving is not None:

@@ -6,15 +6,21 @@ import asyncio
 import gc
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from app.server.engine_client import EngineClient
 from app.server.errors import ApiError
 from app.server.tokens import TokenizerWorker
+from engine import messages as m
+from engine.config import Change, EngineConfig
 from engine.sampling_params import SamplingParams
+from engine.snapshot import ModelInfo
+from tests.app.fake_engine import MODEL
 from tests.app.server.conftest import Served
 from tests.engine.small_tokenizers import CHATML, byte_level, save
 
@@ -89,6 +95,28 @@ def test_the_tokenizer_goes_with_its_model(model: Any, no_collection: None) -> N
             worker.close()
 
     asyncio.run(run())
+
+
+def test_settings_that_change_leave_the_model_and_its_tokenizer() -> None:
+    client = EngineClient(lambda command: None)
+    plan: Any = None
+
+    def change(model: ModelInfo) -> ModelInfo | None:
+        client.on_event(m.Reconfigured(EngineConfig(), Change.LIVE, 0.1, (), model, plan))
+        return client.model
+
+    client.on_event(m.Loaded(EngineConfig(), MODEL, plan))
+    assert change(replace(MODEL)) is MODEL
+    other = replace(MODEL, notices=("smaller cache",))
+    assert change(other) is other
+
+
+def test_an_engine_that_was_left_is_not_stuck() -> None:
+    client = EngineClient(lambda command: None)
+    client.on_event(m.Stalled("step", 9.0))
+    assert client.is_stuck
+    client.on_left()
+    assert not client.is_stuck
 
 
 def test_a_folder_without_a_tokenizer_is_503(tmp_path: Path) -> None:
