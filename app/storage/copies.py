@@ -78,8 +78,8 @@ def salvaged(path: Path, found: Salvaged, stops: Callable[[], bool]) -> sqlite3.
                 raise RecoveryCancelled from error
             log.warning("cannot recover chats of %s: %s", path, error)
             found.conversations = found.messages = 0  # all or nothing
-        _prepare(copy)
         copy.set_progress_handler(None, 0)
+        _prepare(copy)
     except BaseException:
         copy.close()
         raise

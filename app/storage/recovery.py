@@ -34,6 +34,7 @@ class Recovery:
         self.ended: Future[None] = Future()
         self._cancelled = threading.Event()
         self._failure = ""
+        self._is_whole = False  # then it is too late to cancel
         self._thread = threading.Thread(target=self._run, name="chat-recovery", daemon=True)
 
     def start(self) -> None:
@@ -52,7 +53,7 @@ class Recovery:
 
     @property
     def is_cancelled(self) -> bool:
-        return self._cancelled.is_set()
+        return self._cancelled.is_set() and not self._is_whole
 
     @property
     def fraction(self) -> float | None:
@@ -71,6 +72,7 @@ class Recovery:
         copy = None
         try:
             copy = salvaged(self.path, self.found, self._cancelled.is_set)
+            self._is_whole = True
         except RecoveryCancelled:
             log.info("the recovery of %s was cancelled", self.path)
         except MemoryError:

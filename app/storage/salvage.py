@@ -84,6 +84,7 @@ def salvage(
                     connection.execute(
                         f"INSERT OR IGNORE INTO {table}({', '.join(columns)}) VALUES({places})", row
                     )
+        _go_on(stops)  # what interrupted a statement looks like damage
 
     transact(target, job)
 

@@ -130,14 +130,25 @@ class ChatLibrary(QObject):
         if found is not None and found is not self._watched:
             self._watched = found
             self.saver.watch(found.ended, self._on_recovery)
+            # replies that go on need their chats in the copy, which is empty
+            self.saver.save_now(*(c for c in self._conversations.values() if c.id in self._loaded))
 
     def _on_recovery(self, error: StorageError | None) -> None:
         """It has begun again, or has ended."""
         self._watch_recovery()
         if not self._store.is_recovering:
             self._add_stored()
+            self._read_again()
             self.list_changed.emit()
         self.saver.report(error)
+
+    def _read_again(self) -> None:
+        """Conversations that were read before their messages were recovered."""
+        known = self._conversations
+        empty = {i for i in self._loaded if i in known and not known[i].messages}
+        self._loaded -= empty
+        if self.current.id in empty and self._read(self.current):
+            self.messages_changed.emit(self.current.id)
 
     def _on_resumed(self) -> None:
         """Another window may have written to the file meanwhile."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import struct
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 
@@ -21,7 +23,9 @@ from app.features.chat.recovery_work import KEY, RecoveryWork
 from app.storage import ChatStore, StorageError, StoredConversation, StoredMessage, open_store
 from app.storage import salvage as salvaging
 from app.storage.copies import salvaged
-from app.storage.salvage import Salvaged
+from app.storage.errors import StorageCorruptError
+from app.storage.recovery import Recovery
+from app.storage.salvage import RecoveryCancelled, Salvaged
 from app.window.progress import WorkArea
 from tests.app.fake_engine import FakeEngine
 from tests.app.storage.test_unusable_files import (
@@ -173,3 +177,87 @@ def test_pages_in_a_circle_end(tmp_path: Path) -> None:
         found = Salvaged()
         salvaged(path, found, lambda: False).close()
         assert found.conversations == NUM_CHATS and found.messages > 0
+
+
+def found_damaged(store: ChatStore) -> None:
+    """What a write does that meets a damaged page."""
+    error = StorageCorruptError("The chat file is damaged.", "")
+    assert store._writer.call(lambda: store._recover(error)).result(60)
+
+
+def test_a_reply_that_goes_on_is_saved_where_damage_is_found(
+    qtbot: QtBot, gate: Gate, tmp_path: Path
+) -> None:
+    path = tmp_path / "chats.sqlite3"
+    fill(path)
+    store, engine = open_store(path), FakeEngine()
+    page = ChatPage(ChatController(engine, store))
+    qtbot.addWidget(page)
+    page.send("Hello")
+    qtbot.waitUntil(lambda: bool(engine.order))
+    library = page.controller
+    chat = library.current.id
+    store.flush()
+    found_damaged(store)
+    gate.wait()
+    engine.finish("Hello to you")
+    qtbot.waitUntil(lambda: not library.saver.unsaved, timeout=60_000)
+    assert [m.text for m in store.messages(chat)] == ["Hello to you"]
+    recovery = store.recovery
+    assert recovery is not None
+    recovery.cancel()
+    gate.opened.set()
+    recovery.ended.result(60)
+    store.start_new_file()
+    library.close()
+    store.close()
+    with closing(ChatStore(path)) as again:
+        assert [m.text for m in again.messages(chat)] == ["Hello to you"]
+
+
+def test_a_chat_that_was_opened_before_its_recovery_shows_its_messages(
+    qtbot: QtBot, gate: Gate, tmp_path: Path
+) -> None:
+    path = tmp_path / "chats.sqlite3"
+    fill(path)
+    store = open_store(path)
+    page = ChatPage(ChatController(FakeEngine(), store))
+    qtbot.addWidget(page)
+    library = page.controller
+    found_damaged(store)
+    gate.wait()
+    library.open("c3")  # is not there yet
+    assert library.recovery is not None and library.current.id != "c3"
+    library.recovery.cancel()
+    gate.opened.set()
+    qtbot.waitUntil(lambda: library.can_recover, timeout=60_000)
+    library.open("c3")
+    assert library.current.id == "c3" and not library.current.messages
+    library.recover()
+    qtbot.waitUntil(lambda: len(library.current.messages) == NUM_MESSAGES, timeout=60_000)
+    library.close()
+    store.close()
+
+
+def test_a_recovery_cancelled_at_any_moment_is_cancelled_or_whole(damaged: Path) -> None:
+    empty = damaged.with_name("empty.sqlite3")
+    ChatStore(empty).close()
+    with pytest.raises(RecoveryCancelled):
+        salvaged(empty, Salvaged(), lambda: True)
+    seen: list[tuple[bool, int]] = []
+
+    def finish(copy: sqlite3.Connection | None) -> Future[None]:
+        recovery.cancel()
+        assert copy is not None
+        copy.close()
+        seen.append((recovery.is_cancelled, recovery.found.messages))
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    recovery = Recovery(damaged, finish)
+    recovery.start()
+    recovery.ended.result(60)
+    recovery.join()
+    assert seen == [(False, NUM_CHATS * NUM_MESSAGES)]
+    assert recovery.text == recovery.found.text
