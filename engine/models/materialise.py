@@ -134,7 +134,8 @@ def compute_buffers(model: nn.Module, device_map: DeviceMap) -> None:
 
     owners = {n: m for n, m in model.named_modules() if isinstance(m, PreTrainedModel)}
     for path, module in model.named_modules():
-        names = [n for n, b in module.named_buffers(recurse=False) if b.is_meta]
+        unsaved = module._non_persistent_buffers_set
+        names = [n for n, b in module.named_buffers(recurse=False) if b.is_meta and n in unsaved]
         if not names:
             continue
         for name in names:

@@ -14,7 +14,7 @@ from tests.architectures.sweep import class_names, sweep
 from tests.architectures.trial import CRASHED, EQUAL, REFUSED, SUPPORTED, TIMEOUT, WRONG, Outcome
 
 SAMPLE = {
-    "llama": EQUAL, "gemma2": EQUAL, "mixtral": EQUAL,
+    "llama": EQUAL, "gemma2": EQUAL, "mixtral": EQUAL, "apertus": EQUAL,
     "bloom": REFUSED, "mamba": REFUSED, "musicgen": REFUSED,
 }  # fmt: skip
 
