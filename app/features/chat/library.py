@@ -330,6 +330,10 @@ class ChatLibrary(QObject):
 
     def replace_file(self) -> Renewed:
         """Move the damaged file aside and save everything in a new one. Raises StorageError."""
+        if self.can_recover:  # then the copy lacks what was read before the damage was found
+            for chat in self._conversations.values():
+                if chat.id in self._loaded:
+                    self.saver.touch(chat, *chat.messages.values())
         self.saver.save()
         renewed = self._store.start_new_file()
         self.saver.report(None)
