@@ -24,7 +24,7 @@ from collections.abc import Callable
 from engine import messages as m
 from engine.engine_worker import EngineFactory, EngineWorker, make_engine
 from engine.errors import ErrorInfo
-from engine.heartbeat import LOOK_S, Heartbeat, Pulse, Watch
+from engine.heartbeat import LOOK_S, Heartbeat, Pulse, Watch, unresponsive
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class EngineThread(threading.Thread):
                 self._worker.submit(command)
                 return
             left = self._replace()
-        self._tell(m.EngineCrashed(_unresponsive(stalled), "", is_restarting=True))
+        self._tell(m.EngineCrashed(unresponsive(stalled), "", is_restarting=True))
         for one in (*left, command):
             self.submit(one)
 
@@ -152,14 +152,6 @@ class EngineThread(threading.Thread):
             self._emit(event)
         except BaseException:  # the listener's fault
             log.exception("cannot report %s", type(event).__name__)
-
-
-def _unresponsive(stalled: m.Stalled) -> ErrorInfo:
-    return ErrorInfo(
-        f"The engine did not answer for {stalled.seconds:.0f} s ({stalled.doing}).",
-        "Its requests were lost. The engine is restarting.",
-        "EngineStuck",
-    )
 
 
 def _dead(doing: str) -> ErrorInfo:

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import NamedTuple
 
+from engine.errors import ErrorInfo
 from engine.messages import Recovered, Stalled
 
 COMMAND_S = STEP_S = 4.0
@@ -45,6 +46,15 @@ class Pulse(NamedTuple):
     seconds: float
     is_stuck: bool = False
     is_alive: bool = True
+
+
+def unresponsive(stalled: Stalled) -> ErrorInfo:
+    """Why the engine is replaced by another one."""
+    return ErrorInfo(
+        f"The engine did not answer for {stalled.seconds:.0f} s ({stalled.doing}).",
+        "Its requests were lost. The engine is restarting.",
+        "EngineStuck",
+    )
 
 
 class Beat(NamedTuple):

@@ -23,6 +23,7 @@ from app.wire.codec import CancelLoad, WireCommand
 from app.wire.protocol import SESSION_S, Welcome
 from engine import messages as m
 from engine.errors import ErrorInfo
+from engine.heartbeat import Pulse
 
 if TYPE_CHECKING:
     from app.link.bridge import EngineBridge
@@ -55,6 +56,7 @@ class RemoteEngine(LoopThread):
         self._leaving = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._line: Line | None = None
+        self._heard_at = 0.0
         self._is_live = False
         self._closed_for = ""  # the final cause, as a sentence
         self._cut_at: float | None = None
@@ -65,6 +67,17 @@ class RemoteEngine(LoopThread):
     @property
     def place(self) -> str:
         return self.target.name or self.address.host
+
+    @property
+    def heard_at(self) -> float:
+        """When data last arrived, of `time.perf_counter`; 0 before the first."""
+        line = self._line
+        return line.heard_at if line is not None else self._heard_at
+
+    @property
+    def pulse(self) -> Pulse | None:
+        """The engine's, at most about a second ago; None: not reported."""
+        return self._talk.pulse
 
     @property
     def offers(self) -> tuple[str, ...] | None:
@@ -125,6 +138,7 @@ class RemoteEngine(LoopThread):
         finally:
             if self._is_live:
                 self._cut_at = time.perf_counter()
+            self._heard_at = line.heard_at
             self._line, self._is_live = None, False
             await line.close()
 

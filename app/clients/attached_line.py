@@ -32,6 +32,7 @@ from app.wire.protocol import (
     read_frame,
     read_pong,
 )
+from engine.heartbeat import Pulse
 
 
 def stream_url(address: Address) -> str:
@@ -113,7 +114,7 @@ def _reason(error: Exception) -> str:
 
 class Line:
     """One connection. `on_silence`: called with the seconds without data; with None when data
-    arrives again."""
+    arrives again. `heard_at`: when data last arrived, of `time.perf_counter`."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class Line:
         self._host = address.host
         self._talk = talk
         self._on_silence = on_silence
-        self._heard_at = time.perf_counter()
+        self.heard_at = time.perf_counter()
         self._num_unacknowledged = self._bytes_unacknowledged = 0
         self._is_stale = False
 
@@ -190,7 +191,7 @@ class Line:
     async def _hear(self) -> None:
         while True:
             data = await self._receive()
-            self._heard_at = time.perf_counter()
+            self.heard_at = time.perf_counter()
             if self._is_stale:
                 self._is_stale = False
                 self._on_silence(None)
@@ -206,6 +207,8 @@ class Line:
                 raise ProtocolError(f"Unknown message type: {kind[:40]!r}.")
             pong = read_pong(body)
             self._talk.clock.heard(pong.sent, pong.now, time.perf_counter())
+            seconds = pong.seconds
+            self._talk.pulse = None if seconds is None else Pulse(pong.doing, seconds)
 
     async def _say(self, leaving: asyncio.Event) -> None:
         while not leaving.is_set():
@@ -219,7 +222,7 @@ class Line:
         while True:
             await asyncio.sleep(_LOOK_S)
             now = time.perf_counter()
-            silent = now - self._heard_at
+            silent = now - self.heard_at
             if silent > SILENT_S:
                 self._socket.transport.abort()
                 raise LineError(f"No data from {self._host} for {silent:.0f} s.")

@@ -25,6 +25,7 @@ from app.wire.protocol import Frame, Welcome
 from app.wire.sequencer import Sequencer
 from engine import messages as m
 from engine.errors import ErrorInfo
+from engine.heartbeat import Pulse
 
 LATEST = 60
 """Number of recent exchanges of which the quickest counts: a minute, at one a second."""
@@ -95,6 +96,8 @@ class Talk:
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
         self.clock = Clock()
+        self.pulse: Pulse | None = None
+        """The engine's, at the last exchange; None: not reported."""
         self.session = ""
         self.sequencer = Sequencer()
         self._reader = EventReader(self.clock.here)

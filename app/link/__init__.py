@@ -3,7 +3,8 @@
     bridge            commands in, Qt signals out
     dispatcher        events from the engine's thread into the GUI thread, throttled
     engine_handle     the current engine: thread, child process or remote
-    child_engine      the engine in its own process; child_process starts and ends it
+    child_engine      the engine in its own process; child_process starts and ends it,
+                      child_watch sees that it hangs
     row_names         engine messages with the window's labels
     hardware_monitor  GPU figures, measured peaks
     tasks             background tasks

@@ -108,8 +108,8 @@ class EngineBridge(QObject):
 
     @property
     def pulse(self) -> Pulse | None:
-        """Of a local engine in this process."""
-        return getattr(self.engine, "pulse", None)
+        """Of a local engine; None: not reported."""
+        return None if self.is_remote else getattr(self.engine, "pulse", None)
 
     @property
     def has_next(self) -> bool:

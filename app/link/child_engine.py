@@ -6,11 +6,13 @@ import logging
 import secrets
 import signal
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from app.clients.target import Event, LinkChanged, LinkState, OnEvent, Target
 from app.link.child_process import (
@@ -21,10 +23,12 @@ from app.link.child_process import (
     fault_in,
     new_fault_file,
 )
+from app.link.child_watch import ChildWatch
 from app.link.engine_handle import EngineThreadLike
 from app.server.attach_permissions import refused
 from engine import messages
 from engine.errors import ErrorInfo, describe
+from engine.heartbeat import LOOK_S, Pulse, unresponsive
 
 RESTART = "Restart the engine. Your chats are kept."
 _MEMORY = (
@@ -91,7 +95,23 @@ _OF_A_LOAD = (messages.LoadProgress, messages.Loaded, messages.LoadFailed)
 NOT_RUNNING = ErrorInfo("The engine process is not running.", "Open a model first.", "NotRunning")
 
 
-def remote_engine(on_event: OnEvent, target: Target) -> EngineThreadLike:
+class LineLike(EngineThreadLike, Protocol):
+    """What `IsolatedEngine` needs of `app.clients.attached.RemoteEngine`."""
+
+    @property
+    def heard_at(self) -> float: ...
+    @property
+    def pulse(self) -> Pulse | None: ...
+
+
+class _Replaced(NamedTuple):
+    """A process that was killed for a Load, and the commands that it did not get."""
+
+    stalled: messages.Stalled
+    left: list[messages.Command]
+
+
+def remote_engine(on_event: OnEvent, target: Target) -> LineLike:
     from app.clients.attached import RemoteEngine
 
     return RemoteEngine(on_event, target)
@@ -100,7 +120,8 @@ def remote_engine(on_event: OnEvent, target: Target) -> EngineThreadLike:
 class IsolatedEngine(threading.Thread):
     """An EngineThreadLike. `on_event` is called from its own threads.
 
-    `command` and `connect` are replaced in tests.
+    A process that is stuck (see `ChildWatch`) is reported as Stalled, and the next Load kills it.
+    `command`, `connect` and `look_s` are replaced in tests.
     """
 
     def __init__(
@@ -108,15 +129,19 @@ class IsolatedEngine(threading.Thread):
         on_event: OnEvent,
         *,
         command: Sequence[str] = COMMAND,
-        connect: Callable[[OnEvent, Target], EngineThreadLike] = remote_engine,
+        connect: Callable[[OnEvent, Target], LineLike] = remote_engine,
+        look_s: float = LOOK_S,
     ) -> None:
         super().__init__(name="isolated-engine", daemon=True)
         self._on_event, self._command, self._connect = on_event, command, connect
+        self._look_s = look_s
         self._changed = threading.Condition()
         self._waiting: deque[messages.Command] = deque()
         self._child: ChildProcess | None = None
         self._fault = Path()  # where the process writes, should native code fail
-        self._line: EngineThreadLike | None = None  # where commands go at once
+        self._watch: ChildWatch | None = None  # of this process
+        self._replaced: _Replaced | None = None  # this process
+        self._line: LineLike | None = None  # where commands go at once, unless it is replaced
         self._is_stopping = False
         self._cancelled: list[messages.Command] = []  # loads that wait for a process
         self._line_is_gone = threading.Event()
@@ -130,17 +155,27 @@ class IsolatedEngine(threading.Thread):
         child = self._child
         return child.pid if child is not None and child.is_running else None
 
+    @property
+    def pulse(self) -> Pulse | None:
+        """None: not reported, as without a process."""
+        watch, line = self._watch, self._line
+        if watch is not None and (pulse := watch.pulse) is not None:
+            return pulse
+        return line.pulse if line is not None else None
+
     def submit(self, command: messages.Command) -> None:
         with self._changed:
-            if self._line is not None:
-                self._line.submit(command)
+            if isinstance(command, messages.Load):
+                self._kill_stuck()
+            if self._line is not None and self._replaced is None:
+                self._send(self._line, command)
                 return
             self._waiting.append(command)
             self._changed.notify()
 
     def cancel_load(self) -> None:
         with self._changed:
-            if self._line is not None:
+            if self._line is not None and self._replaced is None:
                 self._line.cancel_load()
                 return
             self._cancelled = [one for one in self._waiting if isinstance(one, messages.Load)]
@@ -163,6 +198,19 @@ class IsolatedEngine(threading.Thread):
             self.join(timeout_s / 4)
         return not self.is_alive()
 
+    def _kill_stuck(self) -> None:
+        """Kill a process that does not answer; another one serves what comes now."""
+        stalled = self._watch.stalled if self._watch is not None else None
+        if stalled is not None and self._child is not None and self._replaced is None:
+            self._replaced = _Replaced(stalled, list(self._waiting))
+            self._waiting.clear()
+            self._child.kill()
+
+    def _send(self, line: LineLike, command: messages.Command) -> None:
+        if self._watch is not None:
+            self._watch.sent(command)
+        line.submit(command)
+
     # -- the thread -------------------------------------------------------------------------
 
     @property
@@ -179,6 +227,7 @@ class IsolatedEngine(threading.Thread):
             except BaseException as error:
                 log.exception("the thread of the engine process failed")
                 child, self._child = self._child, None
+                self._watch = self._replaced = None
                 if child is not None:
                     child.kill()
                 with suppress(BaseException):  # the listener itself may be what fails
@@ -194,7 +243,7 @@ class IsolatedEngine(threading.Thread):
                 self._serve(child)
             finally:
                 with self._changed:
-                    self._line = None
+                    self._line = self._watch = self._replaced = None
                 self._child = None
                 child.end(END_S)
         return False
@@ -225,14 +274,31 @@ class IsolatedEngine(threading.Thread):
             self._give_up(ErrorInfo(cause, _IN_THIS, "ProcessNotStarted"), "")
             return None
         with self._changed:
-            self._child = child
+            self._child, self._watch = child, ChildWatch(child.pid)
             is_wanted = not (self._is_stopping or self._is_cancelled)
-        ready = child.wait_ready(START_S) if is_wanted else None
+        ready = self._ready(child) if is_wanted else None
         if ready is None or not self._attach(ready, key):
             self._not_started(child)
             return None
         log.info("engine process started with PID %d", ready.pid)
         return child
+
+    def _ready(self, child: ChildProcess) -> Ready | None:
+        """Where it listens; None if it ended or timed out."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            with suppress(TimeoutError):
+                return child.wait_ready(self._look_s)
+            if not child.is_running:  # another process holds its output
+                break
+            self._look()
+        return None
+
+    def _look(self) -> None:
+        watch, line = self._watch, self._line
+        event = watch.look(line.heard_at if line is not None else 0.0) if watch else None
+        if event is not None:
+            self._on_event(event)
 
     def _not_started(self, child: ChildProcess) -> None:
         fault_in(self._fault)
@@ -240,6 +306,8 @@ class IsolatedEngine(threading.Thread):
         code = child.end(END_S)
         self._child = None
         if self._is_stopping:
+            return
+        if self._was_replaced(child.last_lines):
             return
         with self._changed:
             was_cancelled = self._is_cancelled
@@ -255,6 +323,19 @@ class IsolatedEngine(threading.Thread):
             cause = f"The engine process did not respond for {START_S:g} s."
             error = ErrorInfo(cause, error.remedy, error.kind)
         self._give_up(error, "\n".join(child.last_lines))
+
+    def _was_replaced(self, printed: Sequence[str]) -> bool:
+        """Whether the process, which has ended, was killed for a Load; if so, report it."""
+        with self._changed:
+            replaced, self._replaced, self._watch = self._replaced, None, None
+        if replaced is None:
+            return False
+        error = unresponsive(replaced.stalled)
+        log.error("%s", error.cause)
+        self._on_event(messages.EngineCrashed(error, "\n".join(printed), is_restarting=True))
+        for command in replaced.left:
+            self._answer_without_engine(command)
+        return True
 
     def _give_up(self, error: ErrorInfo, printed: str) -> None:
         """Fail the load that needed a process, and the commands queued behind it."""
@@ -273,16 +354,18 @@ class IsolatedEngine(threading.Thread):
         line = self._connect(self._hand_on, target)
         line.start()
         with self._changed:
-            if self._is_stopping or self._is_cancelled:
+            if self._is_stopping or self._is_cancelled or self._replaced is not None:
                 line.stop(timeout_s=END_S)
                 return False
             while self._waiting:
-                line.submit(self._waiting.popleft())
+                self._send(line, self._waiting.popleft())
             self._line = line
         return True
 
     def _serve(self, child: ChildProcess) -> None:
-        """Wait for the end of the process; report why if it was not requested."""
+        """Watch the process to its end; report why it ended if that was not requested."""
+        while not child.closes_within(self._look_s):
+            self._look()
         code = child.wait()
         self._line_is_gone.wait(_LAST_DATA_S)  # what it had said is still read
         with self._changed:
@@ -290,13 +373,13 @@ class IsolatedEngine(threading.Thread):
         if line is not None:
             line.stop(timeout_s=END_S)
         trace = fault_in(self._fault)
-        if not self._is_stopping:
+        printed = "\n".join([*child.last_lines, trace]).strip()
+        if not (self._is_stopping or self._was_replaced([printed])):
             error = crash_of(code, child.last_lines, was_ready=True)
             if self._given_up:
                 cause = f"Connection to the engine process lost: {self._given_up}"
                 error = ErrorInfo(cause, RESTART, "LineClosed")
             log.error("%s", error.cause)
-            printed = "\n".join([*child.last_lines, trace]).strip()
             self._on_event(messages.EngineCrashed(error, printed))
 
     def _answer_without_engine(self, command: messages.Command) -> None:
@@ -312,6 +395,8 @@ class IsolatedEngine(threading.Thread):
     def _hand_on(self, event: Event) -> None:
         """Connection changes within this machine are hidden, unless it closed."""
         if not isinstance(event, LinkChanged):
+            if self._watch is not None:
+                self._watch.heard(event)
             # it greets with Unloaded, which must not answer the load
             self._has_spoken |= isinstance(event, _OF_A_LOAD)
             if self._has_spoken or not isinstance(event, messages.Unloaded):

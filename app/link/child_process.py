@@ -160,11 +160,16 @@ class ChildProcess:
         return list(self._printed)
 
     def wait_ready(self, timeout_s: float) -> Ready | None:
-        """Where it listens; None if it ended or timed out."""
+        """Where it listens; None if it ended. Raises TimeoutError."""
         try:
             return self._ready.get(timeout=timeout_s)
         except queue.Empty:
-            return None
+            raise TimeoutError from None
+
+    def closes_within(self, seconds: float) -> bool:
+        """Whether it closes its output, as at its end, or ends while another process holds it."""
+        self._readers[0].join(seconds)
+        return not (self._readers[0].is_alive() and self.is_running)
 
     def ends_within(self, seconds: float) -> bool:
         try:

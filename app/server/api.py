@@ -155,8 +155,8 @@ class Api:
     async def metrics(self, request: Request) -> Response:
         model = self._engine.model
         name = self._name_of(model) if model is not None else self._options.model_name
-        if (pulse := self._engine.pulse()) is not None:
-            self._engine.metrics.observe_heartbeat(pulse.seconds)
+        pulse = self._engine.pulse()
+        self._engine.metrics.observe_heartbeat(None if pulse is None else pulse.seconds)
         now, accept = self._engine.metrics.snapshot(), request.headers.get("accept", "")
         # on a thread: no token waits for it
         data, kind = await asyncio.to_thread(exposition, now, name, accept)

@@ -25,6 +25,7 @@ from app.wire.protocol import MAX_WINDOWS, SESSION_S, VERSION, Hello, ProtocolEr
 from engine import messages as m
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.heartbeat import Pulse
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,10 @@ class Hub:
         return self._offers
 
     @property
+    def pulse(self) -> Pulse | None:
+        return self._engine.pulse()
+
+    @property
     def num_windows(self) -> int:
         return len(self._sessions)
 
@@ -69,6 +74,7 @@ class Hub:
         session = self._sessions.get(hello.session)
         if session is not None:
             session.sequencer.resend_after(hello.received)  # raises if it cannot resume
+            session.reads = frozenset(hello.reads)
             return session, self._welcome(session, resumed=True)
         if len(self._sessions) >= MAX_WINDOWS and not self._make_room():
             raise ProtocolError(f"Window limit reached: {MAX_WINDOWS} windows are attached.")

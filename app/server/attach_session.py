@@ -134,7 +134,7 @@ class Session:
     """Used only on the server's loop."""
 
     def __init__(self, reads: Collection[str] = ()) -> None:
-        self._reads = frozenset(reads)
+        self.reads = frozenset(reads)
         self.id = secrets.token_urlsafe(18)
         self.sequencer = Sequencer()
         self.requests: set[str] = set()
@@ -165,7 +165,7 @@ class Session:
     def tell(self, event: WireEvent) -> None:
         """Queue an event, unless it is one that this window does not read."""
         optional = OPTIONAL.get(type(event))
-        if optional is not None and optional not in self._reads:
+        if optional is not None and optional not in self.reads:
             return
         self.queue.put(event)
         self._changed.set()

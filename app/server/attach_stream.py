@@ -124,7 +124,9 @@ class Stream:
         return bytes(data)
 
     async def _pong(self, session: Session, body: bytes) -> None:
-        pong = Pong(read_ping(body).sent, time.perf_counter())
+        pulse = self._hub.pulse
+        told = (pulse.doing, pulse.seconds) if pulse is not None else ()
+        pong = Pong(read_ping(body).sent, time.perf_counter(), *told)
         await self._note(session, [("pong", encode(pong))])
 
     async def _note(self, session: Session, messages: Sequence[Message] = ()) -> None:

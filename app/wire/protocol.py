@@ -88,8 +88,12 @@ class Ping(msgspec.Struct, array_like=True):
 
 
 class Pong(msgspec.Struct, array_like=True):
+    """`doing` and `seconds`: the engine's pulse (`engine.heartbeat.Pulse`); None: not reported."""
+
     sent: float
     now: float  # of the server's clock
+    doing: str = ""
+    seconds: float | None = None
 
 
 _answers = msgspec.msgpack.Decoder(Welcome | Refused)

@@ -237,9 +237,10 @@ class EngineMetrics:
         self._set("kv_cache_usage_perc", snapshot.kv_usage)
         self._values["cache_config_info"] = {_cache_labels(snapshot): 1.0}
 
-    def observe_heartbeat(self, seconds: float) -> None:
-        """Seconds since the engine's last beat (`engine.heartbeat.Pulse`)."""
-        self._set("engine_heartbeat_age_seconds", seconds)
+    def observe_heartbeat(self, seconds: float | None) -> None:
+        """Seconds since the engine's last beat (`engine.heartbeat.Pulse`); None: not reported."""
+        age: dict[Labels, float] = {} if seconds is None else {(): seconds}
+        self._values["engine_heartbeat_age_seconds"] = age
 
     def observe_first_token(self, seconds: float) -> None:
         """Seconds from a request's arrival until its first token was sent."""

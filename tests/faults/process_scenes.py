@@ -32,6 +32,11 @@ class Line:
     def __init__(self, on_event: OnEvent, target: Target) -> None:
         self.on_event = on_event
         self.commands: list[m.Command] = []
+        self.pulse = None
+
+    @property
+    def heard_at(self) -> float:
+        return time.perf_counter()
 
     def start(self) -> None:
         self.on_event(LinkChanged(LinkState.LIVE, 0.0))

@@ -18,6 +18,7 @@ from app.link.child_engine import IsolatedEngine
 from app.link.child_process import MOST_FILES, ChildProcess, child_environment, new_fault_file
 from engine import messages as m
 from engine.config import EngineConfig
+from engine.heartbeat import LOOK_S, Pulse
 from engine.snapshot import FinishReason
 
 WAIT_S = 60.0
@@ -95,7 +96,15 @@ class FakeLine:
         self.on_event, self.target = on_event, target
         self.commands: list[m.Command] = []
         self.num_cancelled = 0
-        self.is_stopped = False
+        self.is_stopped = self.is_silent = False
+        self.pulse: Pulse | None = None
+        self._heard_at = 0.0
+
+    @property
+    def heard_at(self) -> float:
+        if not self.is_silent:
+            self._heard_at = time.perf_counter()
+        return self._heard_at
 
     def start(self) -> None:
         self.on_event(LinkChanged(LinkState.LIVE, 0.0))
@@ -114,11 +123,11 @@ class FakeLine:
 class Driven:
     """An engine whose events are kept, and the lines that it made."""
 
-    def __init__(self, code: str) -> None:
+    def __init__(self, code: str, look_s: float = LOOK_S) -> None:
         self.events: list[Event] = []
         self.lines: list[FakeLine] = []
         self.engine = IsolatedEngine(
-            self.events.append, command=command(code), connect=self._connect
+            self.events.append, command=command(code), connect=self._connect, look_s=look_s
         )
         self.engine.start()
 
@@ -141,8 +150,8 @@ def drive() -> Iterator[Callable[[str], Driven]]:
     made: list[Driven] = []
     before = set(psutil.Process().children())
 
-    def one(code: str) -> Driven:
-        made.append(Driven(code))
+    def one(code: str, look_s: float = LOOK_S) -> Driven:
+        made.append(Driven(code, look_s))
         return made[-1]
 
     yield one

@@ -200,6 +200,19 @@ def test_a_window_gets_the_optional_events_that_it_reads(
     assert asyncio.run(scene()) == kinds
 
 
+def test_a_resumed_window_gets_what_it_reads_now() -> None:
+    async def scene() -> list[str]:
+        hub = Hub(EngineClient(lambda command: None), ServerOptions(port=0))
+        session, _ = hub.open(Hello(VERSION))
+        hub.on_event(m.Stalled("step", 6.0))
+        again, welcome = hub.open(Hello(VERSION, session=session.id, reads=ALL))
+        assert again is session and welcome.resumed
+        hub.on_event(m.Recovered(7.0))
+        return [kind for kind, _ in read_frame(session.frame()).messages]
+
+    assert asyncio.run(scene()) == ["unloaded", "recovered"]
+
+
 def test_sixteen_broken_lines_lock_nobody_out(served: Served) -> None:
     from websockets.sync.client import connect as attach
 

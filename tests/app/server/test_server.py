@@ -365,10 +365,15 @@ def test_health_and_metrics_give_the_heartbeat(
     body = json.loads(answer.body)
     assert answer.status == status and body["seconds_since_beat"] == pulse.seconds
     assert body["doing"] == (pulse.doing or "idle")
+    assert heartbeat_ages(made) == [pulse.seconds]
+    made.engine_client.pulse = lambda: None
+    assert heartbeat_ages(made) == [], "not reported"
+
+
+def heartbeat_ages(made: Puppet) -> list[float]:
     page = call(made, "/metrics").body.decode()
     samples = [s for family in text_string_to_metric_families(page) for s in family.samples]
-    (age,) = [s.value for s in samples if s.name == "inferdeck:engine_heartbeat_age_seconds"]
-    assert age == pulse.seconds
+    return [s.value for s in samples if s.name == "inferdeck:engine_heartbeat_age_seconds"]
 
 
 def test_metrics_carry_vllms_labels(served: Served) -> None:

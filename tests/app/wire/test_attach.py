@@ -19,6 +19,7 @@ from app.clients.attached_line import stream_url
 from app.clients.target import LinkState, Target, TargetError
 from app.wire import protocol
 from engine import messages as m
+from engine.heartbeat import Pulse
 from tests.app.wire.windows import Bench
 
 
@@ -132,3 +133,14 @@ def test_what_can_be_attached_to_is_told_before(bench: Bench) -> None:
     assert facts["program"] == "inferdeck"
     assert facts["protocol"] == protocol.VERSION
     assert (facts["model"], facts["models"]) == ("tiny", ["other", "tiny"])
+
+
+def test_the_heartbeat_of_the_engine_comes_with_each_exchange(bench: Bench) -> None:
+    lab, other = bench.lab(), bench.lab()
+    lab.engine_client.pulse = lambda: Pulse("step of 9 tokens", 2.5)
+    window = bench.window(lab.server.url)
+    window.wait_link(LinkState.LIVE)
+    assert window.engine.pulse == Pulse("step of 9 tokens", 2.5)
+    window = bench.window(other.server.url)
+    window.wait_link(LinkState.LIVE)
+    assert window.engine.pulse is None, "not reported"
