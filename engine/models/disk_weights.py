@@ -16,7 +16,8 @@ from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader, torch_dtype
 from engine.kernels.embedding import CHUNK_ROWS
 from engine.models.architecture import build_on_meta
-from engine.models.weight_map import Index, Placement, is_turned, map_weights
+from engine.models.weight_checks import is_turned
+from engine.models.weight_map import Index, Placement, map_weights
 from engine.numerics.codes import Codes, in_turns
 from engine.numerics.scheme import weights_to_hold
 

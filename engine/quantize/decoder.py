@@ -22,7 +22,8 @@ from engine.hardware.device_map import DeviceMap
 from engine.models.checkpoint import Checkpoint
 from engine.models.layers.replacement import list_of_layers
 from engine.models.materialise import compute_buffers, freeze_rotary, set_tensor, tensor_of
-from engine.models.weight_map import Conversion, Placement, WeightMap, is_turned
+from engine.models.weight_checks import is_turned
+from engine.models.weight_map import Conversion, Placement, WeightMap
 
 Arguments = dict[str, Any]
 

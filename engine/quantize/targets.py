@@ -20,8 +20,9 @@ from engine.errors import ConfigError
 from engine.formats.safetensors_file import TensorInfo
 from engine.models.checkpoint import Checkpoint
 from engine.models.layers.replacement import list_of_layers
+from engine.models.weight_checks import is_turned
 from engine.models.weight_files import few
-from engine.models.weight_map import Index, Placement, WeightMap, is_turned
+from engine.models.weight_map import Index, Placement, WeightMap
 from engine.numerics.experts import ExpertPart, is_experts, parts_of
 from engine.quantize.recipe import Recipe, matches
 
