@@ -13,6 +13,7 @@ import json
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
@@ -148,7 +149,20 @@ def unreadable(source: Source, error: Exception) -> CheckpointError:
         reason = error.strerror or str(error)
         remedy = AGAIN if isinstance(error, FileNotFoundError) else "Check its permissions."
         return CheckpointError(f"{source} cannot be read: {reason}.", remedy)
-    return CheckpointError(f"{source} cannot be read: {str(error).rstrip('.')}.", AGAIN)
+    return CheckpointError(f"{source} cannot be read: {reason_of(error)}.", AGAIN)
+
+
+def reason_of(error: Exception) -> str:
+    """Why bytes are no JSON, without what only Python calls so."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte 0x{error.object[error.start]:02x} is not UTF-8"
+    if isinstance(error, UnicodeEncodeError):
+        return "it has half of a surrogate pair"
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at line {error.lineno:,}, column {error.colno:,}"
+    if "integer string conversion" in str(error):  # of CPython's own limit
+        return f"it has an integer of more than {sys.get_int_max_str_digits()} digits"
+    return str(error).rstrip(".")
 
 
 def _check_depth(value: Any, source: Source) -> None:

@@ -40,6 +40,8 @@ USER_ERRORS = (
     CheckpointError, ConfigError, InvalidRequestError, TextError, UnsupportedModelError
 )  # fmt: skip
 """Errors that the user can avoid: exit code 2."""
+_CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that steer a terminal, and that reverse text."""
 
 DESCRIPTION = """\
 Inferdeck: a desktop application for LLM inference with its own engine.
@@ -198,8 +200,10 @@ def _abandon_stdout() -> None:
 
 
 def _print_error(info: ErrorInfo) -> None:
+    """A name out of a file must not reach the terminal as a command, or reverse the line."""
+    cause = _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], info.cause)
     with suppress(OSError):
-        print(f"inferdeck: {info.cause}", file=sys.stderr)
+        print(f"inferdeck: {cause}", file=sys.stderr)
         if info.remedy:
             print(info.remedy, file=sys.stderr)
 

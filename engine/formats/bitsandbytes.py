@@ -36,7 +36,7 @@ from engine.formats.safetensors_file import TensorInfo
 from engine.formats.settings import CHECK_SETTINGS, MAX_NUMBER, Settings
 from engine.formats.tensor_reader import TensorReader
 from engine.formats.writing import Made, Writer
-from engine.json_file import decode_json
+from engine.json_file import decode_json, shown
 from engine.numerics.codes import NF4_TABLE, Codes, IntCodes, TableCodes
 
 _STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
@@ -156,7 +156,9 @@ def _four_bit(module: str, members: Members, reader: TensorReader) -> QuantizedT
 def _unnest(parts: Mapping[str, Tensor], state: _State) -> Tensor:
     """float32 scales out of their own quantization ("double quantization")."""
     values = parts["weight.nested_quant_map"].float()[parts["weight.absmax"].long()]
-    per_value = parts["weight.nested_absmax"].float().repeat_interleave(state.nested_blocksize)
+    per_value = parts["weight.nested_absmax"].float().repeat_interleave(
+        min(state.nested_blocksize, values.numel())
+    )
     return values * per_value[: values.numel()] + state.nested_offset
 
 
@@ -175,14 +177,14 @@ def _read_state(info: TensorInfo, reader: TensorReader) -> _State:
     try:
         state = decode_json(bytes(reader.read(info).flatten().tolist()), _State, "quant_state")
     except CheckpointError as error:
-        raise Misfit(f"has an invalid {error.cause.rstrip('.')}") from None
+        raise Misfit(f"is invalid: {error.cause.rstrip('.')}") from None
     if len(state.shape) == 3:
         raise Misfit(
             f"has shape {state.shape}: quantized checkpoints with fused experts are not supported"
         )
     if len(state.shape) != 2 or min(state.shape) == 0:
         raise Misfit(
-            f"has an invalid quant_state: shape {state.shape}, block size {state.blocksize}"
+            f"has an invalid quant_state: shape {shown(state.shape)}, block size {state.blocksize}"
         )
     return state
 

@@ -156,7 +156,8 @@ class CheckpointFormat(ABC):
                     module, members, reader, matches.get(module)
                 )
             except Misfit as misfit:
-                problems.append(f"{module} {misfit}")
+                file = next(iter(members.values())).file.name
+                problems.append(f"{module} in {file} {misfit}")
         problems += [_unexplained(n, info) for n, info in plain.items() if _is_packed(n, info)]
         if count := len(problems):
             named = "; ".join(problems[:3])
@@ -255,7 +256,7 @@ def _is_packed(name: str, info: TensorInfo) -> bool:
 def _unexplained(name: str, info: TensorInfo) -> str:
     if len(info.shape) == 3:
         return (
-            f"{name} has shape {list(info.shape)} in {info.dtype}: quantized checkpoints with "
-            "fused experts are not supported"
+            f"{name} in {info.file.name} has shape {list(info.shape)} and dtype {info.dtype}: "
+            "quantized checkpoints with fused experts are not supported"
         )
-    return f"{name} has dtype {info.dtype}, which this format does not support"
+    return f"{name} in {info.file.name} has dtype {info.dtype}; this format does not support it"

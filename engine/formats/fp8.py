@@ -50,7 +50,7 @@ class FP8Format(CheckpointFormat):
         number = settings.text("fmt", default="e4m3").lower()
         if number not in ("e4m3", "float8_e4m3fn"):
             raise UnsupportedModelError(
-                f"{settings.source} specifies {number}; Inferdeck supports e4m3.",
+                f"{settings.source} specifies fmt {number!r}; Inferdeck supports e4m3.",
                 "Choose another checkpoint for this model.",
             )
         self.block: tuple[int, int] | None = None

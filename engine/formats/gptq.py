@@ -35,6 +35,7 @@ from engine.formats.checkpoint_format import (
 from engine.formats.settings import CHECK_SETTINGS, Settings
 from engine.formats.tensor_reader import TensorReader
 from engine.formats.writing import Made, Writer, half_refusal, pack, per_word, unpack
+from engine.json_file import shown
 from engine.numerics.codes import Codes, IntCodes
 
 _ONES = {4: 0x11111111, 8: 0x01010101}  # 1 in every number of a word
@@ -120,9 +121,10 @@ class GPTQFormat(CheckpointFormat):
         if match is None:
             return self.bits, self.group_size, self._symmetric
         pattern, changes = self._rules[match]
-        own = Settings({**self._settings.values, **changes}, self._settings.source)
+        source = f"{self._settings.source} (dynamic, {shown(pattern)})"
+        own = Settings({**self._settings.values, **changes}, source)
         bits, group_size = own.integer("bits"), own.integer("group_size")
-        _check(bits, group_size, f"{own.source} (dynamic, {pattern})")
+        _check(bits, group_size, source)
         return bits, group_size, own.flag("sym", default=True)
 
 

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.errors import CheckpointError
-from engine.json_file import AGAIN, decode_json, open_regular, shown, unreadable
+from engine.json_file import AGAIN, decode_json, open_regular, reason_of, shown, unreadable
 
 BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
@@ -32,6 +32,8 @@ BITS = {
 """Bits of a value, by safetensors' name of its dtype."""
 _MAX_HEADER = 32 * 2**20
 """The format allows 100 MB. This is a quarter of a million tensors, more than any file has."""
+_MAX_NAME = 500
+_MAX_AXES = 16
 _MAX_COUNT = 2**64 - 1  # the library counts in 64 bits
 
 _Size = Annotated[int, Meta(ge=0)]
@@ -108,8 +110,10 @@ def _parse(file: Path, header: bytes, size: int) -> dict[str, TensorInfo]:
     entries = decode_json(header, dict[str, msgspec.Raw], file)
     try:
         json.loads(header.decode(), object_pairs_hook=_unique, parse_int=_natural)
-    except (ValueError, RecursionError) as error:
-        raise _corrupt(file, str(error)) from None
+    except RecursionError:
+        raise _corrupt(file, "its header is nested too deeply") from None
+    except ValueError as error:
+        raise _corrupt(file, reason_of(error)) from None
     metadata = entries.pop("__metadata__", None)
     if metadata is not None:
         decode_json(bytes(metadata), dict[str, str] | None, f"__metadata__ of {file}")  # type: ignore[arg-type]
@@ -123,7 +127,15 @@ def _parse(file: Path, header: bytes, size: int) -> dict[str, TensorInfo]:
 
 
 def _tensor(file: Path, name: str, raw: msgspec.Raw, data_start: int) -> TensorInfo:
+    if len(name) > _MAX_NAME:
+        raise _corrupt(
+            file, f"the name {shown(name)} has {len(name):,} characters; the limit is {_MAX_NAME}"
+        )
     entry = decode_json(bytes(raw), _Entry, f"{name} in {file}")
+    if len(entry.shape) > _MAX_AXES:
+        raise _corrupt(
+            file, f"{name} has {len(entry.shape):,} dimensions; the limit is {_MAX_AXES}"
+        )
     bits = BITS.get(entry.dtype)
     if bits is None:
         raise _corrupt(file, f"{name} has unknown dtype {shown(entry.dtype)}")

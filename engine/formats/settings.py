@@ -29,6 +29,8 @@ _SIDE_FILES = (
 _REQUIRED = object()
 MAX_NUMBER = 2**24
 """More than any size of a group or block."""
+_MAX_TEXT = 100
+"""Characters; texts here are names of methods and layouts."""
 T = TypeVar("T")
 
 
@@ -54,7 +56,10 @@ class Settings:
         return value
 
     def text(self, *names: str, default: Any = _REQUIRED) -> str:
-        return self._typed(names, default, str, "a string")
+        value = self._typed(names, default, str, "a string")
+        if len(value) > _MAX_TEXT:
+            raise self._wrong(names[0], value, f"up to {_MAX_TEXT} characters")
+        return value
 
     def flag(self, *names: str, default: Any = _REQUIRED) -> bool:
         return self._typed(names, default, bool, "true or false")
@@ -153,7 +158,7 @@ def read_schemes(settings: Settings) -> tuple[Scheme, ...]:
     layout = settings.text("format")
     found = []
     for name, group in settings.table("config_groups").items():
-        source = f"config group {name} ({settings.source})"
+        source = f"config group {name[:_MAX_TEXT]} ({settings.source})"
         if not isinstance(group, dict):
             raise CheckpointError(f"{source} is not a JSON object.", CHECK_SETTINGS)
         own = Settings(group, source)
@@ -251,7 +256,8 @@ def block_of(settings: Settings, key: str) -> tuple[int, int]:
 
 
 def _refuse_extras(settings: Settings) -> None:
-    sparsity = settings.table("sparsity_config").get("format", "dense")
+    sparse = Settings(settings.table("sparsity_config"), f"sparsity_config ({settings.source})")
+    sparsity = sparse.text("format", default="dense")
     if sparsity != "dense":
         raise UnsupportedModelError(
             f"{settings.source} specifies sparse weights ({sparsity}), which are not supported.",

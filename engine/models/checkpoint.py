@@ -169,7 +169,12 @@ def _model_name(folder: Path) -> str:
 
 def _special_float(value: dict[str, Any]) -> Any:
     """transformers writes infinity as {"__float__": "Infinity"}, as JSON has no word for it."""
-    return float(str(value["__float__"])) if set(value) == {"__float__"} else value
+    if set(value) != {"__float__"}:
+        return value
+    try:
+        return float(str(value["__float__"]))
+    except ValueError:
+        raise ValueError(f"{shown(value)} is not a number") from None
 
 
 def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, bool]:

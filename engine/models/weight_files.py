@@ -15,6 +15,8 @@ from engine.json_file import AGAIN, read_json, shown
 INDEX = "model.safetensors.index.json"
 _MAX_INDEX = 64 * 2**20
 """Bytes; the largest in use are 20 MB."""
+_LONGEST = 400
+"""Characters of a name in a message."""
 _PYTORCH_FILES = ("*.bin", "*.pt", "*.pth")
 _SHARD = re.compile(r"^(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.safetensors$")
 
@@ -126,9 +128,10 @@ def _no_weights(folder: Path) -> CheckpointError:
 
 
 def few(names: list[str], limit: int = 3) -> str:
-    """The first few of `names`, and how many more there are."""
+    """The first few of `names`, long ones shortened, and how many more there are."""
     rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+    shortened = (n if len(n) <= _LONGEST else f"{n[: _LONGEST - 3]}..." for n in names[:limit])
+    return ", ".join(shortened) + (f" and {rest} more" if rest > 0 else "")
 
 
 def gguf(path: Path) -> CheckpointError:

@@ -13,6 +13,7 @@ at a time.
 from __future__ import annotations
 
 import copy
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ _TEXT_PREFIXES = (
     ("text_model.lm_head.", "lm_head."),
     ("lm_head.", "lm_head."),
 )
+_LAST_NUMBER = re.compile(r".*\.([0-9]+)\.")
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -87,10 +89,9 @@ class Conversion:
         except InferdeckError:
             raise
         except Exception as error:  # whatever an operation raises, these tensors do not fit it
+            shapes = [f"{n} in {i.file.name} is {list(i.shape)}" for n, _, i in self.members]
             raise CheckpointError(
-                f"{self.name} cannot be built from {len(self.members)} checkpoint "
-                f"tensors: {error}",
-                "Check that config.json matches these weights.",
+                f"{self.name} cannot be built from {len(shapes)} tensors: {few(shapes)}.", NO_MATCH
             ) from error
         return {n: v[0] if isinstance(v, list) else v for n, v in found.items()}
 
@@ -244,6 +245,18 @@ def _split_merge(
     if wrong:
         raise CheckpointError(
             f"{len(wrong)} tensors of {name} have no dimensions: {few(wrong)}.", NO_MATCH
+        )
+    odd = [
+        f"{n} in {info.file.name}"
+        for group in groups.values()
+        for i, (n, info) in enumerate(group)
+        if (found := _LAST_NUMBER.match(n)) and found[1] != str(i)
+    ]
+    if odd:
+        raise CheckpointError(
+            f"{name} needs experts 0 to {shape[0] - 1}; {len(odd)} tensors have other numbers or "
+            f"follow a gap: {few(odd)}.",
+            "Download the model again: it is incomplete.",
         )
     placements: list[Placement] = []
     offset = 0

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-_MATRIX = re.compile(r"(.+)\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
+_MATRIX = re.compile(r"(.+)\.(0|[1-9][0-9]*)\.(gate|up|down)_proj\.(weight|bias)")
 
 
 class ExpertPart(NamedTuple):

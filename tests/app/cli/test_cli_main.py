@@ -139,6 +139,14 @@ def test_our_errors_are_cause_and_remedy(
     assert (out, err) == ("", "inferdeck: Bad.\nMend it.\n")
 
 
+def test_names_in_errors_do_not_steer_the_terminal(
+    failing_doctor: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing_doctor(CheckpointError("x\x1b[2J\r\u202ey 漢 is missing.\nz", "Mend it."))
+    err = capsys.readouterr().err
+    assert err == "inferdeck: x\\x1b[2J\\r\\u202ey 漢 is missing.\nz\nMend it.\n"
+
+
 def test_a_full_disk_is_named(failing_doctor: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert failing_doctor(OSError(28, "No space left on device", "report.json")) == 1
     assert "report.json: No space left on device." in capsys.readouterr().err

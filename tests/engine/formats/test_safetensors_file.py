@@ -89,7 +89,7 @@ DAMAGED: dict[str, tuple[bytes | dict[str, Any], bytes, str]] = {
     "array header": (b"[]", b"", "starts with"),
     "blank": (b" {}", b"", "starts with"),
     "empty header": (b"", b"", "starts with"),
-    "not UTF-8": (b'{"\xff":1}', b"", "utf-8"),
+    "not UTF-8": (b'{"\xff":1}', b"", "0xff; UTF-8"),
     "half a surrogate pair": (b'{"\\ud800":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}',
                               b"00", "surrogate"),
     "duplicate tensor": (b'{"a":%(a)s,"a":%(a)s}' % {b"a": json.dumps(U8).encode()}, b"00",
@@ -101,6 +101,8 @@ DAMAGED: dict[str, tuple[bytes | dict[str, Any], bytes, str]] = {
     "metadata of numbers": ({"__metadata__": {"x": 1}, "a": U8}, b"00", "__metadata__"),
     "metadata of lists": ({"__metadata__": [], "a": U8}, b"00", "__metadata__; an object"),
     "trailing text": (b"{} x", b"", "trailing"),
+    "long name": ({"x" * 3000: U8}, b"00", "3,000"),
+    "many dimensions": ({"a": {**U8, "shape": [2, *[1] * 100]}}, b"00", "a; 101; dimensions"),
     "nested": (b'{"a":' + NESTED + b"}", b"", "a; expected an object"),
     "deeply nested": (b'{"a":' + b"[" * 10**6 + b"]" * 10**6 + b"}", b"", "levels"),
     "nested metadata": (b'{"__metadata__":' + NESTED + b"}", b"", "__metadata__"),
@@ -115,6 +117,7 @@ def test_damaged_headers_are_refused_by_name(case: str, tmp_path: Path) -> None:
         read_header(file)
     assert str(file) in caught.value.cause and caught.value.remedy
     assert all(name in caught.value.cause for name in names.split("; ")), caught.value.cause
+    assert len(caught.value.cause) < 1000
 
 
 def test_a_header_longer_than_any_model_needs_is_not_read(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ CONTENT: list[tuple[str, Any, str]] = [
     ("config.json", b"[" * 10**5, "levels"),
     ("config.json", b'{"a":' * 5000 + b"1" + b"}" * 5000, "levels"),
     ("config.json", b'{"a": {"__float__": []}}', "float"),
-    ("config.json", b"\xff{}", "utf-8"),
+    ("config.json", b"\xff{}", "UTF-8"),
     ("config.json", [], "object"),
     (INDEX, [], "object"),
     (INDEX, {}, "weight_map"),
@@ -259,6 +259,16 @@ def test_a_number_of_experts_that_does_not_fit_is_named(tmp_path: Path) -> None:
     change(tmp_path / "config.json", num_local_experts=0)
     cause = mapped(tmp_path)
     assert str(tmp_path / "config.json") in cause and "num_local_experts = 0" in cause
+
+
+@pytest.mark.parametrize("number", ["7", "00"])
+def test_experts_are_those_that_their_numbers_say(number: str, tmp_path: Path) -> None:
+    make_model("mixtral").save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = {n.replace("experts.1.", f"experts.{number}."): t for n, t in load_file(file).items()}
+    save_file(tensors, file)
+    cause = mapped(tmp_path)
+    assert f"experts.{number}." in cause and file.name in cause
 
 
 def test_far_more_tensors_than_the_model_has_are_refused_unread(folder: Path) -> None:
