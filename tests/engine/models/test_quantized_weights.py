@@ -34,7 +34,10 @@ from tests.engine.quantized_checkpoints import make_quantized
 from tests.engine.tiny_models import FAMILIES, make_model, make_prompts, save
 
 SCHEMES = [Scheme("int8"), Scheme("int4", 32), Scheme("nf4"), Scheme("fp8")]
-MOE = ["qwen3_moe", "mixtral", "gpt_oss"]
+MOE = ["qwen3_moe", "mixtral", "gpt_oss", "phimoe", "qwen2_moe"]
+"""Those whose experts are stacked and quantized."""
+ORIGINALS = ["llama4", "gemma3n", "gemma4"]
+"""Those with layers that no kernel of ours computes alike: they stay transformers' own."""
 
 
 def load(folder: Path, **changes: Any) -> LoadedModel:
@@ -80,7 +83,7 @@ def _is_conv1d(model: Any, name: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: s.method)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "gemma4_moe"])
 def test_logits_are_those_of_the_rounded_weights(
     family: str, scheme: Scheme, tmp_path: Path
 ) -> None:
@@ -93,7 +96,13 @@ def test_logits_are_those_of_the_rounded_weights(
     assert held and not any(m.packed is not None and m.is_blocked for m in held)
     assert any(isinstance(m, QuantizedExperts) for m in loaded.model.modules()) is (family in MOE)
     assert scheme.method.removeprefix("int") in loaded.kernels["linear"]
-    assert all("original" not in outcome for outcome in loaded.kernels.values())
+    outcomes = " ".join(loaded.kernels.values())
+    assert ("original" in outcomes) is (family in ORIGINALS)
+
+
+def test_experts_that_cannot_be_quantized_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="Gemma4ForCausalLM"):
+        load(save(make_model("gemma4_moe"), tmp_path), scheme=SCHEMES[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

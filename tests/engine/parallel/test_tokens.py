@@ -285,7 +285,7 @@ def test_a_failure_that_is_no_lack_of_memory_is_the_rank_s_own(
     ("settings", "error", "words"),
     [
         ({"tensor_parallel_size": 4}, UnsupportedModelError, "num_key_value_heads 2"),
-        ({"tensor_parallel_size": 9}, ConfigError, "at most 8"),
+        ({"tensor_parallel_size": 9}, ConfigError, "9.* 1 to 8"),
         (
             {"speculative_method": "eagle3", "speculative_model": "nowhere"},
             InferdeckError, "nowhere",
