@@ -48,10 +48,11 @@ _FIELDS: dict[Any, str] = {
     int | list[int]: "bos_token_id eos_token_id pad_token_id",
     _Count: "num_hidden_layers n_layer n_layers num_layers hidden_size n_embd d_model vocab_size",
     _Counts: "num_attention_heads n_head n_heads num_key_value_heads head_dim intermediate_size",
-    _Natural: "max_position_embeddings n_positions max_seq_len seq_length num_experts "
-    "num_local_experts n_routed_experts num_experts_per_tok kv_lora_rank q_lora_rank "
-    "qk_nope_head_dim qk_rope_head_dim v_head_dim moe_intermediate_size",
-    _Naturals: "sliding_window attention_chunk_size n_shared_experts",
+    _Natural: "max_position_embeddings n_positions max_seq_len seq_length num_local_experts "
+    "n_routed_experts num_experts_per_tok kv_lora_rank q_lora_rank qk_nope_head_dim "
+    "qk_rope_head_dim v_head_dim",
+    _Naturals: "sliding_window attention_chunk_size n_shared_experts num_experts "
+    "moe_intermediate_size",
     _NotNegative: "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps initializer_range",
     _Finite: "attention_multiplier embedding_multiplier residual_multiplier logits_scaling "
     "attn_logit_softcapping final_logit_softcapping routed_scaling_factor",
