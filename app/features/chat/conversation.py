@@ -137,7 +137,7 @@ class Message:
             record.conversation_id, record.parent_id, Role(record.role), record.text,
             State(record.state), record.shown,
             Figures.from_dict(record.figures) if record.figures else None,
-            msgspec.convert(record.error, ErrorInfo) if record.error else None,
+            ErrorInfo(**msgspec.convert(record.error, dict[str, str])) if record.error else None,
             record.id, record.created, attachments=record.attachments,
             passages=tuple(Passage.of(passage) for passage in record.passages),
         )  # fmt: skip
