@@ -1,8 +1,8 @@
 """A machine with a GPU may have no window system: what runs there asks for few packages.
 
-torch, triton, transformers, safetensors, tokenizers, numpy, psutil, pytest, hypothesis, and what
-those bring along; of this repository, engine/, resources/, tests/gpu and the tiny models of
-tests/engine.
+torch, triton, transformers, safetensors, tokenizers, numpy, psutil, msgspec, pytest, hypothesis,
+and what those bring along; of this repository, engine/, resources/, tests/gpu and the tiny models
+of tests/engine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 REFUSED = (
     "PySide6", "shiboken6", "pytestqt", "pyqtgraph", "xdist", "schemathesis", "openai",
-    "app", "widgets", "starlette", "uvicorn", "msgspec", "keyring", "markdown_it",
+    "app", "widgets", "starlette", "uvicorn", "keyring", "markdown_it",
     "prometheus_client", "pynvml", "platformdirs", "websockets",
 )  # fmt: skip
 
