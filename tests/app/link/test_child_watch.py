@@ -152,7 +152,7 @@ def test_a_load_kills_a_silent_process_and_starts_another(drive: Drive) -> None:
     line, pid = driven.load(), driven.engine.pid
     assert pid is not None
     line.pulse = Pulse("step of 1 token", 0.1)
-    until(lambda: driven.engine.pulse == line.pulse)
+    until(lambda: line.last_heard_at > 0 and driven.engine.pulse == line.pulse)
     line.is_silent = True
     until(lambda: driven.engine.pulse != line.pulse)
     pulse = driven.engine.pulse

@@ -98,13 +98,13 @@ class FakeLine:
         self.num_cancelled = 0
         self.is_stopped = self.is_silent = False
         self.pulse: Pulse | None = None
-        self._heard_at = 0.0
+        self.last_heard_at = 0.0  # as the engine read it
 
     @property
     def heard_at(self) -> float:
         if not self.is_silent:
-            self._heard_at = time.perf_counter()
-        return self._heard_at
+            self.last_heard_at = time.perf_counter()
+        return self.last_heard_at
 
     def start(self) -> None:
         self.on_event(LinkChanged(LinkState.LIVE, 0.0))
