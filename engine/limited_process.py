@@ -12,28 +12,20 @@ data (msgpack), so that a process which misbehaves cannot run code in this one.
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-import psutil
 
 from engine import errors
 from engine.errors import ErrorInfo, InferdeckError, is_out_of_memory
+from engine.python_process import LOOK_S, PythonProcess, end_text, limits
 
-_POLL_S = 0.05
-_POLLS_PER_TREE = 20
-"""To find its children, psutil lists all processes of the machine."""
-_GRACE_S = 5.0  # then the process ends itself, should this one be gone
 _LOG_BYTES = 2000
 
 
@@ -57,7 +49,6 @@ class _Request(msgspec.Struct):
     module: str
     name: str
     args: list[Any]
-    paths: list[str]
     seconds: float
     max_bytes: int
 
@@ -85,9 +76,7 @@ def run_limited(
     Raises LimitExceeded, ProcessCrashed, an InferdeckError that the target raised, or TargetFailed
     for another exception of it. No process remains.
     """
-    request = _Request(
-        target.__module__, target.__qualname__, list(args), sys.path, seconds, max_bytes
-    )
+    request = _Request(target.__module__, target.__qualname__, list(args), seconds, max_bytes)
     with (
         tempfile.TemporaryFile() as given,
         tempfile.TemporaryFile() as answered,
@@ -118,73 +107,25 @@ def _run(
     """Exit code of the process."""
     deadline = time.monotonic() + request.seconds
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "engine.limited_process"],
-            stdin=given, stdout=answered, stderr=log, env=_environment(),
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            start_new_session=True,  # whose process group has what it starts
-        )  # fmt: skip
+        process = PythonProcess(__name__, given, answered, log)
     except OSError as error:
         raise ProcessCrashed(f"Could not start {sys.executable!r}: {error}.") from error
     try:
-        tree: list[psutil.Process] = []
-        polls = itertools.count()
         while True:
             try:
-                return process.wait(_POLL_S)
+                return process.wait(LOOK_S)
             except subprocess.TimeoutExpired:
                 check()
             if time.monotonic() > deadline:
                 raise LimitExceeded(f"It exceeded its limit of {request.seconds:g} s.")
-            if next(polls) % _POLLS_PER_TREE == 0:
-                tree = _tree(process.pid)
-            if _memory(tree) > request.max_bytes:
+            if process.memory() > request.max_bytes:
                 raise _too_much_memory(request.max_bytes)
     finally:
-        _kill(process)
+        process.end()
 
 
 def _too_much_memory(max_bytes: int) -> LimitExceeded:
     return LimitExceeded(f"It exceeded its memory limit of {max_bytes / 2**30:.1f} GiB.")
-
-
-def _environment() -> dict[str, str]:
-    root = str(Path(__file__).resolve().parent.parent)
-    known = os.environ.get("PYTHONPATH")
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, known] if known else [root]),
-        "PYTHONSAFEPATH": "1",
-        "CUDA_VISIBLE_DEVICES": "",  # a context of a GPU takes its memory, too
-    }
-
-
-def _tree(pid: int) -> list[psutil.Process]:
-    with suppress(psutil.Error):
-        process = psutil.Process(pid)
-        return [*process.children(recursive=True), process]
-    return []
-
-
-def _memory(tree: list[psutil.Process]) -> int:
-    total = 0
-    for process in tree:
-        with suppress(psutil.Error):
-            total += process.memory_info().rss
-    return total
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """It and what it started, also where it has ended by itself."""
-    if process.poll() is None:
-        for each in _tree(process.pid):
-            with suppress(psutil.Error):
-                each.kill()
-        process.kill()
-        process.wait()
-    if sys.platform != "win32":
-        with suppress(OSError):  # nobody is left, mostly
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _end(code: int, log: IO[bytes]) -> str:
@@ -192,58 +133,35 @@ def _end(code: int, log: IO[bytes]) -> str:
     log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
     lines = log.read().decode(errors="replace").split("\n")
     last = next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
-    if code < 0:
-        with suppress(ValueError):
-            return f"signal {signal.Signals(-code).name}"
-    status = f"exit code {code}" if code >= 0 else f"signal {-code}"
-    return f"{status}, last output {last!r}" if last else status
+    if code < 0 or not last:
+        return end_text(code)
+    return f"{end_text(code)}, last output {last!r}"
 
 
-def serve() -> None:
-    """Answer one request: the main function of the other process."""
+def main() -> None:
+    """Answer one request, in the other process."""
     import faulthandler
 
     answer_file = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what is printed would spoil the answer
     faulthandler.enable()
     request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Request)
-    _limit(request)
-    sys.path[:] = request.paths
-    try:
-        module = importlib.import_module(request.module)
-        target: Any = module
-        for part in request.name.split("."):
-            target = getattr(target, part)
-        answer = msgspec.msgpack.encode(_Answer(target(*request.args)))
-    except BaseException as error:
-        is_ours = isinstance(error, InferdeckError)
-        info = error.info() if is_ours else ErrorInfo(str(error), "", type(error).__name__)  # type: ignore[attr-defined]
-        answer = msgspec.msgpack.encode(
-            _Answer(error=info, is_ours=is_ours, is_memory=is_out_of_memory(error))
-        )
+    with limits(request.seconds, request.max_bytes):
+        answer = _answer(request)
     answer_file.write(answer)
     answer_file.flush()
     os._exit(0)  # libraries may crash at their end
 
 
-def _limit(request: _Request) -> None:
-    """By the system too, where it can: memory grows faster than the other process looks, and that
-    may be gone."""
-    if sys.platform == "win32":
-        import ctypes
-
-        ctypes.windll.kernel32.SetErrorMode(0x0003)  # no dialogs about a crash
-        return
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, request.seconds + _GRACE_S)
-    if sys.platform == "linux":  # RLIMIT_AS would count address space that torch only reserves
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]  # cannot be raised
-        most = request.max_bytes if hard < 0 else min(request.max_bytes, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-
-
-if __name__ == "__main__":
-    serve()
+def _answer(request: _Request) -> bytes:
+    try:
+        target: Any = importlib.import_module(request.module)
+        for part in request.name.split("."):
+            target = getattr(target, part)
+        return msgspec.msgpack.encode(_Answer(target(*request.args)))
+    except BaseException as error:
+        is_ours = isinstance(error, InferdeckError)
+        info = error.info() if is_ours else ErrorInfo(str(error), "", type(error).__name__)  # type: ignore[attr-defined]
+        return msgspec.msgpack.encode(
+            _Answer(error=info, is_ours=is_ours, is_memory=is_out_of_memory(error))
+        )

@@ -72,8 +72,8 @@ APP_ROOMS = (
 """Low to high."""
 
 ENGINE_ROOMS = (
-    "errors.py", "json_file.py", "lazy_transformers.py", "limited_process.py",
-    "name_patterns.py", "snapshot",
+    "errors.py", "json_file.py", "lazy_transformers.py", "python_process.py",
+    "limited_process.py", "name_patterns.py", "snapshot",
     "hardware", "numerics", "config.py", "sampling_params.py", "messages.py", "text", "scheduling",
     "batch", "sampling", "formats", "kernels", "attention", "runner", "models", "parallel",
     "speculation", "memory", "host", "telemetry", "step", "llm_engine.py", "heartbeat.py",

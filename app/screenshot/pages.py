@@ -21,6 +21,7 @@ from app.features.quantize.page import EVALUATE, QUANTIZE, REPORTS
 from app.features.quantize.texts import STARTER, TextChoice, builtin_text
 from app.features.serve.addresses import next_free_port
 from app.features.serve.page import OTHERS, SERVE
+from app.link.child_process import child_environment
 from app.link.dispatcher import SnapshotThrottle
 from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
 from app.paths import starter_model
@@ -64,7 +65,9 @@ def _visit(camera: Camera, name: str, url: str) -> Iterator[Path]:
 def _server(model: str, *flags: str) -> Iterator[str]:
     """A headless server in its own process; its address."""
     command = [sys.executable, "-m", "app", "serve", "--model", model, "--port", "0", "--json"]
-    process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, *flags], stdout=subprocess.PIPE, text=True, env=child_environment({})
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -16,6 +16,7 @@ import pytest
 
 from engine.errors import CheckpointError, LoadCancelled
 from engine.limited_process import LimitExceeded, ProcessCrashed, TargetFailed, run_limited
+from engine.python_process import GRACE_S
 
 MIB = 1 << 20
 
@@ -169,9 +170,7 @@ def test_a_program_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX timers")
 def test_it_ends_by_itself_when_nobody_watches() -> None:
-    from engine import limited_process
-
-    assert run(remaining, seconds=20) == pytest.approx(20 + limited_process._GRACE_S, abs=10)
+    assert run(remaining, seconds=20) == pytest.approx(20 + GRACE_S, abs=10)
 
 
 def remaining() -> float:
@@ -189,3 +188,13 @@ def test_a_lower_limit_of_the_system_is_kept() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, text=True)
     assert done.stdout.strip() == "5", done.stderr
+
+
+def test_the_working_directory_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json.py", "msgspec.py", "engine.py"):
+        (tmp_path / name).write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+    assert run(abs, -5) == 5
+    assert run(os.getcwd) == str(tmp_path)

@@ -237,3 +237,16 @@ def test_a_process_that_does_not_read_is_ended(opened: Any) -> None:
         tokenizer._pool._threads[0].process.ask(Text(more_than_a_pipe_takes))
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert tokenizer.encode("hello") == ids
+
+
+def test_the_working_directory_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(byte_level(), tmp_path)
+    for name in ("json.py", "msgspec.py", "engine.py", "tokenizers.py"):
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'evil')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    tokenizer = CheckpointTokenizer(Path("."))
+    assert tokenizer.decode(tokenizer.encode("hello")) == "hello"
+    tokenizer.close()
+    assert not (tmp_path / "evil").exists()
