@@ -36,6 +36,7 @@ _MEMORY = (
     "engine."
 )
 _REPORT = f"{RESTART} If this happens again, report it and attach the log."
+_LOST = "Its memory stays in use. Restart the computer if the next load runs out of memory."
 _IN_THIS = "See the log, or set “Run engine in” to “This process” in the settings."
 _NATIVE = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 _WINDOWS = {
@@ -48,9 +49,12 @@ _WINDOWS = {
 _MEMORY_STATUS = 0xC0000017
 
 
-def crash_of(code: int, last_lines: Sequence[str], was_ready: bool) -> ErrorInfo:
-    """Why a child ended on its own. `code`: of `subprocess`, negative for a signal; `last_lines`:
-    its last output."""
+def crash_of(code: int | None, last_lines: Sequence[str], was_ready: bool) -> ErrorInfo:
+    """Why a child ended on its own. `code`: of `subprocess`, negative for a signal, None for a
+    process that is lost; `last_lines`: its last output."""
+    if code is None:
+        cause = "The engine process does not respond, and the OS cannot end it."
+        return ErrorInfo(cause, _LOST, "ProcessLost")
     reason, remedy = _reason(code)
     if not was_ready:
         if code >= 0:
@@ -354,19 +358,20 @@ class IsolatedEngine(threading.Thread):
         line = self._connect(self._hand_on, target)
         line.start()
         with self._changed:
-            if self._is_stopping or self._is_cancelled or self._replaced is not None:
-                line.stop(timeout_s=END_S)
-                return False
-            while self._waiting:
-                self._send(line, self._waiting.popleft())
-            self._line = line
-        return True
+            is_needed = not (self._is_stopping or self._is_cancelled or self._replaced)
+            if is_needed:
+                while self._waiting:
+                    self._send(line, self._waiting.popleft())
+                self._line = line
+        if not is_needed:  # without the lock: callers do not wait for it
+            line.stop(timeout_s=END_S)
+        return is_needed
 
     def _serve(self, child: ChildProcess) -> None:
         """Watch the process to its end; report why it ended if that was not requested."""
         while not child.closes_within(self._look_s):
             self._look()
-        code = child.wait()
+        code = child.end(END_S)
         self._line_is_gone.wait(_LAST_DATA_S)  # what it had said is still read
         with self._changed:
             line, self._line = self._line, None

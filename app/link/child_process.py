@@ -5,12 +5,14 @@ from __future__ import annotations
 import faulthandler
 import json
 import logging
+import math
 import os
 import queue
 import secrets
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -120,11 +122,15 @@ def parse_record(line: str) -> logging.LogRecord | None:
 MAX_LINES = 40
 """Lines of output kept for a crash report."""
 COMMAND = (sys.executable, "-m", "app.cli.child")
+KILL_S = 10.0
+"""After SIGKILL. A process in uninterruptible sleep (a driver, a disk) may outlive it."""
 _LAST_WORDS_S = 1.0
 
 
 class ChildProcess:
-    """Started by the constructor, which raises OSError. Any thread may use it."""
+    """Started by the constructor, which raises OSError. Any thread may use it.
+
+    A process that has not ended KILL_S after it was killed is lost: nothing waits for it."""
 
     def __init__(
         self, environment: Mapping[str, str] | None = None, command: Sequence[str] = COMMAND
@@ -137,6 +143,7 @@ class ChildProcess:
             env=child_environment(environment or {}),
             creationflags=_creation_flags(),
         )
+        self._lost_at = math.inf
         self._ready: queue.SimpleQueue[Ready | None] = queue.SimpleQueue()
         self._printed: deque[str] = deque(maxlen=MAX_LINES)
         self._readers = [
@@ -152,7 +159,8 @@ class ChildProcess:
 
     @property
     def is_running(self) -> bool:
-        return self._process.poll() is None
+        """False also for a lost one."""
+        return self._process.poll() is None and time.monotonic() < self._lost_at
 
     @property
     def last_lines(self) -> list[str]:
@@ -178,33 +186,29 @@ class ChildProcess:
             return False
         return True
 
-    def wait(self) -> int:
-        """Wait for its end: the exit code, negative for a signal."""
-        code = self._process.wait()
-        self._read_rest()
-        return code
-
-    def end(self, timeout_s: float) -> int:
-        """End it: close its input, then terminate, then kill."""
+    def end(self, timeout_s: float) -> int | None:
+        """End it: close its input, then terminate, then kill. The exit code, negative for a
+        signal; None for a lost one."""
         with suppress(OSError):
             self._stdin.close()
-        if not self.ends_within(timeout_s / 2):
+        if self.is_running and not self.ends_within(timeout_s / 2):
             log.warning("engine process %d is not exiting; terminating it", self.pid)
             self._process.terminate()
             if not self.ends_within(timeout_s / 2):
-                self._process.kill()
-        return self.wait()
+                self.kill()
+                self.ends_within(KILL_S)
+        code = self._process.poll()
+        if code is None:
+            log.error("engine process %d does not end and keeps its memory", self.pid)
+            return None
+        for reader in self._readers:  # briefly: a grandchild may hold the pipes
+            reader.join(_LAST_WORDS_S)
+        return code
 
     def kill(self) -> None:
         if self.is_running:
+            self._lost_at = min(self._lost_at, time.monotonic() + KILL_S)
             self._process.kill()
-
-    def _read_rest(self) -> None:
-        """Read the rest of its output, briefly: a grandchild may hold the pipes."""
-        for reader in self._readers:
-            reader.join(_LAST_WORDS_S)
-        with suppress(OSError):
-            self._stdin.close()
 
     @property
     def _stdin(self) -> IO[bytes]:

@@ -74,9 +74,9 @@ class ChildWatch:
     @property
     def pulse(self) -> Pulse | None:
         """None while the engine answers."""
-        reported, stalled = self._reported, self._watch.stalled
-        if stalled is not None:
-            return Pulse(stalled.doing, self._heartbeat.seconds, is_stuck=True)
+        reported, stalled, seconds = self._reported, self._watch.stalled, self._heartbeat.seconds
+        if stalled is not None and seconds >= COMMAND_S:  # else `look` is about to find a beat
+            return Pulse(stalled.doing, seconds, is_stuck=True)
         if reported is not None:
             event, at = reported
             since = self._heartbeat.clock() - at

@@ -78,6 +78,13 @@ def test_a_silent_process_is_stalled_within_5_s_and_recovers(scene: Scene) -> No
     assert scene.watch.stalled is None and scene.watch.pulse is None
 
 
+def test_a_beat_that_was_not_looked_at_yet_is_no_hang(scene: Scene) -> None:
+    scene.serve()
+    scene.seen(5)
+    scene.watch._beat(scene.now)  # as within `look`
+    assert scene.watch.pulse is None
+
+
 @pytest.mark.parametrize("begins", [None, m.Load, m.LoadProgress])
 def test_a_load_may_be_silent_while_the_process_computes_or_reads(
     scene: Scene, begins: type | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from app.clients.target import Event, LinkChanged, LinkState, OnEvent, Target
+from app.link import child_engine, child_process
 from app.link.child_engine import IsolatedEngine
 from app.link.child_process import MOST_FILES, ChildProcess, child_environment, new_fault_file
 from engine import messages as m
@@ -279,4 +281,69 @@ def test_a_line_that_is_closed_for_good_ends_the_child(drive: Callable[[str], Dr
     until(lambda: driven.of(m.EngineCrashed))
     [crash] = driven.of(m.EngineCrashed)
     assert isinstance(crash, m.EngineCrashed) and "another version" in crash.error.cause
+    assert driven.engine.pid is None
+
+
+def test_callers_do_not_wait_while_a_line_that_is_not_needed_ends(
+    drive: Callable[[str], Driven], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driven, answered = drive(ENDS_WITH_US), []
+
+    def stop(line: FakeLine, timeout_s: float = 5.0) -> bool:
+        caller = threading.Thread(target=driven.engine.submit, args=(m.Unload(),), daemon=True)
+        caller.start()
+        caller.join(WAIT_S)
+        answered.append(not caller.is_alive())
+        return True
+
+    monkeypatch.setattr(FakeLine, "start", lambda line: driven.engine.cancel_load())
+    monkeypatch.setattr(FakeLine, "stop", stop)
+    driven.engine.submit(LOAD)
+    until(lambda: driven.of(m.LoadFailed))
+    assert answered == [True]
+
+
+# -- a process that SIGKILL does not end ----------------------------------------------------------
+
+
+@pytest.fixture
+def undying(drive: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Signals have no effect, as in uninterruptible sleep."""
+    before = set(psutil.Process().children())
+    monkeypatch.setattr(subprocess.Popen, "send_signal", lambda process, number: None)
+    monkeypatch.setattr(child_process, "KILL_S", 0.2)
+    monkeypatch.setattr(child_engine, "END_S", 0.2)
+    yield
+    for process in set(psutil.Process().children()) - before:
+        process.kill()
+        process.wait(WAIT_S)  # the engine does not
+
+
+@pytest.mark.usefixtures("undying")
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_process_that_cannot_be_killed_is_left_behind(
+    drive: Callable[[str, float], Driven],
+) -> None:
+    driven = drive(STUBBORN, 0.02)
+    line, pid = driven.load(), driven.engine.pid
+    assert pid is not None
+    line.on_event(m.Stalled("step of 9 tokens", 6.0))
+    assert driven.load() is not line and line.is_stopped
+    [crash] = driven.of(m.EngineCrashed)
+    assert isinstance(crash, m.EngineCrashed) and crash.error.kind == "EngineStuck"
+    assert driven.engine.pid not in (None, pid) and not is_gone(pid)
+    driven.engine.stop(0.4)
+    until(lambda: not driven.engine.is_alive())
+
+
+@pytest.mark.usefixtures("undying")
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_process_that_closes_its_output_and_does_not_end_is_reported(
+    drive: Callable[[str, float], Driven],
+) -> None:
+    driven = drive(STUBBORN.replace("time.sleep", "os.close(1); time.sleep"), 0.02)
+    driven.load()
+    until(lambda: driven.of(m.EngineCrashed))
+    [crash] = driven.of(m.EngineCrashed)
+    assert isinstance(crash, m.EngineCrashed) and crash.error.kind == "ProcessLost"
     assert driven.engine.pid is None

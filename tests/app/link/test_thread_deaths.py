@@ -128,7 +128,7 @@ def test_output_that_cannot_be_logged_does_not_block_the_process(
     lines = "import sys; [print('x' * 1000, file=sys.stderr) for n in range(500)]; print('done')"
     child = ChildProcess(command=(sys.executable, "-c", lines))
     assert child.ends_within(WAIT_S), "its pipe is full"
-    assert child.wait() == 0 and child.wait_ready(WAIT_S) is None
+    assert child.end(WAIT_S) == 0 and child.wait_ready(WAIT_S) is None
 
 
 @pytest.mark.parametrize("error", DEATHS)
