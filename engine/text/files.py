@@ -18,9 +18,15 @@ from engine.text.work import MAX_BYTES
 SETTINGS, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _INTERNAL = frozenset({
-    "gguf_file", "post_processor", "tokenizer_object", "tokenizer_padding", "tokenizer_truncation",
+    "post_processor", "tokenizer_object", "tokenizer_padding", "tokenizer_truncation",
 })  # fmt: skip
 """Arguments that transformers' own code passes to a tokenizer, never a file."""
+_PATHS = frozenset({"entity_vocab", "init_inputs", "merges", "vocab"})
+"""Arguments that may be the path of a file, as those may that end in _file or _files."""
+_LISTS = {"configuration_files": ["config.json"], "fast_tokenizer_files": ["tokenizer.json"]}
+"""Files for other versions of transformers, and those that are checked."""
+_REPLACED = frozenset({"special_tokens_map_file", "tokenizer_file"})
+"""Of saved tokenizers. transformers takes the folder's own files instead."""
 _MAX_FIELDS = 1000
 """Each takes time in transformers; files in use have fewer than 60."""
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
@@ -87,7 +93,14 @@ class Settings(SpecialTokens):
     chat_control_tokens: list[str] | None = None
 
 
+class Config(Struct):
+    """The field of config.json that names other files."""
+
+    configuration_files: list[str] = []
+
+
 _KINDS: dict[str, Any] = {
+    "config.json": Config,
     SETTINGS: Settings,
     "special_tokens_map.json": SpecialTokens,
     "added_tokens.json": dict[str, TokenId],
@@ -116,8 +129,36 @@ def _check(file: Path, kind: Any, *limit: int) -> None:
         )
     values = decode_json(data, dict, file)
     checked(values, kind, file)
+    if kind in (Config, Settings):
+        _check_paths(values, file)
     if kind is Settings:
         _check_settings(values, file)
+    if kind is SpecialTokens:
+        _check_special(values, file)
+
+
+def _check_paths(values: dict[str, Any], file: Path) -> None:
+    """Files under other names would be read unchecked, and from any folder."""
+    names = _PATHS | {name for name in values if name.endswith(("_file", "_files"))}
+    if file.name == "config.json":  # other fields are the model's
+        names = frozenset({"configuration_files"})
+    for name in sorted(names & values.keys() - _REPLACED):
+        if values[name] not in (None, "", [], _LISTS.get(name)):
+            raise CheckpointError(
+                f"{file} has {name} = {shown(values[name])}; only the usual files of this folder "
+                "are read.",
+                f"Remove {name} from {file.name}, or download the file again.",
+            )
+
+
+def _check_special(values: dict[str, Any], file: Path) -> None:
+    """Whatever it has becomes an argument of the tokenizer, in place of a checked one."""
+    for name, value in values.items():
+        if not name.endswith(("_token", "_tokens")):
+            raise CheckpointError(
+                f"{file} has {shown(name)} = {shown(value)}, which is no special token.",
+                "Remove this field, or download the file again.",
+            )
 
 
 def _check_settings(values: dict[str, Any], file: Path) -> None:

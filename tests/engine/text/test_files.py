@@ -11,7 +11,7 @@ import pytest
 from engine.errors import CheckpointError
 from engine.text.files import check_files
 from engine.text.tokenizer import CheckpointTokenizer
-from tests.engine.small_tokenizers import CHATML, byte_level, save
+from tests.engine.small_tokenizers import CHATML, byte_fallback, byte_level, save
 
 CONFIG, MAP = "tokenizer_config.json", "special_tokens_map.json"
 FLAGS = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
@@ -83,6 +83,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "additional_special_tokens": [f"<extra_id_{i}>" for i in range(100)],
         "special_tokens_map_file": None, "name_or_path": "t5", "model_max_length": 512,
     },
+    "saved by transformers 4": {
+        "special_tokens_map_file": "/home/x/special_tokens_map.json", "vocab_file": None,
+        "tokenizer_file": "/home/x/tokenizer.json", "name_or_path": "/home/x", "init_inputs": [],
+        "fast_tokenizer_files": ["tokenizer.json"],
+    },
 }  # fmt: skip
 MAPS: dict[str, dict[str, Any]] = {
     "objects": {"bos_token": {"content": "<s>", **FLAGS}, "image_token": {"content": "x"},
@@ -122,6 +127,23 @@ WRONG: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     (CONFIG, {"chat_template": [{"template": "x"}]}, ("chat_template[0]", "name")),
     (CONFIG, {"tokenizer_padding": {"length": 10**9}}, ("tokenizer_padding", str(10**9))),
     (CONFIG, {f"x{i}": 0 for i in range(1001)}, ("1,001", "1,000")),
+    (
+        CONFIG,
+        {"fast_tokenizer_files": ["../x/tokenizer.4.0.0.json"]},
+        ("fast_tokenizer_files", "../x/tokenizer.4.0.0.json"),
+    ),
+    (
+        CONFIG,
+        {"fast_tokenizer_files": ["tokenizer.json", "tokenizer.4.0.0.json"]},
+        ("fast_tokenizer_files", "tokenizer.4.0.0.json"),
+    ),
+    (CONFIG, {"vocab_file": "../x.model"}, ("vocab_file", "../x.model")),
+    (CONFIG, {"merges": "/x.txt"}, ("merges", "/x.txt")),
+    (CONFIG, {"init_inputs": ["/x.json"]}, ("init_inputs", "/x.json")),
+    (CONFIG, {"gguf_file": "x.gguf"}, ("gguf_file", "x.gguf")),
+    ("config.json", {"configuration_files": ["config.4.0.0.json"]}, ("config.4.0.0.json",)),
+    (MAP, {"tokenizer_file": "../x/tokenizer.json"}, ("tokenizer_file", "../x/tokenizer.json")),
+    (MAP, {"vocab": {}}, ("vocab",)),
     (MAP, {"bos_token": 5}, ("bos_token", "5")),
     ("added_tokens.json", {"x": "y"}, ("integer",)),
     ("added_tokens.json", {"x": 2**32}, ("integer",)),
@@ -165,3 +187,15 @@ def test_opening_checks_them_first(tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text('{"padding_side": null}')
     with pytest.raises(CheckpointError, match="padding_side"):
         CheckpointTokenizer(tmp_path)
+
+
+def test_a_saved_path_is_not_read(tmp_path: Path) -> None:
+    """transformers takes the folder's own file instead."""
+    save(byte_level(), tmp_path / "model")
+    save(byte_fallback(), tmp_path / "other")
+    settings = tmp_path / "model" / CONFIG
+    named = {"tokenizer_file": str(tmp_path / "other" / "tokenizer.json")}
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), **named}))
+    tokenizer = CheckpointTokenizer(tmp_path / "model")
+    assert tokenizer.vocab_size == 420
+    tokenizer.close()
