@@ -44,7 +44,8 @@ _EXPECTED = re.compile(r"Expected `(?P<wanted>.+?)`(?P<bound>[^,`]*)(, got `(?P<
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _NAMES = {
     "int": "an integer", "float": "a number", "str": "a string", "bool": "true or false",
-    "object": "an object", "array": "a list",
+    "object": "an object", "array": "a list", "dict": "an object", "list": "a list",
+    "NoneType": "null",
 }  # fmt: skip
 
 
@@ -144,6 +145,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def type_text(name: str) -> str:
+    """A type of msgspec's or Python's for an error: "an integer"."""
+    return _NAMES.get(name, name)
+
+
 def unreadable(source: Source, error: Exception) -> CheckpointError:
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
@@ -191,11 +197,11 @@ def _misfit(words: str, content: Any, source: Source) -> CheckpointError:
     expected = _EXPECTED.match(words)
     if expected is None:
         return CheckpointError(f"{source}: {field}: {words.replace('`', '')}.", AGAIN)
-    wanted = " or ".join(_NAMES.get(name, name) for name in expected["wanted"].split(" | "))
+    wanted = " or ".join(map(type_text, expected["wanted"].split(" | ")))
     wanted += expected["bound"]
     found = _at(path, content)
     if found is None:
-        found = _NAMES.get(expected["got"], expected["got"] or "something else")
+        found = type_text(expected["got"] or "something else")
     return CheckpointError(f"{source} has {field} = {found}; expected {wanted}.", AGAIN)
 
 

@@ -27,7 +27,7 @@ _DESCRIBE = "inferdeck-masks"
 
 class _Described(NamedTuple):
     """What reaches an attention module in place of a mask. problem: the parts of it that are
-    unknown."""
+    not supported."""
 
     visible: Visible
     problem: str = ""
@@ -38,7 +38,8 @@ def bind_masks(model: nn.Module, max_model_len: int) -> None:
     sequences of at most `max_model_len` tokens.
 
     Raises UnsupportedModelError for a mask that is neither causal, nor a causal window, nor causal
-    in chunks. A class that cannot run this way keeps the windows that it passes itself.
+    in chunks, and for windows of 0 tokens. A class that cannot run this way keeps the windows that
+    it passes itself.
     """
     from engine.lazy_transformers import ALL_MASK_ATTENTION_FUNCTIONS, AttentionInterface
 
@@ -85,6 +86,8 @@ def _describe(*_: Any, mask_function: Callable[..., Any], **__: Any) -> _Describ
     chunk = found.pop("chunked_overlay", {}).get("chunk_size")
     is_causal = found.pop("causal_mask_function", None) is not None
     problem = ", ".join(sorted(found)) or ("" if is_causal else "not causal")
+    if any(size is not None and size < 1 for size in (window, chunk)):
+        problem = "it shows no token (sliding_window or attention_chunk_size is 0)"
     return _Described(Visible(window, chunk), problem)
 
 
@@ -104,8 +107,8 @@ def _keep(
     if isinstance(attention_mask, _Described):
         if attention_mask.problem:
             raise UnsupportedModelError(
-                f"{type(module).__name__} has an attention mask that is neither causal nor a "
-                f"window: {attention_mask.problem}.",
+                f"{type(module).__name__} has an unsupported attention mask: "
+                f"{attention_mask.problem}.",
                 REMEDY,
             )
         setattr(module, VISIBLE, attention_mask.visible)

@@ -16,9 +16,13 @@ from engine.attention.interface import AttentionBackend, LayerSpec
 from engine.attention.offload import OffloadedAttention
 from engine.config import EngineConfig
 from engine.errors import (
+    CheckpointError,
+    InferdeckError,
     LoadCancelled,
     OutOfMemoryError,
     describe,
+    in_one_line,
+    is_gpu_fault,
     is_out_of_memory,
     let_go,
 )
@@ -41,7 +45,7 @@ from engine.host.offload_runner import OffloadRunner
 from engine.host.resolve import resolve
 from engine.memory.plan import plan_memory
 from engine.memory.profiling import measure_activations
-from engine.models.architecture import resolve_class
+from engine.models.architecture import config_named, resolve_class
 from engine.models.checkpoint import Checkpoint
 from engine.models.loader import LoadedModel, LoadRequest, load_model
 from engine.models.placement import not_on_several_devices
@@ -183,7 +187,8 @@ def build(
         make_current(config.device)
         is_dummy = config.load_format == "dummy"
         tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=is_dummy)
-        return _Builder(config, checkpoint, tokenizer, progress, cancelled).build()
+        with config_named(checkpoint):
+            return _Builder(config, checkpoint, tokenizer, progress, cancelled).build()
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -341,10 +346,18 @@ class _Builder:
             return loaded.ranks.whole_layers
         try:
             return probe_kv(loaded.model)
-        except RuntimeError as error:
-            if len(loaded.device_map.devices) == 1 or is_out_of_memory(error):
+        except InferdeckError:
+            raise
+        except Exception as error:  # whatever a class raises, it is the config's content
+            if is_out_of_memory(error) or is_gpu_fault(error):
                 raise
-            raise not_on_several_devices(loaded.model, describe(error).cause) from error
+            if len(loaded.device_map.devices) > 1:
+                raise not_on_several_devices(loaded.model, describe(error).cause) from error
+            raise CheckpointError(
+                f"{type(loaded.model).__name__} cannot run with the values in "
+                f"{self.checkpoint.path / 'config.json'}: {in_one_line(error)}.",
+                "Download config.json again, or choose another model.",
+            ) from error
         finally:
             make_current(self.config.device)
 

@@ -7,7 +7,7 @@ from engine.errors import ConfigError
 from engine.hardware.device_map import CHOICES
 from engine.hardware.devices import is_cuda, resolve_device, resolve_ranks
 from engine.hardware.machine import default_dtype, machine_info
-from engine.models.architecture import count_parameters
+from engine.models.architecture import check_size, count_parameters, resolve_class
 from engine.models.checkpoint import Checkpoint
 from engine.numerics.scheme import scheme_of
 
@@ -15,6 +15,8 @@ from engine.numerics.scheme import scheme_of
 def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
     """Open the checkpoint and fill in what the configuration leaves open. Reads no weights."""
     checkpoint = Checkpoint.open(config.model, dummy=config.load_format == "dummy")
+    resolve_class(checkpoint)
+    check_size(checkpoint)
     limit = checkpoint.max_position_embeddings
     length = config.max_model_len or limit
     if limit is not None and length is not None and length > limit:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from engine.errors import UnsupportedModelError, in_one_line
+from engine.errors import CheckpointError, UnsupportedModelError, in_one_line
 from engine.models.checkpoint import Checkpoint
 from engine.models.config_bounds import of_all_layers
 from engine.numerics.kv_dtype import KVWidths
@@ -67,8 +69,21 @@ def resolve_class(checkpoint: Checkpoint) -> type[nn.Module]:
     a quantized checkpoint whose settings make no sense.
     """
     checkpoint.quantization  # noqa: B018 - which raises
-    check_family(checkpoint.raw_config.get("model_type"), checkpoint.raw_config)
-    return class_for(checkpoint.config)
+    with config_named(checkpoint):
+        check_family(checkpoint.raw_config.get("model_type"), checkpoint.raw_config)
+        return class_for(checkpoint.config)
+
+
+@contextmanager
+def config_named(checkpoint: Checkpoint) -> Iterator[None]:
+    """Add the name of the config file to an UnsupportedModelError, which is of its content."""
+    try:
+        yield
+    except UnsupportedModelError as error:
+        if str(checkpoint.path) in error.cause:
+            raise
+        file = checkpoint.path / "config.json"
+        raise UnsupportedModelError(f"{file}: {error.cause}", error.remedy) from error
 
 
 def class_for(config: Any) -> type[nn.Module]:
@@ -173,6 +188,21 @@ class Keyed:
 
     key: Hashable
     value: Any = field(compare=False)
+
+
+def check_size(checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError where config.json describes a model of more than twice the parameters
+    in the files, before memory is planned for them."""
+    if checkpoint.tensors and checkpoint.quantization is None:
+        with config_named(checkpoint):
+            wanted = count_parameters(checkpoint.config)
+        found = sum(math.prod(info.shape) for info in checkpoint.tensors.values())
+        if wanted > 2 * found:
+            raise CheckpointError(
+                f"{checkpoint.path / 'config.json'} describes a model of {wanted:,} parameters; "
+                f"the weight files have {found:,}.",
+                "Download the model again: config.json does not match its weights.",
+            )
 
 
 def count_parameters(config: Any) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from engine.errors import CheckpointError, UnsupportedModelError, in_one_line
 from engine.formats import CheckpointFormat, open_format
 from engine.formats.safetensors_file import TensorInfo
-from engine.json_file import AGAIN, MAX_BYTES, read_json, read_regular, shown, unreadable
+from engine.json_file import AGAIN, MAX_BYTES, read_json, read_regular, shown, type_text, unreadable
 from engine.models.config_bounds import check_built, check_fields, check_layers
 from engine.models.weight_files import gguf, read_tensors
 
@@ -24,6 +24,10 @@ MAX_TOKENIZER = 64 * 2**20
 """Bytes of tokenizer.json; the largest in use are 35 MB."""
 
 _FIELD = re.compile(r"Field '(?P<name>\w+)' expected (?P<wanted>[^,]+), got ")
+_REJECTED = re.compile(
+    r"(Validation error for field '(?P<name>\w+)'|Class validation error for validator '\w+'):"
+    r"\s+\w+Error: (?P<words>.*)"
+)
 """In the words of huggingface_hub's strict dataclasses."""
 
 T = TypeVar("T")
@@ -179,7 +183,7 @@ def _special_float(value: dict[str, Any]) -> Any:
 
 def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, bool]:
     """The language model's transformers config, and whether it is part of a larger model."""
-    from engine.lazy_transformers import CONFIG_MAPPING, __version__
+    from engine.lazy_transformers import CONFIG_MAPPING, PretrainedConfig, __version__
 
     model_type = raw.get("model_type")
     if not isinstance(model_type, str):
@@ -196,14 +200,26 @@ def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, bool]:
         config = CONFIG_MAPPING[model_type].from_dict(dict(raw))
         text = config.get_text_config(decoder=True)
     except Exception as error:  # whatever a config class raises, it is the file's content
-        found = _FIELD.search(str(error))
-        if found is None:
-            reason = f"is not a valid {model_type} config: {in_one_line(error)}"
-        else:
-            value = shown(raw.get(found["name"]))
-            reason = f"has {found['name']} = {value}; expected {found['wanted']}"
-        raise CheckpointError(f"{file} {reason}.", AGAIN) from error
+        raise CheckpointError(f"{file} {_rejected(model_type, raw, error)}.", AGAIN) from error
+    if not isinstance(text, PretrainedConfig):
+        raise CheckpointError(f"{file} has a text_config, which {model_type} does not have.", AGAIN)
     return text, text is not config
+
+
+def _rejected(model_type: str, raw: Mapping[str, Any], error: Exception) -> str:
+    """Why a config class does not take what a file says, after the file's name."""
+    words = str(error)
+    fields = {match["name"]: None for match in _FIELD.finditer(words)}
+    if len(fields) == 1:
+        (name,) = fields
+        wanted = {type_text(match["wanted"]): None for match in _FIELD.finditer(words)}
+        return f"has {name} = {shown(raw.get(name))}; expected {' or '.join(wanted)}"
+    reason = in_one_line(error)
+    if found := _REJECTED.match(reason):
+        reason, name = found["words"], found["name"]
+        if name is not None:
+            return f"has {name} = {shown(raw.get(name))}: {reason}"
+    return f"is not a valid {model_type} config: {reason}"
 
 
 def _ids(value: int | list[int] | None) -> frozenset[int]:

@@ -32,12 +32,16 @@ _TEXT_PARTS = (
     "rope_scaling", "rope_parameters",
 )  # fmt: skip
 
+_CHOSEN = ("num_experts_per_tok", "moe_topk", "moe_top_k", "top_k_experts", "moe_k")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
 _Count = Annotated[int, Meta(ge=1)]
 _Natural = Annotated[int, Meta(ge=0)]
 _Counts = _Count | list[_Count]  # some models have one per layer
 _Naturals = _Natural | list[_Natural]
 _Finite = Annotated[float, Meta(ge=-1e38, le=1e38)]
 _Positive = Annotated[float, Meta(gt=0, le=1e38)]
+_Share = Annotated[float, Meta(gt=0, le=1)]
 _NotNegative = Annotated[float, Meta(ge=0, le=1e38)]
 _Object = dict[str, Any]
 
@@ -46,9 +50,10 @@ _FIELDS: dict[Any, str] = {
     list[str]: "architectures layer_types mlp_layer_types",
     bool: "is_encoder_decoder tie_word_embeddings use_sliding_window",
     int | list[int]: "bos_token_id eos_token_id pad_token_id",
-    _Count: "num_hidden_layers n_layer n_layers num_layers hidden_size n_embd d_model vocab_size",
+    _Count: "num_hidden_layers n_layer n_layers num_layers hidden_size n_embd d_model vocab_size "
+    "n_positions",
     _Counts: "num_attention_heads n_head n_heads num_key_value_heads head_dim intermediate_size",
-    _Natural: "max_position_embeddings n_positions max_seq_len seq_length num_local_experts "
+    _Natural: "max_position_embeddings max_seq_len seq_length num_local_experts "
     "n_routed_experts num_experts_per_tok kv_lora_rank q_lora_rank qk_nope_head_dim "
     "qk_rope_head_dim v_head_dim",
     _Naturals: "sliding_window attention_chunk_size n_shared_experts num_experts "
@@ -56,9 +61,11 @@ _FIELDS: dict[Any, str] = {
     _NotNegative: "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps initializer_range",
     _Finite: "attention_multiplier embedding_multiplier residual_multiplier logits_scaling "
     "attn_logit_softcapping final_logit_softcapping routed_scaling_factor",
-    _Positive: "rope_theta query_pre_attn_scalar partial_rotary_factor factor",
+    _Positive: "rope_theta query_pre_attn_scalar factor",
+    _Share: "partial_rotary_factor rotary_pct",
     list[_Positive]: "short_factor long_factor",
-    _Object: "text_config rope_scaling rope_parameters transformer_layer_config",
+    _Object: "text_config rope_scaling rope_parameters transformer_layer_config "
+    "quantization_config",
 }  # fmt: skip
 _Known = msgspec.defstruct(
     "_Known",
@@ -92,9 +99,10 @@ def _parts(part: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[st
 
 
 def check_built(config: Any, file: Path) -> None:
-    """Raise CheckpointError for unknown activations, and for numbers of heads or layer types that
-    do not fit each other. `config`: of transformers, which gives each field its usual name."""
-    from engine.lazy_transformers import ACT2FN
+    """Raise CheckpointError for unknown activations and RoPE types, and for numbers of heads,
+    experts or layer types that do not fit each other. `config`: of transformers, which gives each
+    field its usual name."""
+    from engine.lazy_transformers import ACT2FN, ROPE_INIT_FUNCTIONS
 
     for name in ("hidden_act", "hidden_activation", "activation_function"):
         value = of_all_layers(config, name)
@@ -102,19 +110,46 @@ def check_built(config: Any, file: Path) -> None:
             raise CheckpointError(
                 f"{file} has {name} = {shown(value)}, which transformers does not support.", REMEDY
             )
+    rope = of_all_layers(config, "rope_parameters") or {}
+    for part in (rope, *(one for one in rope.values() if isinstance(one, dict))):
+        kind = part.get("rope_type", "default")
+        if kind != "default" and kind not in ROPE_INIT_FUNCTIONS:
+            raise CheckpointError(
+                f"{file} has rope_parameters with rope_type = {shown(kind)}, which transformers "
+                "does not support.",
+                REMEDY,
+            )
     heads, kv_heads = (
         of_all_layers(config, name) for name in ("num_attention_heads", "num_key_value_heads")
     )
-    if isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads:
+    if isinstance(heads, int) and isinstance(kv_heads, int) and (kv_heads < 1 or heads % kv_heads):
         raise CheckpointError(
             f"{file} has num_attention_heads = {heads}, not a multiple of num_key_value_heads = "
             f"{kv_heads}.",
             REMEDY,
         )
+    _check_experts(config, file)
     layers, types = (of_all_layers(config, n) for n in ("num_hidden_layers", "layer_types"))
     if isinstance(layers, int) and isinstance(types, list) and len(types) < layers:
         raise CheckpointError(
             f"{file} has num_hidden_layers = {layers}, but {len(types)} layer_types.", REMEDY
+        )
+
+
+def _check_experts(config: Any, file: Path) -> None:
+    """A token has at least one expert, and no more than there are. Dense models have 0 of both."""
+    chosen, count = (
+        next((name for name in names if isinstance(of_all_layers(config, name), int)), None)
+        for names in (_CHOSEN, _EXPERTS)
+    )
+    if chosen is None or count is None:
+        return
+    most, number = getattr(config, count), getattr(config, chosen)
+    if most > 1 and not 1 <= number <= most:
+        raise CheckpointError(
+            f"{file} has {chosen} = {number} and {count} = {most}; expected 1 to {most} experts "
+            "per token.",
+            REMEDY,
         )
 
 

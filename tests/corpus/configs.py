@@ -28,8 +28,10 @@ SIZES = {
 """Fields that must be what the weights say. None of WRONG is."""
 HARMLESS = {
     "head_dim=null": "same",  # hidden_size / num_attention_heads
-    "num_key_value_heads=null": "refused",
 }
+ABSENT = {"num_key_value_heads=null"}  # below: as many as num_attention_heads
+COUNTED = {"n_positions=10**9"}
+"""Known by the number of parameters alone."""
 UNUSED = ("attention_dropout", "initializer_range", "pretraining_tp", "use_cache",
           "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "architectures",
           "max_position_embeddings", "dtype", "torch_dtype", "text_config", "layer_types",
@@ -62,8 +64,6 @@ VALUES: dict[str, dict[str, Any]] = {
         "yarn_list": {"rope_type": "yarn", "rope_theta": 1e4, "factor": [4.0]},
         "llama3_alone": {"rope_type": "llama3", "rope_theta": 1e4},
         "longrope_alone": {"rope_type": "longrope", "rope_theta": 1e4},
-        "longrope_short": {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0],
-                           "long_factor": [1.0], "factor": 2.0},
         "longrope_texts": {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": ["1"] * 8,
                            "long_factor": ["1"] * 8, "factor": 2.0},
         "partial_0": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0},
@@ -82,6 +82,9 @@ LAYER_TYPES: dict[str, Any] = {
     "linear": ["linear_attention", "full_attention"], "empty": [],
     "long": ["full_attention"] * 100_000,
 }  # fmt: skip
+ONE_FACTOR = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0],
+              "long_factor": [1.0], "factor": 2.0}  # fmt: skip
+"""transformers uses it for all frequencies."""
 CHANGES: dict[str, tuple[dict[str, Any], Expected]] = {
     "unknown_field": ({"not_a_field": {"a": [1]}}, "same"),
     "quantization_config=null": ({"quantization_config": None}, "same"),
@@ -99,6 +102,8 @@ CHANGES: dict[str, tuple[dict[str, Any], Expected]] = {
     "head_dim=8": ({"head_dim": 8}, "refused"),
     "head_dim=17": ({"head_dim": 17}, "refused"),
     "all_zero": ({"hidden_size": 0, "num_attention_heads": 0, "vocab_size": 0}, "refused"),
+    "num_key_value_heads=null": ({"num_key_value_heads": None}, "refused"),
+    "longrope_one": ({"rope_parameters": ONE_FACTOR}, "usable"),
     "max_position_embeddings=1": ({"max_position_embeddings": 1}, "refused"),
 }
 
@@ -108,8 +113,10 @@ def cases() -> Iterator[Case]:
         for field in fields:
             for name, value in WRONG.items():
                 key = f"{field}={name}"
-                expected = HARMLESS.get(key, "refused")
-                yield _case(key, {field: value}, expected, FILE, field, control=control)
+                if key not in ABSENT:
+                    expected = HARMLESS.get(key, "refused")
+                    names = (FILE,) if key in COUNTED else (FILE, field)
+                    yield _case(key, {field: value}, expected, *names, control=control)
     for field in UNUSED:
         for name, value in WRONG.items():
             yield _case(f"{field}={name}", {field: value}, "sound")

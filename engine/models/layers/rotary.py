@@ -99,13 +99,13 @@ def _tables(
         return None
     x = torch.zeros(1, dtype=dtype, device=buffer.device)
     probe = torch.tensor([[0, length - 1]], device=buffer.device)
-    positions = torch.arange(length, device=buffer.device).unsqueeze(0)
     try:
         pairs = [_call(module, x, probe, key) for key in keys]
         row_bytes = sum(t.shape[-1] * t.element_size() for pair in pairs for t in pair)
         if row_bytes * length > _TABLE_BYTES:
             return None
         tables = {}
+        positions = torch.arange(length, device=buffer.device).unsqueeze(0)
         for key in keys:
             cos, sin = (t[0].contiguous() for t in _call(module, x, positions, key))
             if cos.shape[0] != length or sin.shape != cos.shape:

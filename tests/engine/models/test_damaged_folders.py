@@ -14,10 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.errors import CheckpointError, InferdeckError
+from engine import EngineConfig, LLMEngine
+from engine.attention.masks import bind_masks
+from engine.errors import CheckpointError, InferdeckError, UnsupportedModelError
+from engine.host.resolve import resolve
 from engine.memory.model_sizes import describe_model
 from engine.models.architecture import build_on_meta
 from engine.models.checkpoint import Checkpoint
+from engine.models.layers.rotary import table_swaps
 from engine.models.weight_files import INDEX
 from engine.models.weight_map import map_weights
 from tests.engine.tiny_models import make_model, save_tokenizer
@@ -70,10 +74,15 @@ FIELDS: list[tuple[str, Any]] = [
         "hidden_act": [7, ["silu"]],
         "model_type": [7, ["llama"], {}],
         "architectures": ["LlamaForCausalLM", 7, [7], {"a": 1}, [None]],
-        "text_config": ["llama", 7, [1], True],
+        "text_config": ["llama", 7, [1], True, {}],
         "layer_types": ["full_attention", 7, [7], [None], ["full_attention"]],
+        "initializer_range": [64.5, "small"],
+        "attention_dropout": ["none", [1]],
+        "partial_rotary_factor": [0, 7],
+        "quantization_config": [[], "awq", 5, True],
         "rope_parameters": ["default", 7, [1], {"rope_theta": 0}, {"rope_theta": "1"},
-                            {"rope_theta": float("nan")}, {"factor": -1}, {"rope_type": 7}],
+                            {"rope_theta": float("nan")}, {"factor": -1}, {"rope_type": 7},
+                            {"rope_type": "nope", "rope_theta": 1e4}],
         "rope_scaling": ["linear", 7, [1]],
         "eos_token_id": ["2", 2.5, [2, "3"], {"a": 2}, True],
         "tie_word_embeddings": ["false", 1],
@@ -110,6 +119,63 @@ def test_impossible_fields_inside_of_objects(
     change(folder / "config.json", **changes)
     cause = refusal(folder).cause
     assert str(folder / "config.json") in cause and name in cause
+
+
+@pytest.mark.parametrize("chosen", [0, 9])
+def test_more_experts_per_token_than_there_are(chosen: int, tmp_path: Path) -> None:
+    values = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": chosen}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint.open(tmp_path, dummy=True)
+    named = f"num_experts_per_tok = {chosen} and num_local_experts = 8"
+    assert named in caught.value.cause and str(tmp_path / "config.json") in caught.value.cause
+
+
+def test_a_config_of_a_much_larger_model_than_the_files(folder: Path) -> None:
+    change(folder / "config.json", vocab_size=2**25)
+    with pytest.raises(CheckpointError) as caught:
+        resolve(EngineConfig(model=str(folder), device="cpu"))
+    assert str(folder / "config.json") in caught.value.cause
+
+
+def test_values_with_which_a_class_cannot_run(tmp_path: Path) -> None:
+    """They have the right types, and no bound forbids them."""
+    values = {
+        "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "hidden_size": 64,
+        "moe_intermediate_size": 0, "intermediate_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 128,
+        "max_position_embeddings": 64,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    config = EngineConfig(
+        model=str(tmp_path), load_format="dummy", dtype="float32", device="cpu", num_threads=1
+    )
+    with pytest.raises(CheckpointError) as caught:
+        LLMEngine(config)
+    assert str(tmp_path / "config.json") in caught.value.cause
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "attention_chunk_size"])
+def test_windows_that_show_no_token(name: str, tmp_path: Path) -> None:
+    kind = "mistral" if name == "sliding_window" else "llama4_text"
+    values = {"model_type": kind, "num_hidden_layers": 1, "vocab_size": 64, name: 0}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    model = build_on_meta(Checkpoint.open(tmp_path, dummy=True).config)
+    with pytest.raises(UnsupportedModelError, match=name):
+        bind_masks(model, 64)
+
+
+def test_a_rotary_table_that_is_too_large_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = make_model("llama").model.rotary_emb
+    plain, lengths = torch.arange, []
+
+    def arange(length: int, **options: Any) -> torch.Tensor:
+        lengths.append(length)
+        return plain(length, **options)
+
+    monkeypatch.setattr(torch, "arange", arange)
+    assert list(table_swaps(torch.nn.ModuleList([module]), 10**9, torch.float32)) == []
+    assert max(lengths, default=0) < 10**6
 
 
 def test_more_layers_than_the_files_have_tensors(folder: Path) -> None:
