@@ -28,17 +28,16 @@ from engine.errors import (
     LoadCancelled,
     OutOfMemoryError,
     describe,
+    is_interrupt,
     is_panic,
     let_go,
     panic_text,
 )
-from engine.hardware.devices import CPU
 from engine.hardware.peaks import peaks_for
 from engine.heartbeat import (
     COMMAND_S,
     FIRST_STEP_S,
     SLOW_S,
-    SLOWEST_FLOPS,
     STEP_S,
     Heartbeat,
 )
@@ -54,7 +53,6 @@ EngineFactory = Callable[
     [EngineConfig, Callable[[str, int, int], None], Callable[[], bool]], "LLMEngine"
 ]
 PROGRESS_INTERVAL_S = 0.05
-_LOAD_ERRORS = (InferdeckError, MemoryError, OSError)
 _UNTOLD = m.EngineCrashed(
     ErrorInfo("The engine crashed. No memory was left to describe the error.",
               "Close other programs, then restart the engine.", "MemoryError"),
@@ -269,12 +267,14 @@ class EngineWorker(threading.Thread):
         try:
             self._engine = self._factory(config, self._progress, cancel.is_set)
         except BaseException as error:
-            if not (isinstance(error, _LOAD_ERRORS) or is_panic(error)):
+            if is_interrupt(error):
                 raise
+            if not isinstance(error, (InferdeckError, MemoryError, OSError)):
+                log.exception("Loading %s failed", config.model)
             let_go(error)
             return error
-        self._engine.report_sizes(self.heartbeat.sized)
-        self.heartbeat.serve(_slowest_token_s(self._engine))
+        self._engine.report_steps(self.heartbeat.sized, self.heartbeat.progress)
+        self.heartbeat.serve()
         return None
 
     def _can_open(self, config: EngineConfig, serving: EngineConfig) -> bool:
@@ -284,7 +284,7 @@ class EngineWorker(threading.Thread):
         try:
             resolve(config)
         except BaseException as error:
-            if not (isinstance(error, _LOAD_ERRORS) or is_panic(error)):
+            if is_interrupt(error):
                 raise
             self._emit(m.LoadFailed(describe(error), serving=serving.model))
             return False
@@ -508,13 +508,6 @@ _NAMES: dict[type, tuple[str, float]] = {
     m.CountTokens: ("counting tokens", COMMAND_S), m.Stop: ("stopping", SLOW_S),
 }  # fmt: skip
 """What a command is called, and how long it may take without progress."""
-
-
-def _slowest_token_s(engine: LLMEngine) -> float:
-    """The longest time of one token; 0 unless CPU layers compute (see `StepTimes`)."""
-    info = engine.model_info
-    on_cpu = info.device == CPU or engine.plan.host_layers
-    return 2 * info.num_parameters / SLOWEST_FLOPS if on_cpu else 0.0
 
 
 def _replaced_by(config: EngineConfig) -> ErrorInfo:

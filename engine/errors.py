@@ -110,6 +110,11 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it ends the program (Ctrl+C, an exit): no error of what was running."""
+    return not isinstance(error, Exception) and not is_panic(error)
+
+
 def panic_text(error: BaseException) -> str:
     """The first line of a panic, without the end of its sentence."""
     return _text_of(error).partition("\n")[0][:MAX_TEXT].rstrip(". ")
@@ -130,7 +135,9 @@ def let_go(error: BaseException) -> None:
     """Drop the tracebacks of an error and its causes: their frames keep tensors alive, and the
     memory is needed for the next attempt."""
     found: BaseException | None = error
-    while found is not None:
+    seen = set()
+    while found is not None and id(found) not in seen:  # an error may be its own cause
+        seen.add(id(found))
         found.__traceback__ = None
         found = found.__cause__ or found.__context__
 
@@ -138,6 +145,8 @@ def let_go(error: BaseException) -> None:
 def in_one_line(error: BaseException) -> str:
     """The words of a library's error as part of a sentence, shortened."""
     words = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    if isinstance(error, KeyError):
+        words = f"unknown key {words}"
     return words if len(words) <= 300 else f"{words[:297]}..."
 
 

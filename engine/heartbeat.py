@@ -1,17 +1,17 @@
 """The heartbeat of the engine's worker: what it does, since when, and whether that is too long.
 
-    worker   begin ... sized ... end      stamps; one assignment each, so there is no lock
-    watcher  look                         about once a second: Stalled, Recovered or nothing
+    worker   begin ... sized ... layer ... end    stamps; one assignment each, so there is no lock
+    watcher  look                                 about once a second: Stalled, Recovered or nothing
 
 An idle worker has no beat to miss. How long work may take without a beat:
 
     a command                             COMMAND_S
     a load, a change of settings          SLOW_S since its last progress
-    a step of a size that was seen        STEP_S, or MARGIN times what steps of its size took
-    the first step of a size              FIRST_STEP_S (kernels compile), or as long as its tokens
-                                          take one by one, from smaller steps or the slowest CPU
+    a step of a size that was seen        STEP_S since its last layer, or MARGIN times what whole
+                                          steps of its size took
+    the first step of a size              FIRST_STEP_S since its last layer (kernels compile)
 
-Sizes are counted in powers of two tokens.
+Sizes are counted in powers of two tokens. A step that is replayed on a GPU has no layers.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ COMMAND_S = STEP_S = 4.0
 """With LOOK_S, a stuck engine is reported within 5 s."""
 FIRST_STEP_S = 60.0
 SLOW_S = 300.0
-MARGIN = 10.0
+MARGIN = 2.0
 LOOK_S = 1.0
-SLOWEST_FLOPS = 2e9
-"""Arithmetic of the slowest CPU that serves a model, per second."""
 _KEPT = 8
 IDLE = ""
 
@@ -64,11 +62,9 @@ class Beat(NamedTuple):
 
 
 class StepTimes:
-    """What steps of each size took, and how long the next may take. token_s: the longest time of
-    one token where nothing was measured; 0: unknown, as on GPUs."""
+    """What steps of each size took, and how long the next may take without a beat."""
 
-    def __init__(self, token_s: float = 0.0) -> None:
-        self._token_s = token_s
+    def __init__(self) -> None:
         self._seen: dict[int, deque[float]] = {}
 
     def note(self, num_tokens: int, seconds: float) -> None:
@@ -76,14 +72,8 @@ class StepTimes:
         times.append(seconds)
 
     def allowed_s(self, num_tokens: int) -> float:
-        size = num_tokens.bit_length()
-        if size in self._seen:
-            return max(STEP_S, MARGIN * median(self._seen[size]))
-        smaller = max((seen for seen in self._seen if seen < size), default=None)
-        if smaller is None:
-            return max(FIRST_STEP_S, num_tokens * self._token_s)
-        one_by_one = num_tokens * median(self._seen[smaller]) / 2 ** (smaller - 1)
-        return max(FIRST_STEP_S, one_by_one)
+        seen = self._seen.get(num_tokens.bit_length())
+        return FIRST_STEP_S if seen is None else max(STEP_S, MARGIN * median(seen))
 
 
 class Heartbeat:
@@ -92,12 +82,12 @@ class Heartbeat:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._times = StepTimes()
-        self._num_tokens = 0  # of the step that runs
+        self._step: tuple[int, float] | None = None  # that runs: its tokens, and since when
         self.beat = Beat(IDLE, clock())
 
-    def serve(self, token_s: float) -> None:
-        """Another engine: its steps take other times (see `StepTimes`)."""
-        self._times = StepTimes(token_s)
+    def serve(self) -> None:
+        """Another engine: its steps take other times."""
+        self._times = StepTimes()
 
     @contextmanager
     def during(self, doing: str, allowed_s: float) -> Iterator[None]:
@@ -105,22 +95,25 @@ class Heartbeat:
         try:
             yield
         finally:
-            beat, now = self.beat, self.clock()
-            if self._num_tokens:
-                self._times.note(self._num_tokens, now - beat.at)
-                self._num_tokens = 0
+            now = self.clock()
+            if self._step is not None:
+                num_tokens, began = self._step
+                self._times.note(num_tokens, now - began)
+                self._step = None
             self.beat = Beat(IDLE, now)
 
     def progress(self) -> None:
-        """What runs goes on: its time starts again."""
-        self.beat = self.beat._replace(at=self.clock())
+        """What runs goes on (a load, a layer of a step): its time starts again."""
+        doing, _, allowed_s = self.beat
+        self.beat = Beat(doing, self.clock(), allowed_s)
 
     def sized(self, num_tokens: int) -> None:
         """The step that runs computes `num_tokens`."""
-        self._num_tokens = num_tokens
+        now = self.clock()
+        self._step = num_tokens, now
         tokens = "1 token" if num_tokens == 1 else f"{num_tokens:,} tokens"
         allowed_s = self._times.allowed_s(num_tokens)
-        self.beat = Beat(f"step of {tokens}", self.clock(), allowed_s)
+        self.beat = Beat(f"step of {tokens}", now, allowed_s)
 
     @property
     def seconds(self) -> float:

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+from engine.attention.interface import report_layers
 from engine.config import Change, EngineConfig
 from engine.errors import (
     ConfigError,
@@ -21,6 +22,7 @@ from engine.errors import (
     ErrorInfo,
     InferdeckError,
     InvalidRequestError,
+    is_interrupt,
     refusal_of,
 )
 from engine.hardware.devices import make_current
@@ -224,9 +226,11 @@ class LLMEngine:
         already when this returns."""
         return self._loop.step()
 
-    def report_sizes(self, to: Callable[[int], None]) -> None:
-        """Call `to` with the tokens of each step, before the model computes them."""
-        self._loop.on_size = to
+    def report_steps(self, size: Callable[[int], None], layer: Callable[[], None]) -> None:
+        """Call `size` with the tokens of each step, before the model computes them, and `layer` at
+        each of its layers in this thread."""
+        self._loop.on_size = size
+        report_layers(layer)
 
     # -- settings ---------------------------------------------------------------------------
 
@@ -295,5 +299,9 @@ def _nothing_changed() -> Iterator[None]:
     """Around work that leaves everything as it was where it fails: a refusal, and no crash."""
     try:
         yield
+    except InferdeckError:
+        raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise refusal_of(error) from error

@@ -9,7 +9,7 @@ unknown ones.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -76,6 +76,9 @@ class PagedBackend(AttentionBackend, Protocol):
 class _Active(threading.local):
     context: AttentionContext | None = None
 
+    def __init__(self) -> None:
+        self.on_layer: Callable[[], None] = lambda: None
+
 
 _active = _Active()
 
@@ -95,7 +98,13 @@ def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
     return _context().forward(layer, q, k, v, options)
 
 
+def report_layers(to: Callable[[], None]) -> None:
+    """Call `to` before the attention of each layer that this thread computes."""
+    _active.on_layer = to
+
+
 def _context() -> AttentionContext:
+    _active.on_layer()
     if _active.context is None:
         raise RuntimeError("Paged attention was called outside the model runner.")
     return _active.context

@@ -11,6 +11,7 @@ from engine.errors import (
     EngineLostError,
     InferdeckError,
     OutOfMemoryError,
+    is_interrupt,
     let_go,
     refusal_of,
 )
@@ -144,7 +145,7 @@ class ModelHost:
         except BaseException as error:
             let_go(error)
             raise EngineLostError.of(problem, error) from None
-        raise refusal_of(problem)
+        raise problem if is_interrupt(problem) else refusal_of(problem)
 
     def shrink_cache(self, least_blocks: int, why: str) -> None:
         """Make the cache smaller after a step ran out of memory. Raises OutOfMemoryError if the
@@ -230,7 +231,7 @@ class ModelHost:
         except BaseException as error:
             let_go(error)
             raise EngineLostError.of(problem, error) from None
-        raise refusal_of(problem)
+        raise problem if is_interrupt(problem) else refusal_of(problem)
 
     def drop(self) -> None:
         """Return the memory of weights, cache and scratch buffers to the system."""
