@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +145,14 @@ def run(args: argparse.Namespace) -> int:
         return _Serving(config, options, as_json=args.json).run()
 
 
+class _IfLoadFails(Enum):
+    """What the failure of the current load means for the server."""
+
+    END = auto()  # a load of ours: there is nothing to serve
+    LOAD_LATEST = auto()  # a window's load, which replaces a stuck engine
+    SERVE_ON = auto()  # any other load of a window
+
+
 class _Serving:
     """The engine's thread, the server, and the handling of load and crash events."""
 
@@ -155,6 +164,8 @@ class _Serving:
         self._config = self._latest = config
         self._as_json = as_json
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._if_load_fails = _IfLoadFails.END
+        self._loaded_at = 0.0
         self._status = StatusLine()
         self._thread = EngineThread(self._on_event, snapshot_interval_s=SNAPSHOT_INTERVAL_S)
         self._engine_client = EngineClient(
@@ -163,23 +174,26 @@ class _Serving:
         self._server = ApiServer(self._engine_client, options)
 
     def run(self) -> int:
-        from engine.messages import Load
-
+        """Raises InferdeckError if the engine or the server fails for good."""
         try:
             self._server.bind()  # a port in use is found out before the model is read
             self._thread.start()
-            self._thread.submit(Load(self._config))
-            loaded = self._until_loaded()
+            self._load(self._config)
+            while (loaded := self._handle(_next(self._events))) is None:
+                pass
             self._server.start()
             self._say_where(loaded)
-            self._watch()
+            while self._server.is_running:
+                self._handle(_next(self._events))
+            raise InferdeckError(
+                "The server stopped unexpectedly.", "Check the log, then start it again."
+            )
         except KeyboardInterrupt:
             return self._stop()
         finally:
             self._status.clear()
             self._server.stop()
             self._thread.stop()
-        return 1
 
     def _on_event(self, event: Event) -> None:
         """On the engine's thread."""
@@ -198,53 +212,56 @@ class _Serving:
         if isinstance(event, (EngineCrashed, Loaded, LoadFailed, LoadProgress, Stalled)):
             self._events.put(event)
 
-    def _until_loaded(self) -> Loaded:
-        """Raises InferdeckError if the model fails to load."""
-        from engine.messages import EngineCrashed, Loaded, LoadFailed, LoadProgress
+    def _load(self, config: EngineConfig) -> None:
+        from engine.messages import Load
 
-        while True:
-            event = _next(self._events)
-            match event:
-                case LoadProgress(stage, done, total):
-                    self._status.loading(stage, done, total)
-                case Loaded():
-                    self._status.clear()
-                    for notice in event.model.notices:
-                        print(f"note: {notice}", file=sys.stderr)
-                    if event.without_draft is not None:
-                        cause = event.without_draft.cause
-                        print(f"note: speculative decoding is off: {cause}", file=sys.stderr)
-                    return event
-                case LoadFailed() | EngineCrashed():
-                    self._status.clear()
-                    raise _as_error(event.error)
+        self._if_load_fails = _IfLoadFails.END
+        self._thread.submit(Load(config))
 
-    def _watch(self) -> None:
-        """Serve. A crashed engine is restarted, unless it crashes again within STEADY_S. Raises
-        InferdeckError then, and if the server ends by itself."""
-        from engine.messages import EngineCrashed, Load, Stalled
+    def _handle(self, event: Event | None) -> Loaded | None:
+        """The event, if it ends a load that the server waits for. A crashed engine is restarted,
+        unless it crashes again within STEADY_S. Raises InferdeckError then, and if it does not
+        load."""
+        from engine.messages import EngineCrashed, Loaded, LoadFailed, LoadProgress, Stalled
 
-        since = time.monotonic()
-        while True:
-            event = _next(self._events)
-            if event is None and not self._server.is_running:
-                raise InferdeckError(
-                    "The server stopped unexpectedly.", "Check the log, then start it again."
+        match event:
+            case Stalled():
+                _say(
+                    f"the engine has not answered for {event.seconds:.0f} s ({event.doing}). If it "
+                    "does not recover, restart it from an attached window, or restart the server."
                 )
-            if isinstance(event, Stalled):
-                waited = f"{event.seconds:.0f} s ({event.doing})"
-                print(f"inferdeck: the engine has not answered for {waited}", file=sys.stderr)
-            elif isinstance(event, EngineCrashed) and event.is_restarting:
-                print(f"inferdeck: {event.error.cause} Restarting the engine.", file=sys.stderr)
-                self._until_loaded()
-                since = time.monotonic()
-            elif isinstance(event, EngineCrashed):
-                if time.monotonic() - since < STEADY_S:
+            case EngineCrashed(is_restarting=True):  # by a window's Load
+                _say(f"{event.error.cause} Restarting the engine.")
+                self._if_load_fails = _IfLoadFails.LOAD_LATEST
+            case LoadProgress() | Loaded() | LoadFailed() if not self._awaits_load:
+                pass
+            case LoadProgress(stage, done, total):
+                self._status.loading(stage, done, total)
+            case Loaded():
+                self._status.clear()
+                self._if_load_fails, self._loaded_at = _IfLoadFails.SERVE_ON, time.monotonic()
+                for notice in event.model.notices:
+                    print(f"note: {notice}", file=sys.stderr)
+                if event.without_draft is not None:
+                    cause = event.without_draft.cause
+                    print(f"note: speculative decoding is off: {cause}", file=sys.stderr)
+                return event
+            case LoadFailed(cancelled=True):  # by a window
+                self._status.clear()
+                _say(f"{event.error.cause} No model is loaded.")
+                self._if_load_fails = _IfLoadFails.SERVE_ON
+            case LoadFailed() | EngineCrashed():
+                self._status.clear()
+                is_early = not self._awaits_load and time.monotonic() - self._loaded_at < STEADY_S
+                if is_early or self._if_load_fails is _IfLoadFails.END:
                     raise _as_error(event.error)
-                print(f"inferdeck: {event.error.cause} Restarting the engine.", file=sys.stderr)
-                self._thread.submit(Load(self._latest))
-                self._until_loaded()
-                since = time.monotonic()
+                _say(f"{event.error.cause} Restarting the engine.")
+                self._load(self._latest)
+        return None
+
+    @property
+    def _awaits_load(self) -> bool:
+        return self._if_load_fails is not _IfLoadFails.SERVE_ON
 
     def _say_where(self, loaded: Loaded) -> None:
         name = self._server.options.model_name or loaded.model.name
@@ -264,6 +281,10 @@ class _Serving:
         except KeyboardInterrupt:
             self._server.stop()
             return 130
+
+
+def _say(text: str) -> None:
+    print(f"inferdeck: {text}", file=sys.stderr)
 
 
 def _next(events: queue.SimpleQueue[Event]) -> Event | None:

@@ -8,6 +8,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from app.cli import serve
 from app.paths import starter_model
 from app.server.options import ServerOptions
 from engine.config import EngineConfig
-from engine.errors import InferdeckError
+from engine.errors import ErrorInfo, InferdeckError
+from engine.messages import EngineCrashed, Event, Load, Loaded, LoadFailed, Stalled
 from tests.app.server.conftest import wait_until
 
 CONFIG = EngineConfig().replace(
@@ -167,6 +169,91 @@ def test_a_crash_that_comes_at_once_ends_the_server(served: Serving) -> None:
 
 def test_a_server_that_ends_by_itself_ends_the_program(served: Serving) -> None:
     wait_until(lambda: served.serving._server.is_running and is_healthy(served.url), 60)
+    served.serving._server._server.should_exit = True  # type: ignore[union-attr]
+    served.thread.join(60)
+    assert isinstance(served.ended_with, InferdeckError)
+
+
+# What becomes of events, without an engine -------------------------------------------------------
+
+ERROR = ErrorInfo("It failed.", "")
+STUCK, CRASHED = EngineCrashed(ERROR, "", is_restarting=True), EngineCrashed(ERROR, "")
+FAILED, CANCELLED = LoadFailed(ERROR), LoadFailed(ERROR, cancelled=True)
+
+
+def loaded(name: str) -> Loaded:
+    model: Any = SimpleNamespace(notices=())
+    plan: Any = None
+    return Loaded(CONFIG.replace(model=name), model, plan)
+
+
+class Handled:
+    """What the server does with events; its engine does nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.serving = serve._Serving(CONFIG, ServerOptions(port=0), as_json=True)
+        self.loads: list[str] = []
+        monkeypatch.setattr(self.serving._thread, "submit", self._submit)
+        monkeypatch.setattr(self.serving._engine_client, "on_event", lambda event: None)
+        self.serving._load(CONFIG)
+        self.take(loaded("a"))
+        self.loads.clear()
+
+    def _submit(self, command: Load) -> None:
+        self.loads.append(command.config.model)
+
+    def take(self, *events: Event) -> None:
+        for event in events:
+            self.serving._on_event(event)
+            self.serving._handle(self.serving._events.get_nowait())
+
+
+@pytest.fixture
+def handled(monkeypatch: pytest.MonkeyPatch) -> Handled:
+    return Handled(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("events", "loads"),
+    [
+        ((FAILED, CANCELLED), []),  # of a window's loads
+        ((STUCK, CANCELLED), []),
+        ((STUCK, CANCELLED, FAILED), []),
+        ((STUCK, FAILED), ["a"]),
+        ((STUCK, CRASHED), ["a"]),
+        ((STUCK, loaded("b"), STUCK, FAILED), ["b"]),
+        ((STUCK, FAILED, CANCELLED, FAILED), ["a"]),
+        ((STUCK, FAILED, STUCK, FAILED), ["a", "a"]),
+    ],
+)
+def test_a_load_of_a_window_does_not_end_the_server(
+    handled: Handled, events: tuple[Event, ...], loads: list[str]
+) -> None:
+    handled.take(*events)
+    assert handled.loads == loads
+
+
+@pytest.mark.parametrize("events", [(CRASHED,), (STUCK, FAILED, FAILED), (STUCK, FAILED, CRASHED)])
+def test_an_engine_that_does_not_come_back_ends_the_server(
+    handled: Handled, events: tuple[Event, ...]
+) -> None:
+    handled.take(*events[:-1])
+    with pytest.raises(InferdeckError):
+        handled.take(events[-1])
+
+
+def test_a_hang_is_reported_while_loading_too(
+    handled: Handled, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handled.take(Stalled("step of 9 tokens", 5.0), STUCK, Stalled("loading", 300.0))
+    printed = capsys.readouterr().err
+    assert "5 s (step of 9 tokens)" in printed and "300 s (loading)" in printed
+
+
+def test_a_server_that_ends_while_the_engine_restarts_ends_the_program(served: Serving) -> None:
+    wait_until(lambda: served.serving._server.is_running and is_healthy(served.url), 60)
+    served.serving._events.put(STUCK)
+    wait_until(lambda: served.serving._if_load_fails is serve._IfLoadFails.LOAD_LATEST)
     served.serving._server._server.should_exit = True  # type: ignore[union-attr]
     served.thread.join(60)
     assert isinstance(served.ended_with, InferdeckError)
