@@ -38,6 +38,7 @@ class Saver(QObject):
         self.problem: ErrorInfo | None = store.problem
         self._changed: dict[str, Save] = {}  # how to save what changed, by key
         self._unsaved: dict[str, Message | Conversation] = {}  # changed, or on its way
+        self._latest: dict[str, Save] = {}  # of those on their way, the last one of each key
         # queued also for a future that has already ended: `done` never runs inside `watch`
         self._ended.connect(self._call, Qt.ConnectionType.QueuedConnection)
         self._timer = QTimer(self, interval=SAVE_INTERVAL_MS)
@@ -69,6 +70,7 @@ class Saver(QObject):
         """Call `save` now, and again with each tick until it succeeds, or until another one of this
         key is submitted."""
         self._changed.pop(key, None)
+        self._latest[key] = save
         self.watch(save(), partial(self._saved, key, save))
 
     def save(self) -> None:
@@ -138,12 +140,14 @@ class Saver(QObject):
         return self._store.save_unsent(key, conversation.draft)
 
     def _saved(self, key: str, save: Save, error: StorageError | None) -> None:
-        if error is not None:
-            self._changed.setdefault(key, save)
-            if not self._timer.isActive():
-                self._timer.start()
-        elif key not in self._changed:
-            self._unsaved.pop(key, None)
+        if self._latest.get(key) is save:  # else a later one decides
+            del self._latest[key]
+            if error is not None:
+                self._changed.setdefault(key, save)
+                if not self._timer.isActive():
+                    self._timer.start()
+            elif key not in self._changed:
+                self._unsaved.pop(key, None)
         self.report(error)
 
 
