@@ -2,7 +2,8 @@
 
     chats.sqlite3, -wal, -shm     the file, and its companions while it is open
     chats.sqlite3.lock            locked by the process that writes
-    chats.sqlite3.new             a file that is being made: renamed when it is whole
+    chats.sqlite3.new             a file that is being made: renamed when it is whole, at the latest
+                                  by the next start
 
 All are readable by their owner alone: SQLite gives companions the mode of the file.
 """
@@ -10,6 +11,7 @@ All are readable by their owner alone: SQLite gives companions the mode of the f
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import Callable
@@ -31,6 +33,8 @@ from app.storage.writer import transact
 
 COMPANIONS = ("", "-wal", "-shm")
 """Suffixes of a database's files: the last changes may be in the second only."""
+_KEPT = ("-wal", "")
+"""Those that hold chats; the file itself is the last to appear."""
 
 
 class Connections(NamedTuple):
@@ -62,6 +66,8 @@ def open_file(path: Path, lock: sqlite3.Connection | None = None) -> Connections
             held = kept(lock or process_lock(path))
             if os.path.lexists(path):
                 check(path)
+            elif _is_whole(_fresh(path)):
+                _put_in_place(path)
             else:
                 make(path, migrate)
             reader = kept(connect(path))
@@ -77,18 +83,48 @@ def open_file(path: Path, lock: sqlite3.Connection | None = None) -> Connections
 def make(path: Path, fill: Callable[[sqlite3.Connection], Any]) -> Path | None:
     """Put a new file that `fill` wrote at `path`. A file that is there is set aside; returns its
     new name. Raises sqlite3.Error or OSError; then nothing has changed."""
-    fresh = path.with_name(path.name + ".new")
+    fresh = _fresh(path)
     _remove(fresh)
+    aside = None
     try:
         with open(fresh, "xb", opener=private):
             pass
         with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
             fill(connection)
-        aside = set_aside(path) if os.path.lexists(path) else None
-        fresh.rename(path)
+        if os.path.lexists(path):
+            aside = set_aside(path)
+        _put_in_place(path)
         return aside
-    finally:
+    except BaseException:
+        if aside is not None:
+            _put_back(aside, path)
         _remove(fresh)
+        raise
+
+
+def _fresh(path: Path) -> Path:
+    return path.with_name(path.name + ".new")
+
+
+def _is_whole(fresh: Path) -> bool:
+    """Whether it was finished by a process that was killed before it could rename it: it is written
+    in one transaction."""
+    if not fresh.exists() or _beside(fresh, "-journal").exists():
+        return False
+    try:
+        check(fresh)
+    except (sqlite3.Error, StorageCorruptError):
+        return False
+    return True
+
+
+def _put_in_place(path: Path) -> None:
+    """Rename the whole new file to `path`. The file there has another name by now; it goes first,
+    its companions, which must never meet the new file, after it. A process killed in between leaves
+    the new file to the next start."""
+    for companion in COMPANIONS:
+        _beside(path, companion).unlink(missing_ok=True)
+    _fresh(path).rename(path)
 
 
 def _remove(path: Path) -> None:
@@ -97,14 +133,32 @@ def _remove(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename the file to an unused name; returns that name. Raises OSError."""
+    """Give the file an unused name besides its own; returns that name. Raises OSError."""
     names = (path.with_name(f"{path.stem}-kept-{number}{path.suffix}") for number in count(1))
     aside = next(name for name in names if not any(_beside(name, c).exists() for c in COMPANIONS))
-    for companion in reversed(COMPANIONS):
-        source = _beside(path, companion)
-        if source.exists():
-            source.rename(_beside(aside, companion))
+    try:
+        for companion in _KEPT:
+            if _beside(path, companion).exists():
+                _link(_beside(path, companion), _beside(aside, companion))
+    except BaseException:
+        _remove(aside)
+        raise
     return aside
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copy2(source, target)
+
+
+def _put_back(aside: Path, path: Path) -> None:
+    for companion in _KEPT:
+        kept = _beside(aside, companion)
+        if kept.exists():
+            kept.replace(_beside(path, companion))
+            kept.unlink(missing_ok=True)  # two names of one file: `replace` leaves both
 
 
 def _beside(path: Path, companion: str) -> Path:
