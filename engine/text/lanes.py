@@ -44,6 +44,10 @@ class FairQueue:
         self._is_closed = False
         self._is_finishing = False
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     def put(self, job: Job) -> bool:
         """Queue a job. Whether it needs one more thread to be served at once."""
         with self._changed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 import threading
 from collections.abc import Hashable
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from engine.errors import CheckpointError, InferdeckError, is_panic
+from engine.errors import CheckpointError, is_out_of_memory, is_panic
 from engine.text.files import check_files
 from engine.text.pool import EncoderPool
 from engine.text.work import MAX_BYTES, REMEDY, Check, Source, reason_of
@@ -33,6 +34,9 @@ _KINDS = frozenset({".json", ".txt", ".model", ".jinja", ".tiktoken"})
 """Of the files that a tokenizer may be made of."""
 
 
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
 class Opening:
     """The tokenizer of a folder, on its way. Where tokenizer.json describes it, a process of its
     own reads that first, from the constructor on: a hostile one may take all memory, or never end.
@@ -40,6 +44,7 @@ class Opening:
 
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError for a folder without a tokenizer."""
+        path = path.absolute()  # for errors
         size = _check_sizes(path)
         check_files(path)
         self.path = path
@@ -49,14 +54,14 @@ class Opening:
             self._checked = self.pool.check(Check(str(path), size))
 
     def read(self) -> Any:
-        """transformers' tokenizer. Raises CheckpointError; then the pool is closed."""
-        import engine.lazy_transformers  # noqa: F401 - takes seconds, while the other reads
-
+        """transformers' tokenizer. Raises CheckpointError, and closes the pool after any error."""
         try:
+            import engine.lazy_transformers  # noqa: F401 - takes seconds, while the other reads
+
             if self._checked is not None:
                 self._checked.result()
             return read_folder(self.path)
-        except InferdeckError:
+        except BaseException:
             self.pool.close()
             raise
 
@@ -76,12 +81,23 @@ def read_folder(path: Path) -> Any:
     except BaseException as error:  # a damaged file raises Exception, or panics in Rust
         if not (isinstance(error, Exception) or is_panic(error)):
             raise
+        if (shortage := _shortage(error)) is not None:
+            raise shortage from None
         raise CheckpointError(
             f"Cannot read the tokenizer in {path}: {reason_of(error)}.", REMEDY
         ) from None
     if not works:
         raise CheckpointError(f"The tokenizer in {path} has an empty vocabulary.", REMEDY)
     return tokenizer
+
+
+def _shortage(error: BaseException | None) -> BaseException | None:
+    """The lack of memory or of file descriptors that caused an error."""
+    for _ in range(100):  # an error may be its own cause
+        if error is None or is_out_of_memory(error) or getattr(error, "errno", 0) in _SHORTAGES:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _works(tokenizer: Any) -> bool:

@@ -4,16 +4,17 @@
 
 The first thread takes short texts only, so that none waits for long ones; others start when work
 waits. A process that takes too much time or memory for a text, or dies, is replaced, and the
-text's future has the error.
+text's future has the error. One at work on a text whose future was cancelled is replaced soon.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from array import array
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 
 from engine import errors
 from engine.errors import InferdeckError, refusal_of
@@ -23,6 +24,9 @@ from engine.text.process import WorkerProcess
 from engine.text.work import Check, Done, Failed, Reply, Source, Work
 
 MAX_PROCESSES = 2 + min(2, (os.cpu_count() or 1) // 8)
+_UNWANTED_S = 1.0
+"""How long a text that nobody wants any more may take. Replacing its process takes about as long.
+"""
 
 
 class EncoderPool:
@@ -60,6 +64,8 @@ class EncoderPool:
     def rest(self) -> None:
         """End threads and processes when their work is done; the next work starts others."""
         with self._lock:
+            if self._queue.is_closed:
+                return
             self._queue.finish()
             self._queue = FairQueue()
             self._ending = [thread for thread in self._ending if thread.is_alive()]
@@ -67,12 +73,10 @@ class EncoderPool:
             self._threads = []
 
     def close(self) -> None:
-        """End threads and processes soon, whatever they do; cancels what waits."""
+        """End threads and processes soon, whatever they do; cancels what they do and what waits."""
         self._queue.close()
         for thread in [*self._threads, *self._ending]:
-            process = thread.process
-            if process is not None:
-                process.kill()
+            thread.close()
 
     def join(self) -> None:
         """After `close`: wait until threads and processes have ended."""
@@ -111,54 +115,74 @@ class _Worker(threading.Thread):
         self._only_short = only_short
         self.process: WorkerProcess | None = None
 
+    def close(self) -> None:
+        """End soon. Any thread may call this."""
+        self._jobs.close()
+        process = self.process
+        if process is not None:
+            process.kill()
+
     def run(self) -> None:
-        self._jobs.add_free(only_short=self._only_short)
-        while (job := self._jobs.take(only_short=self._only_short)) is not None:
-            outcome = self._outcome(job)
-            if job.work is not None:
-                self._jobs.add_free(only_short=self._only_short)
-            if isinstance(outcome, Exception):
-                job.future.set_exception(outcome)
-            elif outcome is not None:
-                job.future.set_result(outcome)
-            del job, outcome  # with texts
-        self._end_process()
+        try:
+            self._jobs.add_free(only_short=self._only_short)
+            while (job := self._jobs.take(only_short=self._only_short)) is not None:
+                outcome = self._outcome(job)
+                if job.work is not None:
+                    self._jobs.add_free(only_short=self._only_short)
+                if not job.future.set_running_or_notify_cancel():
+                    pass  # nobody wants it any more
+                elif isinstance(outcome, BaseException):
+                    job.future.set_exception(outcome)
+                else:
+                    job.future.set_result(outcome)
+                del job, outcome  # with texts
+        finally:
+            self._end_process()
 
     def _end_process(self) -> None:
         if self.process is not None:
             self.process.end()
             self.process = None
 
-    def _outcome(self, job: Job) -> list[int] | Exception | None:
-        """Token ids or an error; None if nobody wants them any more."""
-        if not job.future.set_running_or_notify_cancel():
-            return None
+    def _outcome(self, job: Job) -> list[int] | Exception:
+        """Token ids or an error; of no meaning where the job is cancelled."""
+        began = time.monotonic()
+
+        def check() -> None:
+            if job.future.cancelled() and time.monotonic() - began > _UNWANTED_S:
+                raise CancelledError
+
+        if job.future.cancelled():
+            return []
         try:
-            reply = self._ask(job.work)
+            match self._ask(job.work, check):
+                case Done(token_ids):
+                    return array("i", token_ids).tolist()
+                case Failed(cause, remedy, kind):
+                    known: InferdeckError = getattr(errors, kind)(cause, remedy)
+                    return known
         except BaseException as error:  # somebody waits for the outcome
             self._end_process()
+            if self._jobs.is_closed:
+                job.future.cancel()
             if isinstance(error, OSError):
                 error = InferdeckError(
                     f"Cannot start the process that encodes texts: {error}.",
                     "Close other programs, then try again.",
                 )
             return refusal_of(error).with_traceback(None)
-        match reply:
-            case Done(token_ids):
-                return array("i", token_ids).tolist()
-            case Failed(cause, remedy, kind):
-                known: InferdeckError = getattr(errors, kind)(cause, remedy)
-                return known
 
-    def _ask(self, work: Work | Check | None) -> Reply:
+    def _ask(self, work: Work | Check | None, check: Callable[[], None]) -> Reply:
         """The reply of this thread's process, which is started where there is none."""
         if self.process is not None and not self.process.is_running:
             self._end_process()
         if self.process is None:
             self.process = WorkerProcess()
+            if self._jobs.is_closed:  # `close` has not seen this one
+                raise CancelledError
         make_source = self._pool.make_source
         if make_source is not None and self.process.source is not make_source:
             if isinstance(reply := self.process.ask(make_source()), Failed):
                 return reply
             self.process.source = make_source
-        return Done() if work is None else self.process.ask(work)
+        return Done() if work is None else self.process.ask(work, check)

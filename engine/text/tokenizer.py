@@ -61,7 +61,8 @@ class Tokenizer(ABC):
     def submit(self, work: Work, client: str = "") -> Future[list[int]]:
         """Token ids of a text or of chat messages, whose continuation is the assistant's next
         message. Returns at once. The future raises InvalidRequestError for what cannot be encoded
-        within limits of time and memory, and ContextLengthError. `client`: clients take turns."""
+        within limits of time and memory, and ContextLengthError; it can be cancelled at any time.
+        `client`: clients take turns."""
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt, with the special tokens that the tokenizer adds (BOS)."""
@@ -106,8 +107,8 @@ class CheckpointTokenizer(Tokenizer):
         opening = Opening(path)
         self._hf = opening.read()
         self._pool = opening.pool
-        self._pool.use(partial(make_source, self._hf, path))
         weakref.finalize(self, self._pool.close)
+        self._pool.use(partial(make_source, self._hf, opening.path))
         # The Rust object's decode, without the layers around it: it runs for every token.
         self._backend = getattr(self._hf, "backend_tokenizer", None)
         self._special = frozenset(

@@ -129,13 +129,15 @@ class Allowance(msgspec.Struct, frozen=True):
 def failure(message: Message, reason: str) -> InferdeckError:
     """Of a message that was too much, or broke what encodes. reason: a predicate."""
     if isinstance(message, Check | Source):
-        folder = Path(message.folder)
-        named = folder / "tokenizer.json" if isinstance(message, Check) else folder
+        named = Path(message.folder)
+        if isinstance(message, Check):
+            named /= "tokenizer.json"
         return CheckpointError(f"Reading the tokenizer in {named} {reason}.", REMEDY)
     what = "The chat template and its text" if isinstance(message, Chat) else "Encoding the text"
     return InvalidRequestError(
         f"{what} ({message.num_characters:,} characters) {reason}.",
-        "Change or shorten the text, or copy the original model's tokenizer files to this folder.",
+        "Change or shorten the text. If other texts fail too, the model's tokenizer files are "
+        "damaged: replace them with the original ones.",
     )
 
 
