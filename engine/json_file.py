@@ -9,6 +9,7 @@ depth, checked against a type.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from engine.errors import CheckpointError
 MAX_BYTES = 16 * 2**20
 """Of a configuration; the largest in use are 1 MB."""
 MAX_DEPTH = 64
+_PIECE = 2**20
 AGAIN = "Download or copy the file again."
 
 T = TypeVar("T")
@@ -110,6 +112,7 @@ def decode_json(
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
         if kind is not dict:
+            _check_utf8(data)  # msgspec skips what the type does not mention unread
             typed = msgspec.json.decode(data, type=kind)
             if isinstance(typed, (dict, list)):
                 _check_depth(typed, source)
@@ -127,6 +130,16 @@ def decode_json(
     except ValueError as error:
         raise unreadable(source, error) from None
     return value  # type: ignore[return-value]
+
+
+def _check_utf8(data: bytes) -> None:
+    """Raise UnicodeDecodeError. In pieces: the whole text would take up to 4 times the memory."""
+    if data.isascii():
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(data), _PIECE):
+        decoder.decode(data[start : start + _PIECE])
+    decoder.decode(b"", final=True)
 
 
 def checked(value: Any, kind: type[T], source: Source) -> T:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import torch
@@ -122,7 +122,7 @@ def _four_bit(module: str, members: Members, reader: TensorReader) -> QuantizedT
     need_dtype(members, state_name, "U8")
     need_dtype(members, "weight.quant_map", "F32")
     need_shape(members, "weight.quant_map", (16,))
-    state = _read_state(members[state_name], reader)
+    state = _read_state(state_name, members[state_name], reader)
     rows, width = state.shape
     size = rows * width
     if members["weight"].nbytes != -(-size // 2):
@@ -169,15 +169,18 @@ class _State(msgspec.Struct):
     blocksize: Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
     nested_blocksize: Annotated[int, Meta(ge=1, le=MAX_NUMBER)] = 256
     nested_offset: Annotated[float, Meta(ge=-1e38, le=1e38)] = 0.0
+    quant_type: Literal["nf4", "fp4"] | None = None
 
 
-def _read_state(info: TensorInfo, reader: TensorReader) -> _State:
+def _read_state(name: str, info: TensorInfo, reader: TensorReader) -> _State:
     if info.nbytes > _MAX_STATE:
         raise Misfit(f"has a quant_state of {info.nbytes:,} bytes; the limit is {_MAX_STATE:,}")
     try:
         state = decode_json(bytes(reader.read(info).flatten().tolist()), _State, "quant_state")
     except CheckpointError as error:
         raise Misfit(f"is invalid: {error.cause.rstrip('.')}") from None
+    if state.quant_type and not name.endswith(state.quant_type):
+        raise Misfit(f"has quant_type {state.quant_type} in {name}")
     if len(state.shape) == 3:
         raise Misfit(
             f"has shape {state.shape}: quantized checkpoints with fused experts are not supported"

@@ -183,7 +183,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
 
 
 def _natural(digits: str) -> int:
-    if digits.startswith("-"):  # "-0" is 0 for msgspec
+    if digits == "-0":  # 0 for msgspec, which refuses other negative numbers where they stand
         raise ValueError(f"{digits} is negative")
     return 0
 
