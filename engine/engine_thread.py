@@ -75,13 +75,9 @@ class EngineThread(threading.Thread):
         """A Load replaces a stuck worker."""
         with self._lock:  # a worker that was replaced serves no more commands
             stalled = self._watch.stalled if isinstance(command, m.Load) else None
-            if stalled is None:
-                self._worker.submit(command)
-                return
-            left = self._replace()
-        self._tell(m.EngineCrashed(unresponsive(stalled), "", is_restarting=True))
-        for one in (*left, command):
-            self.submit(one)
+            if stalled is not None and not self._worker.is_stopping:
+                self._replace(m.EngineCrashed(unresponsive(stalled), "", is_restarting=True))
+            self._worker.submit(command)
 
     def cancel_load(self) -> None:
         """Cancel the loads and changes of settings submitted so far; later ones run."""
@@ -90,8 +86,9 @@ class EngineThread(threading.Thread):
     def stop(self, timeout_s: float = 10.0) -> bool:
         """Abort everything and end the thread. True if it ended within the time; a stuck worker is
         left behind."""
-        worker = self._worker
-        worker.stop()
+        with self._lock:  # a worker that stops is not replaced
+            worker = self._worker
+            worker.stop()
         if worker.is_alive():
             worker.join(timeout_s)
         self._is_left = True
@@ -100,13 +97,14 @@ class EngineThread(threading.Thread):
             self.join(timeout_s)
         return not (self.is_alive() or worker.is_alive())
 
-    def _replace(self) -> list[m.Command]:
-        """Abandon the worker; returns what it has not served."""
+    def _replace(self, why: m.EngineCrashed) -> None:
+        """Abandon the worker. Another one reports why, then serves what is left."""
         left = self._worker.abandon()
         self._worker = self._make()
         self._watch = Watch(self._worker.heartbeat)
+        for command in (why, *left):
+            self._worker.submit(command)
         self._worker.start()
-        return left
 
     # -- the thread -------------------------------------------------------------------------
 
@@ -129,29 +127,15 @@ class EngineThread(threading.Thread):
 
     def _look(self) -> None:
         with self._lock:
-            worker, watch = self._worker, self._watch
-            has_died = worker.has_died or not worker.is_alive()
-            if has_died and not worker.is_stopping:
-                doing = worker.heartbeat.beat.doing
-                left = self._replace()
-            else:
-                has_died, event = False, watch.look()
-        if has_died:
-            self._tell(m.EngineCrashed(_dead(doing), ""))
-            for command in left:
-                self.submit(command)
-        elif event is not None:
-            if isinstance(event, m.Stalled):
-                log.warning(
-                    "no answer for %.0f s (%s)\n%s", event.seconds, event.doing, _stack(worker)
-                )
-            self._tell(event)
-
-    def _tell(self, event: m.Event) -> None:
-        try:
+            worker = self._worker
+            if (worker.has_died or not worker.is_alive()) and not worker.is_stopping:
+                self._replace(m.EngineCrashed(_dead(worker.heartbeat.beat.doing), ""))
+                return
+            event = self._watch.look()
+        if isinstance(event, m.Stalled):
+            log.warning("no answer for %.0f s (%s)\n%s", event.seconds, event.doing, _stack(worker))
+        if event is not None:
             self._emit(event)
-        except BaseException:  # the listener's fault
-            log.exception("cannot report %s", type(event).__name__)
 
 
 def _dead(doing: str) -> ErrorInfo:

@@ -88,7 +88,7 @@ class _Counted(NamedTuple):
 
 
 class _Submitted(NamedTuple):
-    command: m.Command | _Encoded | _Counted
+    command: m.Command | m.EngineCrashed | _Encoded | _Counted
     at: float
     """A request arrives when it is sent, not after the step of then."""
     cancel: threading.Event
@@ -129,7 +129,8 @@ class EngineWorker(threading.Thread):
 
     # -- called from any thread -------------------------------------------------------------
 
-    def submit(self, command: m.Command | _Encoded | _Counted) -> None:
+    def submit(self, command: m.Command | m.EngineCrashed | _Encoded | _Counted) -> None:
+        """EngineCrashed: report it, in its turn."""
         submitted = _Submitted(command, time.perf_counter(), threading.Event())
         if isinstance(command, (m.Load, m.Reconfigure)):
             with self._lock:
@@ -152,10 +153,10 @@ class EngineWorker(threading.Thread):
         self.cancel_load()
         self.submit(m.Stop())
 
-    def abandon(self) -> list[m.Command]:
+    def abandon(self) -> list[m.Command | m.EngineCrashed]:
         """Stop a stuck or dead thread: it emits no more events. Returns what it has not served."""
         self._emit = lambda event: None
-        left = []
+        left: list[m.Command | m.EngineCrashed] = []
         with suppress(queue.Empty):
             while True:
                 command = self._commands.get_nowait().command
@@ -214,7 +215,10 @@ class EngineWorker(threading.Thread):
                 self._cancels.discard(cancel)
 
     def _serve(
-        self, command: m.Command | _Encoded | _Counted, at: float, cancel: threading.Event
+        self,
+        command: m.Command | m.EngineCrashed | _Encoded | _Counted,
+        at: float,
+        cancel: threading.Event,
     ) -> None:
         match command:
             case m.Load():
@@ -244,6 +248,8 @@ class EngineWorker(threading.Thread):
                 self._count(key, text)
             case _Counted(key, future):
                 self._emit(m.TokensCounted(key, _num_tokens(future)))
+            case m.EngineCrashed():
+                self._emit(command)
             case m.Stop():
                 self._stopping.set()
 

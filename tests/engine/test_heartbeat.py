@@ -13,6 +13,7 @@ import pytest
 from engine import EngineConfig, SamplingParams
 from engine.engine_thread import EngineThread
 from engine.engine_worker import EngineWorker
+from engine.errors import ErrorInfo
 from engine.heartbeat import (
     COMMAND_S,
     FIRST_STEP_S,
@@ -287,25 +288,52 @@ def test_a_thread_that_dies_is_a_crash_and_the_next_load_serves(
     assert thread.stop(120)
 
 
-def test_a_command_sent_while_a_worker_is_replaced_reaches_the_next(
-    events: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    thread = EngineThread(events)
-    sender = threading.Thread(target=thread.submit, args=(CountTokens("late", "text"),))
+CRASHED = EngineCrashed(ErrorInfo("it hangs"), "")
+
+
+def replace_meanwhile(
+    thread: EngineThread, monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]
+) -> threading.Thread:
+    """Replaces the worker of a thread, while another thread does something."""
+    other = threading.Thread(target=do)
     plain = EngineWorker.abandon
 
     def abandon(worker: EngineWorker) -> Any:
         left = plain(worker)
-        sender.start()
-        sender.join(0.1)  # it has to wait for the next worker
+        other.start()
+        other.join(0.1)  # it has to wait for the next worker
         return left
 
     monkeypatch.setattr(EngineWorker, "abandon", abandon)
     with thread._lock:
-        thread._replace()
-    assert events.wait(TokensCounted).key == "late"
+        thread._replace(CRASHED)
+    return other
+
+
+def test_commands_keep_their_order_while_a_worker_is_replaced(
+    events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = EngineThread(events)
+    for key in "ab":
+        thread.submit(CountTokens(key, "text"))
+    sender = replace_meanwhile(
+        thread, monkeypatch, lambda: thread.submit(CountTokens("late", "text"))
+    )
+    events.wait(TokensCounted, lambda event: event.key == "late")
+    assert [event.key for event in events.of(TokensCounted)] == ["a", "b", "late"]
+    assert events.events[0] == CRASHED
     sender.join(WAIT_S)
     assert thread.stop(120)
+
+
+def test_no_worker_is_left_by_a_stop_while_one_is_replaced(
+    events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = EngineThread(events)
+    workers = {one for one in threading.enumerate() if isinstance(one, EngineWorker)}
+    stopper = replace_meanwhile(thread, monkeypatch, thread.stop)
+    stopper.join(WAIT_S)
+    assert {one for one in threading.enumerate() if isinstance(one, EngineWorker)} == workers
 
 
 def test_stopping_does_not_wait_for_a_stuck_worker(
