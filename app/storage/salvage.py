@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from app.storage.records import (
     CONVERSATION,
     MESSAGE,
+    NEW,
     StoredConversation,
     StoredMessage,
     conversation_of,
@@ -18,6 +19,7 @@ from app.storage.records import (
     put_conversation,
     put_message,
 )
+from app.storage.search import text_of
 from app.storage.writer import transact
 
 FINE_STEPS = 10_000
@@ -29,12 +31,14 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class Salvaged:
-    """Rows that were read. `expected_*`: how many the file has; None where that is unreadable."""
+    """Rows that were read. `expected_*`: how many the file has; None where that is unreadable.
+    `unsent`: the text of the new conversation."""
 
     conversations: int = 0
     messages: int = 0
     expected_conversations: int | None = None
     expected_messages: int | None = None
+    unsent: str = ""
 
     @property
     def text(self) -> str:
@@ -68,10 +72,9 @@ def salvage(
             put_conversation(connection, conversation)
             found.conversations += 1
             _go_on(stops)
-        last: dict[str, str] = {}  # of each conversation, the message before
         for message in _records(source, "messages", MESSAGE, message_of):
-            put_message(connection, _attached(connection, message, last))
-            last[message.conversation_id] = message.id
+            _add_missing(connection, message)
+            put_message(connection, message)
             found.messages += 1
             _go_on(stops)
         for table in ("reply_tokens", "reply_times", "presets", "unsent"):
@@ -84,6 +87,8 @@ def salvage(
                     connection.execute(
                         f"INSERT OR IGNORE INTO {table}({', '.join(columns)}) VALUES({places})", row
                     )
+        text = connection.execute("SELECT text FROM unsent WHERE conversation_id = ?", (NEW,))
+        found.unsent = text_of(next(text, (None,))[0])
         _go_on(stops)  # what interrupted a statement looks like damage
 
     transact(target, job)
@@ -94,10 +99,9 @@ def _go_on(stops: Callable[[], bool]) -> None:
         raise RecoveryCancelled
 
 
-def _attached(
-    connection: sqlite3.Connection, message: StoredMessage, last: dict[str, str]
-) -> StoredMessage:
-    """`message` with a conversation, and after a message that there is."""
+def _add_missing(connection: sqlite3.Connection, message: StoredMessage) -> None:
+    """Add the conversation of `message` if it is lost. A lost parent is left to the reader of the
+    messages (`app.features.chat.conversation`)."""
     known = "SELECT 1 FROM conversations WHERE id = ?"
     if connection.execute(known, (message.conversation_id,)).fetchone() is None:
         made = StoredConversation(
@@ -105,13 +109,6 @@ def _attached(
             created=message.created, updated=message.created,
         )  # fmt: skip
         put_conversation(connection, made)
-    parent = "SELECT 1 FROM messages WHERE id = ? AND conversation_id = ?"
-    if (
-        message.parent_id is not None
-        and not connection.execute(parent, (message.parent_id, message.conversation_id)).fetchone()
-    ):
-        return replace(message, parent_id=last.get(message.conversation_id))
-    return message
 
 
 def _records(

@@ -179,32 +179,7 @@ class Conversation:
         )  # fmt: skip
 
     def load(self, records: Iterable[StoredMessage]) -> None:
-        self.messages = {record.id: _message(record) for record in records}
-        self._attach_orphans()
-
-    def _attach_orphans(self) -> None:
-        """A damaged file may have messages of unknown parents, or in a circle: each follows the
-        message that was stored before it."""
-        children: dict[str | None, list[str]] = {}
-        for message in self.messages.values():
-            children.setdefault(message.parent_id, []).append(message.id)
-        reached: set[str] = set()
-
-        def reach(parent: str | None) -> None:
-            found = [parent]
-            while found:
-                following = [i for i in children.get(found.pop(), ()) if i not in reached]
-                reached.update(following)
-                found += following
-
-        reach(None)
-        before: str | None = None
-        for message in self.messages.values():
-            if message.id not in reached:
-                message.parent_id = before
-                reached.add(message.id)
-                reach(message.id)
-            before = message.id
+        self.messages = {record.id: _message(record) for record in connected(records)}
 
     # The tree --------------------------------------------------------------------------------
 
@@ -322,6 +297,35 @@ class Conversation:
             if message.text or message.attachments:
                 texts.append(message_content(message.text, message.attachments))
         return texts[::-1]
+
+
+def connected(records: Iterable[StoredMessage]) -> list[StoredMessage]:
+    """In the given order, but each after its parent: what was written during a recovery is stored
+    before what was recovered. A damaged file may have messages of unknown parents, or in a circle:
+    each follows the message that was stored before it."""
+    found = {record.id: record for record in records}
+    placed: dict[str, StoredMessage] = {}
+    waiting: dict[str, list[StoredMessage]] = {}  # by the id of the parent
+
+    def place(record: StoredMessage) -> None:
+        following = [record]
+        while following:
+            record = following.pop()
+            if record.id not in placed:
+                placed[record.id] = record
+                following += reversed(waiting.pop(record.id, ()))
+
+    for record in found.values():
+        if record.parent_id is None or record.parent_id in placed:
+            place(record)
+        else:
+            waiting.setdefault(record.parent_id, []).append(record)
+    before: str | None = None
+    for record in found.values():
+        if record.id not in placed:
+            place(replace(record, parent_id=before))
+        before = record.id
+    return list(placed.values())
 
 
 def _message(record: StoredMessage) -> Message:

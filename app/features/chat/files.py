@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from app.features.chat.conversation import Conversation, Message, new_id
+from app.features.chat.conversation import Conversation, Message, connected, new_id
 from app.features.chat.reply_data import (
     ReplyTokens,
     as_columns,
@@ -42,7 +42,7 @@ def collect(
     could not be stored as they are now. Raises StorageError."""
     found = {message.id: message for message in store.messages(conversation.id)}
     found |= {one.id: one for one in newer if one.conversation_id == conversation.id}
-    messages = tuple(found.values())
+    messages = tuple(connected(found.values()))
     tokens = {}
     for message_id in store.messages_with(TOKENS, conversation.id):
         packed = store.packed(TOKENS, message_id)
@@ -99,6 +99,8 @@ def with_new_ids(bundle: Bundle) -> Bundle:
 
 LARGEST_NUMBER = 10**15
 """More than any time or count; SQLite stores integers of 64 bits."""
+MOST_DIGITS = 20
+"""Of integers of 64 bits."""
 FORMAT, VERSION, READ = "inferdeck-chats", 2, (1, 2)
 _NOT_WRITTEN = {"conversation_id", "deleted_at"}
 _REMEDY = "Nothing was imported. Choose a JSON file exported by Inferdeck."
@@ -123,7 +125,7 @@ def dump(bundles: Sequence[Bundle]) -> str:
 def parse(text: str) -> list[Bundle]:
     """The chats in a file's text. Raises ChatFileError with what is wrong and where."""
     try:
-        whole = json.loads(text, parse_constant=_refuse_constant)
+        whole = json.loads(text, parse_constant=_refuse_constant, parse_int=_integer)
     except ValueError as error:
         raise ChatFileError(f"Not a chat export: invalid JSON ({error}).", _REMEDY) from None
     except RecursionError:
@@ -144,6 +146,15 @@ def parse(text: str) -> list[Bundle]:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a valid JSON number")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:  # what computes with it would fail
+        raise ChatFileError(
+            f"The file has an integer of {len(digits):,} digits; the limit is {MOST_DIGITS}.",
+            _REMEDY,
+        )
+    return int(digits)
 
 
 def _fields(record: StoredConversation | StoredMessage) -> dict[str, Any]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
-from app.features.chat.conversation import Conversation, Role
+from app.features.chat.conversation import Conversation, Role, connected
 from app.features.chat.labels import branch_records
+from app.storage import StoredMessage
 from tests.app.chat_fixtures import Chat, chat
 from widgets.chat.branch_popover import EMPTY, HINT
 from widgets.chat.records import BranchRecord
@@ -81,6 +83,29 @@ def three_branches(chat: Chat) -> None:
     chat.settle()
     chat.engine.finish("ZWEI")
     chat.settle()
+
+
+@given(made=conversations(), random=st.randoms(use_true_random=False))
+def test_the_order_in_which_messages_were_stored_changes_no_branch(
+    made: Conversation, random: Random
+) -> None:
+    records = [message.record() for message in made.messages.values()]
+    assert connected(records) == records
+    families: dict[str | None, list[StoredMessage]] = {}
+    for record in records:
+        families.setdefault(record.parent_id, []).append(record)
+    mixed = []  # versions stay in order, parents may come after their children
+    while families:
+        parent = random.choice(list(families))
+        mixed.append(families[parent].pop(0))
+        if not families[parent]:
+            del families[parent]
+    again = Conversation(id=made.id)
+    again.load(mixed)
+    ids = list(again.messages)
+    assert all(m.parent_id is None or m.parent_id in ids[:place]
+               for place, m in enumerate(again.messages.values()))  # fmt: skip
+    assert branch_records(again) == branch_records(made)
 
 
 def test_what_followed_an_edited_message_is_kept_and_shown_again(chat: Chat) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -17,7 +18,16 @@ from app.features.chat.attachments import fence_for
 from app.features.chat.conversation import State
 from app.features.chat.figures import Figures
 from app.features.chat.file_actions import JSON, MARKDOWN, file_name
-from app.features.chat.files import Bundle, ChatFileError, collect, dump, keep, parse, with_new_ids
+from app.features.chat.files import (
+    FORMAT,
+    Bundle,
+    ChatFileError,
+    collect,
+    dump,
+    keep,
+    parse,
+    with_new_ids,
+)
 from app.features.chat.markdown import as_markdown, from_markdown
 from app.storage import ChatStore, StoredConversation, StoredMessage
 from engine.snapshot import RequestTimes, TokenEvent
@@ -151,6 +161,51 @@ def test_a_damaged_file_is_refused_with_the_place(path: tuple, value: object, sa
     place[path[-1]] = value
     with pytest.raises(ChatFileError, match=said):
         parse(json.dumps(whole))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("created",), ("title",), ("sampling", "temperature"), ("messages", 0, "shown"),
+        ("messages", 0, "figures", "ttft_ms"), ("messages", 0, "passages", 0, "start"),
+        ("messages", 0, "tokens", "logprobs", 0), ("messages", 0, "times", "gaps", 0),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("num_digits", [400, 5000])
+def test_an_integer_of_too_many_digits_is_refused_wherever_it_is(
+    path: tuple, num_digits: int
+) -> None:
+    value: object = "LONG"
+    for step in reversed(path):
+        value = [value] if step == 0 else {step: value}
+    assert isinstance(value, dict)
+    chat = {"id": "c", "title": "t", "messages": [], **value}
+    text = json.dumps({"format": FORMAT, "version": 2, "chats": [chat]})
+    with pytest.raises(ChatFileError, match=f"{num_digits:,} digits; the limit is 20"):
+        parse(text.replace('"LONG"', "9" * num_digits))
+
+
+def stored_in_any_order(folder: Path, order: list[int]) -> tuple[ChatStore, StoredConversation]:
+    """A chain of messages, stored in this order; message 0 has an unknown parent."""
+    store = ChatStore(folder / "chats.sqlite3")
+    chat = StoredConversation("c", "Title", created=1.0, updated=1.0)
+    chain = [StoredMessage(f"m{n}", "c", f"m{n - 1}", "user", f"text {n}") for n in order]
+    store.add_messages(chat, *chain).result(60)
+    return store, chat
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 3, 0, 1]])
+def test_a_chat_whose_messages_are_stored_before_their_parents_can_be_imported(
+    tmp_path: Path, order: list[int]
+) -> None:
+    store, chat = stored_in_any_order(tmp_path, order)
+    with closing(store):
+        (bundle,) = parse(dump([collect(store, chat)]))
+    assert sorted(m.id for m in bundle.messages) == ["m0", "m1", "m2", "m3"]
+    known: set[str | None] = {None}
+    for message in bundle.messages:
+        assert message.parent_id in known
+        known.add(message.id)
 
 
 def test_markdown_has_the_branch_on_the_screen() -> None:
