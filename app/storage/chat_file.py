@@ -33,6 +33,7 @@ from engine.errors import ErrorInfo
 
 UNTIL_THEN = "Until then, changes exist only in this window."
 UNTIL_CLOSED = "New chats will be lost when this window closes."
+BACKUP_PAGES = 1000
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -92,17 +93,17 @@ class ChatFile:
         and `problem` has the numbers of now."""
         return self._writer.call(self._resume)
 
-    def start_new_file(self) -> Renewed:
-        """Rename the spoiled file, and save everything of the copy in a new one. Raises
+    def start_new_file(self) -> Future[Renewed]:
+        """Rename the spoiled file, and save everything of the copy in a new one, else raises
         StorageError; then nothing has changed."""
-        return self._writer.call(self._start_new_file).result()
+        return self._writer.call(self._start_new_file)
 
     @property
     def is_recovering(self) -> bool:
         return self.recovery is not None and self.recovery.is_running
 
     def recover(self) -> Future[None]:
-        """Start a cancelled recovery again."""
+        """Start a cancelled or failed recovery again."""
         return self._writer.call(self._recover_again)
 
     # In the writer's thread:
@@ -140,7 +141,8 @@ class ChatFile:
             )
         lock = process_lock(self.path)
         try:
-            aside = make(self.path, self._now.reader.backup)
+            # in pieces: others read the copy in between
+            aside = make(self.path, partial(self._now.reader.backup, pages=BACKUP_PAGES))
         except BaseException:
             lock.close()
             raise

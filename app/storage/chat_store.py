@@ -198,7 +198,8 @@ class ChatStore(ChatFile):
 def open_store(path: Path | None = None) -> ChatStore:
     """The store in `path`; if that cannot be used, a copy of it whose `problem` says why.
 
-    So the window always opens. The file is not touched.
+    So the window always opens. No chat of the file is changed, but SQLite may move the last ones
+    into it from its companion.
     """
     sweep()
     try:

@@ -5,7 +5,6 @@ A copy has no name in the file system, so that nothing of it is left however the
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import sqlite3
@@ -32,11 +31,11 @@ from app.storage.errors import (
 from app.storage.salvage import RecoveryCancelled, Salvaged, salvage
 from app.storage.writer import transact
 
-log = logging.getLogger(__name__)
-
 PREFIX = "inferdeck-chats-"
 STEPS_BETWEEN = 100_000
 """Of SQLite's machine, between two looks at whether to stop: milliseconds."""
+PIECE = 2**22
+"""Bytes of a file copied between two such looks: milliseconds."""
 STALE_S = 3600.0
 """Age of a temporary folder that no running process is still filling."""
 
@@ -65,19 +64,19 @@ def empty_copy() -> sqlite3.Connection:
 
 def salvaged(path: Path, found: Salvaged, stops: Callable[[], bool]) -> sqlite3.Connection:
     """The readable rows of a damaged file, counted in `found`. Raises RecoveryCancelled as soon as
-    `stops` is true."""
+    `stops` is true, OSError or sqlite3.Error where the file cannot be read at the moment or has no
+    room in memory and the temporary folder."""
     copy = empty_copy()
     try:
         copy.set_progress_handler(stops, STEPS_BETWEEN)
         try:
-            with _unchanged(path) as source:
+            with _unchanged(path, stops) as source:
                 source.set_progress_handler(stops, STEPS_BETWEEN)
                 salvage(source, copy, found, stops)
         except (sqlite3.Error, OSError) as error:
             if stops():
                 raise RecoveryCancelled from error
-            log.warning("cannot recover chats of %s: %s", path, error)
-            found.conversations = found.messages = 0  # all or nothing
+            raise
         copy.set_progress_handler(None, 0)
         _prepare(copy)
     except BaseException:
@@ -103,14 +102,14 @@ def _copy_readable(path: Path, copy: sqlite3.Connection) -> None:
             source.execute(f"PRAGMA locking_mode = {locking}")
             source.backup(copy)
             return
-    with suppress(sqlite3.Error, OSError), _unchanged(path) as source:
+    with suppress(sqlite3.Error, OSError), _unchanged(path, lambda: False) as source:
         source.backup(copy)
 
 
 @contextmanager
-def _unchanged(path: Path) -> Iterator[sqlite3.Connection]:
+def _unchanged(path: Path, stops: Callable[[], bool]) -> Iterator[sqlite3.Connection]:
     """The file, or a copy of it in the temporary folder: to read its companion is to change
-    it."""
+    it. Raises RecoveryCancelled as soon as `stops` is true."""
     if not has_companion(path):
         with closing(connect_unchanged(path)) as source:
             yield source
@@ -118,7 +117,7 @@ def _unchanged(path: Path) -> Iterator[sqlite3.Connection]:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
         for name in (path.name, f"{path.name}-wal"):
-            shutil.copyfile(path.with_name(name), folder / name)
+            _copy_file(path.with_name(name), folder / name, stops)
         with closing(sqlite3.connect(folder / path.name, check_same_thread=False)) as source:
             with suppress(sqlite3.Error):
                 source.execute("SELECT 1 FROM sqlite_master").fetchall()  # opens the companion
@@ -127,6 +126,14 @@ def _unchanged(path: Path) -> Iterator[sqlite3.Connection]:
             yield source
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copy_file(source: Path, target: Path, stops: Callable[[], bool]) -> None:
+    with open(source, "rb") as read, open(target, "xb") as written:
+        while piece := read.read(PIECE):
+            if stops():
+                raise RecoveryCancelled
+            written.write(piece)
 
 
 def sweep() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from app.storage.copies import salvaged
 from app.storage.salvage import RecoveryCancelled, Salvaged
+from engine.errors import in_one_line
 
 JOIN_S = 10.0
 """Longest wait for the thread at the end: one statement of SQLite."""
@@ -23,7 +24,8 @@ class Recovery:
     """Copies what can be read of `path`, which stays unchanged.
 
     `finish`: called in this thread with the copy, or with None where there is none; `ended`: done
-    when the Future that it returns is done.
+    when the Future that it returns is done. `is_complete`: whether it has ended, and the copy with
+    everything readable is in use.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class Recovery:
         self.path, self._finish = path, finish
         self.found = Salvaged()
         self.ended: Future[None] = Future()
+        self.is_complete = False
         self._cancelled = threading.Event()
         self._failure = ""
         self._is_whole = False  # then it is too late to cancel
@@ -77,7 +80,15 @@ class Recovery:
             log.info("the recovery of %s was cancelled", self.path)
         except MemoryError:
             self._failure = "out of memory"
+        except (OSError, sqlite3.Error) as error:
+            log.warning("cannot recover chats of %s: %s", self.path, error)
+            self._failure = in_one_line(error)
         except BaseException:  # the window waits for an end
             log.exception("the recovery of %s failed", self.path)
             self._failure = "see the log"
-        self._finish(copy).add_done_callback(lambda done: self.ended.set_result(None))
+
+        def end(finished: Future[Any]) -> None:
+            self.is_complete = copy is not None and finished.exception() is None
+            self.ended.set_result(None)
+
+        self._finish(copy).add_done_callback(end)

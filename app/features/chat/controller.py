@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from PySide6.QtCore import Signal
-
 from app.features.chat.attachments import Attachment
 from app.features.chat.conversation import (
     Conversation,
@@ -33,9 +31,6 @@ from engine.sampling_params import SamplingParams
 class ChatController(ChatLibrary):
     """The user's text is stored before it is sent. `generation` writes the replies. Signals carry
     ids: of the conversation, then of the message."""
-
-    text_returned = Signal(str, str, object)  # text, attachments: could not be stored
-    presets_changed = Signal()
 
     def __init__(self, engine: EngineBridge, store: ChatStore) -> None:
         super().__init__(store)

@@ -14,6 +14,7 @@ from app.features.chat.files import Bundle, ChatFileError, collect, dump, keep, 
 from app.features.chat.markdown import as_markdown, from_markdown
 from app.link.tasks import run_task
 from app.storage import ChatStore, StorageError, StoredConversation, StoredMessage
+from app.storage.chat_file import Renewed
 from app.storage.json_file import write_whole
 from engine.errors import CheckpointError, ErrorInfo, InferdeckError
 from engine.json_file import read_regular
@@ -177,6 +178,13 @@ def copy_question(problem: ErrorInfo | None, num_chats: int) -> str:
     return f"{chats} in this window. {cause} Save a copy and import it later (Chat > Import)."
 
 
+def _renewed_text(renewed: Renewed) -> str:
+    return (
+        f"Saved {_count(range(renewed.num_conversations))} with {renewed.num_messages:,} messages "
+        f"to a new file. The old file was renamed to {renewed.aside.name}."
+    )
+
+
 class UnsavedDialog(QDialog):
     """`save`, `leave` without saving, or stay; Escape stays."""
 
@@ -203,21 +211,22 @@ class FileRecovery(QObject):
         super().__init__(transfer)
         self._library, self._transfer, self._say = transfer.controller, transfer, say
         self.dialog: UnsavedDialog | None = None
+        self._is_running = False
         transfer.failed.connect(self._show_error)
 
-    def begin(self) -> bool:
-        """Replace the file. False where that failed; the error is shown."""
-        try:
-            renewed = self._library.replace_file()
-        except StorageError as error:
-            self._say(f"{error.cause} {error.remedy}")
-            return False
-        chats = _count(range(renewed.num_conversations))
-        self._say(
-            f"Saved {chats} with {renewed.num_messages:,} messages to a new file. "
-            f"The old file was renamed to {renewed.aside.name}."
-        )
-        return True
+    def begin(self, ended: Callable[[bool], object] = lambda is_saved: None) -> None:
+        """Replace the file, then call `ended`; the result or the error is shown."""
+        if self._is_running:
+            return
+        self._is_running = True
+        renewed = self._library.replace_file()
+
+        def end(error: StorageError | None) -> None:
+            self._is_running = False
+            self._say(_renewed_text(renewed.result()) if error is None else str(error))
+            ended(error is None)
+
+        self._library.saver.watch(renewed, end)
 
     def may_close(self, window: QWidget) -> bool:
         """Ask where chats would be lost. A second attempt while the dialog is open closes."""
@@ -239,10 +248,15 @@ class FileRecovery(QObject):
         return False
 
     def _save(self, window: QWidget) -> None:
-        if self.begin():
-            window.close()
-        elif self.dialog is not None:
-            self.dialog.reject()
+        def end(is_saved: bool) -> None:
+            if self.dialog is None:
+                return  # the user cancelled meanwhile
+            if is_saved:
+                window.close()
+            else:
+                self.dialog.reject()
+
+        self.begin(end)
 
     def _show_error(self, error: ErrorInfo) -> None:
         """Saving a copy failed: the dialog stays open."""

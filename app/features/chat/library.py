@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from PySide6.QtCore import QObject, Signal
 from app.features.chat.conversation import Conversation, Message, sampling_from_dict
 from app.features.chat.reply_data import ReplyTokens, pack_times, unpack_times
 from app.features.chat.sampling import DEFAULT_PRESET, Preset, built_in_presets
-from app.features.chat.saving import ReplyStore, Saver
+from app.features.chat.saving import ReplyStore, Saver, storable
 from app.storage import (
     NEW,
     TIMES,
@@ -49,6 +50,8 @@ class ChatLibrary(QObject):
     current_changed = Signal()
     messages_changed = Signal(str)  # which messages are on the screen
     settings_changed = Signal(str)  # system prompt, sampling
+    presets_changed = Signal()
+    text_returned = Signal(str, str, object)  # text, attachments: not stored, or recovered
     deleted = Signal(str, str)  # id, title: can be undone until `purge`
     was_archived = Signal(str, str)  # id, title
 
@@ -117,12 +120,12 @@ class ChatLibrary(QObject):
 
     @property
     def can_recover(self) -> bool:
-        """Whether a recovery was cancelled."""
+        """Whether a recovery was cancelled or failed."""
         found = self._store.recovery
-        return self.can_replace_file and found is not None and found.is_cancelled
+        return self.can_replace_file and found is not None and not found.is_complete
 
     def recover(self) -> None:
-        """Start a cancelled recovery again."""
+        """Start a cancelled or failed recovery again."""
         self.saver.watch(self._store.recover(), self._on_recovery)
 
     def _watch_recovery(self) -> None:
@@ -130,8 +133,11 @@ class ChatLibrary(QObject):
         if found is not None and found is not self._watched:
             self._watched = found
             self.saver.watch(found.ended, self._on_recovery)
-            # replies that go on need their chats in the copy, which is empty
-            self.saver.save_now(*(c for c in self._conversations.values() if c.id in self._loaded))
+            # the copy is empty, and not all that was read may be readable again
+            for chat in self._conversations.values():
+                if chat.id in self._loaded:
+                    self.saver.touch(chat, *chat.messages.values())
+            self.saver.save()
 
     def _on_recovery(self, error: StorageError | None) -> None:
         """It has begun again, or has ended."""
@@ -139,7 +145,9 @@ class ChatLibrary(QObject):
         if not self._store.is_recovering:
             self._add_stored()
             self._read_again()
+            self._return_unsent()
             self.list_changed.emit()
+            self.presets_changed.emit()
         self.saver.report(error)
 
     def _read_again(self) -> None:
@@ -149,6 +157,15 @@ class ChatLibrary(QObject):
         self._loaded -= empty
         if self.current.id in empty and self._read(self.current):
             self.messages_changed.emit(self.current.id)
+
+    def _return_unsent(self) -> None:
+        """Show the recovered text of the new conversation, once."""
+        found = self._store.recovery
+        if found is not None and found.is_complete:
+            text, found.found.unsent = found.found.unsent, ""
+            new = self._unused()
+            if text and text != new.draft:
+                self.text_returned.emit(new.id, text, [])
 
     def _on_resumed(self) -> None:
         """Another window may have written to the file meanwhile."""
@@ -189,7 +206,7 @@ class ChatLibrary(QObject):
     def search(self, query: str) -> list[Found]:
         """Every title and message that contains every word of `query`."""
         try:
-            hits = self._store.search(query)
+            hits = self._store.search(storable(query))
         except StorageError as error:
             self._report_read(error)
             return []
@@ -328,15 +345,12 @@ class ChatLibrary(QObject):
         """Whether the chats file is damaged, and can be moved aside."""
         return self._store.spoiled is not None and not self._store.is_recovering
 
-    def replace_file(self) -> Renewed:
-        """Move the damaged file aside and save everything in a new one. Raises StorageError."""
-        if self.can_recover:  # then the copy lacks what was read before the damage was found
-            for chat in self._conversations.values():
-                if chat.id in self._loaded:
-                    self.saver.touch(chat, *chat.messages.values())
+    def replace_file(self) -> Future[Renewed]:
+        """Move the damaged file aside and save everything in a new one, else raises StorageError;
+        then nothing has changed."""
         self.saver.save()
         renewed = self._store.start_new_file()
-        self.saver.report(None)
+        self.saver.watch(renewed, lambda error: self.saver.report(None))
         return renewed
 
     def add_imported(self, records: Sequence[StoredConversation]) -> None:

@@ -201,7 +201,7 @@ class Presenter(QObject):
             self._page.problem_notice.say(text, RECOVER, self._controller.recover)
             return
         action = REPLACE if problem and self._controller.can_replace_file else ""
-        self._page.problem_notice.say(text, action, self._page.recovery.begin)
+        self._page.problem_notice.say(text, action, lambda: self._page.recovery.begin())
 
     def _transferred(self, text: str) -> None:
         self._page.transfer_notice.say("")

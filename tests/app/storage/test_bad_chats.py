@@ -87,7 +87,8 @@ def test_the_file_is_kept_aside_and_what_was_written_is_saved(
     page.send("Hello")
     qtbot.waitUntil(lambda: bool(engine.order))
     qtbot.mouseClick(page.problem_notice.findChild(QPushButton), Qt.MouseButton.LeftButton)
-    assert page.problem_notice.isHidden() and page.controller.saver.problem is None
+    qtbot.waitUntil(page.problem_notice.isHidden, timeout=60_000)
+    assert page.controller.saver.problem is None
     said = page.toast.findChild(QLabel)
     assert said is not None and aside.name in said.text()
     assert store.path == path and aside.read_bytes() == before
@@ -117,7 +118,7 @@ def test_where_it_cannot_be_kept_aside_everything_is_as_before(
         stored = StoredConversation("c1", "Hello")
         store.add_messages(stored, StoredMessage("m1", "c1", None, "user", "Hello")).result(10)
         with pytest.raises(StorageReadOnlyError, match=str(path.name)):
-            store.start_new_file()
+            store.start_new_file().result(60)
         assert store.problem is not None and store.spoiled == path
         store.save_conversation(stored).result(10)
         assert [m.text for m in store.messages("c1")] == ["Hello"]
@@ -144,7 +145,8 @@ def test_whoever_closes_the_window_is_asked(qtbot: QtBot) -> None:
     assert page.recovery.dialog is None and window.isVisible()
     assert not page.recovery.may_close(window)
     page.recovery.dialog.save.click()
-    assert not window.isVisible() and page.recovery.may_close(window)
+    qtbot.waitUntil(lambda: not window.isVisible(), timeout=60_000)
+    assert page.recovery.may_close(window)
     page.controller.close()
     store.close()
     with closing(ChatStore(path)) as again:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from app import paths
+from app.features.chat.conversation import connected
 from app.storage import (
     NEW,
     TOKENS,
@@ -210,7 +211,7 @@ def test_files_of_others_and_empty_ones_are_named_and_unchanged(path: Path, name
         assert files_of(path.parent) == before
         if kind == "StorageCorruptError":
             recovered(store)
-            renewed = store.start_new_file()
+            renewed = store.start_new_file().result(60)
             assert renewed.aside.stat().st_size <= 1 and renewed.num_conversations == 1
         else:
             assert store.spoiled is None
@@ -303,7 +304,7 @@ def test_what_can_be_saved_is_counted_and_goes_to_the_new_file(path: Path) -> No
         store.add_messages(StoredConversation("new", "New")).result(60)
         found = all_of(store)
         assert store.presets() == {"Mine": {"temperature": 0.3}}
-        renewed = store.start_new_file()
+        renewed = store.start_new_file().result(60)
         assert store.problem is None and store.spoiled is None
         assert renewed.aside.read_bytes() == damaged
         assert renewed.num_conversations == NUM_CHATS + 1
@@ -313,7 +314,7 @@ def test_what_can_be_saved_is_counted_and_goes_to_the_new_file(path: Path) -> No
     with closing(ChatStore(path)) as again:
         assert all_of(again) == found
         for c in range(NUM_CHATS):  # each message has a parent that there is
-            messages = again.messages(f"c{c}")
+            messages = connected(again.messages(f"c{c}"))
             known = {m.id for m in messages}
             assert all(m.parent_id is None or m.parent_id in known for m in messages)
 
