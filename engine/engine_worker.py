@@ -244,8 +244,8 @@ class EngineWorker(threading.Thread):
                 self._emit(m.BlockInspected(block, details))
             case m.MeasurePeaks():
                 self._emit(self._measure_peaks())
-            case m.CountTokens(key, text):
-                self._count(key, text)
+            case m.CountTokens():
+                self._count(command)
             case _Counted(key, future):
                 self._emit(m.TokensCounted(key, _num_tokens(future)))
             case m.EngineCrashed():
@@ -330,7 +330,7 @@ class EngineWorker(threading.Thread):
                     f"Request id {command.request_id!r} is already in use.",
                     "Use a unique id per request.",
                 )
-            future, params = self._engine.encode(command.prompt, command.params)
+            future, params = self._engine.encode(command.prompt, command.params, command.client)
         except BaseException as error:
             self._refuse(command.request_id, error)
             return
@@ -369,13 +369,14 @@ class EngineWorker(threading.Thread):
         )  # fmt: skip
         self._emit(ended)
 
-    def _count(self, key: str, text: str) -> None:
+    def _count(self, command: m.CountTokens) -> None:
         """None without a model, or where the text is too much for the tokenizer."""
+        key = command.key
         if self._engine is None:
             self._emit(m.TokensCounted(key, None))
             return
         try:
-            future = self._engine.count_tokens(text)
+            future = self._engine.count_tokens(command.text, command.client)
         except BaseException as error:
             info = _refusal(error)
             if info is None:

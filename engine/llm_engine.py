@@ -119,9 +119,11 @@ class LLMEngine:
         """Content and owners of a KV block; None if the cache has no such block."""
         return inspect_block(self._loop.scheduler, self.tokenizer.decode, block)
 
-    def count_tokens(self, text: str) -> Future[list[int]]:
-        """Token ids of a text, without those that begin every prompt. Returns at once."""
-        return self.tokenizer.submit(Text(without_surrogates(text), special=False), "count")
+    def count_tokens(self, text: str, client: str = "") -> Future[list[int]]:
+        """Token ids of a text, without those that begin every prompt. Returns at once. client: as
+        for `encode`."""
+        work = Text(without_surrogates(text), special=False)
+        return self.tokenizer.submit(work, f"{client} counts")
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every invariant of scheduler and block pool holds."""
@@ -132,12 +134,12 @@ class LLMEngine:
     # -- requests ---------------------------------------------------------------------------
 
     def encode(
-        self, prompt: Prompt | Sequence[Any], params: SamplingParams
+        self, prompt: Prompt | Sequence[Any], params: SamplingParams, client: str = ""
     ) -> tuple[Future[list[int]], SamplingParams]:
         """What `add_request` takes instead of `prompt` and `params`, for callers that do not wait.
-        The future and this raise InvalidRequestError."""
+        client: clients take turns. The future and this raise InvalidRequestError."""
         work = prompt_work(prompt, self.tokenizer, params, self.model_info.max_model_len)
-        return work.submit(self.tokenizer), work.params
+        return work.submit(self.tokenizer, client), work.params
 
     def add_request(
         self,

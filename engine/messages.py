@@ -48,7 +48,8 @@ class AddRequest:
     The output starts with the tokens `begin_with`, as if they had been sampled: their text comes
     with the first event, their ids do not come again. arrival: when the sender submitted the
     request, on the engine's clock; None: when this command was submitted. model: path of the model
-    that the token ids are for; another model fails the request. None: any model.
+    that the token ids are for; another model fails the request. None: any model. client: whose turn
+    encoding the prompt takes; a server sets it for its attached windows.
     """
 
     request_id: str
@@ -57,6 +58,7 @@ class AddRequest:
     begin_with: tuple[int, ...] = ()
     arrival: float | None = None
     model: str | None = None
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,12 @@ class MeasurePeaks:
 
 @dataclass(frozen=True, slots=True)
 class CountTokens:
-    """Count the tokens of a text with the loaded model. Answered by TokensCounted."""
+    """Count the tokens of a text with the loaded model. Answered by TokensCounted. client: as in
+    AddRequest."""
 
     key: str
     text: str
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,8 @@ class Hub:
             return session, self._welcome(session, resumed=True)
         if len(self._sessions) >= MAX_WINDOWS and not self._make_room():
             raise ProtocolError(f"Window limit reached: {MAX_WINDOWS} windows are attached.")
-        session = Session(hello.reads)
+        self._number += 1
+        session = Session(f"window {self._number}", hello.reads)
         self._sessions[session.id] = session
         for event in self._engine.attach_state.events():
             session.tell(self._offers.redacted(event))
@@ -233,7 +234,7 @@ class Hub:
             case m.CountTokens(key, text):
                 self._number += 1
                 question = f"window-{self._number}"
-                self._ask(session, question, m.CountTokens(question, text), key)
+                self._ask(session, question, m.CountTokens(question, text, session.client), key)
             case m.InspectBlock(block):
                 self._ask(session, block, command)
             case m.MeasurePeaks():
@@ -253,7 +254,7 @@ class Hub:
         self._owners[command.request_id] = session
         self._engine.foreign.add(command.request_id)
         session.requests.add(command.request_id)
-        self._engine.submit(command)
+        self._engine.submit(dataclasses.replace(command, client=session.client))
 
     def _ask(self, session: Session, question: object, command: m.Command, key: str = "") -> None:
         if session.num_asked >= MAX_ASKED:

@@ -133,7 +133,9 @@ PIECE_BYTES = 256 * 1024
 class Session:
     """Used only on the server's loop."""
 
-    def __init__(self, reads: Collection[str] = ()) -> None:
+    def __init__(self, client: str, reads: Collection[str]) -> None:
+        """client: unlike those of other sessions, and no secret."""
+        self.client = client
         self.reads = frozenset(reads)
         self.id = secrets.token_urlsafe(18)
         self.sequencer = Sequencer()

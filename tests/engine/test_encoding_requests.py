@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from engine.messages import (
 )
 from engine.snapshot import FinishReason
 from engine.text import work
+from engine.text.tokenizer import CheckpointTokenizer
 from tests.engine import tiny_models
 from tests.engine.thread_events import Recorder, finished
 
@@ -86,6 +88,27 @@ def test_others_run_while_a_prompt_is_encoded(
     events.wait(OutputEvent, lambda e: e.request_id == "slow" and e.finish_reason is not None
                 and e.finish_reason is not FinishReason.ABORT)  # fmt: skip
     assert not events.of(EngineCrashed)
+
+
+def test_clients_take_turns_at_the_tokenizer(
+    events: Recorder, thread: EngineThread, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients: list[str] = []
+    plain = CheckpointTokenizer.submit
+
+    def submit(self: CheckpointTokenizer, work: Any, client: str = "") -> Any:
+        clients.append(client)
+        return plain(self, work, client)
+
+    thread.submit(Load(config))
+    events.wait(Loaded)
+    monkeypatch.setattr(CheckpointTokenizer, "submit", submit)
+    for client in ("one", "other"):
+        thread.submit(AddRequest(client, "t1 t2", GREEDY, client=client))
+        thread.submit(CountTokens(client, "t1 t2", client))
+        ended(events, client)
+    events.wait(TokensCounted, lambda event: event.key == "other")
+    assert clients[0::2] == ["one", "other"] and len(set(clients)) == 4
 
 
 def test_unloading_ends_what_is_being_encoded(

@@ -72,6 +72,22 @@ def test_words_go_to_who_asked_and_ends_to_all(bench: Bench) -> None:
     assert not other.of(m.RequestFailed)
 
 
+def test_the_server_names_the_client_whose_turn_encoding_takes(bench: Bench) -> None:
+    lab = bench.lab()
+    lab.load()
+    one, other = bench.window(lab.server.url), bench.window(lab.server.url)
+    for window, request_id in ((one, "a"), (one, "b"), (other, "c")):
+        window.wait(m.Loaded)
+        window.engine.submit(m.CountTokens("count", "text", client="pretended"))
+        window.engine.submit(m.AddRequest(request_id, "hello", client="pretended"))
+        window.reply(request_id)
+    asked, counted = lab.commands(m.AddRequest), lab.commands(m.CountTokens)
+    for clients in ([add.client for add in asked], [count.client for count in counted]):
+        first, second, third = clients
+        assert first == second != third
+        assert not {"", "pretended"} & {first, third}
+
+
 def test_a_cache_that_became_smaller_is_told_to_all_without_paths(bench: Bench) -> None:
     lab = bench.lab()
     lab.load()
