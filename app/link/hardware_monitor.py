@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.link.bridge import EngineBridge, EngineState
 from app.paths import data_dir
-from app.storage.json_file import write_whole
+from app.storage.json_file import write_soon
 from engine import messages
 from engine.config import EngineConfig
 from engine.errors import CheckpointError
@@ -71,7 +71,7 @@ class PeaksStore:
         others = [p for p in self._read() if _conditions(p) != _conditions(peaks)]
         entries = [dataclasses.asdict(p) for p in [*others, peaks]]
         try:
-            write_whole(self.path, json.dumps(entries, indent=1))
+            write_soon(self.path, json.dumps(entries, indent=1))
         except OSError as error:
             log.warning("cannot save the measured hardware peaks: %s", error)
 

@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.storage.json_file import kept_aside, write_whole
+from app.storage.json_file import kept_aside, read_own, unread_text, write_whole
 from engine.errors import CheckpointError, InferdeckError
-from engine.json_file import read_json
 
 PREFIX = ".inferdeck-deleted-"
+_WHAT = "The list of deleted models"
 
 
 class TrashError(InferdeckError):
@@ -50,11 +50,10 @@ class Trash:
         try:
             # Written first: a folder that is aside and in no journal would stay for ever.
             with self._lock:
-                self._write([*self.entries, entry])
+                self._write([*self._read(), entry])
             os.rename(entry.original, entry.aside)
         except OSError as error:
-            with suppress(OSError):
-                self._forget(entry)
+            self._forget(entry)
             raise TrashError(
                 f"Cannot delete {folder}: {error.strerror or error}.",
                 "Check its permissions, and close other programs that use it.",
@@ -102,22 +101,31 @@ class Trash:
 
     @property
     def entries(self) -> list[Trashed]:
-        """Folders that are moved aside, oldest first."""
-        if not os.path.lexists(self._journal):
-            return []
+        """Folders that are moved aside, oldest first; none where the journal cannot be read at the
+        moment."""
         try:
-            stored = read_json(self._journal, list[tuple[str, str]])
+            return self._read()
+        except OSError as error:
+            self.problem = self.problem or unread_text(self._journal, _WHAT, error)
+            return []
+
+    def _read(self) -> list[Trashed]:
+        """Raises OSError where the journal cannot be read at the moment: then it must stay."""
+        try:
+            stored = read_own(self._journal, list[tuple[str, str]])
+        except FileNotFoundError:
+            return []
         except CheckpointError as error:
-            what = "The list of deleted models"
-            self.problem = self.problem or kept_aside(self._journal, what, error)
+            self.problem = self.problem or kept_aside(self._journal, _WHAT, error)
             return []
         found = [Trashed(Path(original), Path(aside)) for original, aside in stored]
         # whatever the file says, nothing is ever removed that was not put aside by `put`
         return [e for e in found if e.aside.name.startswith(PREFIX)]
 
     def _forget(self, entry: Trashed) -> None:
-        with self._lock:
-            left = [known for known in self.entries if known != entry]
+        # where this fails, the next start finds nothing to remove
+        with self._lock, suppress(OSError):
+            left = [known for known in self._read() if known != entry]
             if left or self._journal.exists():
                 self._write(left)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -20,12 +21,13 @@ from app.features.quantize.layers import read_result
 from app.features.recording.file import RecordingError, read
 from app.link.child_process import MARK, parse_ready, parse_record
 from app.link.hardware_monitor import PeaksStore
-from app.storage.profiles import ProfileStore
+from app.storage.json_file import NotWrittenError
+from app.storage.profiles import Profile, ProfileError, ProfileStore
 from app.storage.report_store import ReportStore
-from app.storage.trash import Trash
+from app.storage.trash import Trash, TrashError
 from app.window.crash_report import RunMarker
 from app.window.keymap import KeyMap
-from app.window.layouts import LayoutStore
+from app.window.layouts import CHAT, Layout, LayoutError, LayoutStore
 from app.window.settings_store import SettingsStore
 from engine.config import EngineConfig
 from engine.errors import CheckpointError
@@ -90,6 +92,84 @@ def test_an_unreadable_file_is_named_and_kept_aside(tmp_path: Path, kind: str, n
     aside = tmp_path / f"{kind}.damaged-1.json"
     assert str(aside) in problem and os.path.lexists(aside) and not os.path.lexists(file)
     assert name == "FIFO" or aside.read_bytes() == BAD[name]
+
+
+def write_profiles(file: Path) -> object:
+    return ProfileStore(file).save(Profile("new"))
+
+
+def write_shortcuts(file: Path) -> object:
+    keys = KeyMap(file)
+    keys.declare({"a": "Ctrl+N"})
+    return keys.bind("a", "Ctrl+M")
+
+
+def write_layouts(file: Path) -> object:
+    return LayoutStore(file).save(Layout("new", CHAT, "Chat"))
+
+
+def write_downloads(file: Path) -> object:
+    queue = DownloadQueue(None, file)  # type: ignore[arg-type] # none is started
+    return queue.close()
+
+
+def write_trash(file: Path) -> object:
+    folder = file.parent / "model"
+    folder.mkdir()
+    return Trash(file).put(folder)
+
+
+HEALTHY: dict[str, tuple[str, Callable[[Path], object], type[Exception] | None]] = {
+    "profiles": ('{"version": 1, "profiles": []}', write_profiles, ProfileError),
+    "shortcuts": ('{"version": 1, "shortcuts": {}}', write_shortcuts, NotWrittenError),
+    "layouts": ('{"version": 1, "layouts": []}', write_layouts, LayoutError),
+    "downloads": ('{"acme/tiny": [1, 2]}', write_downloads, None),
+    "trash": ('[["/x/model", "/x/.inferdeck-deleted-1"]]', write_trash, TrashError),
+}
+"""Content, what writes the file, and the error of that where the file was not read."""
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_a_file_that_cannot_be_read_at_the_moment_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, number: int
+) -> None:
+    file, (content, write, refusal) = tmp_path / f"{kind}.json", HEALTHY[kind]
+    file.write_text(content)
+    opened = os.open
+
+    def fail(path: object, *given: int) -> int:
+        if path == file:
+            raise OSError(number, os.strerror(number), str(file))
+        return opened(path, *given)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        assert str(file) in KEPT[kind](file)
+        if refusal is None:
+            write(file)
+        else:
+            with pytest.raises(refusal):
+                write(file)
+    assert [f.name for f in tmp_path.iterdir() if f.is_file()] == [file.name]
+    assert file.read_text() == content
+    if kind == "trash":
+        assert (tmp_path / "model").exists()
+        assert [str(entry.original) for entry in Trash(file).entries] == ["/x/model"]
+    if kind == "downloads":
+        assert [d.repo_id for d in DownloadQueue(None, file)] == ["acme/tiny"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_only_what_cannot_be_made_again_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    file, (content, write, _) = tmp_path / f"{kind}.json", HEALTHY[kind]
+    file.write_text(content)
+    write(file)
+    assert len(synced) == (kind != "downloads")
 
 
 @pytest.mark.parametrize("name", [*BAD, "FIFO"])

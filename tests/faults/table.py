@@ -83,7 +83,7 @@ POINTS: tuple[Point, ...] = (
     Point("download: rename", "app.features.models.hub_download:os.replace", "queued", (4,), KINDS),
     Point("download: publish", "app.features.models.hub_download:ModelDownload._publish",
           "queued", kinds=KINDS),
-    Point("download: journal", "app.features.models.downloads:write_whole", "queued",
+    Point("download: journal", "app.features.models.downloads:write_soon", "queued",
           kinds=("memory", "disk-full")),
     # reconfigure
     Point("live", "engine.host.model_host:ModelHost.use", "reconfigure", options=LIVE),

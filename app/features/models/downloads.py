@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,13 +17,13 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from app.features.models.hub import Hub
 from app.features.models.hub_download import ModelDownload, Progress, Stopped
 from app.link.tasks import run_task
-from app.storage.json_file import kept_aside, write_whole
+from app.storage.json_file import kept_aside, read_own, unread_text, write_soon
 from app.units import format_bytes
 from app.window.progress import Work, WorkArea
 from engine.errors import CheckpointError, ErrorInfo
-from engine.json_file import read_json
 
 LOOK_MS = 250
+_WHAT = "The list of downloads"
 _Bytes = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -68,6 +67,7 @@ class DownloadQueue(QObject):
         self._closed = False
         self.problem = ""
         """What happened to an unreadable file; "" if nothing."""
+        self._is_unread = False  # then the file may have content, and is not written
         self._timer = QTimer(self)
         self._timer.setInterval(LOOK_MS)
         self._timer.timeout.connect(self._look)
@@ -199,22 +199,28 @@ class DownloadQueue(QObject):
     # Stored -------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        if not os.path.lexists(self._file):
-            return
         try:
-            stored = read_json(self._file, dict[str, tuple[_Bytes, _Bytes]])
+            stored = read_own(self._file, dict[str, tuple[_Bytes, _Bytes]])
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self.problem = unread_text(self._file, _WHAT, error)
+            self._is_unread = True
+            return
         except CheckpointError as error:  # partial files are found when it is started again
-            self.problem = kept_aside(self._file, "The list of downloads", error)
+            self.problem = kept_aside(self._file, _WHAT, error)
             return
         for repo_id, (done, total) in stored.items():
             self._all[repo_id] = Download(repo_id, State.PAUSED, Progress(done, total))
 
     def _write(self) -> None:
+        if self._is_unread:
+            return
         open_ones = [d for d in self if d.state is not State.DONE]
         text = json.dumps({d.repo_id: [d.progress.done, d.progress.total] for d in open_ones})
         # on a full disk the download itself reports the error
         with suppress(OSError, MemoryError):
-            write_whole(self._file, text)
+            write_soon(self._file, text)
 
 
 def _run(worker: ModelDownload) -> Path | None:
