@@ -56,7 +56,9 @@ class Body(Struct, kw_only=True):
 
     @classmethod
     def unknown(cls, given: Given) -> list[str]:
-        known = {*cls.__struct_fields__, *cls.ignored, *(one.name for one in cls.refused)}
+        """The names of fields that `read` ignored."""
+        without_effect = (one.name for one in cls.refused if not one.only_with)
+        known = {*cls.__struct_fields__, *cls.ignored, *without_effect}
         return [name for name in given if name not in known]
 
     def check(self) -> None:

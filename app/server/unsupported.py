@@ -1,7 +1,7 @@
 """Fields of other servers' APIs that this one does not have.
 
-    SAMPLERS, GUIDED, TOOLS     would change the text: refused, naming the field
-    WARNED                      change it where a model supports them: ignored, and reported
+    SAMPLERS, GUIDED, TOOLS     would change the text: refused, naming the field; ignored, and
+                                reported, where another field turns them off
     HARMLESS                    do not change the text: accepted
 
 Reported: in the response header IGNORED_HEADER. So are all unknown fields.
@@ -21,19 +21,26 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 
 
 class Refused(NamedTuple):
-    """An unsupported field. `harmless`: values without an effect, which pass."""
+    """An unsupported field. `harmless`: values without an effect, which pass. `only_with`: it has
+    no effect either unless one of these fields has."""
 
     name: str
     why: str
     harmless: tuple[Any, ...] = ()
+    only_with: tuple[Refused, ...] = ()
 
     def check(self, given: Mapping[str, Any]) -> None:
         """Raises ApiError 400."""
+        if self.has_effect(given):
+            raise bad_request(f"{self.name} is not supported: {self.why}", self.name)
+
+    def has_effect(self, given: Mapping[str, Any]) -> bool:
         value = given.get(self.name)
         if value is None:
-            return
-        if not any(_kind(value) is _kind(one) and value == one for one in self.harmless):
-            raise bad_request(f"{self.name} is not supported: {self.why}", self.name)
+            return False
+        if any(_kind(value) is _kind(one) and value == one for one in self.harmless):
+            return False
+        return not self.only_with or any(one.has_effect(given) for one in self.only_with)
 
 
 def _kind(value: Any) -> type:
@@ -44,25 +51,43 @@ def _kind(value: Any) -> type:
 _WITHOUT = "set temperature, top_p, top_k or min_p instead."
 _PENALTY = "set repetition_penalty, presence_penalty or frequency_penalty instead."
 
+_DRY = Refused("dry_multiplier", _WITHOUT, (0,))
+_XTC = Refused("xtc_probability", _WITHOUT, (0,))
+_MIROSTAT = tuple(Refused(name, _WITHOUT, (0,)) for name in ("mirostat", "mirostat_mode"))
+_RANGE = Refused("dynatemp_range", _WITHOUT, (0,))
+_DYNAMIC = Refused("dynamic_temperature", _WITHOUT, (False,))
+_SMOOTHING = Refused("smoothing_factor", _WITHOUT, (0,))
+_GUIDANCE = Refused("guidance_scale", _WITHOUT, (1,))
+_PENALTIES = (
+    *(Refused(name, _PENALTY, (1,)) for name in ("repetition_penalty", "repeat_penalty")),
+    *(Refused(name, _PENALTY, (0,)) for name in ("presence_penalty", "frequency_penalty")),
+)
+
 SAMPLERS = (
+    _DRY, _XTC, *_MIROSTAT, _RANGE, _DYNAMIC, _SMOOTHING, _GUIDANCE,
     *(Refused(name, _WITHOUT, (1,)) for name in ("typical_p", "typical", "tfs", "tfs_z")),
     *(Refused(name, _WITHOUT, (0,)) for name in (
-        "top_a", "epsilon_cutoff", "eta_cutoff", "dry_multiplier", "xtc_probability", "mirostat",
-        "mirostat_mode", "dynatemp_range", "smoothing_factor", "nsigma", "adaptive_target",
+        "top_a", "epsilon_cutoff", "eta_cutoff", "nsigma", "adaptive_target", "penalty_alpha",
     )),
     *(Refused(name, _WITHOUT, (0, -1)) for name in ("top_n_sigma",)),
-    *(Refused(name, _WITHOUT) for name in (
+    *(Refused(name, _WITHOUT, (0, 1)) for name in ("min_keep",)),
+    *(Refused(name, _WITHOUT, only_with=(_DRY,)) for name in (
         "dry_base", "dry_allowed_length", "dry_range", "dry_penalty_last_n",
-        "dry_sequence_breakers", "xtc_threshold", "mirostat_tau", "mirostat_eta", "dynatemp_low",
-        "dynatemp_high", "dynatemp_exponent", "dynamic_temperature", "smoothing_curve", "samplers",
-        "sampler_order", "sampler_priority", "temperature_last", "min_keep", "penalty_alpha",
-        "guidance_scale", "negative_prompt",
+        "dry_sequence_breakers",
     )),
+    Refused("xtc_threshold", _WITHOUT, only_with=(_XTC,)),
+    *(Refused(name, _WITHOUT, only_with=_MIROSTAT) for name in ("mirostat_tau", "mirostat_eta")),
+    *(Refused(name, _WITHOUT, only_with=(_DYNAMIC,)) for name in ("dynatemp_low", "dynatemp_high")),
+    Refused("dynatemp_exponent", _WITHOUT, only_with=(_RANGE, _DYNAMIC)),
+    Refused("smoothing_curve", _WITHOUT, only_with=(_SMOOTHING,)),
+    Refused("negative_prompt", _WITHOUT, only_with=(_GUIDANCE,)),
     *(Refused(name, _PENALTY, (1,)) for name in (
         "repeat_penalty", "rep_pen", "encoder_repetition_penalty",
     )),
     *(Refused(name, _PENALTY, (0,)) for name in ("no_repeat_ngram_size",)),
-    *(Refused(name, _PENALTY) for name in ("repeat_last_n", "repetition_penalty_range")),
+    *(Refused(name, _PENALTY, (-1,), only_with=_PENALTIES) for name in (
+        "repeat_last_n", "repetition_penalty_range",
+    )),
     *(Refused(name, "set max_tokens instead.") for name in (
         "n_predict", "num_predict", "max_new_tokens", "max_length",
     )),
@@ -100,11 +125,6 @@ TOOLS = (
     Refused("functions", _TOOLS, ([],)),
     Refused("function_call", _TOOLS, ("none", "auto")),
 )
-
-WARNED = frozenset((
-    "reasoning_effort", "reasoning", "include_reasoning", "separate_reasoning", "thinking",
-    "enable_thinking", "verbosity",
-))  # fmt: skip
 
 HARMLESS = frozenset((
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
