@@ -27,12 +27,12 @@ from app.server.call import Call, new_call_id
 from app.server.call_log import CallLog, Logged, arrival_of
 from app.server.connection import Guard
 from app.server.engine_client import EngineClient
-from app.server.errors import SERVER_ERROR, ApiError, unavailable
+from app.server.errors import ApiError, error_of, unavailable
 from app.server.metrics import exposition
 from app.server.openapi import openapi
 from app.server.options import ServerOptions
 from app.server.tokens import TokenizerWorker, chat_work, check_token_ids, decode_all
-from app.server.unsupported import ignored_header
+from app.server.unsupported import IGNORED_HEADER, ignored_header
 from app.wire.protocol import PATH, STREAM_PATH, VERSION
 from engine.snapshot import ModelInfo
 from engine.text.encoder import without_surrogates
@@ -91,6 +91,7 @@ class Api:
                 allow_origins=list(self._options.cors_origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
+                expose_headers=[IGNORED_HEADER, "Retry-After"],
             )
             middleware.insert(0, cors)
         if self._calls is not None:
@@ -256,22 +257,14 @@ def _client(request: Request) -> str:
 
 
 def _safe(handle: Handler) -> Handler:
-    """Converts results to JSON and errors to error objects. Logs unexpected errors, whose details
-    the client does not see."""
+    """Converts results to JSON and errors to error objects."""
 
     async def answer(request: Request) -> Any:
         try:
             found = await handle(request)
             return reply.json_response(found) if isinstance(found, dict) else found
-        except ApiError as error:
-            return reply.error_response(error)
-        except asyncio.CancelledError:  # the client has gone
-            raise
-        except BaseException:  # a panic of native code too
-            log.exception("unhandled error in a request")
-            return reply.error_response(
-                ApiError(500, "Internal server error. See the server log.", kind=SERVER_ERROR)
-            )
+        except BaseException as error:
+            return reply.error_response(error_of(error))
 
     return answer
 

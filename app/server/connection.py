@@ -27,16 +27,20 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
 
 from app.server.call_log import note_arrival
 from app.server.errors import ApiError, unavailable
 from app.server.lingering import LingeringClose
 from app.server.options import Limits, ServerOptions, is_loopback
 from app.server.reply import error_response, json_bytes
+from app.wire.protocol import STREAM_PATH
 
 OPEN_PATHS = ("/health",)
-REFUSED_S, REFUSED_BYTES = 1.0, 2**20
-"""Limits of reading from a client beyond max_connections."""
+DRAIN_S, REFUSED_S = 10.0, 1.0
+"""Time of reading after a last response, and from a client beyond max_connections."""
+INVALID_HTTP = "invalid_http"
 T = TypeVar("T")
 
 
@@ -212,7 +216,7 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         if self._is_refused:
             self.transport = transport
             transport.write(_refusal(self.limits.max_connections))
-            self._linger = LingeringClose(transport, REFUSED_S, REFUSED_BYTES)
+            self._linger = LingeringClose(transport, REFUSED_S)
             return
         super().connection_made(cast(asyncio.Transport, OneWrite(transport, self._lingers)))
         self._expect_head()
@@ -227,8 +231,7 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._linger is not None:
-            self._linger.received(data)
-            return
+            return  # and drop it
         if self._arrival is None:
             self._arrival = time.perf_counter()
         before = self.cycle
@@ -245,8 +248,15 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
             _cancel(self._deadline)
             self._deadline = None
 
+    def _should_upgrade(self) -> bool:
+        """Other paths ignore the header (RFC 9110, 7.8)."""
+        return self.scope["path"] == STREAM_PATH and super()._should_upgrade()
+
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """The connection continues as a LimitedSocket."""
+        if (error := _handshake_error(event)) is not None:
+            self._answer_raw(error)
+            return
         self._is_socket = True
         _cancel(self._deadline)
         super().handle_websocket_upgrade(event)
@@ -261,10 +271,11 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         """For what is no HTTP. uvicorn calls it while it handles h11's error."""
         error = sys.exc_info()[1]
         hint = getattr(error, "error_status_hint", 400)
-        status, words = hint, f"{msg.rstrip('.')}: {str(error)[:200]}."
+        fault = str(error).partition(": bytearray(")[0]  # without the bytes of the client
+        status, words = hint, f"{msg.rstrip('.')}: {fault[:200]}."
         if hint == 431:
             words = "The request's head exceeds the limit of 65,536 bytes."
-        self._answer_raw(ApiError(status, words, code="invalid_http"))
+        self._answer_raw(ApiError(status, words, code=INVALID_HTTP))
 
     def _answer_raw(self, error: ApiError) -> None:
         """Answer in place of a call, and close."""
@@ -280,7 +291,7 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         """Whether the client may still be sending, so that the end of the connection waits."""
         if self.conn.their_state not in (h11.SEND_BODY, h11.ERROR):
             return False
-        self._linger = LingeringClose(self._socket_transport)
+        self._linger = LingeringClose(self._socket_transport, DRAIN_S)
         return True
 
     def timeout_keep_alive_handler(self) -> None:
@@ -305,6 +316,25 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         else:
             words = f"Request head not received within {self.limits.header_s:g} s."
             self._answer_raw(ApiError(408, words, code="timeout"))
+
+
+def _handshake_error(request: h11.Request) -> ApiError | None:
+    """Tried on another parser first: uvicorn's answers in plain text, or not at all."""
+    trial = ServerProtocol()
+    lines = [b"%s %s HTTP/1.1" % (request.method, request.target)]
+    lines += [b"%s: %s" % header for header in request.headers]
+    trial.receive_data(b"\r\n".join([*lines, b"", b""]))
+    head = next((event for event in trial.events_received() if isinstance(event, Request)), None)
+    if head is None:
+        return ApiError(400, "Invalid WebSocket handshake.", code=INVALID_HTTP)
+    answer = trial.accept(head)
+    if answer.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+        return None
+    words = answer.body.decode(errors="replace").partition("\n")[0][:200]
+    headers = {
+        name: answer.headers[name] for name in ("Allow", "Upgrade") if name in answer.headers
+    }
+    return ApiError(answer.status_code, words, code=INVALID_HTTP, headers=headers)
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

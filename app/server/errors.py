@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 import msgspec
 
 from engine.errors import ContextLengthError, ErrorInfo
 from engine.sampling_params import SamplingParams
+
+log = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
 OVERLOADED = "overloaded_error"
@@ -57,6 +62,17 @@ class ApiError(Exception):
 
     def body(self) -> ErrorBody:
         return ErrorBody(ErrorDetail(self.message, self.kind, self.param, self.code))
+
+
+def error_of(error: BaseException) -> ApiError:
+    """The client's view of what ended its call: details of an unexpected error, such as a panic of
+    native code, are in the log only. Raises `error` again if the task ends."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):  # the client has gone
+        raise error
+    log.error("unhandled error in a request", exc_info=error)
+    return ApiError(500, "Internal server error. See the server log.", kind=SERVER_ERROR)
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from app.server.bodies import ChatBody, CompletionBody, ReplyBody
 from app.server.call import Call, OutputCollector, Piece
 from app.server.call_log import note_of
-from app.server.errors import ApiError
+from app.server.errors import ApiError, error_of
 from engine.messages import TokenLogprob
 
 Json = dict[str, Any]
@@ -231,8 +231,8 @@ class Reply:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             response = await self._response()
-        except ApiError as error:
-            response = error_response(error)
+        except BaseException as error:
+            response = error_response(error_of(error))
         await response(scope, receive, send)
 
     async def _response(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
@@ -264,9 +264,10 @@ class StreamedReply(Reply):
                 self._outputs.handed_over(pieces)
             last = self._shape.last_chunk()
             end = _event(last) if last is not None else b""
-        except ApiError as error:
-            note_of(scope).error = error.message
-            end = _event(error.body())
+        except BaseException as error:
+            shown = error_of(error)
+            note_of(scope).error = shown.message
+            end = _event(shown.body())
         await _body(send, end + b"data: [DONE]\n\n", more=False)
 
     async def _next(self) -> list[Piece]:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from app.server import connection
 from app.server.attach_hub import Hub
 from app.server.attach_session import Session
 from app.server.engine_client import EngineClient
 from app.server.options import ServerOptions
-from app.server.unsupported import HARMLESS, IGNORED_HEADER, WARNED
+from app.server.unsupported import HARMLESS, IGNORED_HEADER
 from app.wire.codec import OPTIONAL
-from app.wire.protocol import MAX_WINDOWS, VERSION, Hello, ProtocolError, read_frame
+from app.wire.protocol import MAX_WINDOWS, STREAM_PATH, VERSION, Hello, ProtocolError, read_frame
 from engine import messages as m
 from tests.app.server.conftest import LIMITS, Served
 from tests.app.server.test_abuse import connect, connect_strict, error_of, post, read_all
@@ -32,7 +33,7 @@ def status_of(raw: bytes) -> int:
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-@pytest.mark.parametrize("size", [2, 40])
+@pytest.mark.parametrize("size", [2, 100])
 def test_a_client_that_sends_everything_first_reads_its_413(
     connect: Any, is_chunked: bool, size: int
 ) -> None:
@@ -61,11 +62,15 @@ def test_a_client_that_expects_a_go_ahead_is_refused_at_once(connect: Any) -> No
     assert status_of(received) == 413 and time.monotonic() - began < 5
 
 
-def test_a_client_that_never_stops_is_cut_off(connect: Any) -> None:
+def test_a_client_that_never_stops_is_cut_off(
+    connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "DRAIN_S", 0.2)
     sock = connect()
     sock.sendall(CHUNKED)
+    deadline = time.monotonic() + 60
     with pytest.raises(ConnectionError):
-        for _ in range(3000):  # of 65 kB
+        while time.monotonic() < deadline:
             sock.sendall(b"10000\r\n" + b"[" * 65_536 + b"\r\n")
 
 
@@ -100,12 +105,47 @@ def test_malformed_frames_are_error_objects(connect: Any, sent: bytes, status: i
     error = error_of(received)
     assert status_of(received) == status
     assert set(error) == {"message", "type", "param", "code"} and error["code"]
+    assert "bytearray" not in error["message"]
+
+
+SOCKET = f"GET {STREAM_PATH} HTTP/1.1".encode()
+UPGRADE = (
+    b"\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\n"
+)
+KEY = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (SOCKET + UPGRADE, 400),
+        (SOCKET + UPGRADE + KEY * 2, 400),
+        (SOCKET + UPGRADE + b"Sec-WebSocket-Key: short\r\n", 400),
+        (SOCKET + UPGRADE.replace(b"13", b"7") + KEY, 400),
+        (SOCKET + UPGRADE + KEY + b"X: a\r\n" * 200, 400),
+        (b"GET /nowhere HTTP/1.1" + UPGRADE + KEY + b"Connection: close\r\n", 404),
+    ],
+)
+def test_a_handshake_that_fails_is_an_error_object(connect: Any, sent: bytes, status: int) -> None:
+    sock = connect()
+    sock.sendall(sent + b"\r\n")
+    received = read_all(sock)
+    assert status_of(received) == status
+    assert set(error_of(received)) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("key", [b"", KEY])
+def test_other_paths_answer_a_handshake_as_a_call(connect: Any, key: bytes) -> None:
+    sock = connect()
+    sock.sendall(b"GET /v1/models HTTP/1.1" + UPGRADE + key + b"Connection: close\r\n\r\n")
+    assert status_of(read_all(sock)) == 200
 
 
 # Fields that would change the text ---------------------------------------------------------------
 
 SAMPLING = [
-    ("typical_p", 0.5), ("dry_multiplier", 0.8), ("dry_base", 1.75), ("mirostat", 2),
+    ("typical_p", 0.5), ("dry_multiplier", 0.8), ("mirostat", 2),
     ("xtc_probability", 0.5), ("epsilon_cutoff", 0.1), ("eta_cutoff", 0.1), ("top_a", 0.2),
     ("tfs_z", 0.9), ("repeat_penalty", 1.2), ("no_repeat_ngram_size", 3), ("n_predict", 5),
     ("num_beams", 2), ("guided_regex", "a*"), ("grammar", "root ::= x"), ("json_schema", {}),
@@ -141,14 +181,50 @@ def test_neutral_values_pass(connect: Any, neutral: Any) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_ignored_fields_are_named_in_the_reply(connect: Any, stream: bool) -> None:
-    given = dict.fromkeys((*WARNED, *(HARMLESS - {"parallel_tool_calls"})), "x")
-    body = {**PROMPT, **given, "a_field": 1, "evil\r\nSet-Cookie: a": 1, "stream": stream}
+    ignored = {"reasoning_effort", "enable_thinking", "samplers", "a_field"}
+    given = dict.fromkeys((*ignored, *(HARMLESS - {"parallel_tool_calls"})), "x")
+    body = {**PROMPT, **given, "evil\r\nSet-Cookie: a": 1, "stream": stream}
     received = call(connect(), "/v1/completions", body)
     head = received.partition(b"\r\n\r\n")[0].decode().lower()
     (line,) = (one for one in head.split("\r\n") if one.startswith(IGNORED_HEADER.lower()))
     named = set(line.partition(": ")[2].split(", "))
     assert status_of(received) == 200
-    assert named == {*WARNED, "a_field", "1 more"} and "set-cookie" not in head
+    assert named == {*ignored, "1 more"} and "set-cookie" not in head
+
+
+LLAMA_CPP = {
+    "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1,
+    "xtc_probability": 0, "xtc_threshold": 0.1, "mirostat": 0, "mirostat_tau": 5,
+    "mirostat_eta": 0.1, "dynatemp_range": 0, "dynatemp_exponent": 1, "repeat_penalty": 1,
+    "repeat_last_n": 64, "min_keep": 0, "typical_p": 1, "top_n_sigma": -1,
+    "samplers": ["penalties", "dry", "top_k", "top_p", "temperature"],
+}  # fmt: skip
+"""What its clients always send."""
+COMPANIONS = {
+    "dry_base": {"dry_multiplier": 0.8}, "xtc_threshold": {"xtc_probability": 0.1},
+    "mirostat_tau": {"mirostat": 2}, "dynatemp_exponent": {"dynatemp_range": 0.5},
+    "repeat_last_n": {"presence_penalty": 0.5},
+}  # fmt: skip
+
+
+def test_fields_that_another_one_turns_off_are_ignored_and_named() -> None:
+    from app.server.bodies import CompletionBody
+
+    given = {**PROMPT, **LLAMA_CPP}
+    CompletionBody.read(given)
+    assert set(CompletionBody.unknown(given)) == {
+        "dry_base", "dry_allowed_length", "dry_penalty_last_n", "xtc_threshold", "mirostat_tau",
+        "mirostat_eta", "dynatemp_exponent", "repeat_last_n", "samplers",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPANIONS)
+def test_fields_that_another_one_turns_on_are_refused(name: str) -> None:
+    from app.server.bodies import CompletionBody
+
+    main = COMPANIONS[name]
+    refusing = {one.name for one in CompletionBody.refused if one.has_effect({**LLAMA_CPP, **main})}
+    assert refusing - set(main) >= {name}
 
 
 # Windows -----------------------------------------------------------------------------------------
@@ -233,4 +309,3 @@ def test_no_field_is_in_two_lists() -> None:
     for kind in (ChatBody, CompletionBody):
         names = [*(one.name for one in kind.refused), *kind.ignored, *kind.__struct_fields__]
         assert len(names) == len(set(names)), json.dumps(sorted(names))
-        assert not WARNED & set(names)

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.server.call import new_call_id, origin_of, request_id_of
 from app.server.engine_client import EngineClient
 from app.server.options import Limits, ServerOptions
+from app.server.reply import ChatShape
 from app.server.server import ApiServer, ServerStartError
 from engine.errors import ConfigError, ErrorInfo, NumericalError
 from engine.heartbeat import Pulse
@@ -144,6 +145,7 @@ def test_pages_of_a_named_origin_may_call(puppet: Any) -> None:
     answer = call(served, "/v1/models", Origin=page)
     assert answer.status == 200
     assert answer.headers["Access-Control-Allow-Origin"] == page
+    assert "X-Ignored-Fields" in answer.headers["Access-Control-Expose-Headers"].split(", ")
     preflight = urllib.request.Request(
         served.url + CHAT, method="OPTIONS",
         headers={"Origin": page, "Access-Control-Request-Method": "POST"},
@@ -197,6 +199,31 @@ def test_a_crash_ends_whole_replies_and_streams_with_its_cause(puppet: Any) -> N
     assert lines[2] == "data: [DONE]"
     assert served.engine_client.num_in_flight == 0
     assert call(served, "/health").status == 503
+
+
+@pytest.mark.parametrize("panic", [RuntimeError, BaseException, SystemExit])
+def test_a_reply_that_cannot_be_written_is_an_error_object(
+    puppet: Any, monkeypatch: pytest.MonkeyPatch, panic: type[BaseException]
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise panic("inside")
+
+    monkeypatch.setattr(ChatShape, "_choice", fail)
+    served = puppet()
+    for stream in (False, True):
+        count = len(served.added)
+        reply = later(served, CHAT, {"messages": USER, "stream": stream})
+        wait_until(lambda: len(served.added) > count)  # noqa: B023
+        served.say("x", FinishReason.LENGTH)
+        answer = reply.result(120)
+        body = answer.body.decode()
+        assert answer.status == (200 if stream else 500) and "inside" not in body
+        if stream:
+            first, done = body.strip().split("\n\n")
+            assert done == "data: [DONE]"
+            body = first.removeprefix("data: ")
+        assert json.loads(body)["error"]["type"] == "server_error"
+    assert served.engine_client.num_in_flight == 0 and served.server.is_running
 
 
 def test_a_failed_request_is_a_500_with_its_cause(puppet: Any) -> None:
