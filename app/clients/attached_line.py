@@ -102,7 +102,7 @@ def _said(error: exceptions.InvalidStatus) -> str:
     """The message in an Inferdeck server's error object."""
     try:
         said = msgspec.json.decode(error.response.body or b"")["error"]["message"]
-    except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
+    except (msgspec.MsgspecError, RecursionError, ValueError, KeyError, TypeError):
         return "no reason given."
     return str(said)[:300]
 

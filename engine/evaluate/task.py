@@ -7,14 +7,14 @@ no count). cancelled() is called at least once per chunk.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.config import SETTINGS, EngineConfig
-from engine.errors import ConfigError, InferdeckError
+from engine.errors import CheckpointError, ConfigError, InferdeckError
+from engine.json_file import decode_json
 
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
@@ -128,11 +128,9 @@ def _prompt_line(file: Path, number: int, line: str) -> PromptLine:
         return TextError(f"{file}, line {number}: {what}.", remedy)
 
     try:
-        entry = json.loads(line)
-    except ValueError as error:
-        raise wrong(f"invalid JSON ({error})") from error
-    if not isinstance(entry, dict):
-        raise wrong("not a JSON object")
+        entry = decode_json(line.encode(), dict, f"{file}, line {number},")
+    except CheckpointError as error:
+        raise TextError(error.cause, f"Expected format: {_EXAMPLE}.") from error
     if ("prompt" in entry) == ("messages" in entry):
         both = 'has both "prompt" and "messages"' if "prompt" in entry else ""
         raise wrong(both or 'has neither "prompt" nor "messages"')

@@ -130,6 +130,8 @@ def _parsed(text: str, where: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{where} is not JSON: {error}.", _REMEDY) from error
+    except RecursionError:
+        raise ConfigError(f"{where} has too many nested levels.", _REMEDY) from None
 
 
 def _of_object(value: Any, where: str) -> Text:

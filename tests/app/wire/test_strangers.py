@@ -7,9 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from websockets.exceptions import WebSocketException
+from websockets.datastructures import Headers
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.http11 import Response
 from websockets.sync.client import connect
 
+from app.clients.attached_line import _not_let_in
+from app.clients.target import Address
 from app.server.options import Limits
 from app.wire import protocol
 from app.wire.protocol import Frame, Hello, Refused, Welcome, encode, read_answer
@@ -100,3 +104,10 @@ def test_a_ping_that_is_none_ends_the_line(bench: Bench) -> None:
         socket.send(greeted_frame("ping", "now", number=0))
         with pytest.raises(WebSocketException):
             socket.recv(60)
+
+
+@pytest.mark.parametrize("body", [b"[" * 5000, b"{}", b'{"error": []}', b"\xff", b""])
+def test_a_refusal_without_a_reason_is_a_refusal(body: bytes) -> None:
+    answer = Response(418, "", Headers(), body)
+    error = _not_let_in(InvalidStatus(answer), Address("http://host:1", "host:1"))
+    assert "host" in str(error) and "418" in str(error)

@@ -64,7 +64,9 @@ def test_prompts_are_read_with_their_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "JSON"),
+        ("{", "line 3"),
+        ('{"prompt": "a", "x": ' + "[" * 5000, "64"),
+        ('{"prompt": "a", "max_tokens": ' + "[" * 500 + "]" * 500 + "}", "64"),
         ("[1]", "not a JSON object"),
         ("{}", 'neither "prompt"'),
         ('{"prompt": "a", "messages": []}', 'both "prompt"'),

@@ -57,6 +57,8 @@ def test_lines_of_json_give_texts_prompts_and_messages(tmp_path: Path) -> None:
         ("a.txt", b"ab\0c", r"NUL .* 2\."),
         ("a.txt", b"abc\xff\xfe", "byte 3 is 0xff"),
         ("a.jsonl", b'{"text": "a"}\n{"text": ', "Line 2 in .* JSON"),
+        ("a.jsonl", b'{"text": "a"}\n' + b"[" * 5000, "Line 2 in .* nested"),
+        ("a.json", b"[" * 5000, "a.json has .* nested"),
         ("a.jsonl", b'{"words": "a"}', "Line 1 in .*text"),
         ("a.jsonl", b'{"messages": [{"role": "user"}]}', 'without "role"'),
         ("a.jsonl", b'{"messages": []}', "has no messages"),
