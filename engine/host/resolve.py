@@ -7,6 +7,7 @@ from engine.errors import ConfigError
 from engine.hardware.device_map import CHOICES
 from engine.hardware.devices import is_cuda, resolve_device, resolve_ranks
 from engine.hardware.machine import default_dtype, machine_info
+from engine.memory.plan import automatic_length
 from engine.models.architecture import check_size, count_parameters, resolve_class
 from engine.models.checkpoint import Checkpoint
 from engine.numerics.scheme import scheme_of
@@ -18,10 +19,10 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
     resolve_class(checkpoint)
     check_size(checkpoint)
     limit = checkpoint.max_position_embeddings
-    length = config.max_model_len or limit
-    if limit is not None and length is not None and length > limit:
+    if limit is not None and (config.max_model_len or 0) > limit:
         raise ConfigError(
-            f"max_model_len is {length:,}; {checkpoint.name} supports {limit:,} tokens.",
+            f"max_model_len is {config.max_model_len:,}; {checkpoint.name} supports {limit:,} "
+            "tokens.",
             f"Set max_model_len to {limit:,} or less.",
         )
     scheme_of(config, checkpoint.quantization, checkpoint.name)  # refused before anything is loaded
@@ -32,15 +33,11 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
     dtype = config.dtype
     if dtype == "auto":
         dtype = default_dtype(checkpoint.dtype, count_parameters(checkpoint.config), device)
-    return (
-        config.replace(
-            device=device,
-            dtype=dtype,
-            max_model_len=length or 4096,
-            num_threads=config.num_threads or machine.default_threads,
-        ),
-        checkpoint,
+    config = config.replace(
+        device=device, dtype=dtype, num_threads=config.num_threads or machine.default_threads
     )
+    length = config.max_model_len or automatic_length(checkpoint, config, limit or 4096)
+    return config.replace(max_model_len=length), checkpoint
 
 
 def _check_ranks(config: EngineConfig, device: str) -> None:

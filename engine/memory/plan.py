@@ -4,9 +4,10 @@ total                                                    the machine's, or the c
 |<------------------ limit ------------------>|
 | weights | activations |      KV cache       |  reserve for the desktop, and what others use
 
-In RAM an automatic KV cache takes at most half of what is free beside the weights, but enough for
-one request of max_model_len: desktop, page cache and other programs grow too. (vLLM's CPU backend
-takes 4 GiB, llama.cpp what all its slots need.)
+In RAM an automatic KV cache takes at most half of what is free beside the weights: desktop, page
+cache and other programs grow too. An automatic context length is one for which that suffices; one
+that is set gets the cache that a request of it needs. (vLLM's CPU backend takes 4 GiB, llama.cpp
+what all its slots need.)
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from engine.hardware.devices import CPU, is_cuda
 from engine.hardware.machine import free_memory
 from engine.memory.model_sizes import ModelSizes, head_sizes, model_sizes, sizes_of
 from engine.models.checkpoint import Checkpoint
+from engine.models.config_bounds import rope_types
+from engine.models.materialise import follows_length
 from engine.runner.cuda_graphs import room_for
 from engine.snapshot import MemoryPlan
 from engine.speculation.draft_loading import draft_dtype, open_draft
@@ -37,6 +40,7 @@ _RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a
 _RAM_SHARE = 0.5  # of what is free beside the weights: for an automatic cache
 _SHRINK = 0.8  # of a cache's blocks are left where there is less memory than was planned with
 _SHORTEST_CONTEXT = 2048  # that is proposed
+_LEAST_CONTEXT = 4096  # that is chosen
 NOTHING: Mapping[str, int] = MappingProxyType({})
 _FIXED_ACTIVATIONS = 64 * 2**20  # scratch buffers, the sampler
 PlanPart = Callable[[ModelSizes, EngineConfig], MemoryPlan]
@@ -276,6 +280,23 @@ def plan(
         key_dtype=kv_dtype.keys,
         value_dtype=kv_dtype.values,
     )
+
+
+def automatic_length(checkpoint: Checkpoint, config: EngineConfig, limit: int) -> int:
+    """The context length where none is set: the model's limit. In RAM no more than the automatic
+    cache holds, rounded down to a power of two, but at least _LEAST_CONTEXT; the limit also where
+    results depend on the length. `config`: its device and dtype resolved."""
+    is_fixed = any(map(follows_length, rope_types(checkpoint.config)))
+    is_fixed = is_fixed or config.kv_cache_memory_bytes is not None
+    if is_fixed or is_cuda(config.device):
+        return limit
+    sizes = sizes_of(checkpoint, config)
+    free, _ = free_memory(CPU)
+    rest = free - sizes.loaded_bytes(limit) - activation_bytes(sizes, config)
+    fitting = int(_RAM_SHARE * rest) // max(1, sizes.kv_bytes_per_token(config.kv_dtype))
+    if fitting >= limit:
+        return limit
+    return min(limit, max(_LEAST_CONTEXT, 1 << max(0, fitting.bit_length() - 1)))
 
 
 def shrunk(plan: MemoryPlan, least_blocks: int) -> MemoryPlan | None:

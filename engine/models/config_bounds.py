@@ -110,9 +110,7 @@ def check_built(config: Any, file: Path) -> None:
             raise CheckpointError(
                 f"{file} has {name} = {shown(value)}, which transformers does not support.", REMEDY
             )
-    rope = of_all_layers(config, "rope_parameters") or {}
-    for part in (rope, *(one for one in rope.values() if isinstance(one, dict))):
-        kind = part.get("rope_type", "default")
+    for kind in rope_types(config):
         if kind != "default" and kind not in ROPE_INIT_FUNCTIONS:
             raise CheckpointError(
                 f"{file} has rope_parameters with rope_type = {shown(kind)}, which transformers "
@@ -134,6 +132,13 @@ def check_built(config: Any, file: Path) -> None:
         raise CheckpointError(
             f"{file} has num_hidden_layers = {layers}, but {len(types)} layer_types.", REMEDY
         )
+
+
+def rope_types(config: Any) -> list[str]:
+    """Of all layers, or of each kind of layer."""
+    rope = of_all_layers(config, "rope_parameters") or {}
+    parts = (rope, *(one for one in rope.values() if isinstance(one, dict)))
+    return [str(one["rope_type"]) for one in parts if one.get("rope_type") is not None]
 
 
 def _check_experts(config: Any, file: Path) -> None:

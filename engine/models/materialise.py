@@ -167,7 +167,7 @@ def freeze_rotary(model: nn.Module, max_model_len: int) -> list[str]:
         of_module: Any = getattr(module, "rope_type", None)
         kinds = of_module if isinstance(of_module, dict) else {None: of_module}
         for layer_type, kind in list(kinds.items()):
-            if isinstance(kind, str) and ("dynamic" in kind or kind == "longrope"):
+            if follows_length(kind):
                 original = _freeze(module, kind, max_model_len, layer_type)
                 kinds[layer_type] = "frozen"
                 notices[
@@ -178,6 +178,11 @@ def freeze_rotary(model: nn.Module, max_model_len: int) -> list[str]:
         if None in kinds and of_module is not None:
             module.rope_type = kinds[None]
     return sorted(notices)
+
+
+def follows_length(rope_type: Any) -> bool:
+    """Whether frequencies of this kind depend on the context length."""
+    return isinstance(rope_type, str) and ("dynamic" in rope_type or rope_type == "longrope")
 
 
 def _freeze(module: nn.Module, kind: str, max_model_len: int, layer_type: str | None) -> int:

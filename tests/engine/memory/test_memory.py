@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from engine.attention.gpu import WORKSPACE_BYTES
 from engine.config import EngineConfig
 from engine.errors import OutOfMemoryError
-from engine.memory.model_sizes import ModelSizes, model_sizes
-from engine.memory.plan import max_useful_blocks, plan, plan_memory
+from engine.memory.model_sizes import ModelSizes, model_sizes, sizes_of
+from engine.memory.plan import (
+    activation_bytes,
+    automatic_length,
+    max_useful_blocks,
+    plan,
+    plan_memory,
+)
 from engine.models.architecture import count_parameters
 from engine.models.checkpoint import Checkpoint
 from engine.numerics.kv_dtype import KVWidths
@@ -270,6 +276,31 @@ class TestOfACheckpoint:
         assert plan_memory(checkpoint, settings, in_use=held).free == 9 * GIB
         alone = settings.replace(tensor_parallel_size=1)
         assert plan_memory(checkpoint, alone, in_use=held, host_layers=0).free == 14 * GIB
+
+    @pytest.mark.parametrize("free_mib", [200, 300, 600, 1000, 4000])
+    def test_an_automatic_context_leaves_half_of_the_free_ram(
+        self, free_mib: int, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        memory = free_mib * 2**20, 32 * GIB
+        monkeypatch.setattr("engine.memory.plan.free_memory", lambda name: memory)
+        open_length = EngineConfig(device="cpu", dtype="float32")
+        limit = 2**20
+        length = automatic_length(checkpoint, open_length, limit)
+        assert 4096 <= length <= limit and length == 1 << (length.bit_length() - 1)
+        settings = open_length.replace(max_model_len=length)
+        sizes = sizes_of(checkpoint, settings)
+        room = memory[0] - sizes.loaded_bytes(limit) - activation_bytes(sizes, settings)
+        needed = length * sizes.kv_bytes_per_token(settings.kv_dtype)
+        assert needed <= room / 2 or length == 4096
+        assert 2 * needed > room / 2 or length == limit
+        assert automatic_length(checkpoint, open_length, 2048) == 2048
+        for other in ({"device": "cuda:0"}, {"kv_cache_memory_bytes": 2**20}):
+            assert automatic_length(checkpoint, open_length.replace(**other), limit) == limit
+
+    def test_a_context_that_results_depend_on_is_the_models(self, checkpoint: Checkpoint) -> None:
+        checkpoint.config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 1e4}
+        settings = EngineConfig(device="cpu", dtype="float32")
+        assert automatic_length(checkpoint, settings, 2**40) == 2**40
 
     def test_it_measures_the_machine(self, checkpoint: Checkpoint) -> None:
         made = plan_memory(checkpoint, config(dtype="float32", max_model_len=64))
