@@ -23,6 +23,7 @@ DTYPE_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bf
 MAX_TOKENIZER = 64 * 2**20
 """Bytes of tokenizer.json; the largest in use are 35 MB."""
 
+_HEAD = "lm_head.weight"
 _FIELD = re.compile(r"Field '(?P<name>\w+)' expected (?P<wanted>[^,]+), got ")
 _REJECTED = re.compile(
     r"(Validation error for field '(?P<name>\w+)'|Class validation error for validator '\w+'):"
@@ -64,9 +65,15 @@ class Checkpoint:
         check_fields(raw, config_file)
         # EAGLE heads of vLLM's speculators describe their layer in a config of its own
         described = raw.get("transformer_layer_config") or raw
-        config, is_multimodal = _parse_config(described, config_file)
+        config, whole = _parse_config(described, config_file)
         check_built(config, config_file)
         tensors = {} if dummy else read_tensors(folder)
+        is_multimodal = config is not whole
+        if is_multimodal and not any(name.endswith(_HEAD) for name in tensors):
+            # the head is the whole model's: its config says whether it is tied
+            config.tie_word_embeddings = any(
+                getattr(one, "tie_word_embeddings", False) for one in (config, whole)
+            )
         if tensors:
             check_layers(config, len(tensors), folder)
         name = config_file.stem if config_file.name != "config.json" else _model_name(folder)
@@ -181,8 +188,8 @@ def _special_float(value: dict[str, Any]) -> Any:
         raise ValueError(f"{shown(value)} is not a number") from None
 
 
-def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, bool]:
-    """The language model's transformers config, and whether it is part of a larger model."""
+def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, Any]:
+    """transformers' configs of the language model and of the whole model, which may be the same."""
     from engine.lazy_transformers import CONFIG_MAPPING, PretrainedConfig, __version__
 
     model_type = raw.get("model_type")
@@ -203,7 +210,7 @@ def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, bool]:
         raise CheckpointError(f"{file} {_rejected(model_type, raw, error)}.", AGAIN) from error
     if not isinstance(text, PretrainedConfig):
         raise CheckpointError(f"{file} has a text_config, which {model_type} does not have.", AGAIN)
-    return text, text is not config
+    return text, config
 
 
 def _rejected(model_type: str, raw: Mapping[str, Any], error: Exception) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.models.architecture import shrink_vocabulary
 
-NUM_LAYERS, _MOST_LAYERS = 2, 4
+NUM_LAYERS, _MOST_LAYERS = 2, 8
 _FEW_EXPERTS = 16
 _NARROW = 128
 _EXPERTS = ("moe_num_experts", "n_routed_experts", "num_experts", "num_local_experts")
@@ -45,7 +45,7 @@ _ROPE_LENGTH = "original_max_position_embeddings"
 
 def shrunk_config(config: Any) -> Any:
     """The same shape with a small vocabulary, few experts, small windows, and two layers: or as
-    many as there are kinds of layers, up to four."""
+    many as there are kinds of layers, up to eight."""
     shrunk = copy.deepcopy(config)
     count = config.num_hidden_layers
     lists = {
@@ -76,7 +76,10 @@ def shrunk_config(config: Any) -> Any:
         if isinstance(number := vars(config).get(name), int) and number > _FEW_EXPERTS:
             setattr(shrunk, name, _fewer(config, number))
     for name, few in {**dict.fromkeys(_FEED_FORWARD, _NARROW), **WINDOWS}.items():
-        if isinstance(number := vars(config).get(name), int) and number > few:
+        value = vars(shrunk).get(name)
+        if isinstance(value, list):  # one per layer
+            setattr(shrunk, name, [n if n is None else min(n, few) for n in value])
+        elif isinstance(value, int) and value > few:
             setattr(shrunk, name, few)
     rope = getattr(shrunk, "rope_parameters", None)
     if isinstance(rope, dict) and "llama_4_scaling_beta" in rope:  # scores grow from this position

@@ -23,7 +23,7 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.interface import NAME, active, register
 from engine.attention.masks import bind_masks, copy_masks
 from engine.batch.batch import Batch, Span, pack
-from engine.errors import UnsupportedModelError
+from engine.errors import UnsupportedModelError, is_out_of_memory
 from engine.models.architecture import VOCAB_SIZE, build_on_meta, shares_kv
 from engine.models.layers.attention import attention_swaps
 from engine.models.layers.positions import give_positions
@@ -95,6 +95,8 @@ def difference_in(config_json: str, compute: Callable[[Any], tuple[Tensor, Tenso
     except UnsupportedModelError as error:
         return error.cause
     except Exception as error:  # whatever a class of transformers raises is the answer
+        if is_out_of_memory(error) or isinstance(error, OSError):
+            raise  # of this machine now
         return failure(error)
     difference = float((found - expected).abs().max())
     return difference if difference == difference else math.inf
@@ -174,8 +176,8 @@ def _packed(model: nn.Module, sequences: list[_Sequence]) -> Tensor:
         sharing = sum(map(shares_kv, model.modules()))
         if len(layers) + sharing != config.num_hidden_layers:
             raise UnsupportedModelError(
-                f"only {len(layers)} of {config.num_hidden_layers} layers call the engine's "
-                "attention.",
+                f"{len(layers)} attention modules call the engine in {config.num_hidden_layers} "
+                "layers; the engine supports one in each layer."
             )
         num_blocks = 1 + max(block for one in sequences for block in one.blocks)
         backend = CPUAttention(layers, num_blocks, BLOCK_SIZE, torch.float32)

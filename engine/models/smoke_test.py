@@ -96,6 +96,11 @@ def _reason(path: str, config_json: str, is_tested: bool, check: Callable[[], No
                 judge, path, config_json, seconds=_LIMIT_S, max_bytes=most, check=check
             )
         except (LimitExceeded, ProcessCrashed, TargetFailed) as error:  # it may be the machine
-            return f"a smoke test of a few layers did not finish. {error.cause}"
+            raise UnsupportedModelError(
+                f"A smoke test of a few layers of {path.rpartition(':')[2]} did not finish. "
+                f"{error.cause}",
+                "Close other programs and load the model again, or choose a model with another "
+                "architecture.",
+            ) from error
     record(Verdict(key, reason))
     return reason

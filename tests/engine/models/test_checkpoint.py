@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
+from safetensors.torch import save_file
 
 from engine.errors import CheckpointError, UnsupportedModelError
 from engine.memory.model_sizes import describe_model
@@ -181,7 +183,6 @@ class TestWhatIsRead:
         (folder / "tokenizer.json").write_text('{"model": {"vocab": {"</s>": 5}}}')
         assert Checkpoint.open(folder).eos_token_ids == {5}
 
-
     def test_a_cache_folder_leads_to_its_snapshot(self, model: Any, tmp_path: Path) -> None:
         cache = tmp_path / "models--owner--tiny"
         blobs, snapshot = cache / "blobs", cache / "snapshots" / "abc"
@@ -197,6 +198,17 @@ class TestWhatIsRead:
             checkpoint = Checkpoint.open(path)
             assert checkpoint.name == "owner/tiny"
             assert checkpoint.disk_bytes > 0
+
+    @pytest.mark.parametrize("has_head", [False, True])
+    def test_the_whole_model_says_whether_its_head_is_tied(
+        self, has_head: bool, tmp_path: Path
+    ) -> None:
+        text = {"num_hidden_layers": 1, "tie_word_embeddings": False}
+        config = {"model_type": "gemma3", "tie_word_embeddings": True, "text_config": text}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        names = ["model.norm.weight", *(["language_model.lm_head.weight"] * has_head)]
+        save_file({name: torch.ones(4) for name in names}, tmp_path / "model.safetensors")
+        assert Checkpoint.open(tmp_path).config.tie_word_embeddings is not has_head
 
     def test_the_report_before_loading(self, model: Any, folder: Path) -> None:
         report = describe_model(folder)
