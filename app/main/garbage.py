@@ -16,7 +16,7 @@ from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
 from engine.hardware import garbage
 
 LOOK_MS = 100
-WAIT_S = 0.5
+WAIT_S = 2.0
 """So long another thread waits for a collection; the window may be waiting for that thread."""
 FULL_SHARE = 0.01
 """Of the time that full collections may take, but for those that are asked for."""
@@ -43,7 +43,7 @@ class GarbageCollector(QObject):
     def stop(self) -> None:
         """Nothing is collected any more: the program ends."""
         self._timer.stop()
-        garbage.use(lambda: None)
+        garbage.use(lambda: False)
 
     def look(self) -> None:
         """Collect what Python would have collected by now."""
@@ -58,15 +58,15 @@ class GarbageCollector(QObject):
         else:
             self._collect_all()
 
-    def collect(self) -> None:
+    def collect(self) -> bool:
         """A full collection, from any thread; another one than the window's goes on after WAIT_S
-        at the latest."""
+        at the latest, and False says that it was only requested."""
         if threading.get_ident() == self._thread:
             self._collect_all()
-        else:
-            done = threading.Event()
-            self._asked.emit(done)
-            done.wait(WAIT_S)
+            return True
+        done = threading.Event()
+        self._asked.emit(done)
+        return done.wait(WAIT_S)
 
     @Slot(object)
     def _answer(self, done: threading.Event) -> None:

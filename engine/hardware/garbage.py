@@ -9,15 +9,21 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 
-_collector: Callable[[], object] = gc.collect
+
+def _collect_here() -> bool:
+    gc.collect()
+    return True
 
 
-def collect() -> None:
-    """A full collection, or a request for one."""
-    _collector()
+_collector: Callable[[], bool] = _collect_here
 
 
-def use(collector: Callable[[], object]) -> None:
+def collect() -> bool:
+    """A full collection, or a request for one. Whether it is done."""
+    return _collector()
+
+
+def use(collector: Callable[[], bool]) -> None:
     """`collect` calls `collector` from now on."""
     global _collector
     _collector = collector

@@ -320,9 +320,10 @@ class _Builder:
         runner = make_runner(loaded, cache, config.device)
         capture_steps(runner, proposer, config, plan, progress)
         info = model_info(config, checkpoint, self.tokenizer, loaded, layers, plan)
-        # What lives as long as the model need not be looked at in every collection.
-        garbage.collect()
-        gc.freeze()
+        # What lives as long as the model need not be looked at in every collection. (After a
+        # collection that was only requested, garbage would be kept with it.)
+        if garbage.collect():
+            gc.freeze()
         give_back()  # what loading took
         return Assembly(
             config=config,

@@ -16,7 +16,7 @@ from torch import nn
 from engine.errors import CheckpointError
 from engine.formats.safetensors_file import TensorInfo
 from engine.models.checkpoint import DTYPE_NAMES, Checkpoint
-from engine.models.weight_files import few
+from engine.models.weight_files import few, tensor_count
 
 if TYPE_CHECKING:
     from engine.models.weight_map import WeightMap
@@ -63,8 +63,8 @@ def check_complete(
     )
     if missing:
         raise CheckpointError(
-            f"{len(missing)} tensors of {type(reference).__name__} are missing from "
-            f"{checkpoint.path}: {few(missing)}.",
+            f"{checkpoint.path} lacks {tensor_count(missing)} of {type(reference).__name__}: "
+            f"{few(missing)}.",
             "Download the model again, or check that config.json matches these weights.",
         )
     unexpected = _without_patterns(
@@ -75,8 +75,8 @@ def check_complete(
     ]
     if unexpected:
         raise CheckpointError(
-            f"{len(unexpected)} tensors in {checkpoint.path} are not part of "
-            f"{type(reference).__name__}: {few(unexpected)}.",
+            f"{checkpoint.path} has {tensor_count(unexpected)} that {type(reference).__name__} "
+            f"does not use: {few(unexpected)}.",
             "Check that config.json matches these weights (number of layers, architecture).",
         )
 
@@ -94,8 +94,8 @@ def check_shapes(result: WeightMap, reference: nn.Module, checkpoint: Checkpoint
             wrong.append(f"{found}, expected {list(wanted)}")
     if wrong:
         raise CheckpointError(
-            f"{len(wrong)} tensors do not match the shapes implied by "
-            f"{checkpoint.path / 'config.json'}: {few(wrong)}.",
+            f"{checkpoint.path / 'config.json'} implies other shapes for {tensor_count(wrong)}: "
+            f"{few(wrong)}.",
             NO_MATCH,
         )
 
@@ -118,8 +118,8 @@ def check_dtypes(result: WeightMap, reference: nn.Module) -> None:
     ]
     if wrong:
         raise CheckpointError(
-            f"{len(wrong)} tensors have a dtype that their weights cannot have: {few(wrong)}; "
-            f"expected {' or '.join(DTYPE_NAMES)}.",
+            f"Unsupported dtype of {tensor_count(wrong)}: {few(wrong)}; expected "
+            f"{' or '.join(DTYPE_NAMES)}.",
             "Download the model again: its files are corrupt.",
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import msgspec
@@ -51,7 +51,7 @@ def read_tensors(folder: Path) -> dict[str, TensorInfo]:
     absent = [name for name in weight_map if name not in tensors]
     if absent:
         raise CheckpointError(
-            f"{len(absent)} tensors listed in {index} are missing from its files: {few(absent)}.",
+            f"{index} lists {tensor_count(absent)} missing from its files: {few(absent)}.",
             "Download the model again: its index does not match its files.",
         )
     if not tensors:
@@ -69,7 +69,8 @@ def _checked_names(weight_map: Mapping[str, str], index: Path) -> dict[str, str]
     """
     if not weight_map:
         raise CheckpointError(f"{index} has no weight_map.", AGAIN)
-    for tensor, name in weight_map.items():
+    files = {name: tensor for tensor, name in weight_map.items()}
+    for name, tensor in files.items():
         own = name.removeprefix("./")
         windows, posix = PureWindowsPath(own), PurePosixPath(own)
         is_inside = own == str(posix) and windows.parts == posix.parts
@@ -125,6 +126,11 @@ def _no_weights(folder: Path) -> CheckpointError:
         f"{folder} has config.json but no weights (*.safetensors).",
         'Finish the download, or use load format "dummy" to measure speed with random weights.',
     )
+
+
+def tensor_count(names: Sequence[str]) -> str:
+    """ "1 tensor", "2 tensors"."""
+    return f"{len(names):,} tensor{'' if len(names) == 1 else 's'}"
 
 
 def few(names: list[str], limit: int = 3) -> str:

@@ -34,7 +34,7 @@ from engine.models.weight_checks import (
     check_experts,
     check_shapes,
 )
-from engine.models.weight_files import few
+from engine.models.weight_files import few, tensor_count
 from engine.numerics.experts import find_part
 
 Index = tuple[int | slice, ...]
@@ -244,7 +244,7 @@ def _split_merge(
     wrong = [f"{n} in {info.file.name}" for n, _, info in members if not info.shape]
     if wrong:
         raise CheckpointError(
-            f"{len(wrong)} tensors of {name} have no dimensions: {few(wrong)}.", NO_MATCH
+            f"{name} has {tensor_count(wrong)} without dimensions: {few(wrong)}.", NO_MATCH
         )
     odd = [
         f"{n} in {info.file.name}"

@@ -109,7 +109,12 @@ class TestWhereSettingsAreFound:
 
     def test_a_multimodal_config_says_it_of_its_text_part(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(
-            json.dumps({**LLAMA, "text_config": {"quantization_config": AWQ}})
+            json.dumps(
+                {
+                    "model_type": "gemma3",
+                    "text_config": {"num_hidden_layers": 1, "quantization_config": AWQ},
+                }
+            )
         )
         save_file({"model.norm.weight": torch.ones(4)}, tmp_path / "model.safetensors")
         found = open_format(Checkpoint.open(tmp_path))

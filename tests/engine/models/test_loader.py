@@ -251,12 +251,12 @@ class TestDamagedCheckpoints:
 
     def test_missing_tensors_are_named(self, folder: Path) -> None:
         self.change(folder, **{"model.layers.1.mlp.up_proj.weight": None})
-        with pytest.raises(CheckpointError, match=r"1 tensors.*missing.*layers\.1\.mlp\.up_proj"):
+        with pytest.raises(CheckpointError, match=r"1 tensor .*layers\.1\.mlp\.up_proj"):
             load(folder)
 
     def test_unexpected_tensors_are_named(self, folder: Path) -> None:
         self.change(folder, **{"model.layers.0.adapter.weight": torch.zeros(2, 2)})
-        with pytest.raises(CheckpointError, match=r"^1 .*layers\.0\.adapter\.weight"):
+        with pytest.raises(CheckpointError, match=r" 1 tensor .*layers\.0\.adapter\.weight"):
             load(folder)
 
     def test_misshapen_tensors_are_named_with_both_shapes(self, folder: Path) -> None:
