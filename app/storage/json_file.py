@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
@@ -47,11 +48,11 @@ def write_soon(file: Path, content: str | bytes) -> None:
 
 def _write(file: Path, content: str | bytes, sync: Callable[[int], object]) -> None:
     file = _target(file)
-    beside = file.with_name(file.name + ".part")
     data = content.encode() if isinstance(content, str) else content
+    number, name = tempfile.mkstemp(".part", ".", file.parent)  # which no other file has
+    beside = Path(name)
     try:
-        beside.unlink(missing_ok=True)
-        with open(beside, "xb", opener=private) as out:
+        with open(number, "wb") as out:
             if file.is_file():
                 os.chmod(beside, stat.S_IMODE(file.stat().st_mode))
             out.write(data)
@@ -80,7 +81,7 @@ def private(path: str, flags: int) -> int:
 
 def read_own(file: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment]
     """`read_json` of a file of ours. Raises CheckpointError for damaged content only, and OSError
-    where it cannot be read at the moment."""
+    where it cannot be read at the moment: a link may lead to a disk that is not mounted."""
     try:
         return read_json(file, kind)
     except CheckpointError as error:
@@ -109,14 +110,14 @@ class KeptFile:
     def read(self, kind: type[C], parse: Callable[[C], T], nothing: T) -> T:
         """The result of `parse` for the content as a `kind`; `nothing` if the file is missing or
         unreadable. `parse` may raise ValueError or InferdeckError."""
+        if not os.path.lexists(self.path):
+            return nothing
         try:
             stored: dict[str, Any] = read_own(self.path)
             version = checked(stored, _Versioned, self.path).version
             if version != self.version:
                 raise ValueError(f"version {version}, supported: {self.version}")
             return parse(checked(stored, kind, self.path))
-        except FileNotFoundError:
-            return nothing
         except OSError as error:
             self.problem = self._unread = unread_text(self.path, self.what, error)
             return nothing

@@ -111,10 +111,10 @@ class Trash:
 
     def _read(self) -> list[Trashed]:
         """Raises OSError where the journal cannot be read at the moment: then it must stay."""
+        if not os.path.lexists(self._journal):
+            return []
         try:
             stored = read_own(self._journal, list[tuple[str, str]])
-        except FileNotFoundError:
-            return []
         except CheckpointError as error:
             self.problem = self.problem or kept_aside(self._journal, _WHAT, error)
             return []

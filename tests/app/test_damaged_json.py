@@ -8,6 +8,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,16 @@ def test_a_file_that_cannot_be_read_at_the_moment_stays(
         assert [str(entry.original) for entry in Trash(file).entries] == ["/x/model"]
     if kind == "downloads":
         assert [d.repo_id for d in DownloadQueue(None, file)] == ["acme/tiny"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_a_link_to_nothing_is_named_and_stays(tmp_path: Path, kind: str) -> None:
+    file, (_, write, refusal) = tmp_path / f"{kind}.json", HEALTHY[kind]
+    file.symlink_to(tmp_path / "not mounted" / file.name)
+    assert str(file) in KEPT[kind](file)
+    with suppress(*filter(None, [refusal])):
+        write(file)
+    assert file.is_symlink() and not file.exists()
 
 
 @pytest.mark.parametrize("kind", HEALTHY)

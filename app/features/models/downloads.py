@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -199,10 +200,10 @@ class DownloadQueue(QObject):
     # Stored -------------------------------------------------------------------------------
 
     def _read(self) -> None:
+        if not os.path.lexists(self._file):
+            return
         try:
             stored = read_own(self._file, dict[str, tuple[_Bytes, _Bytes]])
-        except FileNotFoundError:
-            return
         except OSError as error:
             self.problem = unread_text(self._file, _WHAT, error)
             self._is_unread = True
