@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -151,6 +152,29 @@ def test_whoever_closes_the_window_is_asked(qtbot: QtBot) -> None:
     store.close()
     with closing(ChatStore(path)) as again:
         assert [c.title for c in again.conversations()] == ["Hello"]
+
+
+def test_a_window_stays_where_that_is_chosen_while_a_new_file_is_made(qtbot: QtBot) -> None:
+    damage(paths.chats_file())
+    store, engine, window = open_store(), FakeEngine(), QWidget()
+    recovered(store)
+    page = ChatPage(ChatController(engine, store), window)
+    qtbot.addWidget(window)
+    window.show()
+    page.send("Hello")
+    qtbot.waitUntil(lambda: bool(engine.order))
+    engine.finish("Hello to you")
+    assert not page.recovery.may_close(window) and page.recovery.dialog is not None
+    opened = threading.Event()
+    store._writer.call(lambda: opened.wait(60))  # other work comes first
+    page.recovery.dialog.save.click()
+    page.recovery.dialog.stay.click()
+    opened.set()
+    qtbot.waitUntil(lambda: page.controller.saver.problem is None, timeout=60_000)
+    qtbot.wait(10)
+    assert window.isVisible() and page.recovery.may_close(window)
+    page.controller.close()
+    store.close()
 
 
 def test_what_was_written_beside_a_locked_file_is_not_lost_without_asking(
