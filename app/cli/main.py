@@ -84,7 +84,7 @@ class Parser(argparse.ArgumentParser):
         for arg in sys.argv[1:] if args is None else args:
             flag, equals, value = arg.partition("=")
             if flag.startswith("--") and equals and value == "--":  # argparse would read a list
-                self.error(f"argument {flag}: '--' is not valid.")
+                self.error(f"argument {flag}: '--' is not valid. Use another value.")
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from app.cli import values
 from app.paths import starter_model
+from app.storage.json_file import write_whole
 from app.units import parse_bytes
 from engine.config import SETTINGS, TYPE_NAMES, EngineConfig, Setting
 from engine.errors import ConfigError
@@ -59,8 +61,6 @@ def engine_config(args: argparse.Namespace, varied: str = "") -> EngineConfig:
     takes several values later. Raises ConfigError for flags that contradict each other."""
     given = {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
     check_together(given, varied)
-    if given.get("gpu_layers", AUTO) != AUTO:
-        _check_gpu(given["gpu_layers"], given.get("device", "auto"))
     given.setdefault("model", str(starter_model()))
     return EngineConfig().replace(**given)
 
@@ -83,6 +83,8 @@ def check_together(given: Mapping[str, Any], varied: str = "") -> None:
             f"{low.flag} is {least}, but {high.flag} is {most}.",
             f"Set {low.flag} to {most} or less, or {high.flag} to {least} or more.",
         )
+    if config.gpu_layers != AUTO:
+        _check_gpu(config.gpu_layers, config.device)
 
 
 def _check_gpu(layers: str, device: str) -> None:
@@ -110,6 +112,11 @@ def _reader(setting: Setting) -> Callable[[str], Any]:
                                                      else text))  # fmt: skip
 
 
+_PARSERS: Mapping[type, Callable[[str], Any]] = {
+    int: values.parse_integer, float: values.parse_number, str: str
+}  # fmt: skip
+
+
 def _parse(setting: Setting, text: str) -> Any:
     if setting.optional and text.lower() in ("none", "auto"):
         return None
@@ -117,8 +124,7 @@ def _parse(setting: Setting, text: str) -> Any:
         if text.lower() not in ("true", "false", "on", "off", "1", "0"):
             raise ConfigError(f"{setting.name} is {text!r}.", "Use true or false.")
         return text.lower() in ("true", "on", "1")
-    read: Callable[[str], Any] = setting.type
-    wanted = TYPE_NAMES[setting.type]
+    read, wanted = _PARSERS[setting.type], TYPE_NAMES[setting.type]
     if setting.unit == "bytes":
         read, wanted = parse_bytes, "a size such as 2GiB, 512MiB or 4096"
     try:
@@ -167,13 +173,16 @@ def _argument(parameter: Parameter) -> dict[str, Any]:
 
 
 def _number(parameter: Parameter) -> Callable[[str], Any]:
-    read_number = values.integer() if parameter.type is int else values.number(-math.inf, math.inf)
+    assert parameter.minimum is not None and parameter.maximum is not None
+    read_number = values.number(parameter.minimum, parameter.maximum)
+    if parameter.type is int:
+        read_number = values.integer(int(parameter.minimum), int(parameter.maximum))
 
     def read(text: str) -> Any:
         if parameter.name == "max_tokens" and text.lower() == "none":
             return None
         value = read_number(text)
-        parameter.check(value)
+        parameter.check(value)  # the minimum itself may be excluded
         return value
 
     return values.checked(read)
@@ -249,8 +258,9 @@ def check_writable(file: Path) -> None:
         if _is_written_in_place(file):
             file.open("ab").close()
         else:
-            _beside(file).touch()
-            _beside(file).unlink()
+            with suppress(FileNotFoundError):
+                file.stat()  # its name may be too long
+            tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise ConfigError(
             f"{file} is not writable: {error.strerror}.", "Change --output-json."
@@ -263,16 +273,10 @@ def write_report(file: Path, report: Mapping[str, Any]) -> None:
     if _is_written_in_place(file):
         file.write_text(text, encoding="utf-8")
     else:
-        try:
-            _beside(file).write_text(text, encoding="utf-8")
-            _beside(file).replace(file)
-        finally:
-            _beside(file).unlink(missing_ok=True)
+        if not file.exists():
+            file.touch()  # as readable as other new files of the user
+        write_whole(file, text)
     print(f"Report written to {file}", file=sys.stderr)
-
-
-def _beside(file: Path) -> Path:
-    return file.with_name(file.name + ".part")
 
 
 def _is_written_in_place(file: Path) -> bool:

@@ -14,11 +14,11 @@ from typing import Any
 from app.units import parse_bytes
 from engine.errors import InferdeckError
 from engine.sampling_params import MAX_BIAS
-from engine.sampling_params import MAX_INTEGER as MAX_TOKEN_ID
 
 Reader = Callable[[str], Any]
 
-MAX_INTEGER = 2**63 - 1
+MAX_INTEGER = 2**31 - 1
+MAX_BYTES = 2**63 - 1
 MAX_SECONDS = 86_400
 _SHOWN = 60
 _LONGEST = 300
@@ -46,43 +46,48 @@ def checked(read: Reader) -> Reader:
     return reader
 
 
-def integer(minimum: int = -MAX_INTEGER, maximum: int = MAX_INTEGER, unit: str = "") -> Reader:
-    remedy = f"Use {allowed(minimum, None if maximum == MAX_INTEGER else maximum, unit)}."
-    if minimum == -MAX_INTEGER:
-        remedy = "Use an integer."
+def parse_integer(text: str) -> int:
+    """Of ASCII digits. Raises ValueError."""
+    match = _INTEGER.fullmatch(text)
+    if match is None:
+        raise ValueError
+    return int(match[1])
 
-    def read(text: str) -> int:
-        match = _INTEGER.fullmatch(text)
-        if match is None or not minimum <= int(match[1]) <= maximum:
-            raise refused(text, remedy)
-        return int(match[1])
 
-    return read
+def parse_number(text: str) -> float:
+    """As `parse_integer`; may be infinite or NaN."""
+    if "_" in text or not text.isascii():
+        raise ValueError
+    return float(text)
+
+
+def integer(minimum: int, maximum: int = MAX_INTEGER, unit: str = "") -> Reader:
+    return _within(parse_integer, minimum, maximum, unit)
 
 
 def number(minimum: float, maximum: float, unit: str = "") -> Reader:
-    def read(text: str) -> float:
+    return _within(parse_number, minimum, maximum, unit)
+
+
+def _within(parse: Reader, minimum: float, maximum: float, unit: str) -> Reader:
+    def read(text: str) -> Any:
         try:
-            value = float(text)
+            value = parse(text)
         except ValueError:
             value = math.nan
         if not minimum <= value <= maximum:  # NaN neither
-            raise refused(text, f"Use {allowed(minimum, maximum, unit)}.")
+            bounds = f"{number_text(minimum)} to {number_text(maximum)} {unit}"
+            raise refused(text, f"Use {bounds.rstrip()}.")
         return value
 
     return read
 
 
-def allowed(minimum: float, maximum: float | None, unit: str = "") -> str:
-    """ "1 to 1,024 requests", "at least 1 token"."""
-    low = number_text(minimum)
-    if maximum is None:
-        return f"at least {low} {unit.removesuffix('s') if minimum == 1 else unit}".rstrip()
-    return f"{low} to {number_text(maximum)} {unit}".rstrip()
-
-
 def number_text(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    """ "1,000,000", "0.001", "1e30"."""
+    if value == int(value) and abs(value) < 1e19:
+        return f"{int(value):,}"
+    return f"{value:g}".replace("e+", "e")
 
 
 count = integer(0)
@@ -126,7 +131,7 @@ def size(given: str) -> int:
         found = parse_bytes(given)
     except ValueError:
         found = 0
-    if not 1 <= found <= MAX_INTEGER:
+    if not 1 <= found <= MAX_BYTES:
         raise refused(given, "Use a size such as 2GiB, 512MiB or 4096.")
     return found
 
@@ -157,7 +162,7 @@ def token_ids(given: str) -> tuple[int, ...]:
     return tuple(map(token_id, found))
 
 
-token_id = integer(0, MAX_TOKEN_ID)
+token_id = integer(0)
 
 
 def bias(given: str) -> tuple[int, float]:

@@ -106,7 +106,15 @@ def test_bad_values_are_refused_by_name(
         ("generate --prompt x --top-k 99999999999", ("--top-k", "99999999999")),
         ("generate --prompt x --logit-bias 5=1e400", ("--logit-bias", "1e400")),
         ("generate --prompt x --logit-bias 5", ("--logit-bias", "ID=BIAS")),
-        ("bench --request-rate 0", ("--request-rate", "0.001")),
+        ("generate --prompt x --logit-bias 5=1e31", ("--logit-bias", "-1e30 to 1e30")),
+        ("generate --prompt x --temperature abc", ("--temperature", "0 to 100")),
+        (f"generate --prompt x --seed {10**20}", ("--seed", f"{2**63 - 1:,}")),
+        ("bench --request-rate 0", ("--request-rate", "0.001 to 1,000,000")),
+        ("bench --request-rate 1_0", ("--request-rate", "1_0")),
+        ("serve --max-model-len ٣", ("--max-model-len", "٣")),
+        ("serve --num-threads 1_000", ("--num-threads", "1_000")),
+        ("serve --watermark 0.0_1", ("--watermark", "0.0_1")),
+        ("serve --kv-cache-memory-bytes ٣MiB", ("--kv-cache-memory-bytes", "٣MiB")),
         ("bench --base-url ftp://x", ("--base-url", "ftp://")),
         ("bench --base-url http://h:99999", ("--base-url", "99999")),
         ("evaluate --reference-dtype float8", ("--reference-dtype", "bfloat16")),
@@ -146,11 +154,12 @@ def test_options_that_contradict_each_other(
     assert out == "" and all(word in err for word in words)
 
 
+@pytest.mark.parametrize("argv", [[], ["generate", "--prompt", "x"], ["serve"]])
 def test_layers_on_a_gpu_need_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("engine.hardware.devices.gpus", lambda: ())
-    assert main(["generate", "--prompt", "x", "--gpu-layers", "5"]) == 2
+    assert main([*argv, "--gpu-layers", "5"]) == 2
     assert "--gpu-layers" in capsys.readouterr().err
 
 
@@ -173,7 +182,7 @@ def test_hosts(text: str) -> None:
 
 class TestReports:
     @pytest.mark.parametrize("name", ["folder", "missing/report.json", "file/report.json",
-                                      "x" * 255])  # fmt: skip
+                                      "x" * 256])  # fmt: skip
     def test_a_report_that_cannot_be_written_is_refused_first(
         self, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -200,6 +209,16 @@ class TestReports:
         write_report(Path("/dev/null"), {"a": 1})
         assert not Path("/dev/null").is_file()
 
+    def test_files_beside_the_report_stay(self, tmp_path: Path) -> None:
+        file, beside = tmp_path / "report.json", tmp_path / "report.json.part"
+        beside.write_text("of the user")
+        check_writable(file)
+        assert list(tmp_path.iterdir()) == [beside]
+        write_report(file, {"a": 1})
+        assert sorted(tmp_path.iterdir()) == [file, beside]
+        assert beside.read_text() == "of the user"
+        assert file.stat().st_mode == beside.stat().st_mode
+
     def test_a_full_disk_keeps_the_old_report(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -209,10 +228,9 @@ class TestReports:
         def fail(*_: object, **__: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(Path, "write_text", fail)
-        with pytest.raises(OSError, match="space"):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="space"):
+            patch.setattr("os.fsync", fail)
             write_report(file, {"a": 2})
-        monkeypatch.undo()
         assert json.loads(file.read_text()) == {"a": 1} and list(tmp_path.iterdir()) == [file]
 
 

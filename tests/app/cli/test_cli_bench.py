@@ -206,10 +206,10 @@ def test_a_full_disk_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.M
     file = tmp_path / "report.json"
     file.write_text("old")
 
-    def full(self: Path, *args: object, **kwargs: object) -> int:
-        raise OSError(28, "No space left on device", str(self))
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device", str(file))
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_report(file, {"new": 1})
     assert file.read_text() == "old"
