@@ -103,310 +103,171 @@ class EngineConfig:
         str, "", Change.RELOAD, "Model", "Model folder (Hugging Face checkpoint)."
     )
     device: str = _setting(
-        str,
-        "auto",
-        Change.RELOAD,
-        "Device",
+        str, "auto", Change.RELOAD, "Device",
         "Device to run the model on. auto: the first usable NVIDIA GPU, else the CPU.",
-        choices=DEVICES,
-        check_other=check_device,
-        other="cuda:N",
+        choices=DEVICES, check_other=check_device, other="cuda:N",
     )
     gpu_layers: str = _setting(
-        str,
-        AUTO,
-        Change.RELOAD,
-        "GPU layers",
+        str, AUTO, Change.RELOAD, "GPU layers",
         "Number of layers on the GPU. CPU offload: all other layers and their KV cache are on the "
         "CPU. auto: as many layers as fit in GPU memory.",
-        choices=GPU_LAYERS,
-        check_other=check_gpu_layers,
-        other="N",
+        choices=GPU_LAYERS, check_other=check_gpu_layers, other="N",
     )
     tensor_parallel_size: int = _setting(
-        int,
-        1,
-        Change.RELOAD,
-        "Tensor parallel size",
+        int, 1, Change.RELOAD, "Tensor parallel size",
         "Number of GPUs to shard each layer across, starting at the selected device. On CPU: "
         "thread groups, one per NUMA node if possible.",
-        minimum=1,
-        maximum=8,
-        unit="ranks",
+        minimum=1, maximum=8, unit="ranks",
     )
     pipeline_parallel_size: int = _setting(
-        int,
-        1,
-        Change.RELOAD,
-        "Pipeline parallel size",
+        int, 1, Change.RELOAD, "Pipeline parallel size",
         "Number of GPUs to split the layers across, starting at the selected device. Each GPU gets "
         "an equal number of consecutive layers.",
-        minimum=1,
-        maximum=8,
-        unit="stages",
+        minimum=1, maximum=8, unit="stages",
     )
     dtype: str = _setting(
-        str,
-        "auto",
-        Change.RELOAD,
-        "Compute dtype",
+        str, "auto", Change.RELOAD, "Compute dtype",
         "Data type of weights, activations and, by default, KV cache. auto: bfloat16 if it is fast "
         "on this machine and the model exceeds the CPU cache, else float32.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     load_format: str = _setting(
-        str,
-        "auto",
-        Change.RELOAD,
-        "Load format",
+        str, "auto", Change.RELOAD, "Load format",
         "auto: load the checkpoint's safetensors. dummy: seeded random weights with the model's "
         "shapes, for speed tests without a download.",
         choices=("auto", "dummy"),
     )
     quantization: str = _setting(
-        str,
-        "auto",
-        Change.RELOAD,
-        "Quantization",
+        str, "auto", Change.RELOAD, "Quantization",
         "Weight format of linear layers. auto: as in the checkpoint; none: unquantized; int8, "
         "int4, nf4, fp8: quantized at load, without calibration. Other values name the format of a "
         "quantized checkpoint.",
         choices=(
-            "auto",
-            "none",
-            "int8",
-            "int4",
-            "nf4",
-            "fp8",
-            "awq",
-            "gptq",
-            "compressed-tensors",
+            "auto", "none", "int8", "int4", "nf4", "fp8", "awq", "gptq", "compressed-tensors",
             "bitsandbytes",
         ),
     )
     quantization_group_size: int = _setting(
-        int,
-        128,
-        Change.RELOAD,
-        "Group size",
+        int, 128, Change.RELOAD, "Group size",
         "Input channels per int4 scale. Smaller groups: better quality, more memory.",
-        minimum=32,
-        maximum=256,
-        unit="inputs",
+        minimum=32, maximum=256, unit="inputs",
     )
     quantization_head: str = _setting(
-        str,
-        "none",
-        Change.RELOAD,
-        "LM head",
+        str, "none", Change.RELOAD, "LM head",
         "Weight format of LM head and embeddings. none: unquantized; int8: quantized at load. "
         "Saves most memory in small models.",
         choices=("none", "int8"),
     )
     max_model_len: int | None = _setting(
-        int,
-        None,
-        Change.RELOAD,
-        "Context length",
+        int, None, Change.RELOAD, "Context length",
         "Maximum tokens per request (prompt + output). None: the model's limit; on a CPU, at most "
         "what fits in half of the free memory.",
-        minimum=1,
-        maximum=2**31 - 1,
-        unit="tokens",
-        optional=True,
+        minimum=1, maximum=2**31 - 1, unit="tokens", optional=True,
     )
     num_threads: int | None = _setting(
-        int,
-        None,
-        Change.RELOAD,
-        "CPU threads",
+        int, None, Change.RELOAD, "CPU threads",
         "Maximum threads for matrix multiplication. None: the number of physical cores.",
-        minimum=1,
-        maximum=1024,
-        unit="threads",
-        optional=True,
+        minimum=1, maximum=1024, unit="threads", optional=True,
     )
     adaptive_threads: bool = _setting(
-        bool,
-        True,
-        Change.LIVE,
-        "Adaptive threads",
+        bool, True, Change.LIVE, "Adaptive threads",
         "Choose the thread count per step: fewer for small steps, never more than the idle cores. "
         "Off: always use the CPU threads setting.",
     )
     enforce_eager: bool = _setting(
-        bool,
-        False,
-        Change.CACHE_REBUILD,
-        "Eager mode",
+        bool, False, Change.CACHE_REBUILD, "Eager mode",
         "Launch every kernel separately. Off: on NVIDIA GPUs, decode-only steps are replayed as "
         "CUDA graphs, which use extra memory.",
     )
     seed: int = _setting(
-        int,
-        0,
-        Change.RELOAD,
-        "Seed",
-        "Seed for dummy weights and for requests without a seed.",
-        minimum=0,
-        maximum=2**63 - 1,
+        int, 0, Change.RELOAD, "Seed", "Seed for dummy weights and for requests without a seed.",
+        minimum=0, maximum=2**63 - 1,
     )
     max_num_seqs: int = _setting(
-        int,
-        16,
-        Change.LIVE,
-        "Max running requests",
-        "Maximum requests per step.",
-        minimum=1,
-        maximum=1024,
-        unit="requests",
+        int, 16, Change.LIVE, "Max running requests", "Maximum requests per step.",
+        minimum=1, maximum=1024, unit="requests",
     )
     max_num_batched_tokens: int = _setting(
-        int,
-        512,
-        Change.LIVE,
-        "Max batched tokens",
+        int, 512, Change.LIVE, "Max batched tokens",
         "Maximum tokens per step. Larger: faster prefill. Smaller: steadier ITL.",
-        minimum=1,
-        maximum=131072,
-        unit="tokens",
+        minimum=1, maximum=131072, unit="tokens",
     )
     batching: str = _setting(
-        str,
-        "continuous",
-        Change.LIVE,
-        "Batching",
+        str, "continuous", Change.LIVE, "Batching",
         "continuous: admit requests at every step. static: finish a batch before the next one.",
         choices=("continuous", "static"),
     )
     enable_prefix_caching: bool = _setting(
-        bool,
-        True,
-        Change.LIVE,
-        "Prefix caching",
+        bool, True, Change.LIVE, "Prefix caching",
         "Reuse KV blocks of previously computed prompt prefixes.",
     )
     enable_chunked_prefill: bool = _setting(
-        bool,
-        True,
-        Change.LIVE,
-        "Chunked prefill",
+        bool, True, Change.LIVE, "Chunked prefill",
         "Split long prompts across steps. Off: each prompt is prefilled in a single step, up to "
         "the context length.",
     )
     watermark: float = _setting(
-        float,
-        0.05,
-        Change.LIVE,
-        "Watermark",
+        float, 0.05, Change.LIVE, "Watermark",
         "Fraction of KV blocks kept free when admitting requests, to avoid preemptions.",
-        minimum=0.0,
-        maximum=0.5,
+        minimum=0.0, maximum=0.5,
     )
     num_speculative_tokens: int = _setting(
-        int,
-        4,
-        Change.LIVE,
-        "Draft tokens",
+        int, 4, Change.LIVE, "Draft tokens",
         "Maximum draft tokens per request and step. 0: no drafting.",
-        minimum=0,
-        maximum=16,
-        unit="tokens",
+        minimum=0, maximum=16, unit="tokens",
     )
     speculative_adaptive: bool = _setting(
-        bool,
-        True,
-        Change.LIVE,
-        "Adaptive drafting",
+        bool, True, Change.LIVE, "Adaptive drafting",
         "Choose the draft length from the measured acceptance rate and step cost; pause if there "
         "is no speed-up. Off: always draft the maximum.",
     )
     prompt_lookup_min: int = _setting(
-        int,
-        2,
-        Change.LIVE,
-        "Min n-gram",
+        int, 2, Change.LIVE, "Min n-gram",
         "Minimum n-gram length for prompt lookup (ngram method).",
-        minimum=1,
-        maximum=16,
-        unit="tokens",
+        minimum=1, maximum=16, unit="tokens",
     )
     prompt_lookup_max: int = _setting(
-        int,
-        5,
-        Change.LIVE,
-        "Max n-gram",
+        int, 5, Change.LIVE, "Max n-gram",
         "Maximum n-gram length for prompt lookup (ngram method).",
-        minimum=1,
-        maximum=16,
-        unit="tokens",
+        minimum=1, maximum=16, unit="tokens",
     )
     speculative_method: str = _setting(
-        str,
-        "off",
-        Change.CACHE_REBUILD,
-        "Speculative decoding",
+        str, "off", Change.CACHE_REBUILD, "Speculative decoding",
         "Draft several tokens and verify them in one step of the model; output is unchanged. "
         "draft_model: a small model with the same vocabulary; ngram: repeated n-grams in the "
         "text; eagle3: an EAGLE-3 head trained for the model.",
         choices=("off", "draft_model", "ngram", "eagle3"),
     )
     speculative_model: str | None = _setting(
-        str,
-        None,
-        Change.CACHE_REBUILD,
-        "Draft model",
+        str, None, Change.CACHE_REBUILD, "Draft model",
         "Draft model folder, or EAGLE-3 head folder for eagle3. None: no draft model.",
         optional=True,
     )
     block_size: int = _setting(
-        int,
-        16,
-        Change.CACHE_REBUILD,
-        "Block size",
+        int, 16, Change.CACHE_REBUILD, "Block size",
         "Tokens per KV block. Smaller: fewer unused slots. Larger: less overhead.",
-        minimum=1,
-        maximum=1024,
-        unit="tokens",
+        minimum=1, maximum=1024, unit="tokens",
     )
     kv_cache_dtype: str = _setting(
-        str,
-        "auto",
-        Change.CACHE_REBUILD,
-        "KV cache dtype",
+        str, "auto", Change.CACHE_REBUILD, "KV cache dtype",
         "KV cache dtype. auto: the compute dtype. fp8 (e4m3) and int8: 8-bit, per-token scales; "
         "about 2× the tokens of 16-bit. Different dtypes for K and V: k=int8,v=fp8.",
-        choices=KV_DTYPES,
-        check_other=check_kv_dtype,
-        other="k=K,v=V",
+        choices=KV_DTYPES, check_other=check_kv_dtype, other="k=K,v=V",
     )
     kv_cache_memory_bytes: int | None = _setting(
-        int,
-        None,
-        Change.CACHE_REBUILD,
-        "KV cache size",
+        int, None, Change.CACHE_REBUILD, "KV cache size",
         "Memory for the KV cache. None: sized from free memory; on a CPU, at most half of it, or "
         "enough for one request of the context length that you set.",
-        minimum=1,
-        maximum=2**50,
-        unit="bytes",
-        optional=True,
+        minimum=1, maximum=2**50, unit="bytes", optional=True,
     )
     gpu_memory_utilization: float = _setting(
-        float,
-        0.9,
-        Change.CACHE_REBUILD,
-        "Memory utilization",
+        float, 0.9, Change.CACHE_REBUILD, "Memory utilization",
         "Maximum fraction of device memory (RAM on CPU) for the engine. Capped at free memory "
         "minus a reserve for the desktop.",
-        minimum=0.05,
-        maximum=1.0,
+        minimum=0.05, maximum=1.0,
     )
     kv_allocation: str = _setting(
-        str,
-        "paged",
-        Change.CACHE_REBUILD,
-        "KV allocation",
+        str, "paged", Change.CACHE_REBUILD, "KV allocation",
         "paged: allocate KV blocks on demand. contiguous: reserve the maximum length at admission, "
         "as before PagedAttention (for comparison).",
         choices=("paged", "contiguous"),
