@@ -17,6 +17,7 @@ import pytest
 from engine.errors import CheckpointError, LoadCancelled
 from engine.limited_process import LimitExceeded, ProcessCrashed, TargetFailed, run_limited
 from engine.python_process import GRACE_S
+from tests.tiers import tiered
 
 MIB = 1 << 20
 
@@ -117,7 +118,7 @@ def test_a_crash_is_an_error() -> None:
         run(crash)
 
 
-@pytest.mark.parametrize("target", [sleep, with_child, spin_in_native_code])
+@pytest.mark.parametrize("target", tiered([sleep, with_child, spin_in_native_code], [with_child]))
 def test_time_is_limited(target: Callable[..., Any]) -> None:
     if target is spin_in_native_code and sys.platform == "win32":
         pytest.skip("no usleep")

@@ -12,6 +12,7 @@ from app.main.application import Application
 from app.storage.model_sources import shape_sources
 from tests.app.cuts import cuts
 from tests.app.window_fixtures import application, ask, script, wait_idle
+from tests.tiers import tiered
 from widgets.theme.fonts import text_scale
 from widgets.theme.restyling import restyling
 from widgets.theme.theme import apply_text_size
@@ -20,7 +21,10 @@ __all__ = ["application", "script"]  # fixtures
 
 OPENS = "/models/tiny"
 WAIT_MS, SETTLES_MS = 8_000, 50
-SIZES = [((1280, 800), 100), ((1000, 640), 100), ((1280, 800), 140), ((1000, 640), 140)]
+SIZES = tiered(
+    [((1280, 800), 100), ((1000, 640), 100), ((1280, 800), 140), ((1000, 640), 140)],
+    [((1280, 800), 100), ((1000, 640), 140)],
+)
 
 
 @pytest.fixture(autouse=True)

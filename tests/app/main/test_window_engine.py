@@ -245,6 +245,7 @@ def test_a_cache_that_does_not_fit_is_refused_and_the_reply_goes_on(
     assert reply(application).state is State.COMPLETE
 
 
+@pytest.mark.slow
 def test_several_chats_share_the_steps(qtbot: QtBot, application: Application) -> None:
     for _ in range(3):
         ask(application, LONG, max_tokens=64)
@@ -267,6 +268,7 @@ def test_a_prompt_longer_than_the_context_is_refused_in_its_place(
     assert "2,048" in str(error)
 
 
+@pytest.mark.slow
 def test_closing_in_mid_reply_is_quick_and_keeps_the_text(
     qtbot: QtBot, application: Application, make_next: Callable[[], Application]
 ) -> None:
@@ -457,6 +459,7 @@ def test_a_request_can_be_aborted_from_the_table(qtbot: QtBot, application: Appl
     assert timeline.history.record(timeline.pointed_index) is shown.gaps[0].steps[-1]
 
 
+@pytest.mark.slow
 def test_a_reply_says_where_its_time_went(qtbot: QtBot, application: Application) -> None:
     page, views = application.pages.chat_page, application.views
     ask(application, "What is TTFT?", max_tokens=32)

@@ -24,6 +24,7 @@ from engine.name_patterns import first_matches
 from engine.numerics.codes import IntCodes, TableCodes
 from tests.engine.formats.test_formats_reading import open_quantized, read_all
 from tests.engine.quantized_checkpoints import change_config, make_quantized
+from tests.tiers import tiered
 
 MODULE = "model.layers.0.mlp.up_proj"
 Change = Callable[[dict[str, Tensor]], Any]
@@ -235,9 +236,12 @@ BACKTRACKING = r"((.+)+.?)+!$"
 
 @pytest.mark.parametrize(
     ("method", "pattern", "words"),
-    [(CT, BACKTRACKING, "2 s"), ("gptq", BACKTRACKING, "2 s"), (CT, "([", "invalid"),
-     ("gptq", "+:([", "invalid"), (CT, "(" * 5000 + ")" * 5000, "pattern"),
-     (CT, "(.{0,9}){200}!", "pattern")],
+    tiered(
+        [*(fast := [(CT, BACKTRACKING, "2 s"), (CT, "([", "invalid"), ("gptq", "+:([", "invalid"),
+                    (CT, "(" * 5000 + ")" * 5000, "pattern")]),
+         ("gptq", BACKTRACKING, "2 s"), (CT, "(.{0,9}){200}!", "pattern")],
+        fast,
+    ),
 )  # fmt: skip
 def test_patterns_that_never_end(
     method: str, pattern: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

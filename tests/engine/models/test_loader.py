@@ -26,6 +26,7 @@ from engine.models.materialise import compute_buffers
 from tests.engine.models.live_bytes import live_bytes
 from tests.engine.tiny_models import FAMILIES, make_model, make_prompts
 from tests.figures import numbers
+from tests.tiers import tiered
 
 PACKED_QKV = {"llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "qwen3_moe", "mixtral",
               "olmo2", "starcoder2", "gpt_oss", "phimoe", "qwen2_moe", "llama4"}  # fmt: skip
@@ -73,7 +74,7 @@ def save(model: Any, folder: Path, **options: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", tiered(FAMILIES))
 def test_logits_equal_those_of_from_pretrained(family: str, tmp_path: Path) -> None:
     model = make_model(family)
     loaded = load(save(model, tmp_path))

@@ -12,6 +12,7 @@ import pytest
 from engine import EngineConfig, LLMEngine, SamplingParams
 from tests.engine import tiny_models
 from tests.engine.tiny_models import FAMILIES, Reference
+from tests.tiers import tiered
 
 MAX_TOKENS = 14
 LENGTHS = (5, 40, 17, 33, 90)
@@ -24,7 +25,7 @@ class Case(NamedTuple):
     references: list[Reference]
 
 
-@pytest.fixture(scope="module", params=sorted(FAMILIES))
+@pytest.fixture(scope="module", params=tiered(sorted(FAMILIES)))
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     model = tiny_models.make_model(request.param)
     folder = tiny_models.save(model, tmp_path_factory.mktemp(request.param))

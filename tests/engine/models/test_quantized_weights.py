@@ -32,6 +32,7 @@ from tests.engine.models.live_bytes import live_bytes
 from tests.engine.models.peak import allocated
 from tests.engine.quantized_checkpoints import make_quantized
 from tests.engine.tiny_models import FAMILIES, make_model, make_prompts, save
+from tests.tiers import tiered
 
 SCHEMES = [Scheme("int8"), Scheme("int4", 32), Scheme("nf4"), Scheme("fp8")]
 MOE = ["qwen3_moe", "mixtral", "gpt_oss", "phimoe", "qwen2_moe"]
@@ -105,9 +106,11 @@ def test_experts_that_cannot_be_quantized_are_refused(tmp_path: Path) -> None:
         load(save(make_model("gemma4_moe"), tmp_path), scheme=SCHEMES[0])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", tiered([torch.float32, torch.bfloat16], [torch.bfloat16]))
 @pytest.mark.parametrize("scheme", [*SCHEMES, Scheme("int8", 128, "int8")], ids=str)
-@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3_moe", "gemma2"])
+@pytest.mark.parametrize(
+    "family", tiered(["llama", "gpt2", "qwen3_moe", "gemma2"], ["llama", "qwen3_moe"])
+)
 def test_memory_is_as_predicted(
     family: str, scheme: Scheme, dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -162,7 +165,9 @@ EIGHT_BITS_PER_OUTPUT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe", "mixtral"])
+@pytest.mark.parametrize(
+    "family", tiered(["llama", "qwen3", "qwen3_moe", "mixtral"], ["qwen3_moe"])
+)
 @pytest.mark.parametrize(("method", "options"), FORMATS, ids=str)
 def test_quantized_checkpoints_compute_what_their_formula_says(
     method: str, options: dict[str, Any], family: str, tmp_path: Path

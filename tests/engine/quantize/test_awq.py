@@ -53,6 +53,7 @@ def test_tiles_do_not_change_what_is_found(
     assert torch.equal(whole[0].values, tiled[0].values)
 
 
+@pytest.mark.slow
 def test_a_search_copies_its_matrices_in_16_bits_and_little_else() -> None:
     weights = [torch.randn(2048, 1024).bfloat16().float() for _ in range(2)]
     size = weights[0].nbytes
@@ -63,6 +64,7 @@ def test_a_search_copies_its_matrices_in_16_bits_and_little_else() -> None:
     assert size < peak.bytes < 2.8 * size
 
 
+@pytest.mark.slow
 def test_beside_a_layer_less_than_another_one_is_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from engine.quantize.quantize import quantize
 from engine.quantize.recipe import METHODS, QuantizeResult, Recipe
 from tests.engine import tiny_models
 from tests.engine.quantize import quantized_models as models
+from tests.tiers import tiered
 
 PROMPT = [5, 9, 30, 17, 8, 44, 6]
 
@@ -72,7 +73,7 @@ def says(folder: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("method", ["awq", "gptq"])
-@pytest.mark.parametrize("family", ["gpt2", "gpt_oss"])
+@pytest.mark.parametrize("family", tiered(["gpt2", "gpt_oss"], ["gpt2"]))
 def test_what_is_read_is_what_the_formula_says(
     family: str, method: str, sources: dict[str, Path], tmp_path: Path
 ) -> None:

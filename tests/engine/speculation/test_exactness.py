@@ -21,6 +21,7 @@ from engine.speculation.proposer import Proposal, Proposer
 from tests.engine import tiny_models
 from tests.engine.speculation.runs import GREEDY, LENGTH, PARAMS, PROMPTS, results, use_proposer
 from tests.figures import numbers
+from tests.tiers import tiered
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -57,7 +58,7 @@ def draft_settings(folder: Path, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("k", [1, 4, 9])
+@pytest.mark.parametrize("k", tiered([1, 4, 9], [4]))
 @pytest.mark.parametrize(
     "tight",
     [

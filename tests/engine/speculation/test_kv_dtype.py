@@ -12,6 +12,7 @@ from engine import LLMEngine
 from engine.attention.cpu import CPUAttention
 from engine.numerics.kv_dtype import parse_kv_dtype
 from tests.engine.speculation.runs import PARAMS, PROMPTS
+from tests.tiers import tiered
 
 MakeEngine = Callable[..., LLMEngine]
 DTYPES = ("int8", "fp8", "k=int8,v=fp8")
@@ -26,7 +27,7 @@ def tokens(engine: LLMEngine) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("kv_dtype", DTYPES)
+@pytest.mark.parametrize("kv_dtype", tiered(DTYPES, DTYPES[:1]))
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram"])
 @pytest.mark.parametrize(
     "tight",
