@@ -121,8 +121,10 @@ def _compare(model_type: str, class_name: str, model: Any, folder: Path) -> Outc
         finally:
             engine.shutdown()
     except InferdeckError as error:
-        cause = error.cause.replace(str(folder), "the model folder")
-        return Outcome(model_type, class_name, REFUSED, cause)
+        cause = error.cause.removeprefix(f"{folder / 'config.json'}: ")
+        return Outcome(
+            model_type, class_name, REFUSED, cause.replace(str(folder), "the model folder")
+        )
     except Exception as error:
         return Outcome(model_type, class_name, CRASHED, _line(error))
     outcome = EQUAL if difference < TOLERANCE else WRONG
