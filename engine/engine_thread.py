@@ -102,8 +102,9 @@ class EngineThread(threading.Thread):
         left = self._worker.abandon()
         self._worker = self._make()
         self._watch = Watch(self._worker.heartbeat)
-        for command in (why, *left):
-            self._worker.submit(command)
+        self._worker.submit(why)
+        for submitted in left:
+            self._worker.take_over(submitted)
         self._worker.start()
 
     # -- the thread -------------------------------------------------------------------------
@@ -141,7 +142,7 @@ class EngineThread(threading.Thread):
 def _dead(doing: str) -> ErrorInfo:
     during = f" ({doing})" if doing else ""
     return ErrorInfo(
-        f"The engine's thread ended unexpectedly{during}.",
+        f"The engine thread ended unexpectedly{during}.",
         "Restart the engine. If it ends again, report the bug with the log.",
         "EngineDied",
     )

@@ -54,7 +54,7 @@ EngineFactory = Callable[
 ]
 PROGRESS_INTERVAL_S = 0.05
 _UNTOLD = m.EngineCrashed(
-    ErrorInfo("The engine crashed. No memory was left to describe the error.",
+    ErrorInfo("The engine crashed. Out of memory while reporting the error.",
               "Close other programs, then restart the engine.", "MemoryError"),
     "",
 )  # fmt: skip
@@ -87,7 +87,9 @@ class _Counted(NamedTuple):
     token_ids: Future[list[int]]
 
 
-class _Submitted(NamedTuple):
+class Submitted(NamedTuple):
+    """A command in the queue of a worker."""
+
     command: m.Command | m.EngineCrashed | _Encoded | _Counted
     at: float
     """A request arrives when it is sent, not after the step of then."""
@@ -116,7 +118,7 @@ class EngineWorker(threading.Thread):
         self._on_end = on_end
         self._interval = snapshot_interval_s
         self._factory = factory
-        self._commands: queue.SimpleQueue[_Submitted] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Submitted] = queue.SimpleQueue()
         self._cancels: set[threading.Event] = set()  # of loads and changes that have not ended
         self._lock = threading.Lock()  # of these
         self._stopping = threading.Event()
@@ -131,8 +133,11 @@ class EngineWorker(threading.Thread):
 
     def submit(self, command: m.Command | m.EngineCrashed | _Encoded | _Counted) -> None:
         """EngineCrashed: report it, in its turn."""
-        submitted = _Submitted(command, time.perf_counter(), threading.Event())
-        if isinstance(command, (m.Load, m.Reconfigure)):
+        self.take_over(Submitted(command, time.perf_counter(), threading.Event()))
+
+    def take_over(self, submitted: Submitted) -> None:
+        """Serve what another worker has not served."""
+        if isinstance(submitted.command, (m.Load, m.Reconfigure)):
             with self._lock:
                 self._cancels.add(submitted.cancel)
         self._commands.put(submitted)
@@ -153,15 +158,17 @@ class EngineWorker(threading.Thread):
         self.cancel_load()
         self.submit(m.Stop())
 
-    def abandon(self) -> list[m.Command | m.EngineCrashed]:
+    def abandon(self) -> list[Submitted]:
         """Stop a stuck or dead thread: it emits no more events. Returns what it has not served."""
         self._emit = lambda event: None
-        left: list[m.Command | m.EngineCrashed] = []
+        left = []
         with suppress(queue.Empty):
             while True:
-                command = self._commands.get_nowait().command
-                if not isinstance(command, (_Encoded, _Counted)):
-                    left.append(command)
+                submitted = self._commands.get_nowait()
+                if not isinstance(submitted.command, (_Encoded, _Counted)):
+                    left.append(submitted)
+        with self._lock:  # what was cancelled stays so, and nothing else is
+            self._cancels.difference_update(submitted.cancel for submitted in left)
         self.stop()
         return left
 
@@ -203,7 +210,7 @@ class EngineWorker(threading.Thread):
         except queue.Empty:
             pass
 
-    def _handle(self, submitted: _Submitted) -> None:
+    def _handle(self, submitted: Submitted) -> None:
         self._stale = True
         command, at, cancel = submitted
         doing, allowed_s = _NAMES.get(type(command), _OTHER)
@@ -536,7 +543,7 @@ def _refusal(error: BaseException) -> ErrorInfo | None:
     if is_panic(error):
         return ErrorInfo(
             f"The tokenizer cannot encode this text: {panic_text(error)}.",
-            "Shorten the text, and remove long runs of blanks or of one character.",
+            "Shorten the text, and remove long runs of whitespace or of one character.",
             type(error).__name__,
         )
     if isinstance(error, MemoryError):

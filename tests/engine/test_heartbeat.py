@@ -34,6 +34,7 @@ from engine.messages import (
     InspectBlock,
     Load,
     Loaded,
+    LoadFailed,
     OutputEvent,
     Recovered,
     RequestFailed,
@@ -261,6 +262,25 @@ def test_a_load_replaces_a_stuck_worker(
             one.join(WAIT_S)
     assert not any(one.is_alive() and one.is_stopping for one in abandoned)
     assert tokens(events, "lost") == [] and len(events.of(EngineCrashed)) == 1
+
+
+def test_a_load_that_was_cancelled_behind_a_stuck_worker_stays_cancelled(
+    events: Recorder, thread: EngineThread, clock: Clock, config: EngineConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    thread.submit(Load(config))
+    events.wait(Loaded)
+    block = Block(monkeypatch, "step")
+    thread.submit(AddRequest("lost", PROMPT, GREEDY))
+    assert block.begun.wait(WAIT_S)
+    thread.submit(Load(config))
+    thread.cancel_load()
+    pass_until_stalled(events, clock)
+    thread.submit(Load(config))
+    assert events.wait(LoadFailed).cancelled
+    events.wait(Loaded, lambda loaded: loaded is not events.of(Loaded)[0])
+    block.go.set()
+    assert len(events.of(LoadFailed)) == 1 and len(events.of(Loaded)) == 2
 
 
 def test_a_thread_that_dies_is_a_crash_and_the_next_load_serves(
