@@ -54,6 +54,29 @@ def _settings(original: bytes) -> st.SearchStrategy[bytes]:
     return changed.map(lambda new: before[:-1].encode() + b', "quantization_config": ' + new + b"}")
 
 
+def _states(original: bytes) -> st.SearchStrategy[bytes]:
+    """A safetensors file with another JSON text in its first tensor that is one."""
+    (length,) = struct.unpack("<Q", original[:8])
+    header, data = json.loads(original[8 : 8 + length]), original[8 + length :]
+    state = next(name for name in header if "quant_state" in name)
+    begin, end = header[state]["data_offsets"]
+
+    def whole(new: bytes) -> bytes:
+        longer = len(new) - (end - begin)
+        changed = {}
+        for name, entry in header.items():
+            if name != "__metadata__":
+                start, stop = entry["data_offsets"]
+                offsets = [start + longer * (start >= end), stop + longer * (stop >= end)]
+                entry = {**entry, "data_offsets": offsets}
+            changed[name] = entry
+        changed[state]["shape"] = [len(new)]
+        text = json.dumps(changed).encode()
+        return struct.pack("<Q", len(text)) + text + data[:begin] + new + data[end:]
+
+    return changed_json(json.loads(data[begin:end])).map(whole)
+
+
 def _generated(folder: Path) -> list[int]:
     """The engine's tokens."""
     from engine import EngineConfig, LLMEngine, SamplingParams
@@ -159,6 +182,7 @@ TARGETS = {
     "compressed-tensors": Target("ct-pack", "config.json", _settings, _quantized),
     "fp8": Target("fp8-block", "config.json", _settings, _quantized),
     "bitsandbytes": Target("bnb-nf4", "config.json", _settings, _quantized),
+    "quant_state": Target("bnb-nf4", "model.safetensors", _states, _quantized),
     "recording": Target("recording", stores.RECORDING, changed_bytes, _recording),
     "chats": Target("chats", stores.CHATS, changed_bytes, _chats),
     "profiles": Target("settings", "profiles.json", _json, _kept_settings),
