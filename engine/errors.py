@@ -178,14 +178,12 @@ def describe(error: BaseException) -> ErrorInfo:
         )
     if isinstance(error, OSError) and error.errno is not None:
         where = "" if error.filename is None else f": {error.filename}"
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return ErrorInfo(
-            f"{os.strerror(error.errno)}{where}.",
-            "Free some space on this disk, then try again."
-            if full
-            else "Check this file, its permissions and the disk, then try again.",
-            type(error).__name__,
-        )
+        remedy = "Check this file, its permissions and the disk, then try again."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "Free some space on this disk, then try again."
+        elif error.errno in (errno.EMFILE, errno.ENFILE):
+            remedy = "Raise the limit on open files (ulimit -n), or close other programs."
+        return ErrorInfo(f"{os.strerror(error.errno)}{where}.", remedy, type(error).__name__)
     if is_panic(error):
         return ErrorInfo(
             f"Native code panicked: {panic_text(error)}.",
