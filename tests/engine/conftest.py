@@ -1,4 +1,4 @@
-"""One tiny model that many tests share, and a stand-in for the device's graphs."""
+"""One tiny model that many tests share, an engine's thread, and a stand-in for captured graphs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from engine import EngineConfig, LLMEngine
+from engine.engine_thread import EngineThread
 from tests.engine import tiny_models
 from tests.engine.recorded_graphs import Recording
+from tests.engine.thread_events import Recorder
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +24,26 @@ def tiny_model() -> Any:
 @pytest.fixture(scope="session")
 def tiny_folder(tiny_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_models.save(tiny_model, tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture
+def config(tiny_folder: Path) -> EngineConfig:
+    return EngineConfig(
+        model=str(tiny_folder), dtype="float32", num_threads=1, kv_cache_memory_bytes=2**20
+    )
+
+
+@pytest.fixture
+def events() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def thread(events: Recorder) -> Iterator[EngineThread]:
+    thread = EngineThread(events, snapshot_interval_s=0.01)
+    thread.start()
+    yield thread
+    assert thread.stop(120)
 
 
 @pytest.fixture

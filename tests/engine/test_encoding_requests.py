@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,26 +34,6 @@ GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 PROMPT = tuple(tiny_models.make_prompts((12,))[0])
 ENDLESS = "{% for i in range(99999) %}" * 4 + "{% endfor %}" * 4
 CHAT = ({"role": "user", "content": "hi"},)
-
-
-@pytest.fixture
-def events() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-def thread(events: Recorder) -> Iterator[EngineThread]:
-    thread = EngineThread(events, snapshot_interval_s=0.01)
-    thread.start()
-    yield thread
-    assert thread.stop(120)
-
-
-@pytest.fixture
-def config(tiny_folder: Path) -> EngineConfig:
-    return EngineConfig(
-        model=str(tiny_folder), dtype="float32", num_threads=1, kv_cache_memory_bytes=2**20
-    )
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,26 +53,6 @@ POINTS: dict[str, tuple[str, Any, dict[str, type]]] = {
     "snapshot": ("snapshot", REQUEST, {}),
     "reconfigure": ("reconfigure", Reconfigure({"max_num_seqs": 2}), {}),
 }  # fmt: skip
-
-
-@pytest.fixture
-def events() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-def thread(events: Recorder) -> Iterator[EngineThread]:
-    thread = EngineThread(events, snapshot_interval_s=0.01)
-    thread.start()
-    yield thread
-    assert thread.stop(120)
-
-
-@pytest.fixture
-def config(tiny_folder: Path) -> EngineConfig:
-    return EngineConfig(
-        model=str(tiny_folder), dtype="float32", num_threads=1, kv_cache_memory_bytes=2**20
-    )
 
 
 def serves(events: Recorder, thread: EngineThread, tiny_model: Any, name: str = "after") -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,26 +41,6 @@ from tests.engine.thread_events import Recorder, finished, tokens
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 PROMPT = tuple(tiny_models.make_prompts((12,))[0])
-
-
-@pytest.fixture
-def events() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-def thread(events: Recorder) -> Iterator[EngineThread]:
-    thread = EngineThread(events, snapshot_interval_s=0.01)
-    thread.start()
-    yield thread
-    assert thread.stop(120)
-
-
-@pytest.fixture
-def config(tiny_folder: Path) -> EngineConfig:
-    return EngineConfig(
-        model=str(tiny_folder), dtype="float32", num_threads=1, kv_cache_memory_bytes=2**20
-    )
 
 
 def test_counts_the_tokens_of_a_text(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,23 +162,11 @@ def test_how_long_a_step_may_take_without_a_beat() -> None:
 
 
 @pytest.fixture
-def events() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
 def thread(events: Recorder, clock: Clock) -> Iterator[EngineThread]:
     thread = EngineThread(events, clock=clock, look_s=0.005)
     thread.start()
     yield thread
     assert thread.stop(120)
-
-
-@pytest.fixture
-def config(tiny_folder: Path) -> EngineConfig:
-    return EngineConfig(
-        model=str(tiny_folder), dtype="float32", num_threads=1, kv_cache_memory_bytes=2**20
-    )
 
 
 class Block:
