@@ -50,7 +50,7 @@ def unresponsive(stalled: Stalled) -> ErrorInfo:
     """Why the engine is replaced by another one."""
     return ErrorInfo(
         f"The engine did not answer for {stalled.seconds:.0f} s ({stalled.doing}).",
-        "Its requests were lost. The engine is restarting.",
+        "The engine is restarting. Its requests were lost: send them again.",
         "EngineStuck",
     )
 

@@ -66,7 +66,7 @@ def open_regular(file: Path) -> FileIO:
         raise unreadable(file, error) from error
     kind = next((name for test, name in _KINDS if test(mode)), "special file")
     raise CheckpointError(
-        f"{file} is a {kind}; expected a regular file.", f"Replace the {kind} with the file."
+        f"{file} is a {kind}; expected a regular file.", "Replace it with the original file."
     )
 
 
@@ -176,7 +176,7 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"byte 0x{error.object[error.start]:02x} is not UTF-8"
     if isinstance(error, UnicodeEncodeError):
-        return "it has half of a surrogate pair"
+        return "it has an unpaired surrogate"
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at line {error.lineno:,}, column {error.colno:,}"
     if "integer string conversion" in str(error):  # of CPython's own limit
@@ -206,16 +206,18 @@ def _misfit(words: str, content: Any, source: Source) -> CheckpointError:
     """msgspec's words, "Expected `int`, got `str` - at `$.a[0]`", with the value."""
     words, _, where = words.partition(" - at ")
     path = where.rpartition("$")[2].rstrip("`")
-    field = path.removeprefix(".") or "its content"
+    field = path.removeprefix(".")
     expected = _EXPECTED.match(words)
     if expected is None:
-        return CheckpointError(f"{source}: {field}: {words.replace('`', '')}.", AGAIN)
+        place = f"{source}: {field}" if field else str(source)
+        return CheckpointError(f"{place}: {words.replace('`', '')}.", AGAIN)
     wanted = " or ".join(map(type_text, expected["wanted"].split(" | ")))
     wanted += expected["bound"]
     found = _at(path, content)
     if found is None:
-        found = type_text(expected["got"] or "something else")
-    return CheckpointError(f"{source} has {field} = {found}; expected {wanted}.", AGAIN)
+        found = type_text(expected["got"] or "another value")
+    has = f"has {field} =" if field else "contains"
+    return CheckpointError(f"{source} {has} {found}; expected {wanted}.", AGAIN)
 
 
 def _at(path: str, content: Any) -> str | None:

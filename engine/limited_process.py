@@ -89,7 +89,8 @@ def run_limited(
         try:
             answer = msgspec.msgpack.decode(answered.read(), type=_Answer)
         except msgspec.MsgspecError:
-            raise ProcessCrashed(f"It ended without a result: {_end(code, log)}.") from None
+            how = _end(code, log)
+            raise ProcessCrashed(f"The process ended without a result: {how}.") from None
     if answer.error is None:
         return answer.result
     if answer.is_memory:
@@ -117,7 +118,7 @@ def _run(
             except subprocess.TimeoutExpired:
                 check()
             if time.monotonic() > deadline:
-                raise LimitExceeded(f"It exceeded its limit of {request.seconds:g} s.")
+                raise LimitExceeded(f"The process exceeded its limit of {request.seconds:g} s.")
             if process.memory() > request.max_bytes:
                 raise _too_much_memory(request.max_bytes)
     finally:
@@ -125,7 +126,7 @@ def _run(
 
 
 def _too_much_memory(max_bytes: int) -> LimitExceeded:
-    return LimitExceeded(f"It exceeded its memory limit of {max_bytes / 2**30:.1f} GiB.")
+    return LimitExceeded(f"The process exceeded its memory limit of {max_bytes / 2**30:.1f} GiB.")
 
 
 def _end(code: int, log: IO[bytes]) -> str:

@@ -29,8 +29,8 @@ def first_matches(patterns: tuple[str, ...], names: tuple[str, ...], source: str
         found = _matched(patterns, names, source)
     except (LimitExceeded, ProcessCrashed) as error:
         raise CheckpointError(
-            f"Matching {len(patterns)} patterns of {source} with {len(names):,} names failed. "
-            f"{error.cause}",
+            f"Matching the patterns of {source} failed (patterns: {len(patterns)}, module names: "
+            f"{len(names):,}). {error.cause}",
             _REMEDY,
         ) from None
     return {name: index for name, index in zip(names, found, strict=True) if index >= 0}
@@ -53,7 +53,7 @@ def match_all(patterns: list[str], names: list[str], source: str) -> list[int]:
         except (re.error, RecursionError, OverflowError) as error:
             reason = "invalid" if isinstance(error, re.error) else "too complex"
             raise CheckpointError(
-                f"{source} has the pattern {shown(pattern)}, which is {reason}.", _REMEDY
+                f"The pattern {shown(pattern)} in {source} is {reason}.", _REMEDY
             ) from None
     return [
         next((index for index, found in enumerate(compiled) if found.match(name)), -1)

@@ -109,8 +109,10 @@ def text(given: str) -> str:
 
 def name(given: str) -> str:
     """Text of one line that is not blank."""
-    if not given.strip() or not given.isprintable():
-        raise refused(given, "Use printable characters, and at least one.")
+    if not given.strip():
+        raise refused(given, "Use a non-empty value.")
+    if not given.isprintable():
+        raise refused(given, "Use printable characters only.")
     return given
 
 
@@ -121,7 +123,7 @@ def path(given: str) -> Path:
 def folder(given: str) -> str:
     """A path as text; `path` drops what is before an absolute part."""
     if not given.strip():
-        raise refused(given, "Use a path that is not empty.")
+        raise refused(given, "Use a non-empty path.")
     return text(given)
 
 

@@ -53,7 +53,7 @@ def crash_of(code: int | None, last_lines: Sequence[str], was_ready: bool) -> Er
     """Why a child ended on its own. `code`: of `subprocess`, negative for a signal, None for a
     process that is lost; `last_lines`: its last output."""
     if code is None:
-        cause = "The engine process does not respond, and the OS cannot end it."
+        cause = "The engine process does not respond and cannot be killed."
         return ErrorInfo(cause, _LOST, "ProcessLost")
     reason, remedy = _reason(code)
     if not was_ready:

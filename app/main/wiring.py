@@ -151,7 +151,7 @@ def _follow_preferences(app: Application) -> None:
     preferences, layouts = app.settings.preferences, app.layouts
 
     def show_failure(name: str) -> None:
-        title = f"{PREFERENCES[name].label} is only partly applied."
+        title = f"Could not fully apply “{PREFERENCES[name].label}”."
         app.notices.show_notice(
             error_notice(f"preference-{name}", title, preferences.failures[name])
         )

@@ -116,7 +116,7 @@ def _check_framing(headers: Headers) -> None:
     """Two lengths of a body: a proxy may believe the other one (RFC 9112, 6.1)."""
     if "transfer-encoding" in headers and "content-length" in headers:
         raise ApiError(
-            400, "Content-Length and Transfer-Encoding exclude each other.",
+            400, "Content-Length and Transfer-Encoding are mutually exclusive. Send only one.",
             code="invalid_framing", headers={"Connection": "close"},
         )  # fmt: skip
 
@@ -274,7 +274,7 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         fault = str(error).partition(": bytearray(")[0]  # without the bytes of the client
         status, words = hint, f"{msg.rstrip('.')}: {fault[:200]}."
         if hint == 431:
-            words = "The request's head exceeds the limit of 65,536 bytes."
+            words = "The request headers exceed the limit of 65,536 bytes."
         self._answer_raw(ApiError(status, words, code=INVALID_HTTP))
 
     def _answer_raw(self, error: ApiError) -> None:
@@ -314,7 +314,7 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         if self._arrival is None:
             self.transport.close()
         else:
-            words = f"Request head not received within {self.limits.header_s:g} s."
+            words = f"Request headers not received within {self.limits.header_s:g} s."
             self._answer_raw(ApiError(408, words, code="timeout"))
 
 

@@ -136,8 +136,8 @@ class ChatFile:
             raise StorageError("The chat file is not damaged.", "No action needed.")
         if self.is_recovering:
             raise StorageError(
-                f"Chats are still being recovered from {self.path}.",
-                "Wait until the recovery ends, or cancel it.",
+                f"The recovery of {self.path} is still running.",
+                "Wait until it ends, or cancel it.",
             )
         lock = process_lock(self.path)
         try:

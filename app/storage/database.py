@@ -246,7 +246,7 @@ def check(path: Path) -> None:
     if application or ((tables or version) and not tables >= {"conversations", "messages"}):
         listed = ", ".join(sorted(tables)[:3]) or "none"
         raise StorageForeignError(
-            f"{path} is a database of another program (tables: {listed}; "
+            f"{path} belongs to another program (SQLite tables: {listed}; "
             f"application id {application}).",
             move,
         )

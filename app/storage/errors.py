@@ -71,7 +71,8 @@ def explain(error: BaseException, path: Path) -> StorageError:
             )
         case sqlite3.SQLITE_NOLFS:
             return StorageReadOnlyError(
-                f"Cannot save chats: the file system of {path.parent} has no file locks ({error}).",
+                f"Cannot save chats: the file system of {path.parent} does not support file locks "
+                f"({error}).",
                 "Set INFERDECK_DATA_DIR to a folder on a local disk and restart.",
             )
         # our statements fail as such (ERROR) only where the tables are not those that we made
@@ -83,7 +84,7 @@ def explain(error: BaseException, path: Path) -> StorageError:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StorageLockedError(
                 f"The chats are open in another Inferdeck window: {path} is locked.",
-                "Use that window, or close it: then saving starts here.",
+                "Use that window, or close it to save from this one.",
             )
     return StorageError(
         f"Cannot access the chats: {in_one_line(error)} ({path}, {free_text(path)}).",

@@ -42,9 +42,10 @@ class Salvaged:
 
     @property
     def text(self) -> str:
-        """ "Recovered: 12 of 14 chats, 310 of 342 messages."."""
+        """ "Recovered chats: 12 of 14; messages: 310 of 342."."""
         chats = _of(self.conversations, self.expected_conversations)
-        return f"Recovered: {chats} chats, {_of(self.messages, self.expected_messages)} messages."
+        messages = _of(self.messages, self.expected_messages)
+        return f"Recovered chats: {chats}; messages: {messages}."
 
 
 def _of(count: int, expected: int | None) -> str:

@@ -172,7 +172,7 @@ class SettingsStore:
         """Move a value that cannot be read to another key, where a person finds it."""
         self._ini.setValue(f"unreadable/{key}", self._ini.value(key))
         self._ini.remove(key)
-        cause = f"{self.path}: the value of {key} is unreadable. The default is used."
+        cause = f"{self.path}: the value of {key} is invalid. Using the default."
         self.problem = f"{self.problem} {cause} The value was moved to unreadable/{key}.".strip()
 
     def sync(self) -> None:
@@ -191,7 +191,7 @@ class SettingsStore:
         return ErrorInfo(
             f"Settings were not saved to {self.path}: {reason} ({free_text(self.path)}).",
             "Check the permissions of the file and its folder, and the disk's free space. "
-            "Until then, changes last until this window closes.",
+            "Unsaved changes are lost when this window closes.",
         )
 
     # The look ----------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ class _Reader(SnapshotReader):
     def frame(self, line: Any) -> Frame:
         head = checked(line, _Head, FRAME)
         if not math.isfinite(head.t):
-            raise ValueError(f"t is {head.t}")
+            raise ValueError(f"t is {head.t}; expected a finite number")
         return Frame(head.t, self._event(head.k, line))
 
     def _event(self, kind: str, line: Json) -> messages.Event:
@@ -213,7 +213,7 @@ class _Reader(SnapshotReader):
         if kind == "ended":
             return _read_ended(checked(line, _Ended, FRAME))
         if kind not in _RECORDED:
-            raise ProtocolError(f"Unknown kind of frame: {shown(kind)}.")
+            raise ProtocolError(f"Unknown frame type: {shown(kind)}.")
         event: messages.Event = checked({"traceback": "", **line}, EVENTS[kind], FRAME)
         return event
 

@@ -179,8 +179,8 @@ def _attention(
         _refuse(module, {**given, "is_causal": None if is_causal else is_causal, **others})
     if key.shape[2] != query.shape[2] or value.shape[2] != query.shape[2]:
         raise UnsupportedModelError(
-            f"{type(module).__name__} attends with {query.shape[2]} queries to {key.shape[2]} keys "
-            "of the same step, which the engine does not support.",
+            f"{type(module).__name__} has {query.shape[2]} queries and {key.shape[2]} keys in one "
+            "step; the engine requires equal numbers.",
             REMEDY,
         )
     window, chunk = visible_to(module, sliding_window)

@@ -57,7 +57,7 @@ def bind_masks(model: nn.Module, max_model_len: int) -> None:
     except UnsupportedModelError:
         raise
     except Exception as error:  # whatever a class raises; the smoke test shows what it matters
-        log.info("masks of %s are not known: %s", type(model).__name__, error)
+        log.info("cannot read the attention masks of %s: %s", type(model).__name__, error)
     finally:
         config._attn_implementation, config._experts_implementation = before
     for module in model.modules():
@@ -87,7 +87,7 @@ def _describe(*_: Any, mask_function: Callable[..., Any], **__: Any) -> _Describ
     is_causal = found.pop("causal_mask_function", None) is not None
     problem = ", ".join(sorted(found)) or ("" if is_causal else "not causal")
     if any(size is not None and size < 1 for size in (window, chunk)):
-        problem = "it shows no token (sliding_window or attention_chunk_size is 0)"
+        problem = "sliding_window or attention_chunk_size is 0"
     return _Described(Visible(window, chunk), problem)
 
 

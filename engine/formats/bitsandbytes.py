@@ -97,7 +97,8 @@ def _int8(module: str, members: Members) -> QuantizedTensor:
     rows, width = need_matrix(members, "weight")
     need_shape(members, "SCB", (rows,))
     if "weight_format" in members and members["weight_format"].num_elements != 1:
-        raise Misfit(f"has weight_format with shape {list(members['weight_format'].shape)}")
+        shape = list(members["weight_format"].shape)
+        raise Misfit(f"has weight_format with shape {shape}; expected 1 value")
 
     def decode(parts: Mapping[str, Tensor]) -> IntCodes:
         order = parts.get("weight_format")

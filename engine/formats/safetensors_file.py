@@ -90,7 +90,7 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
             (length,) = struct.unpack("<Q", start)
             if length > _MAX_HEADER:
                 raise CheckpointError(
-                    f"{file} is not a safetensors file: header length {length}; the limit is "
+                    f"{file} is not a safetensors file: header of {length} bytes; the limit is "
                     f"{_MAX_HEADER:,} bytes.",
                     AGAIN,
                 )
@@ -111,7 +111,7 @@ def _parse(file: Path, header: bytes, size: int) -> dict[str, TensorInfo]:
     try:
         json.loads(header.decode(), object_pairs_hook=_unique, parse_int=_natural)
     except RecursionError:
-        raise _corrupt(file, "its header is nested too deeply") from None
+        raise _corrupt(file, "its header has too many nested levels") from None
     except ValueError as error:
         raise _corrupt(file, reason_of(error)) from None
     metadata = entries.pop("__metadata__", None)
@@ -160,7 +160,7 @@ def _end(file: Path, tensors: dict[str, TensorInfo], position: int) -> int:
         if info.offset - position > most:  # the others would only seem to leave the gap
             offsets = [info.offset - position, info.offset - position + info.nbytes]
             raise _corrupt(
-                file, f"{name} has data_offsets {offsets}; all its tensors need {most} bytes"
+                file, f"{name} has data_offsets {offsets}; all tensors need {most} bytes"
             )
     before = "the header"
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
@@ -178,7 +178,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
     seen = set()
     for name, _ in pairs:
         if name in seen:
-            raise ValueError(f"the key {shown(name)} occurs twice")
+            raise ValueError(f"duplicate key {shown(name)}")
         seen.add(name)
 
 

@@ -29,7 +29,7 @@ _STATE_SPACE = (
     "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2",
 )  # fmt: skip
 _OTHER_REASONS = {
-    "blt": "computes patches of bytes instead of tokens",
+    "blt": "uses byte patches instead of tokens",
     "gemma4_assistant": "reads the KV cache of another model",
     "gemma4_unified_assistant": "reads the KV cache of another model",
 }

@@ -209,7 +209,7 @@ def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, Any]:
     except Exception as error:  # whatever a config class raises, it is the file's content
         raise CheckpointError(f"{file} {_rejected(model_type, raw, error)}.", AGAIN) from error
     if not isinstance(text, PretrainedConfig):
-        raise CheckpointError(f"{file} has a text_config, which {model_type} does not have.", AGAIN)
+        raise CheckpointError(f"{file} has a text_config; {model_type} models have none.", AGAIN)
     return text, config
 
 

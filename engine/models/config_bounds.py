@@ -163,8 +163,8 @@ def check_layers(config: Any, num_tensors: int, folder: Path) -> None:
     layers = of_all_layers(config, "num_hidden_layers")
     if isinstance(layers, int) and layers > num_tensors:
         raise CheckpointError(
-            f"{folder / 'config.json'} has num_hidden_layers = {layers}; the weight files have "
-            f"{num_tensors} tensors.",
+            f"{folder / 'config.json'} has num_hidden_layers = {layers}; number of tensors in the "
+            f"weight files: {num_tensors}.",
             "Download the model again: config.json does not match its weights.",
         )
 

@@ -59,7 +59,7 @@ def judge(class_path: str, config_json: str) -> str | None:
     if found <= TOLERANCE:
         return None
     return (
-        f"log probabilities differ from transformers' own by {found:.2g} "
+        f"log probabilities differ from those of transformers by {found:.2g} "
         f"(tolerance {TOLERANCE:g}) in a smoke test of a few layers."
     )
 
@@ -176,8 +176,8 @@ def _packed(model: nn.Module, sequences: list[_Sequence]) -> Tensor:
         sharing = sum(map(shares_kv, model.modules()))
         if len(layers) + sharing != config.num_hidden_layers:
             raise UnsupportedModelError(
-                f"{len(layers)} attention modules call the engine in {config.num_hidden_layers} "
-                "layers; the engine supports one in each layer."
+                f"expected one attention call per layer; found {len(layers)} in "
+                f"{config.num_hidden_layers} layers."
             )
         num_blocks = 1 + max(block for one in sequences for block in one.blocks)
         backend = CPUAttention(layers, num_blocks, BLOCK_SIZE, torch.float32)

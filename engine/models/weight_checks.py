@@ -45,7 +45,7 @@ def check_count(
         files = Counter(info.file.name for info in names.values()).most_common()
         raise CheckpointError(
             f"{checkpoint.path} has {len(names):,} tensors in {few([n for n, _ in files])}; "
-            f"{type(reference).__name__} of its config.json has {parts:,}.",
+            f"its config.json ({type(reference).__name__}) needs {parts:,}.",
             NO_MATCH,
         )
 

@@ -51,7 +51,7 @@ def read_tensors(folder: Path) -> dict[str, TensorInfo]:
     absent = [name for name in weight_map if name not in tensors]
     if absent:
         raise CheckpointError(
-            f"{index} lists {tensor_count(absent)} missing from its files: {few(absent)}.",
+            f"{index} lists {tensor_count(absent)} not found in the weight files: {few(absent)}.",
             "Download the model again: its index does not match its files.",
         )
     if not tensors:

@@ -91,7 +91,7 @@ class Conversion:
         except Exception as error:  # whatever an operation raises, these tensors do not fit it
             shapes = [f"{n} in {i.file.name} is {list(i.shape)}" for n, _, i in self.members]
             raise CheckpointError(
-                f"{self.name} cannot be built from {len(shapes)} tensors: {few(shapes)}.", NO_MATCH
+                f"{self.name} cannot be built from {tensor_count(shapes)}: {few(shapes)}.", NO_MATCH
             ) from error
         return {n: v[0] if isinstance(v, list) else v for n, v in found.items()}
 
@@ -254,8 +254,8 @@ def _split_merge(
     ]
     if odd:
         raise CheckpointError(
-            f"{name} needs experts 0 to {shape[0] - 1}; {len(odd)} tensors have other numbers or "
-            f"follow a gap: {few(odd)}.",
+            f"{name} needs experts 0 to {shape[0] - 1}; {tensor_count(odd)} out of sequence: "
+            f"{few(odd)}.",
             "Download the model again: it is incomplete.",
         )
     placements: list[Placement] = []

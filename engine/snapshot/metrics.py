@@ -65,7 +65,7 @@ _METRICS = (
     Metric("request_rate", "Requests", "req/s", "Requests finished per second"),
     Metric(
         "heartbeat", "Heartbeat age", "s",
-        "Time since the engine began or ended a step or command, 0 while idle",
+        "Time since the engine last started or finished a step or command; 0 while idle",
     ),
     Metric("memory", "Memory", "GiB", "Memory used by this process"),
     Metric("weights", "Weights", "", "Memory used by model weights"),

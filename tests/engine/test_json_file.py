@@ -50,7 +50,7 @@ DAMAGED: dict[str, tuple[bytes, Any, str]] = {
     "value of another type": (b'{"weight_map":{"a":1}}', Shard, "weight_map[...]; a string"),
     "list of another type": (b'{"weight_map":{},"counts":[1,2.5]}', Shard, "counts[1]; 2.5; an"),
     "cut after a misfit": (b'{"weight_map":[1', Shard, "weight_map; a list; an object"),
-    "another type": (b"[]", Shard, "its content; []; an object"),
+    "another type": (b"[]", Shard, "[]; an object"),
 }  # fmt: skip
 
 

@@ -180,8 +180,8 @@ def copy_question(problem: ErrorInfo | None, num_chats: int) -> str:
 
 def _renewed_text(renewed: Renewed) -> str:
     return (
-        f"Saved {_count(range(renewed.num_conversations))} with {renewed.num_messages:,} messages "
-        f"to a new file. The old file was renamed to {renewed.aside.name}."
+        f"Saved {_count(range(renewed.num_conversations))} to a new file (messages: "
+        f"{renewed.num_messages:,}). The old file is now {renewed.aside.name}."
     )
 
 

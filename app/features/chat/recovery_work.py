@@ -29,9 +29,9 @@ class RecoveryWork(QObject):
         self._timer.start()
         actions = () if recovery.is_cancelled else (("Cancel", recovery.cancel),)
         found = recovery.found
-        figures = f"{found.messages:,} messages"
+        figures = f"messages: {found.messages:,}"
         if found.expected_messages is not None:
-            figures = f"{found.messages:,} of {found.expected_messages:,} messages"
+            figures += f" of {found.expected_messages:,}"
         stage = "cancelling" if recovery.is_cancelled else recovery.path.name
         self._area.show_work(
             Work(KEY, "Recovering chats", stage, figures, recovery.fraction, actions=actions)

@@ -51,8 +51,8 @@ def test_architectures_that_compute_packed_sequences_rightly_pass(name: str) -> 
 @pytest.mark.parametrize(
     ("name", "own", "words"),
     [
-        ("BloomConfig", {"n_head": 4, "n_layer": 4}, "^0 attention modules|failed"),
-        ("FalconConfig", {}, "^0 attention modules|failed|differ"),
+        ("BloomConfig", {"n_head": 4, "n_layer": 4}, "found 0 in|failed"),
+        ("FalconConfig", {}, "found 0 in|failed|differ"),
         (
             "Qwen3NextConfig",
             {
@@ -62,7 +62,7 @@ def test_architectures_that_compute_packed_sequences_rightly_pass(name: str) -> 
                 "linear_key_head_dim": 16,
                 "linear_value_head_dim": 16,
             },
-            "^0 attention modules|failed|differ",
+            "found 0 in|failed|differ",
         ),
     ],
 )
