@@ -35,20 +35,21 @@ def as_markdown(outcomes: Sequence[Outcome]) -> str:
     found = versions()
     parts = [
         "# Architectures",
-        "Every causal-LM architecture of transformers: supported, or refused with the reason.",
+        "All causal-LM architectures of transformers: supported, or not supported with the reason.",
         f"Inferdeck supports {len(equal)} of the {len(outcomes)} causal-LM model types of "
         f"transformers {found['transformers']} (PyTorch {found['torch']}).",
-        "Each type is a small random model in float32, compared with transformers' eager "
-        "attention.\nPrompts have 3 to 129 tokens, in batches and chunks, with a second turn on "
-        f"the prefix cache.\nEqual: log probabilities differ by less than {TOLERANCE:g}.\n"
-        "Windows and chunks are shorter than the prompts.",
-        "Models with dynamic or longrope frequencies use those of the context length.",
+        "The test runs a small random model of each type in float32 and compares it with\n"
+        "transformers' eager attention.\n"
+        "Prompts have 3 to 129 tokens, in batches and chunks, with a second turn on the prefix "
+        f"cache.\nA type passes if log probabilities differ by less than {TOLERANCE:g}.\n"
+        "Sliding windows and attention chunks are shorter than the prompts.",
+        "With dynamic or longrope RoPE scaling, the context length fixes the frequencies.",
         "    python -m tests.architectures --write    # writes this page",
         "## Supported",
         _rows(("Model type", "Class", "Largest difference"), [
             (f"`{o.model_type}`", f"`{o.class_name}`", f"{o.difference:.0e}") for o in equal
         ]),
-        "## Refused",
+        "## Not supported",
         _rows(("Model type", "Class", "Reason"), [
             (f"`{o.model_type}`", f"`{o.class_name}`", o.detail) for o in refused
         ]),
