@@ -6,15 +6,12 @@ Each command and each step is a beat of `heartbeat`.
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine import messages as m
@@ -24,14 +21,11 @@ from engine.errors import (
     EngineLostError,
     ErrorInfo,
     InferdeckError,
-    InvalidRequestError,
     LoadCancelled,
     OutOfMemoryError,
     describe,
     is_interrupt,
-    is_panic,
     let_go,
-    panic_text,
 )
 from engine.hardware.peaks import peaks_for
 from engine.heartbeat import (
@@ -41,7 +35,7 @@ from engine.heartbeat import (
     STEP_S,
     Heartbeat,
 )
-from engine.sampling_params import SamplingParams
+from engine.intake import Counted, Encoded, Intake, replaced_by
 from engine.snapshot import FinishReason
 
 if TYPE_CHECKING:
@@ -72,25 +66,10 @@ def make_engine(
     return LLMEngine(config, progress, cancelled)
 
 
-class _Encoded(NamedTuple):
-    """The prompt of a request is encoded, or could not be."""
-
-    command: m.AddRequest
-    params: SamplingParams
-    token_ids: Future[list[int]]
-
-
-class _Counted(NamedTuple):
-    """The tokens of a text."""
-
-    key: str
-    token_ids: Future[list[int]]
-
-
 class Submitted(NamedTuple):
     """A command in the queue of a worker."""
 
-    command: m.Command | m.EngineCrashed | _Encoded | _Counted
+    command: m.Command | m.EngineCrashed | Encoded | Counted
     at: float
     """A request arrives when it is sent, not after the step of then."""
     cancel: threading.Event
@@ -123,7 +102,7 @@ class EngineWorker(threading.Thread):
         self._lock = threading.Lock()  # of these
         self._stopping = threading.Event()
         self._engine: LLMEngine | None = None
-        self._encoding: dict[str, Future[list[int]]] = {}  # prompts of requests to come
+        self._intake = Intake(lambda event: self._emit(event), self.submit)
         self._last_snapshot = 0.0
         self._last_progress = 0.0
         self._stale = False  # something changed since the last snapshot
@@ -131,7 +110,7 @@ class EngineWorker(threading.Thread):
 
     # -- called from any thread -------------------------------------------------------------
 
-    def submit(self, command: m.Command | m.EngineCrashed | _Encoded | _Counted) -> None:
+    def submit(self, command: m.Command | m.EngineCrashed | Encoded | Counted) -> None:
         """EngineCrashed: report it, in its turn."""
         self.take_over(Submitted(command, time.perf_counter(), threading.Event()))
 
@@ -165,7 +144,7 @@ class EngineWorker(threading.Thread):
         with suppress(queue.Empty):
             while True:
                 submitted = self._commands.get_nowait()
-                if not isinstance(submitted.command, (_Encoded, _Counted)):
+                if not isinstance(submitted.command, (Encoded, Counted)):
                     left.append(submitted)
         with self._lock:  # what was cancelled stays so, and nothing else is
             self._cancels.difference_update(submitted.cancel for submitted in left)
@@ -223,7 +202,7 @@ class EngineWorker(threading.Thread):
 
     def _serve(
         self,
-        command: m.Command | m.EngineCrashed | _Encoded | _Counted,
+        command: m.Command | m.EngineCrashed | Encoded | Counted,
         at: float,
         cancel: threading.Event,
     ) -> None:
@@ -234,16 +213,12 @@ class EngineWorker(threading.Thread):
                 self._close_engine()
                 self._emit(m.Unloaded())
             case m.AddRequest():
-                self._add(command, at)
+                self._intake.add(self._engine, command, at)
             case m.Abort():
-                if command.request_id in self._encoding:
-                    self._abort_encoding(command.request_id)
-                elif self._engine is not None:
+                if not self._intake.abort(command.request_id) and self._engine is not None:
                     self._engine.abort(command.request_id)
-            case _Encoded(request, params, future):
-                if self._encoding.get(request.request_id) is future:
-                    del self._encoding[request.request_id]
-                    self._add_encoded(request, params, future)
+            case Encoded():
+                self._intake.encoded(self._engine, command)
             case m.Reconfigure():
                 self._reconfigure(command, cancel)
             case m.InspectBlock(block):
@@ -252,9 +227,9 @@ class EngineWorker(threading.Thread):
             case m.MeasurePeaks():
                 self._emit(self._measure_peaks())
             case m.CountTokens():
-                self._count(command)
-            case _Counted(key, future):
-                self._emit(m.TokensCounted(key, _num_tokens(future)))
+                self._intake.count(self._engine, command)
+            case Counted():
+                self._intake.counted(command)
             case m.EngineCrashed():
                 self._emit(command)
             case m.Stop():
@@ -264,7 +239,7 @@ class EngineWorker(threading.Thread):
         before = None if self._engine is None else self._engine.config
         if before is not None and not self._can_open(config, before):
             return
-        self._close_engine(_replaced_by(config))
+        self._close_engine(replaced_by(config))
         without_draft = None
         problem = self._try(config, cancel)
         if isinstance(problem, DraftModelError | OutOfMemoryError) and config.drafts_with_weights:
@@ -320,78 +295,6 @@ class EngineWorker(threading.Thread):
         engine = self._engine
         assert engine is not None
         self._emit(m.Loaded(engine.config, engine.model_info, engine.plan, without_draft))
-
-    def _add(self, command: m.AddRequest, at: float) -> None:
-        if self._engine is None:
-            error = InvalidRequestError("No model is loaded.", "Load a model first.")
-            self._emit(m.RequestFailed(command.request_id, error.info()))
-            return
-        if command.model is not None and command.model != self._engine.model_info.path:
-            self._emit(m.RequestFailed(command.request_id, _replaced_by(self._engine.config)))
-            return
-        if command.arrival is None:
-            command = replace(command, arrival=at)
-        try:
-            if command.request_id in self._encoding:
-                raise InvalidRequestError(
-                    f"Request id {command.request_id!r} is already in use.",
-                    "Use a unique id per request.",
-                )
-            future, params = self._engine.encode(command.prompt, command.params, command.client)
-        except BaseException as error:
-            self._refuse(command.request_id, error)
-            return
-        if future.done():
-            self._add_encoded(command, params, future)
-            return
-        # Steps go on while another process encodes.
-        self._encoding[command.request_id] = future
-        encoded = _Encoded(command, params, future)
-        future.add_done_callback(lambda _: self.submit(encoded))
-
-    def _add_encoded(
-        self, command: m.AddRequest, params: SamplingParams, future: Future[list[int]]
-    ) -> None:
-        assert self._engine is not None
-        try:
-            self._engine.add_request(
-                future.result(), params, command.request_id, command.begin_with,
-                arrival=command.arrival,
-            )  # fmt: skip
-        except BaseException as error:
-            self._refuse(command.request_id, error)
-
-    def _refuse(self, request_id: str, error: BaseException) -> None:
-        """Report what a request's text or parameters are to blame for; raise anything else."""
-        info = _refusal(error)
-        if info is None:
-            raise error
-        self._emit(m.RequestFailed(request_id, info))
-
-    def _abort_encoding(self, request_id: str) -> None:
-        self._encoding.pop(request_id).cancel()
-        ended = m.OutputEvent(
-            request_id, "", (), time.perf_counter(), step_index=0, num_prompt_tokens=0,
-            num_cached_tokens=0, finish_reason=FinishReason.ABORT,
-        )  # fmt: skip
-        self._emit(ended)
-
-    def _count(self, command: m.CountTokens) -> None:
-        """None without a model, or where the text is too much for the tokenizer."""
-        key = command.key
-        if self._engine is None:
-            self._emit(m.TokensCounted(key, None))
-            return
-        try:
-            future = self._engine.count_tokens(command.text, command.client)
-        except BaseException as error:
-            info = _refusal(error)
-            if info is None:
-                raise
-            log.warning("Counting tokens failed: %s", info.cause)
-            self._emit(m.TokensCounted(key, None))
-            return
-        future.add_done_callback(lambda _: self.submit(_Counted(key, future)))
 
     def _reconfigure(self, command: m.Reconfigure, cancel: threading.Event) -> None:
         engine = self._engine
@@ -475,8 +378,7 @@ class EngineWorker(threading.Thread):
     def _crash(self, error: BaseException) -> None:
         """Drop the engine. Requests in flight are lost; the thread waits for a Load."""
         engine, self._engine = self._engine, None
-        while self._encoding:
-            self._encoding.popitem()[1].cancel()
+        self._intake.drop()
         try:
             trace = "".join(traceback.format_exception(error))
             event = m.EngineCrashed(describe(error), trace)
@@ -491,12 +393,7 @@ class EngineWorker(threading.Thread):
 
     def _close_engine(self, error: ErrorInfo | None = None) -> None:
         """Running requests end, aborted or with `error`."""
-        for request_id in list(self._encoding):
-            if error is None:
-                self._abort_encoding(request_id)
-            else:
-                self._encoding.pop(request_id).cancel()
-                self._emit(m.RequestFailed(request_id, error))
+        self._intake.end(error)
         engine, self._engine = self._engine, None
         if engine is not None:
             self._shut_down(engine, error, says_last=True)
@@ -517,38 +414,8 @@ _OTHER = ("command", COMMAND_S)
 _NAMES: dict[type, tuple[str, float]] = {
     m.Load: ("loading a model", SLOW_S), m.Unload: ("unloading", SLOW_S),
     m.Reconfigure: ("changing settings", SLOW_S), m.MeasurePeaks: ("measuring", FIRST_STEP_S),
-    m.AddRequest: ("adding a request", COMMAND_S), _Encoded: ("adding a request", COMMAND_S),
+    m.AddRequest: ("adding a request", COMMAND_S), Encoded: ("adding a request", COMMAND_S),
     m.Abort: ("aborting a request", COMMAND_S), m.InspectBlock: ("inspecting a block", COMMAND_S),
     m.CountTokens: ("counting tokens", COMMAND_S), m.Stop: ("stopping", SLOW_S),
 }  # fmt: skip
 """What a command is called, and how long it may take without progress."""
-
-
-def _replaced_by(config: EngineConfig) -> ErrorInfo:
-    """Why requests end at a change of model. Clients read it: no path, only the folder's name."""
-    name = os.path.basename(os.path.abspath(config.model))
-    return ErrorInfo(f"The model was unloaded to load {name}.", "Send the request again.")
-
-
-def _num_tokens(token_ids: Future[list[int]]) -> int | None:
-    try:
-        return len(token_ids.result())
-    except (InferdeckError, CancelledError) as error:
-        log.warning("Counting tokens failed: %s", error)
-        return None
-
-
-def _refusal(error: BaseException) -> ErrorInfo | None:
-    """Why a text cannot be encoded; None if the fault is not the text's."""
-    if is_panic(error):
-        return ErrorInfo(
-            f"The tokenizer cannot encode this text: {panic_text(error)}.",
-            "Shorten the text, and remove long runs of whitespace or of one character.",
-            type(error).__name__,
-        )
-    if isinstance(error, MemoryError):
-        return ErrorInfo(
-            "Out of memory while encoding the text.", "Shorten the text, or close other programs.",
-            "MemoryError",
-        )  # fmt: skip
-    return error.info() if isinstance(error, InferdeckError) else None

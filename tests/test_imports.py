@@ -77,7 +77,7 @@ ENGINE_ROOMS = (
     "hardware", "numerics", "config.py", "sampling_params.py", "messages.py", "text", "scheduling",
     "batch", "sampling", "formats", "kernels", "attention", "runner", "models", "parallel",
     "speculation", "memory", "host", "telemetry", "step", "llm_engine.py", "heartbeat.py",
-    "engine_worker.py", "engine_thread.py", "quantize", "evaluate",
+    "intake.py", "engine_worker.py", "engine_thread.py", "quantize", "evaluate",
 )  # fmt: skip
 """Low to high."""
 
