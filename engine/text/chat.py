@@ -74,7 +74,7 @@ def _render(template: str, special_tokens: Mapping[str, str], messages: Messages
     except MemoryError:
         raise
     except Exception as error:  # whatever a template written by strangers may raise
-        text = str(error)[:_MAX_QUOTED] or "it gives no reason."
+        text = str(error)[:_MAX_QUOTED] or "no reason given."
         raise InvalidRequestError(
             f"The chat template rejected this conversation: {text}",
             "Alternate user and assistant messages, starting with a user message.",

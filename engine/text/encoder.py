@@ -44,7 +44,7 @@ class Encoder:
             if isinstance(work, Text) or len(text) < 2 * work.num_characters + _TEMPLATE_CHARACTERS:
                 raise
             raise ContextLengthError(
-                f"The chat template makes {len(text):,} characters of {work.num_characters:,}. "
+                f"The chat template expands {work.num_characters:,} characters to {len(text):,}. "
                 f"{error.cause}",
                 error.remedy,
             ) from None

@@ -125,7 +125,7 @@ def _check(file: Path, kind: Any, *limit: int) -> None:
     data = read_regular(file, *limit)
     if data.startswith(_BYTE_ORDER_MARK):  # which transformers does not skip
         raise CheckpointError(
-            f"{file} starts with a byte order mark.", "Save it as UTF-8 without that mark."
+            f"{file} starts with a byte order mark.", "Save it as UTF-8 without BOM."
         )
     values = decode_json(data, dict, file)
     checked(values, kind, file)
@@ -145,8 +145,8 @@ def _check_paths(values: dict[str, Any], file: Path) -> None:
     for name in sorted(names & values.keys() - _REPLACED):
         if values[name] not in (None, "", [], _LISTS.get(name)):
             raise CheckpointError(
-                f"{file} has {name} = {shown(values[name])}; only the usual files of this folder "
-                "are read.",
+                f"{file} has {name} = {shown(values[name])}; Inferdeck reads only the standard "
+                "files of this folder.",
                 f"Remove {name} from {file.name}, or download the file again.",
             )
 
@@ -156,7 +156,7 @@ def _check_special(values: dict[str, Any], file: Path) -> None:
     for name, value in values.items():
         if not name.endswith(("_token", "_tokens")):
             raise CheckpointError(
-                f"{file} has {shown(name)} = {shown(value)}, which is no special token.",
+                f"{file} has {shown(name)} = {shown(value)}, which is not a special token.",
                 "Remove this field, or download the file again.",
             )
 

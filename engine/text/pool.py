@@ -167,7 +167,7 @@ class _Worker(threading.Thread):
                 job.future.cancel()
             if isinstance(error, OSError):
                 error = InferdeckError(
-                    f"Cannot start the process that encodes texts: {error}.",
+                    f"Cannot start the tokenizer process: {error}.",
                     "Close other programs, then try again.",
                 )
             return refusal_of(error).with_traceback(None)

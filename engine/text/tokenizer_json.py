@@ -95,8 +95,8 @@ def _check_truncation(tokenizer: Any, file: Path) -> None:
             tokenizer.enable_truncation(**settings)
     except ValueError:
         raise CheckpointError(
-            f"{file} has truncation.stride = {settings['stride']:,}; it must be below "
-            f"max_length, {settings['max_length']:,}, without special tokens.",
+            f"{file} has truncation.stride = {settings['stride']:,}; it must be below max_length "
+            f"({settings['max_length']:,}) minus the special tokens.",
             "Set truncation to null in this file, or download it again.",
         ) from None
 
@@ -104,7 +104,7 @@ def _check_truncation(tokenizer: Any, file: Path) -> None:
 def _check_growth(name: str, count: int, file: Path) -> None:
     if count > _MAX_GROWTH:
         raise CheckpointError(
-            f"The {name} in {file} makes {count:,} pieces of one letter; the limit is "
+            f"The {name} in {file} expands one letter to {count:,} pieces; the limit is "
             f"{_MAX_GROWTH:,}.", REMEDY,
         )  # fmt: skip
 
@@ -120,7 +120,7 @@ def _check_decoder(decoder: Any, file: Path) -> None:
         regex, text = pattern.get("Regex"), pattern.get("String")
         if isinstance(regex, str) and len(_REPEATS.findall(regex)) > 1:
             raise CheckpointError(
-                f"{file} has the pattern {shown(regex)} in its decoder; its time is unbounded.",
+                f"{file} has the pattern {shown(regex)} in its decoder; matching may never end.",
                 REMEDY,
             )
         length = len(text) if isinstance(text, str) else 0
