@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from app.main.application import Application
 
 TICK_MS = 1000
+NO_RESPONSE: tuple[str, StateKind] = ("Not responding", "error")
 
 
 class EngineStatus(QObject):
@@ -38,6 +39,7 @@ class EngineStatus(QObject):
         self._session, self._notices = app.session, app.notices
         self._strip, self._load_strip, self._charts = app.strip, app.load_strip, app.charts
         self._model_name = ""
+        self._before = self._strip.state  # the engine stopped responding
         bridge.state_changed.connect(self._on_state)
         bridge.link_changed.connect(lambda link: self._show_title())
         bridge.past.connect(self._on_past)
@@ -45,6 +47,7 @@ class EngineStatus(QObject):
         bridge.load_progress.connect(self._on_progress)
         bridge.loaded.connect(self._on_loaded)
         bridge.remarked.connect(self._on_remark)
+        bridge.stalled_changed.connect(self._on_stalled)
         for done in (bridge.reconfigured, bridge.reconfigure_failed, bridge.load_failed):
             done.connect(lambda event: app.load_strip.end())
         self._on_state(bridge.state)
@@ -64,6 +67,13 @@ class EngineStatus(QObject):
             if self._bridge.is_remote:
                 self._strip.set_state(f"No model loaded on {self._bridge.place}")
             self._show_title()
+
+    def _on_stalled(self, event: messages.Stalled | None) -> None:
+        if event is not None and self._strip.state != NO_RESPONSE:
+            self._before = self._strip.state
+            self._strip.set_state(*NO_RESPONSE)
+        elif event is None and self._strip.state == NO_RESPONSE:
+            self._strip.set_state(*self._before)
 
     def _show_title(self) -> None:
         model, place = self._bridge.model, self._bridge.place

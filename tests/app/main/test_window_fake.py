@@ -18,6 +18,7 @@ from app.features.models.model_card import DUMMY_NOTE, STARTER_NOTE
 from app.link.bridge import EngineState
 from app.link.dispatcher import TextThrottle
 from app.main.application import Application
+from app.main.engine_status import NO_RESPONSE
 from app.main.main_window import first_size
 from app.paths import starter_model
 from app.window.settings_store import SettingsStore
@@ -271,19 +272,23 @@ def test_a_stuck_engine_is_shown_and_can_be_restarted(
 ) -> None:
     open_model(qtbot, application)
     bridge, notices = application.bridge, application.notices
+    before = ("Ready", "idle")
+    qtbot.waitUntil(lambda: application.strip.state == before)
     for seconds in (6.0, 12.0):
         bridge.on_event(Stalled("step of 9 tokens", seconds))
         qtbot.waitUntil(lambda s=seconds: bridge.stalled == Stalled("step of 9 tokens", s))  # type: ignore[misc]
         notice = notices.notice("engine")
         assert notice is not None and numbers(notice.cause) == [seconds, 9]
+        assert application.strip.state == NO_RESPONSE
     bridge.on_event(Recovered(13.0))
     qtbot.waitUntil(lambda: bridge.stalled is None)
-    assert notices.notice("engine") is None
+    assert notices.notice("engine") is None and application.strip.state == before
     bridge.on_event(Stalled("step of 9 tokens", 6.0))
     qtbot.waitUntil(lambda: notices.notice("engine") is not None)
     with qtbot.waitSignal(bridge.loaded, timeout=3000):
         notices.frame("engine").buttons[0].click()
     assert bridge.stalled is None and notices.keys == []
+    assert application.strip.state != NO_RESPONSE
 
 
 def test_a_restart_of_a_stuck_engine_ends_its_replies(
