@@ -88,7 +88,7 @@ SAMPLERS = (
     *(Refused(name, _PENALTY, (-1,), only_with=_PENALTIES) for name in (
         "repeat_last_n", "repetition_penalty_range",
     )),
-    *(Refused(name, "set max_tokens instead.") for name in (
+    *(Refused(name, "set max_tokens instead.", (-1,)) for name in (
         "n_predict", "num_predict", "max_new_tokens", "max_length",
     )),
     Refused("options", "send its fields at the top level."),

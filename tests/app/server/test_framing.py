@@ -196,7 +196,7 @@ LLAMA_CPP = {
     "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1,
     "xtc_probability": 0, "xtc_threshold": 0.1, "mirostat": 0, "mirostat_tau": 5,
     "mirostat_eta": 0.1, "dynatemp_range": 0, "dynatemp_exponent": 1, "repeat_penalty": 1,
-    "repeat_last_n": 64, "min_keep": 0, "typical_p": 1, "top_n_sigma": -1,
+    "repeat_last_n": 64, "min_keep": 0, "typical_p": 1, "top_n_sigma": -1, "n_predict": -1,
     "samplers": ["penalties", "dry", "top_k", "top_p", "temperature"],
 }  # fmt: skip
 """What its clients always send."""
