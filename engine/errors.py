@@ -147,6 +147,8 @@ def in_one_line(error: BaseException) -> str:
     words = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     if isinstance(error, KeyError):
         words = f"unknown key {words}"
+    elif isinstance(error, (TypeError, AttributeError)):  # words for programmers alone
+        words = "a value is null or has the wrong type"
     return words if len(words) <= 300 else f"{words[:297]}..."
 
 

@@ -29,7 +29,7 @@ from engine.hardware.devices import CPU, is_cuda
 from engine.hardware.machine import free_memory
 from engine.memory.model_sizes import ModelSizes, head_sizes, model_sizes, sizes_of
 from engine.models.checkpoint import Checkpoint
-from engine.models.config_bounds import rope_types
+from engine.models.config_bounds import rope_parts
 from engine.models.materialise import follows_length
 from engine.runner.cuda_graphs import room_for
 from engine.snapshot import MemoryPlan
@@ -286,7 +286,7 @@ def automatic_length(checkpoint: Checkpoint, config: EngineConfig, limit: int) -
     """The context length where none is set: the model's limit. In RAM no more than the automatic
     cache holds, rounded down to a power of two, but at least _LEAST_CONTEXT; the limit also where
     results depend on the length. `config`: its device and dtype resolved."""
-    is_fixed = any(map(follows_length, rope_types(checkpoint.config)))
+    is_fixed = any(follows_length(one.get("rope_type")) for one in rope_parts(checkpoint.config))
     is_fixed = is_fixed or config.kv_cache_memory_bytes is not None
     if is_fixed or is_cuda(config.device):
         return limit

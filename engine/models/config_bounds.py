@@ -110,8 +110,13 @@ def check_built(config: Any, file: Path) -> None:
             raise CheckpointError(
                 f"{file} has {name} = {shown(value)}, which transformers does not support.", REMEDY
             )
-    for kind in rope_types(config):
-        if kind != "default" and kind not in ROPE_INIT_FUNCTIONS:
+    for part in rope_parts(config):
+        if part.get("rope_theta", 1) is None:
+            raise CheckpointError(
+                f"{file} has rope_parameters with rope_theta = null; expected a number.", REMEDY
+            )
+        kind = part.get("rope_type")
+        if kind not in (None, "default", *ROPE_INIT_FUNCTIONS):
             raise CheckpointError(
                 f"{file} has rope_parameters with rope_type = {shown(kind)}, which transformers "
                 "does not support.",
@@ -134,11 +139,10 @@ def check_built(config: Any, file: Path) -> None:
         )
 
 
-def rope_types(config: Any) -> list[str]:
-    """Of all layers, or of each kind of layer."""
+def rope_parts(config: Any) -> list[Mapping[str, Any]]:
+    """The RoPE parameters of all layers, or those of each kind of layer."""
     rope = of_all_layers(config, "rope_parameters") or {}
-    parts = (rope, *(one for one in rope.values() if isinstance(one, dict)))
-    return [str(one["rope_type"]) for one in parts if one.get("rope_type") is not None]
+    return [rope, *(one for one in rope.values() if isinstance(one, dict))]
 
 
 def _check_experts(config: Any, file: Path) -> None:
