@@ -267,7 +267,7 @@ class LLMEngine:
                 self._host.rebuild_cache(wanted, plan, progress, cancelled)
         elif change is Change.RELOAD:
             with _nothing_changed():
-                resolved, checkpoint = resolve(wanted)
+                resolved, checkpoint = resolve(wanted, self._host.assembly.taken)
                 self._loop.refit(resolved, self._host.plan_for(resolved, checkpoint))
             with self._loop.exchange():
                 self._host.reload(resolved, checkpoint, progress, cancelled)

@@ -147,7 +147,7 @@ _REFINE: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
     "quantization_group_size": lambda s, m: replace(s, steps=(32, 64, 128, 256), unit=""),
     "max_model_len": lambda s, m: replace(
         s, steps=_powers(256, m.max_model_len), maximum=m.max_model_len, unit="",
-        auto="model max",
+        auto="auto",
     ),
     "num_threads": lambda s, m: replace(
         s, steps=tuple(float(n) for n in range(1, m.num_cpus + 1)), auto="auto", unit=""

@@ -56,6 +56,8 @@ class Need(NamedTuple):
 def prepare(name: str, config: EngineConfig) -> Side:
     """Open a model without loading it. Raises what loading would raise for an invalid folder."""
     resolved, checkpoint = resolve(measurable(config))
+    if config.max_model_len is None and (limit := checkpoint.max_position_embeddings):
+        resolved = resolved.replace(max_model_len=limit)  # the cache has the size that is needed
     missing_is_fine = resolved.load_format == "dummy"
     tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=missing_is_fine)
     return Side(name, resolved, checkpoint, tokenizer)

@@ -187,8 +187,7 @@ def build(
         make_current(config.device)
         is_dummy = config.load_format == "dummy"
         tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=is_dummy)
-        with config_named(checkpoint):
-            return _Builder(config, checkpoint, tokenizer, progress, cancelled).build()
+        return _Builder(config, checkpoint, tokenizer, progress, cancelled).build()
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -251,8 +250,9 @@ class _Builder:
         source = draft_source(config, checkpoint, self.tokenizer, plan.host_layers)
         self._check()
         self.progress("Checking", 0, 0)
-        check_architecture(checkpoint.config, resolve_class(checkpoint), self._check)
-        loaded = self._load(plan.host_layers)
+        with config_named(checkpoint):
+            check_architecture(checkpoint.config, resolve_class(checkpoint), self._check)
+            loaded = self._load(plan.host_layers)
         try:
             return self._with_cache(loaded, source, plan)
         except BaseException:

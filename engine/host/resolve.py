@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.hardware.device_map import CHOICES
 from engine.hardware.devices import is_cuda, resolve_device, resolve_ranks
 from engine.hardware.machine import default_dtype, machine_info
-from engine.memory.plan import automatic_length
+from engine.memory.plan import NOTHING, automatic_length
 from engine.models.architecture import check_size, count_parameters, resolve_class
 from engine.models.checkpoint import Checkpoint
 from engine.numerics.scheme import scheme_of
 
 
-def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
-    """Open the checkpoint and fill in what the configuration leaves open. Reads no weights."""
+def resolve(
+    config: EngineConfig, in_use: Mapping[str, int] = NOTHING
+) -> tuple[EngineConfig, Checkpoint]:
+    """Open the checkpoint and fill in what the configuration leaves open. Reads no weights.
+
+    `in_use`: bytes on each device that are given back before the model is loaded."""
     checkpoint = Checkpoint.open(config.model, dummy=config.load_format == "dummy")
     resolve_class(checkpoint)
     check_size(checkpoint)
@@ -36,7 +42,7 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
     config = config.replace(
         device=device, dtype=dtype, num_threads=config.num_threads or machine.default_threads
     )
-    length = config.max_model_len or automatic_length(checkpoint, config, limit or 4096)
+    length = config.max_model_len or automatic_length(checkpoint, config, limit or 4096, in_use)
     return config.replace(max_model_len=length), checkpoint
 
 

@@ -282,18 +282,28 @@ def plan(
     )
 
 
-def automatic_length(checkpoint: Checkpoint, config: EngineConfig, limit: int) -> int:
+def automatic_length(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    limit: int,
+    in_use: Mapping[str, int] = NOTHING,
+) -> int:
     """The context length where none is set: the model's limit. In RAM no more than the automatic
     cache holds, rounded down to a power of two, but at least _LEAST_CONTEXT; the limit also where
-    results depend on the length. `config`: its device and dtype resolved."""
-    is_fixed = any(follows_length(one.get("rope_type")) for one in rope_parts(checkpoint.config))
+    results depend on the length. `config`: its device and dtype resolved. `in_use`: as of
+    `plan_memory`."""
+    is_fixed = any(
+        follows_length(one.get("rope_type")) and not one.get("alpha")  # which replaces the length
+        for one in rope_parts(checkpoint.config)
+    )
     is_fixed = is_fixed or config.kv_cache_memory_bytes is not None
     if is_fixed or is_cuda(config.device):
         return limit
     sizes = sizes_of(checkpoint, config)
-    free, _ = free_memory(CPU)
-    rest = free - sizes.loaded_bytes(limit) - activation_bytes(sizes, config)
-    fitting = int(_RAM_SHARE * rest) // max(1, sizes.kv_bytes_per_token(config.kv_dtype))
+    free, total = free_memory(CPU)
+    rest = min(free + in_use.get(CPU, 0), total)
+    rest -= sizes.loaded_bytes(limit) + activation_bytes(sizes, config)
+    fitting = max(0, int(_RAM_SHARE * rest)) // max(1, sizes.kv_bytes_per_token(config.kv_dtype))
     if fitting >= limit:
         return limit
     return min(limit, max(_LEAST_CONTEXT, 1 << max(0, fitting.bit_length() - 1)))

@@ -152,7 +152,7 @@ def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
     if not report.supported:
         return Estimate(report, problem=report.reason)
     try:
-        resolved, checkpoint = resolve(config)
+        resolved, checkpoint = resolve(config, in_use)
         machine = _Machine(resolved, checkpoint, in_use)
         found, device = machine.estimate(report, resolved), resolved.device
         return replace(found, most_ranks=most_ranks(device), most_stages=most_stages(device))

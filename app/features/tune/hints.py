@@ -297,7 +297,7 @@ class Hints:
         longest = "No requests"
         if lengths:
             longest = f"Longest request: {_count(max(lengths), 'token')}"
-        words = f"{longest} · model maximum {s.model.max_model_len:,}"
+        words = f"{longest} · limit {s.model.max_model_len:,}"
         if not (shorter := s.memory.plan.undivided_model_len):
             return words
         return f"{words} · up to {shorter:,} tokens, all layers fit on {s.model.device}"

@@ -277,7 +277,7 @@ class TestOfACheckpoint:
         alone = settings.replace(tensor_parallel_size=1)
         assert plan_memory(checkpoint, alone, in_use=held, host_layers=0).free == 14 * GIB
 
-    @pytest.mark.parametrize("free_mib", [200, 300, 600, 1000, 4000])
+    @pytest.mark.parametrize("free_mib", [1, 200, 300, 600, 1000, 4000])
     def test_an_automatic_context_leaves_half_of_the_free_ram(
         self, free_mib: int, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -294,6 +294,8 @@ class TestOfACheckpoint:
         assert needed <= room / 2 or length == 4096
         assert 2 * needed > room / 2 or length == limit
         assert automatic_length(checkpoint, open_length, 2048) == 2048
+        held = {"cpu": 2**30}
+        assert automatic_length(checkpoint, open_length, limit, held) >= length
         for other in ({"device": "cuda:0"}, {"kv_cache_memory_bytes": 2**20}):
             assert automatic_length(checkpoint, open_length.replace(**other), limit) == limit
 
