@@ -27,11 +27,13 @@ from engine.errors import (
     is_interrupt,
     let_go,
 )
+from engine.hardware.devices import CPU
 from engine.hardware.peaks import peaks_for
 from engine.heartbeat import (
     COMMAND_S,
     FIRST_STEP_S,
     SLOW_S,
+    SLOWEST_FLOPS,
     STEP_S,
     Heartbeat,
 )
@@ -262,7 +264,7 @@ class EngineWorker(threading.Thread):
             let_go(error)
             return error
         self._engine.report_steps(self.heartbeat.sized, self.heartbeat.progress)
-        self.heartbeat.serve()
+        self.heartbeat.serve(_slowest_layer_s(self._engine))
         return None
 
     def _can_open(self, config: EngineConfig, serving: EngineConfig) -> bool:
@@ -408,6 +410,13 @@ class EngineWorker(threading.Thread):
                 self._emit_output(event)
         except BaseException:
             log.exception("Engine shutdown failed")
+
+
+def _slowest_layer_s(engine: LLMEngine) -> float:
+    """The longest time of one token in one layer; 0 unless CPU layers compute."""
+    info = engine.model_info
+    on_cpu = info.device == CPU or engine.plan.host_layers
+    return 2 * info.num_parameters / info.num_layers / SLOWEST_FLOPS if on_cpu else 0.0
 
 
 _OTHER = ("command", COMMAND_S)

@@ -9,7 +9,8 @@ An idle worker has no beat to miss. How long work may take without a beat:
     a load, a change of settings          SLOW_S since its last progress
     a step of a size that was seen        STEP_S since its last layer, or MARGIN times what whole
                                           steps of its size took
-    the first step of a size              FIRST_STEP_S since its last layer (kernels compile)
+    the first step of a size              FIRST_STEP_S since its last layer (kernels compile), or
+                                          what a layer takes on the slowest CPU
 
 Sizes are counted in powers of two tokens. A step that is replayed on a GPU has no layers.
 """
@@ -30,7 +31,9 @@ COMMAND_S = STEP_S = 4.0
 """With LOOK_S, a stuck engine is reported within 5 s."""
 FIRST_STEP_S = 60.0
 SLOW_S = 300.0
-MARGIN = 2.0
+MARGIN = 4.0
+SLOWEST_FLOPS = 1e10
+"""Arithmetic of the slowest CPU that serves a model, per second."""
 LOOK_S = 1.0
 _KEPT = 8
 IDLE = ""
@@ -62,9 +65,11 @@ class Beat(NamedTuple):
 
 
 class StepTimes:
-    """What steps of each size took, and how long the next may take without a beat."""
+    """What steps of each size took, and how long the next may take without a beat. layer_s: the
+    longest time of one token in one layer; 0: not known, as on GPUs."""
 
-    def __init__(self) -> None:
+    def __init__(self, layer_s: float = 0.0) -> None:
+        self._layer_s = layer_s
         self._seen: dict[int, deque[float]] = {}
 
     def note(self, num_tokens: int, seconds: float) -> None:
@@ -73,7 +78,9 @@ class StepTimes:
 
     def allowed_s(self, num_tokens: int) -> float:
         seen = self._seen.get(num_tokens.bit_length())
-        return FIRST_STEP_S if seen is None else max(STEP_S, MARGIN * median(seen))
+        if seen is None:
+            return max(FIRST_STEP_S, num_tokens * self._layer_s)
+        return max(STEP_S, MARGIN * median(seen))
 
 
 class Heartbeat:
@@ -85,9 +92,9 @@ class Heartbeat:
         self._step: tuple[int, float] | None = None  # that runs: its tokens, and since when
         self.beat = Beat(IDLE, clock())
 
-    def serve(self) -> None:
-        """Another engine: its steps take other times."""
-        self._times = StepTimes()
+    def serve(self, layer_s: float) -> None:
+        """Another engine: its steps take other times (see `StepTimes`)."""
+        self._times = StepTimes(layer_s)
 
     @contextmanager
     def during(self, doing: str, allowed_s: float) -> Iterator[None]:

@@ -122,7 +122,7 @@ def parse_record(line: str) -> logging.LogRecord | None:
 MAX_LINES = 40
 """Lines of output kept for a crash report."""
 COMMAND = (sys.executable, "-m", "app.cli.child")
-KILL_S = 10.0
+KILL_S = 30.0
 """After SIGKILL. A process in uninterruptible sleep (a driver, a disk) may outlive it."""
 _LAST_WORDS_S = 1.0
 

@@ -156,6 +156,9 @@ def test_how_long_a_step_may_take_without_a_beat() -> None:
     times.note(1, 4.0)
     times.note(1, 4.0)
     assert times.allowed_s(1) == MARGIN * 4.0
+    slow = StepTimes(layer_s=0.2)  # a CPU: nothing was measured
+    assert slow.allowed_s(2048) == pytest.approx(0.2 * 2048)
+    assert slow.allowed_s(1) == FIRST_STEP_S
 
 
 # The thread ------------------------------------------------------------------------------------

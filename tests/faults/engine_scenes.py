@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -76,6 +77,7 @@ def encoder(fault: Fault, folder: Path) -> None:
                 assert processes, "no process encodes"
                 for process in processes:
                     process.kill()
+                    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         bench.serves()
 
 
