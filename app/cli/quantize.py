@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          f"Tokens per sequence. Default: {default.sequence_length}.", default.sequence_length),
         ("--desc-act", None,
          "gptq only: use act-order. Slightly better quality, slower inference."),
-        ("--seed N", values.count, "Seed for sampling passages from a long text. Default: 0.",
+        ("--seed N", values.seed, "Seed for sampling passages from a long text. Default: 0.",
          default.seed),
     )  # fmt: skip
     add_json_option(parser)

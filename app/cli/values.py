@@ -92,6 +92,7 @@ def number_text(value: float) -> str:
 
 count = integer(0)
 positive = integer(1)
+seed = integer(0, 2**63 - 1)
 port = integer(0, 65_535)
 seconds = number(0, MAX_SECONDS, "seconds")
 

@@ -69,7 +69,7 @@ class Checkpoint:
         check_built(config, config_file)
         tensors = {} if dummy else read_tensors(folder)
         is_multimodal = config is not whole
-        if is_multimodal and not any(name.endswith(_HEAD) for name in tensors):
+        if tensors and is_multimodal and not any(name.endswith(_HEAD) for name in tensors):
             # the head is the whole model's: its config says whether it is tied
             config.tie_word_embeddings = any(
                 getattr(one, "tie_word_embeddings", False) for one in (config, whole)

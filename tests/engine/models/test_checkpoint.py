@@ -209,6 +209,7 @@ class TestWhatIsRead:
         names = ["model.norm.weight", *(["language_model.lm_head.weight"] * has_head)]
         save_file({name: torch.ones(4) for name in names}, tmp_path / "model.safetensors")
         assert Checkpoint.open(tmp_path).config.tie_word_embeddings is not has_head
+        assert Checkpoint.open(tmp_path, dummy=True).config.tie_word_embeddings is False
 
     def test_the_report_before_loading(self, model: Any, folder: Path) -> None:
         report = describe_model(folder)
