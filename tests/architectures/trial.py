@@ -100,10 +100,16 @@ def _refused_by_config(model_type: str) -> str:
             default_config(model_type).save_pretrained(folder)
             resolve_class(Checkpoint.open(folder, dummy=True))
         except InferdeckError as error:
-            return error.cause
+            return _cause(error, Path(folder))
         except Exception:
             return ""
     return ""
+
+
+def _cause(error: Any, folder: Path) -> str:
+    """Why a model is refused, wherever it is."""
+    cause: str = error.cause.removeprefix(f"{folder / 'config.json'}: ")
+    return cause.replace(str(folder), "the model folder")
 
 
 def _compare(model_type: str, class_name: str, model: Any, folder: Path) -> Outcome:
@@ -121,10 +127,7 @@ def _compare(model_type: str, class_name: str, model: Any, folder: Path) -> Outc
         finally:
             engine.shutdown()
     except InferdeckError as error:
-        cause = error.cause.removeprefix(f"{folder / 'config.json'}: ")
-        return Outcome(
-            model_type, class_name, REFUSED, cause.replace(str(folder), "the model folder")
-        )
+        return Outcome(model_type, class_name, REFUSED, _cause(error, folder))
     except Exception as error:
         return Outcome(model_type, class_name, CRASHED, _line(error))
     outcome = EQUAL if difference < TOLERANCE else WRONG
