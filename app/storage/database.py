@@ -2,8 +2,8 @@
 
     chats.sqlite3, -wal, -shm     the file, and its companions while it is open
     chats.sqlite3.lock            locked by the process that writes
-    chats.sqlite3.new             a file that is being made: renamed when it is whole, at the latest
-                                  by the next start
+    chats.sqlite3.new             a file that is being made: renamed when it is whole, if need be by
+                                  the next start; removed where chats.sqlite3 is there
 
 All are readable by their owner alone: SQLite gives companions the mode of the file.
 """
@@ -15,13 +15,14 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.storage.errors import (
     StorageCorruptError,
+    StorageError,
     StorageForeignError,
     StorageNewerError,
     explain,
@@ -64,9 +65,14 @@ def open_file(path: Path, lock: sqlite3.Connection | None = None) -> Connections
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             held = kept(lock or process_lock(path))
+            fresh = _fresh(path)
             if os.path.lexists(path):
                 check(path)
-            elif _is_whole(_fresh(path)):
+                with suppress(OSError):  # else it would come back after `path` is deleted
+                    _clear(fresh)
+            elif _is_whole(fresh):
+                if has_companion(path):
+                    set_aside(path)
                 _put_in_place(path)
             else:
                 make(path, migrate)
@@ -82,24 +88,24 @@ def open_file(path: Path, lock: sqlite3.Connection | None = None) -> Connections
 
 def make(path: Path, fill: Callable[[sqlite3.Connection], Any]) -> Path | None:
     """Put a new file that `fill` wrote at `path`. A file that is there is set aside; returns its
-    new name. Raises sqlite3.Error or OSError; then nothing has changed."""
+    new name, or None. Raises sqlite3.Error or OSError; then nothing has changed."""
     fresh = _fresh(path)
-    _remove(fresh)
+    _clear(fresh)
     aside = None
     try:
         with open(fresh, "xb", opener=private):
             pass
         with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
             fill(connection)
-        if os.path.lexists(path):
+        if os.path.lexists(path) or has_companion(path):
             aside = set_aside(path)
         _put_in_place(path)
-        return aside
     except BaseException:
         if aside is not None:
             _put_back(aside, path)
         _remove(fresh)
         raise
+    return aside if aside is not None and aside.exists() else None
 
 
 def _fresh(path: Path) -> Path:
@@ -113,7 +119,7 @@ def _is_whole(fresh: Path) -> bool:
         return False
     try:
         check(fresh)
-    except (sqlite3.Error, StorageCorruptError):
+    except (sqlite3.Error, StorageError):
         return False
     return True
 
@@ -127,15 +133,22 @@ def _put_in_place(path: Path) -> None:
     _fresh(path).rename(path)
 
 
+def _clear(fresh: Path) -> None:
+    """Remove a file that was not put in place; a folder of that name is renamed."""
+    if fresh.is_dir():
+        fresh.rename(_unused_name(fresh))
+    _remove(fresh)
+
+
 def _remove(path: Path) -> None:
     for companion in (*COMPANIONS, "-journal"):
         _beside(path, companion).unlink(missing_ok=True)
 
 
 def set_aside(path: Path) -> Path:
-    """Give the file an unused name besides its own; returns that name. Raises OSError."""
-    names = (path.with_name(f"{path.stem}-kept-{number}{path.suffix}") for number in count(1))
-    aside = next(name for name in names if not any(_beside(name, c).exists() for c in COMPANIONS))
+    """Give the file, or its companion alone, an unused name besides its own; returns that name.
+    Raises OSError."""
+    aside = _unused_name(path)
     try:
         for companion in _KEPT:
             if _beside(path, companion).exists():
@@ -146,11 +159,19 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
+def _unused_name(path: Path) -> Path:
+    names = (path.with_name(f"{path.stem}-kept-{number}{path.suffix}") for number in count(1))
+    return next(name for name in names if not any(_beside(name, c).exists() for c in COMPANIONS))
+
+
 def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # a file system without hard links
-        shutil.copy2(source, target)
+        with open(source, "rb") as read, open(target, "xb", opener=private) as written:
+            shutil.copyfileobj(read, written)
+            written.flush()
+            os.fsync(written.fileno())  # the source is removed next
 
 
 def _put_back(aside: Path, path: Path) -> None:

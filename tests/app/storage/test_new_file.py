@@ -116,8 +116,10 @@ def test_a_file_system_without_hard_links_keeps_copies(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
     aside = make(path, fill)
-    assert aside is not None and aside.read_bytes() == OLD
+    assert aside is not None and aside.read_bytes() == OLD and len(synced) == 2
     assert aside.with_name(f"{aside.name}-wal").read_bytes() == COMPANION
     assert sorted(contents(path.parent)) == sorted([path.name, aside.name, f"{aside.name}-wal"])
 
@@ -136,3 +138,44 @@ def test_a_half_written_file_is_not_put_in_place(tmp_path: Path, has_journal: bo
     with closing(ChatStore(path)) as store:
         assert store.problem is None and store.conversations() == []
     assert not [name for name in contents(tmp_path) if ".new" in name]
+
+
+def make_newer(fresh: Path) -> None:
+    with closing(sqlite3.connect(fresh)) as connection:
+        migrate(connection)
+        connection.execute("PRAGMA user_version = 999")
+
+
+@pytest.mark.parametrize("leave", [make_newer, Path.mkdir])
+@pytest.mark.parametrize("is_first_start", [False, True])
+def test_a_file_left_by_others_keeps_no_window_from_saving(
+    tmp_path: Path, leave: Callable[[Path], object], is_first_start: bool
+) -> None:
+    path = tmp_path / "chats.sqlite3"
+    if not is_first_start:
+        ChatStore(path).close()
+    leave(database._fresh(path))
+    with closing(ChatStore(path)) as store:
+        assert store.problem is None and not database._fresh(path).exists()
+
+
+def test_a_whole_file_that_was_left_does_not_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "chats.sqlite3"
+    ChatStore(path).close()
+    with closing(sqlite3.connect(database._fresh(path), isolation_level=None)) as connection:
+        fill(connection)
+    ChatStore(path).close()
+    path.unlink()
+    with closing(ChatStore(path)) as store:
+        assert store.conversations() == []
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_the_companion_of_a_file_that_was_moved_away_is_kept(path: Path, is_made: bool) -> None:
+    path.unlink()
+    if is_made:
+        with closing(sqlite3.connect(database._fresh(path), isolation_level=None)) as connection:
+            fill(connection)
+    with closing(ChatStore(path)) as store:
+        assert store.problem is None and len(store.conversations()) == is_made
+    assert path.with_name("chats-kept-1.sqlite3-wal").read_bytes() == COMPANION
