@@ -302,7 +302,7 @@ class Conversation:
 def connected(records: Iterable[StoredMessage]) -> list[StoredMessage]:
     """In the given order, but each after its parent: what was written during a recovery is stored
     before what was recovered. A damaged file may have messages of unknown parents, or in a circle:
-    each follows the message that was stored before it."""
+    each of those, and one of a circle, follows the message that was stored before it."""
     found = {record.id: record for record in records}
     placed: dict[str, StoredMessage] = {}
     waiting: dict[str, list[StoredMessage]] = {}  # by the id of the parent
@@ -320,11 +320,13 @@ def connected(records: Iterable[StoredMessage]) -> list[StoredMessage]:
             place(record)
         else:
             waiting.setdefault(record.parent_id, []).append(record)
-    before: str | None = None
-    for record in found.values():
-        if record.id not in placed:
-            place(replace(record, parent_id=before))
-        before = record.id
+    for in_circles in (False, True):
+        before: str | None = None
+        for record in found.values():
+            if record.id not in placed and (in_circles or record.parent_id not in found):
+                place(replace(record, parent_id=before))
+            if record.id in placed:
+                before = record.id
     return list(placed.values())
 
 

@@ -108,6 +108,14 @@ def test_the_order_in_which_messages_were_stored_changes_no_branch(
     assert branch_records(again) == branch_records(made)
 
 
+def test_a_child_stays_with_its_parent_although_that_has_lost_its_own() -> None:
+    parents = {"first": None, "child": "orphan", "orphan": "lost", "a": "b", "b": "a"}
+    placed = connected(StoredMessage(i, "c", p, "user", i) for i, p in parents.items())
+    found = {record.id: record.parent_id for record in placed}
+    assert found == {"first": None, "orphan": "first", "child": "orphan", "a": "orphan", "b": "a"}
+    assert list(found) == ["first", "orphan", "child", "a", "b"]
+
+
 def test_what_followed_an_edited_message_is_kept_and_shown_again(chat: Chat) -> None:
     three_branches(chat)
     assert chat.texts == ["One", "1", "Zwei", "ZWEI"]
