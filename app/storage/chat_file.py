@@ -40,9 +40,10 @@ T = TypeVar("T")
 
 
 class Renewed(NamedTuple):
-    """A new file with everything that could be saved, and the name of the old one."""
+    """A new file with everything that could be saved, and the name of the old one, if there was
+    one."""
 
-    aside: Path
+    aside: Path | None
     num_conversations: int
     num_messages: int
 
@@ -146,7 +147,6 @@ class ChatFile:
         except BaseException:
             lock.close()
             raise
-        assert aside is not None
         self.spoiled = None  # from here on it is the new file that may have to be resumed
         opened = open_file(self.path, lock)
         counts = [
@@ -155,7 +155,7 @@ class ChatFile:
         ]
         self._use(opened)
         self.problem = None
-        log.warning("started a new chat file; the old file is now %s", aside)
+        log.warning("started a new chat file; the old file: %s", aside or "missing")
         return Renewed(aside, *counts)
 
     def _recover(self, error: StorageError) -> bool:

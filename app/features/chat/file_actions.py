@@ -179,10 +179,11 @@ def copy_question(problem: ErrorInfo | None, num_chats: int) -> str:
 
 
 def _renewed_text(renewed: Renewed) -> str:
-    return (
+    saved = (
         f"Saved {_count(range(renewed.num_conversations))} to a new file (messages: "
-        f"{renewed.num_messages:,}). The old file is now {renewed.aside.name}."
+        f"{renewed.num_messages:,})."
     )
+    return saved if renewed.aside is None else f"{saved} The old file is now {renewed.aside.name}."
 
 
 class UnsavedDialog(QDialog):
@@ -211,22 +212,22 @@ class FileRecovery(QObject):
         super().__init__(transfer)
         self._library, self._transfer, self._say = transfer.controller, transfer, say
         self.dialog: UnsavedDialog | None = None
-        self._is_running = False
+        self._waiting: list[Callable[[bool], object]] = []  # for the end of what runs
         transfer.failed.connect(self._show_error)
 
     def begin(self, ended: Callable[[bool], object] = lambda is_saved: None) -> None:
         """Replace the file, then call `ended`; the result or the error is shown."""
-        if self._is_running:
+        self._waiting.append(ended)
+        if len(self._waiting) > 1:
             return
-        self._is_running = True
-        renewed = self._library.replace_file()
 
         def end(error: StorageError | None) -> None:
-            self._is_running = False
+            waiting, self._waiting = self._waiting, []
             self._say(_renewed_text(renewed.result()) if error is None else str(error))
-            ended(error is None)
+            for ended in waiting:
+                ended(error is None)
 
-        self._library.saver.watch(renewed, end)
+        renewed = self._library.replace_file(end)
 
     def may_close(self, window: QWidget) -> bool:
         """Ask where chats would be lost. A second attempt while the dialog is open closes."""
@@ -235,7 +236,7 @@ class FileRecovery(QObject):
             return True
         if self._library.can_replace_file:
             self.dialog = dialog = UnsavedDialog(QUESTION, REPLACE, window)
-            dialog.save.clicked.connect(lambda: self._save(window))
+            dialog.save.clicked.connect(lambda: self._save(dialog, window))
         else:
             text = copy_question(self._library.saver.problem, len(unsaved))
             self.dialog = dialog = UnsavedDialog(text, COPY, window)
@@ -247,14 +248,16 @@ class FileRecovery(QObject):
         dialog.open()
         return False
 
-    def _save(self, window: QWidget) -> None:
+    def _save(self, dialog: UnsavedDialog, window: QWidget) -> None:
+        dialog.save.setEnabled(False)
+
         def end(is_saved: bool) -> None:
-            if self.dialog is None:
+            if self.dialog is not dialog:
                 return  # the user cancelled meanwhile
             if is_saved:
                 window.close()
             else:
-                self.dialog.reject()
+                dialog.reject()
 
         self.begin(end)
 

@@ -15,7 +15,7 @@ from PySide6.QtCore import QObject, Signal
 from app.features.chat.conversation import Conversation, Message, sampling_from_dict
 from app.features.chat.reply_data import ReplyTokens, pack_times, unpack_times
 from app.features.chat.sampling import DEFAULT_PRESET, Preset, built_in_presets
-from app.features.chat.saving import ReplyStore, Saver, storable
+from app.features.chat.saving import Done, ReplyStore, Saver, storable
 from app.storage import (
     NEW,
     TIMES,
@@ -76,6 +76,8 @@ class ChatLibrary(QObject):
         self._deleted: dict[str, Conversation] = {}
         self._loaded: set[str] = set()  # conversations whose messages were read
         drafts = self._add_stored()
+        self._is_draft_unread = store.recovery is not None and not drafts
+        self._has_retried = False  # a recovery after one that failed
         self.current = self._new = self._make_new()
         self._new.draft = drafts.get(NEW, "")
         self._watched: Recovery | None = None
@@ -120,13 +122,18 @@ class ChatLibrary(QObject):
 
     @property
     def can_recover(self) -> bool:
-        """Whether a recovery was cancelled or failed."""
+        """Whether a recovery was cancelled, or failed for the first time."""
         found = self._store.recovery
-        return self.can_replace_file and found is not None and not found.is_complete
+        if found is None or found.is_complete or not self.can_replace_file:
+            return False
+        return found.is_cancelled or not self._has_retried
 
     def recover(self) -> None:
         """Start a cancelled or failed recovery again."""
-        self.saver.watch(self._store.recover(), self._on_recovery)
+        found = self._store.recovery
+        if found is not None and self.can_recover:
+            self._has_retried |= not found.is_cancelled
+            self.saver.watch(self._store.recover(), self._on_recovery)
 
     def _watch_recovery(self) -> None:
         found = self._store.recovery
@@ -149,6 +156,7 @@ class ChatLibrary(QObject):
             self.list_changed.emit()
             self.presets_changed.emit()
         self.saver.report(error)
+        self.saver.problem_changed.emit(self.saver.problem)  # `can_recover` may differ
 
     def _read_again(self) -> None:
         """Conversations that were read before their messages were recovered."""
@@ -159,13 +167,12 @@ class ChatLibrary(QObject):
             self.messages_changed.emit(self.current.id)
 
     def _return_unsent(self) -> None:
-        """Show the recovered text of the new conversation, once."""
+        """Show the recovered text of the new conversation, if it could not be read at the start."""
         found = self._store.recovery
-        if found is not None and found.is_complete:
-            text, found.found.unsent = found.found.unsent, ""
-            new = self._unused()
-            if text and text != new.draft:
-                self.text_returned.emit(new.id, text, [])
+        if self._is_draft_unread and found is not None and found.is_complete:
+            self._is_draft_unread = False
+            if found.found.unsent:
+                self.text_returned.emit(self._unused().id, found.found.unsent, [])
 
     def _on_resumed(self) -> None:
         """Another window may have written to the file meanwhile."""
@@ -345,12 +352,17 @@ class ChatLibrary(QObject):
         """Whether the chats file is damaged, and can be moved aside."""
         return self._store.spoiled is not None and not self._store.is_recovering
 
-    def replace_file(self) -> Future[Renewed]:
-        """Move the damaged file aside and save everything in a new one, else raises StorageError;
-        then nothing has changed."""
+    def replace_file(self, ended: Done = lambda error: None) -> Future[Renewed]:
+        """Move the damaged file aside and save everything in a new one, then call `ended`; else
+        raises StorageError; then nothing has changed."""
+
+        def end(error: StorageError | None) -> None:
+            self.saver.report(None)
+            ended(error)
+
         self.saver.save()
         renewed = self._store.start_new_file()
-        self.saver.watch(renewed, lambda error: self.saver.report(None))
+        self.saver.watch(renewed, end)
         return renewed
 
     def add_imported(self, records: Sequence[StoredConversation]) -> None:

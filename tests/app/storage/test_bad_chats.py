@@ -16,6 +16,7 @@ from pytestqt.qtbot import QtBot
 from app import paths
 from app.features.chat import saving
 from app.features.chat.controller import ChatController
+from app.features.chat.file_actions import _renewed_text
 from app.features.chat.files import parse
 from app.features.chat.page import ChatPage
 from app.storage import (
@@ -175,6 +176,58 @@ def test_a_window_stays_where_that_is_chosen_while_a_new_file_is_made(qtbot: QtB
     assert window.isVisible() and page.recovery.may_close(window)
     page.controller.close()
     store.close()
+
+
+def test_an_attempt_of_a_cancelled_dialog_leaves_the_next_one(
+    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> Path:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(database, "set_aside", refuse)
+    damage(paths.chats_file())
+    store, engine, window = open_store(), FakeEngine(), QWidget()
+    recovered(store)
+    page = ChatPage(ChatController(engine, store), window)
+    qtbot.addWidget(window)
+    window.show()
+    page.send("Hello")
+    qtbot.waitUntil(lambda: bool(engine.order))
+    engine.finish("Hello to you")
+    assert not page.recovery.may_close(window) and page.recovery.dialog is not None
+    page.recovery.dialog.save.click()
+    page.recovery.dialog.stay.click()
+    assert not page.recovery.may_close(window) and page.recovery.dialog is not None
+    second = page.recovery.dialog
+    said = page.toast.findChild(QLabel)
+    assert said is not None
+    qtbot.waitUntil(lambda: "permission" in said.text())
+    assert page.recovery.dialog is second
+    second.save.click()
+    qtbot.waitUntil(lambda: page.recovery.dialog is None)
+    assert window.isVisible()
+    page.controller.close()
+    store.close()
+
+
+@pytest.mark.parametrize("has_companion", [False, True])
+def test_a_damaged_file_that_was_moved_away_is_replaced(has_companion: bool) -> None:
+    path = paths.chats_file()
+    damage(path)
+    with closing(open_store()) as store:
+        recovered(store)
+        store.add_messages(StoredConversation("c1", "Hello")).result(10)
+        path.rename(path.with_name("moved.sqlite3"))
+        companion = path.with_name(f"{path.name}-wal")
+        if has_companion:
+            companion.write_bytes(b"its last changes")
+        renewed = store.start_new_file().result(60)
+        assert renewed.aside is None and renewed.num_conversations == 1
+        assert store.problem is None and "old file" not in _renewed_text(renewed)
+    with closing(ChatStore(path)) as again:
+        assert [c.id for c in again.conversations()] == ["c1"]
+    kept = [p.read_bytes() for p in path.parent.glob("*-kept-1.sqlite3-wal")]
+    assert kept == [b"its last changes"] * has_companion
 
 
 def test_what_was_written_beside_a_locked_file_is_not_lost_without_asking(

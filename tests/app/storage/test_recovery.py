@@ -19,7 +19,7 @@ from pytestqt.qtbot import QtBot
 from app import paths
 from app.features.chat.controller import ChatController
 from app.features.chat.conversation import Conversation, connected
-from app.features.chat.file_actions import RECOVER
+from app.features.chat.file_actions import RECOVER, REPLACE
 from app.features.chat.labels import branch_records
 from app.features.chat.page import ChatPage
 from app.features.chat.recovery_work import KEY, RecoveryWork
@@ -410,6 +410,42 @@ def again(qtbot: QtBot, store: ChatStore) -> None:
     store.close()
 
 
+def test_after_a_recovery_that_fails_again_the_chats_go_to_a_new_file(
+    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, damaged: Path
+) -> None:
+    def fail(*given):
+        raise OSError(28, "No space left")
+
+    monkeypatch.setattr(recovering, "salvaged", fail)
+    store = open_store()
+    recovered(store)
+    page = ChatPage(ChatController(FakeEngine(), store))
+    qtbot.addWidget(page)
+    page.show()
+    library, button = page.controller, page.problem_notice.findChild(QPushButton)
+    assert button is not None and button.text() == RECOVER
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: button.text() == REPLACE, timeout=60_000)
+    assert not library.can_recover and library.can_replace_file
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: library.saver.problem is None, timeout=60_000)
+    library.close()
+    store.close()
+
+
+def test_what_was_sent_when_damage_is_found_is_not_given_back(qtbot: QtBot, page: ChatPage) -> None:
+    store = page.controller._store
+    page.new_chat()
+    assert page.composer.text == "left"
+    found_damaged(store)
+    recovered(store)
+    with qtbot.waitSignal(page.controller.presets_changed, timeout=60_000):
+        page.composer.send()
+    assert page.composer.text == ""
+    store.flush()
+    assert store.unsent() == {}
+
+
 def test_a_new_file_is_made_while_the_window_goes_on(qtbot: QtBot, page: ChatPage) -> None:
     library, store = page.controller, page.controller._store
     found_damaged(store)
@@ -417,11 +453,13 @@ def test_a_new_file_is_made_while_the_window_goes_on(qtbot: QtBot, page: ChatPag
     library.saver.report(None)
     opened = threading.Event()
     store._writer.call(lambda: opened.wait(60))  # other work comes first
-    page.recovery.begin()
-    page.recovery.begin()  # a second click
+    ended: list[bool] = []
+    page.recovery.begin(ended.append)
+    page.recovery.begin(ended.append)  # a second click
     assert store.problem is not None
     opened.set()
-    qtbot.waitUntil(lambda: library.saver.problem is None, timeout=60_000)
+    qtbot.waitUntil(lambda: ended == [True, True], timeout=60_000)
+    assert library.saver.problem is None
     assert [p.name for p in store.path.parent.glob("*-kept-*")] == ["chats-kept-1.sqlite3"]
 
 
