@@ -2,6 +2,7 @@
 depth, checked against a type.
 
     read_regular   bytes        a FIFO, a device or a folder of that name is refused unopened
+    read_start     bytes        of any file that the user names, up to a limit
     read_json      a value      objects as dict, or any type that msgspec knows
     decode_json    the same, out of bytes that are in memory
     checked        a value      as one of a type
@@ -82,6 +83,13 @@ def read_regular(file: Path, limit: int = MAX_BYTES) -> bytes:
     if size > limit:
         raise CheckpointError(f"{file} has {size:,} bytes; the limit is {limit:,}.", AGAIN)
     return content
+
+
+def read_start(file: Path, limit: int) -> bytes:
+    """The first bytes of any file, `limit` + 1 at most: a pipe or a device does not say how many it
+    has. Raises OSError."""
+    with file.open("rb") as stream:
+        return stream.read(limit + 1)
 
 
 def read_json(

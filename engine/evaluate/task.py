@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import CheckpointError, ConfigError, InferdeckError
-from engine.json_file import decode_json
+from engine.json_file import decode_json, read_start
 
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
@@ -110,17 +110,17 @@ def read_prompts(file: Path) -> tuple[PromptLine, ...]:
 
 def _read(file: Path) -> bytes:
     try:
-        size = file.stat().st_size
-        if size > LARGEST:
-            raise TextError(
-                f"{file} is {size:,} bytes; the limit is {LARGEST:,}.",
-                "Use an excerpt: a few hundred kilobytes give stable results.",
-            )
-        return file.read_bytes()
+        data = read_start(file, LARGEST)
     except OSError as error:
         raise TextError(
             f"{file} cannot be read: {error.strerror or error}.", "Check the path."
         ) from error
+    if len(data) > LARGEST:
+        raise TextError(
+            f"{file} has more than {LARGEST:,} bytes.",
+            "Use an excerpt: a few hundred kilobytes give stable results.",
+        )
+    return data
 
 
 def _prompt_line(file: Path, number: int, line: str) -> PromptLine:

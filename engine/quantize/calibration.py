@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ConfigError
+from engine.json_file import read_start
 from engine.text.tokenizer import Tokenizer
 
 MIN_TOKENS = 256
-_MAX_FILE = 512 * 2**20
+_MAX_FILE = 128 * 2**20
 _REMEDY = 'Choose a UTF-8 text file, or JSONL with "text", "prompt" or "messages" on each line.'
 
 Text = str | Sequence[Mapping[str, str]]
@@ -103,15 +104,14 @@ def _encode(text: Text, tokenizer: Tokenizer) -> list[int]:
 
 def _content(file: Path) -> str:
     try:
-        size = file.stat().st_size
-        if size > _MAX_FILE:
-            raise ConfigError(
-                f"{file} is {size:,} bytes; the limit for calibration text is {_MAX_FILE:,}.",
-                "Shorten the file: a few hundred thousand words are enough.",
-            )
-        raw = file.read_bytes()
+        raw = read_start(file, _MAX_FILE)
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror or error}.", _REMEDY) from error
+    if len(raw) > _MAX_FILE:
+        raise ConfigError(
+            f"{file} has more than {_MAX_FILE:,} bytes, the limit for calibration text.",
+            "Shorten the file: a few hundred thousand words are enough.",
+        )
     if not raw.strip():
         raise ConfigError(f"{file} is empty.", _REMEDY)
     if b"\0" in raw:

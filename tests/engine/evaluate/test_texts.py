@@ -43,7 +43,7 @@ def test_a_missing_and_a_huge_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         read_text(tmp_path / "none.txt")
     monkeypatch.setattr(texts, "LARGEST", 10)
     (tmp_path / "a.txt").write_text("eleven byte")
-    with pytest.raises(TextError, match=r"11 bytes\b.*\b10\b"):
+    with pytest.raises(TextError, match=r"\b10 bytes"):
         read_text(tmp_path / "a.txt")
 
 
