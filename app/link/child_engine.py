@@ -234,6 +234,7 @@ class IsolatedEngine(threading.Thread):
                 self._watch = self._replaced = None
                 if child is not None:
                     child.kill()
+                    child.end(END_S)
                 with suppress(BaseException):  # the listener itself may be what fails
                     self._give_up(describe(error), "".join(traceback.format_exception(error)))
 

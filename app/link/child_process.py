@@ -144,7 +144,7 @@ class ChildProcess:
             creationflags=_creation_flags(),
         )
         self._lost_at = math.inf
-        self._ready: queue.SimpleQueue[Ready | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[Ready | BaseException | None] = queue.SimpleQueue()
         self._printed: deque[str] = deque(maxlen=MAX_LINES)
         self._readers = [
             threading.Thread(target=self._read, name="isolated-output", args=(stream,), daemon=True)
@@ -168,11 +168,15 @@ class ChildProcess:
         return list(self._printed)
 
     def wait_ready(self, timeout_s: float) -> Ready | None:
-        """Where it listens; None if it ended. Raises TimeoutError."""
+        """Where it listens; None if it ended. Raises TimeoutError, or what went wrong in reading
+        its output."""
         try:
-            return self._ready.get(timeout=timeout_s)
+            ready = self._ready.get(timeout=timeout_s)
         except queue.Empty:
             raise TimeoutError from None
+        if isinstance(ready, BaseException):
+            raise ready
+        return ready
 
     def closes_within(self, seconds: float) -> bool:
         """Whether it closes its output, as at its end, or ends while another process holds it."""
@@ -223,8 +227,10 @@ class ChildProcess:
             for raw in stream:
                 try:
                     self._take(raw.decode("utf-8", "replace").rstrip(), is_out)
-                except BaseException:  # of a line: a pipe that nobody reads would block the process
+                except BaseException as error:  # a pipe that nobody reads would block the process
                     log.exception("cannot read a line of process %d", self.pid)
+                    if is_out and b'"port"' in raw:  # where it listens
+                        self._ready.put(error)
         if is_out:
             self._ready.put(None)
 
