@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -71,7 +71,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Pretend:
 
         real = engine.host.resolve.resolve
 
-        def resolve(config: EngineConfig, in_use: Any) -> tuple[EngineConfig, Checkpoint]:
+        def resolve(config: EngineConfig, in_use: Mapping[str, int]) -> tuple[EngineConfig, Checkpoint]:
             several = {name: getattr(config, name) for name in (RANKS, STAGES)}
             resolved, checkpoint = real(config.replace(**dict.fromkeys(several, 1)))
             return resolved.replace(**several), checkpoint
