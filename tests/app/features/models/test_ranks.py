@@ -71,7 +71,9 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Pretend:
 
         real = engine.host.resolve.resolve
 
-        def resolve(config: EngineConfig, in_use: Mapping[str, int]) -> tuple[EngineConfig, Checkpoint]:
+        def resolve(
+            config: EngineConfig, in_use: Mapping[str, int]
+        ) -> tuple[EngineConfig, Checkpoint]:
             several = {name: getattr(config, name) for name in (RANKS, STAGES)}
             resolved, checkpoint = real(config.replace(**dict.fromkeys(several, 1)))
             return resolved.replace(**several), checkpoint
