@@ -241,7 +241,9 @@ def command(*argv: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-@pytest.mark.parametrize("argv", [("docs",), ("doctor", "--json")])
+@pytest.mark.parametrize(
+    "argv", [("docs",), pytest.param(("doctor", "--json"), marks=pytest.mark.slow)]
+)
 def test_a_full_disk_behind_stdout_is_reported(argv: tuple[str, ...]) -> None:
     with open("/dev/full", "wb") as full:
         done = command(*argv, stdout=full)

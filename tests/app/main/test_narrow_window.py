@@ -12,6 +12,7 @@ from pytestqt.qtbot import QtBot
 from app.features.chat.page import ChatPage
 from app.main.application import Application
 from tests.app.window_fixtures import application, ask, script, wait_idle
+from tests.tiers import tiered
 from widgets.theme.theme import apply_text_size
 
 __all__ = ["application", "script"]  # fixtures
@@ -52,8 +53,9 @@ def cut(page: ChatPage) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("size", "percent"), [((1000, 700), 100), ((1000, 700), 150), ((1000, 700), 160),
-                          ((1280, 800), 150)],
+    ("size", "percent"),
+    tiered([((1000, 700), 100), ((1000, 700), 150), ((1000, 700), 160), ((1280, 800), 150)],
+           [((1000, 700), 100), ((1000, 700), 160)]),
 )  # fmt: skip
 def test_nothing_is_cut(
     qtbot: QtBot, application: Application, page: ChatPage, size: tuple[int, int], percent: int

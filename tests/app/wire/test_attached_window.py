@@ -161,6 +161,7 @@ def test_every_view_shows_the_engine_elsewhere(
     assert counted.args[0].num_tokens > 2
 
 
+@pytest.mark.slow
 def test_every_knob_turns_the_engine_elsewhere(
     qtbot: QtBot, application: Application, headless: Headless
 ) -> None:

@@ -95,6 +95,7 @@ def test_every_figure_is_what_transformers_gives(
     assert from_json(json.loads(json.dumps(to_json(report)))) == from_json(to_json(report))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=5,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

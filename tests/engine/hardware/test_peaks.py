@@ -16,6 +16,7 @@ from engine.hardware.peaks import (
     peaks_for,
 )
 from engine.snapshot import ModelInfo
+from tests.tiers import tiered
 
 GPU = Peaks(4e12, 8e14, "bfloat16", 8, "GPU", 1.0)
 MODEL = ModelInfo(
@@ -63,7 +64,7 @@ def test_gpus_beside_each_other_are_as_fast_as_the_slowest_lets_them(
     assert (found.read_bytes_per_s, found.flops_per_s) == (6e12, 2 * GPU.flops_per_s)
 
 
-@pytest.mark.parametrize("turns", [0, 2, 6])
+@pytest.mark.parametrize("turns", tiered([0, 2, 6], [2]))
 def test_it_ends_before_the_next_turn(turns: int) -> None:
     """2 is among the sums, 6 among the products."""
     asked: list[int] = []

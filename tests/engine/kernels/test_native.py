@@ -139,6 +139,7 @@ def in_blocks(weight: Tensor, size: int) -> FloatCodes:
 
 
 @needs_compiler
+@pytest.mark.slow
 @settings(deadline=None)
 @given(kind=st.sampled_from(sorted(CODED)), outputs=st.integers(1, 150),
        groups=st.integers(1, 4), rows=st.integers(1, 11),

@@ -18,6 +18,7 @@ from engine.speculation.eagle3.proposer import Eagle3Proposer
 from resources import resource_path
 from tests.engine import tiny_heads
 from tests.engine.speculation.runs import GREEDY, LENGTH, PARAMS, PROMPTS, SEEDED, eagle, results
+from tests.tiers import tiered
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -25,7 +26,7 @@ MakeEngine = Callable[..., LLMEngine]
 # -- tokens never change --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k", [1, 5])
+@pytest.mark.parametrize("k", tiered([1, 5], [5]))
 @pytest.mark.parametrize(
     "tight",
     [

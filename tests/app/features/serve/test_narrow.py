@@ -15,6 +15,7 @@ from app.features.serve.page import ServerPage
 from app.main.application import Application
 from tests.app.features.serve.test_page import WAIT_MS, ask, page, start
 from tests.app.window_fixtures import application, script
+from tests.tiers import tiered
 from widgets.theme.theme import apply_text_size
 
 __all__ = ["application", "page", "script"]  # fixtures
@@ -41,7 +42,8 @@ def is_whole(view: QWidget, part: QWidget) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("size", "percent"), [((1280, 800), 100), ((1280, 800), 150), ((1000, 700), 150)]
+    ("size", "percent"),
+    tiered([((1280, 800), 100), ((1280, 800), 150), ((1000, 700), 150)], [((1000, 700), 150)]),
 )
 def test_state_and_status_are_seen_whole(
     qtbot: QtBot,
