@@ -271,6 +271,11 @@ def check(path: Path) -> None:
             f"application id {application}).",
             move,
         )
+    if version < 0:
+        raise StorageCorruptError(
+            f"The chat file is damaged: {path} has format {version}.",
+            "The file is unchanged. Restore a backup and restart, or start a new chat file.",
+        )
     if version > VERSION:
         raise StorageNewerError(
             f"{path} uses chat format {version} from a newer Inferdeck version. "

@@ -318,6 +318,19 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("version", [-1, -544_735_227])
+def test_a_file_of_no_format_is_damaged(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "chats.sqlite3"
+    ChatStore(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StorageCorruptError, match=f"format {version}"):
+        ChatStore(path)
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize("damage", ["garbage", "truncated"])
 def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "chats.sqlite3"
