@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +158,10 @@ def nothing_left() -> None:
     deadline = time.monotonic() + 5.0
     while True:
         left = [t.name for t in threading.enumerate() if not t.name.startswith(KEPT)]
-        children = psutil.Process().children()
-        left += [str(p) for p in children if p.status() == psutil.STATUS_ZOMBIE]
+        for child in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):
+                if child.status() == psutil.STATUS_ZOMBIE:
+                    left.append(f"zombie {child.pid}")
         if not left:
             return
         assert time.monotonic() < deadline, f"left: {left}"
