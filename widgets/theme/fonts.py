@@ -1,12 +1,14 @@
 """The fonts: two text sizes, one large size for leading figures, one monospaced face.
 
-Inter and JetBrains Mono are used where they are installed, else the system's own. Everything is
-in points relative to the system's font, so a user who made that larger gets a larger window.
+Inter and JetBrains Mono ship with the program (resources/fonts); the system's fonts supply the
+characters that these lack. Everything is in points relative to the system's font, so a user who
+made that larger gets a larger window.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from PySide6.QtGui import QFont, QFontDatabase, QFontMetricsF
@@ -19,8 +21,14 @@ _tabular: dict[str, bool] = {}
 """Whether a font has tabular digits, by its key: a cache, as measuring is slow."""
 
 
+_folder = Path(__file__).parents[2] / "resources" / "fonts"
+
+
 @cache
 def _families() -> frozenset[str]:
+    """The fonts of the system and of the program; the latter are registered by the first call."""
+    for file in sorted(_folder.glob("*.ttf")):
+        QFontDatabase.addApplicationFont(str(file))
     return frozenset(QFontDatabase.families())
 
 
