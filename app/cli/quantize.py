@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--symmetric", action=argparse.BooleanOptionalAction, default=None,
-        help="gptq and rtn: quantize without zero points. Default: on for gptq, off for rtn.",
+        help="gptq and rtn: quantize without zero points. Default: on.",
     )  # fmt: skip
     parser.add_argument(
         "--exclude", metavar="MODULE", nargs="+", action="extend", default=[], type=values.name,

@@ -8,6 +8,10 @@ float-quantized  weight float8_e4m3fn [N, K]
 all              weight_scale [1], [N, 1], [N, G] or [rows, columns] of blocks
 
 w = (code - zero) * scale
+
+vLLM reads the packed zero points. transformers does only with CompressedTensorsConfig(
+dequantize=True): otherwise compressed-tensors (0.20) prepares the modules on the meta device,
+where its pack-quantized compressor leaves the zero points int8 [N, G], so the files' do not fit.
 """
 
 from __future__ import annotations

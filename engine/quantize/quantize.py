@@ -136,6 +136,11 @@ def _notes(recipe: Recipe, sequences: list[list[int]], targets: Targets) -> Iter
             f"Only Inferdeck can load this {recipe.method} output: the weights are transposed "
             "(Conv1D). For other programs, choose gptq or nf4."
         )
+    if recipe.method == "rtn" and not recipe.is_symmetric:
+        yield (
+            "transformers loads zero points of compressed-tensors only with "
+            "CompressedTensorsConfig(dequantize=True). vLLM needs no option."
+        )
     if recipe.facts.is_calibrated and len(sequences) < recipe.num_sequences:
         tokens = sum(len(s) for s in sequences)
         wanted = recipe.num_sequences * recipe.sequence_length

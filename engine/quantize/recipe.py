@@ -27,11 +27,14 @@ class Method(NamedTuple):
 METHODS = {
     "awq": Method("awq", "AWQ: activation-aware scales", (4,), True, True, False, False),
     "gptq": Method("gptq", "GPTQ: error-compensated rounding", (4, 8), True, True, True, True),
-    "rtn": Method("compressed-tensors", "Round to nearest", (4, 8), True, False, False, True),
+    "rtn": Method("compressed-tensors", "Round to nearest", (4, 8), True, False, True, True),
     "int8": Method("compressed-tensors", "int8, per-channel scales", (8,), False, False, True, False),  # noqa: E501
     "fp8": Method("compressed-tensors", "float8, per-channel scales", (8,), False, False, True, False),  # noqa: E501
     "nf4": Method("bitsandbytes", "NF4, block size 64", (4,), False, False, True, False),
 }  # fmt: skip
+
+# rtn is symmetric by itself: transformers cannot load the zero points of compressed-tensors, see
+# `engine.formats.compressed_tensors`
 
 GROUP_SIZES = (32, 64, 128, 256)
 MIN_LENGTH = 16

@@ -72,7 +72,8 @@ class RecipeFields(QWidget):
         for size in GROUP_SIZES:
             self.group_size.addItem(str(size), size)
         self.symmetric = switch_field(
-            "Symmetric", "No zero point: faster in some engines, slightly higher error"
+            "Symmetric",
+            "No zero point: every engine loads it, some run it faster; slightly higher error",
         )
         self.act_order = switch_field(
             "Act-order",

@@ -14,7 +14,13 @@ from safetensors.torch import load_file, save_file
 from engine.formats import Writer, writer
 from engine.formats.writing import Made
 from engine.numerics.codes import Codes
-from engine.numerics.rounding import round_fp8, round_int8, round_nf4, round_symmetric
+from engine.numerics.rounding import (
+    round_asymmetric,
+    round_fp8,
+    round_int8,
+    round_nf4,
+    round_symmetric,
+)
 from tests.engine.quantized_checkpoints import change_config
 from tests.engine.tiny_models import make_model, make_prompts, save
 
@@ -22,9 +28,10 @@ INT4 = {"bits": 4, "group_size": 32, "symmetric": True}
 PER_OUTPUT = {"bits": 8, "group_size": -1, "symmetric": True}
 
 
-def rounded(weight: torch.Tensor, layout: str) -> Codes:
+def rounded(weight: torch.Tensor, layout: str, symmetric: bool) -> Codes:
     if layout == "pack-quantized":
-        return round_symmetric(weight, bits=4, group_size=32)
+        rounding = round_symmetric if symmetric else round_asymmetric
+        return rounding(weight, bits=4, group_size=32)
     if layout == "":
         return round_nf4(weight)
     return round_int8(weight) if layout == "int-quantized" else round_fp8(weight)
@@ -42,7 +49,7 @@ def write_model(folder: Path, made: Writer, settings: dict[str, Any]) -> Any:
     dense: dict[str, torch.Tensor] = {}
     for name, tensor in load_file(file).items():
         if name.endswith("_proj.weight"):
-            codes = rounded(tensor, made.layout)
+            codes = rounded(tensor, made.layout, settings["symmetric"])
             stored |= made.tensors(name, codes)
             dense[name] = codes.dequantize()
         else:
@@ -73,6 +80,21 @@ def test_compressed_tensors(layout: str, settings: dict[str, Any], tmp_path: Pat
         assert float(difference.mean() / scale) < 0.1
     else:
         assert float(difference.max() / scale) < 1e-4
+
+
+def test_zero_points_of_compressed_tensors(tmp_path: Path) -> None:
+    """transformers decodes them as they are loaded. Once it keeps them packed, rtn can be
+    asymmetric by default again."""
+    pytest.importorskip("compressed_tensors")
+    made = writer("compressed-tensors", "pack-quantized")
+    expected = write_model(tmp_path, made, {**INT4, "symmetric": False})
+    config = transformers.CompressedTensorsConfig(dequantize=True)
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    read = load(tmp_path, dtype=torch.float32, quantization_config=config)
+    difference, scale = (logits(read) - logits(expected)).abs(), logits(expected).std()
+    assert float(difference.max() / scale) < 1e-2  # it decodes in the scales' 16 bits
+    with pytest.raises(RuntimeError):
+        load(tmp_path, dtype=torch.float32)
 
 
 def test_bitsandbytes(tmp_path: Path) -> None:

@@ -291,3 +291,17 @@ def test_a_format_or_layout_that_is_not_written(method: str, layout: str) -> Non
     with pytest.raises(ConfigError) as caught:
         writer(method, layout)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_zero_points_lie_as_compressed_tensors_documents_them(bits: int) -> None:
+    """int32 [N * bits / 32, G]: words of consecutive outputs, the lowest bits first."""
+    codes = round_asymmetric(random(64, 128, 3), bits=bits, group_size=32)
+    assert isinstance(codes, IntCodes) and codes.zeros is not None
+    made = writer("compressed-tensors", "pack-quantized").tensors(NAME, codes)
+    words = made[NAME.removesuffix("weight") + "weight_zero_point"]
+    assert words.dtype == torch.int32 and words.shape == (64 * bits // 32, 4)
+    for output in (0, 1, 9, 63):
+        word, place = divmod(output, 32 // bits)
+        expected = codes.zeros[output].to(torch.int32)
+        assert torch.equal((words[word] >> (bits * place)) & (2**bits - 1), expected)
