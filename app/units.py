@@ -1,8 +1,12 @@
-"""Sizes and counts as text. Imports no Qt."""
+"""Sizes as they are typed. Their text is `engine.snapshot.units`. Imports no Qt."""
 
 from __future__ import annotations
 
 import re
+
+from engine.snapshot.units import bytes_text as format_bytes  # noqa: F401
+from engine.snapshot.units import scaled_count as format_count  # noqa: F401
+from engine.snapshot.units import setting_text as format_value  # noqa: F401
 
 _FACTORS = {
     "": 1, "b": 1,
@@ -26,34 +30,3 @@ def parse_bytes(text: str) -> int:
     if len(match[1]) > _LONGEST:
         raise ValueError(f"{match[1][:_LONGEST]}… is too large")
     return int(float(match[1]) * factor)
-
-
-def format_bytes(count: float) -> str:
-    """ "1.40 GiB", "512 MiB", "17 B": binary units, three significant digits."""
-    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(count) >= factor:
-            value = count / factor
-            digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
-            return f"{value:.{digits}f} {unit}"
-    return f"{count:.0f} B"
-
-
-def format_count(count: int) -> str:
-    """ "1.24 B", "12.3 M", "4.50 K", "17": three significant digits."""
-    for name, factor in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
-        if abs(count) >= factor:
-            value = count / factor
-            digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
-            return f"{value:.{digits}f} {name}"
-    return f"{count:,}"
-
-
-def format_value(value: object) -> str:
-    """The value of a setting: "auto", "on", "2.00 GiB", "4,096", "0.9"."""
-    if value is None:
-        return "auto"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, int):
-        return format_bytes(value) if value >= 2**20 else f"{value:,}"
-    return f"{value:g}" if isinstance(value, float) else f"{value}"

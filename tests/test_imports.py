@@ -43,6 +43,7 @@ ENGINE_LIBRARIES = {
 WITHOUT_TORCH = (
     "engine", "engine.scheduling.scheduler", "engine.scheduling.block_pool",
     "engine.scheduling.request", "engine.sampling_params", "engine.config", "engine.snapshot",
+    "engine.snapshot.units",
     "engine.telemetry.metrics", "engine.messages", "engine.errors", "engine.engine_thread",
     "engine.hardware.peaks", "engine.telemetry.step_cost", "engine.telemetry.what_if",
     "engine.numerics.kv_dtype", "engine.evaluate",

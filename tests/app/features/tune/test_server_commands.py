@@ -131,14 +131,14 @@ def test_the_kv_precision_has_the_name_that_each_server_gives_it() -> None:
     assert "  dtype: fp8\n" in tensorrt_llm_command(fp8).text
     for make in (sglang_command, tensorrt_llm_command):
         assert make(fp8).notes
-        assert make(int8).missing == (f"{SETTINGS['kv_cache_dtype'].label} (int8)",)
+        assert make(int8).missing == (f"{SETTINGS['kv_cache_dtype'].label} (INT8)",)
         assert "scale" not in make(int8).comments and "KV" not in make(BASE).comments
 
 
 @pytest.mark.parametrize("make", SERVERS)
 def test_keys_and_values_of_their_own_are_missing_everywhere(make: Any) -> None:
     split = make(BASE.replace(kv_cache_dtype="k=int8,v=fp8"))
-    assert split.missing == (f"{SETTINGS['kv_cache_dtype'].label} (k=int8,v=fp8)",)
+    assert split.missing == (f"{SETTINGS['kv_cache_dtype'].label} (K INT8, V FP8)",)
     assert split.text == make(BASE).text
     same = make(BASE.replace(kv_cache_dtype="k=fp8,v=fp8"))  # only another way to write it
     assert same == make(BASE.replace(kv_cache_dtype="fp8"))
@@ -201,7 +201,7 @@ def test_what_servers_do_not_do_with_stages_is_told() -> None:
     command = sglang_command(staged)
     assert "--enable-mixed-chunk" in words(sglang_command(DRAFTING))
     assert not {"--enable-mixed-chunk", "--speculative-algorithm"} & set(words(command))
-    assert command.missing == ("Speculative decoding (draft_model)",)
+    assert command.missing == ("Speculative decoding (draft model)",)
     assert sum("--pp-size" in note for note in command.notes) == 2
     ngram = sglang_command(staged.replace(speculative_method="ngram"))
     assert "NGRAM" not in ngram.comments
@@ -276,7 +276,7 @@ def test_rounding_while_loading_is_said_where_the_server_can(
 )  # fmt: skip
 def test_rounding_that_a_server_lacks_is_named_with_another_way(make: Any, method: str) -> None:
     command = make(BASE.replace(quantization=method))
-    assert command.missing == (f"{SETTINGS['quantization'].label} ({method})",)
+    assert command.missing == (f"{SETTINGS['quantization'].label} ({method.upper()})",)
     assert "inferdeck quantize" in command.comments
 
 
