@@ -3,7 +3,7 @@
     settings, log                            stores
     bridge, session                          the engine and the open model
     charts, engine settings, engine views    panels beside the page
-    pages                                    chat, tune, models, quantize, server
+    pages                                    chat, tune, inspect, models, quantize, server
     window                                   shows pages and panels
     dialogs, layouts, recordings, ...        controllers with commands of their own
     status, finished work, GPU, crashes      presenters: engine and jobs -> window
@@ -29,6 +29,7 @@ from app.features.compare.replies import Reply, keep_as_chat
 from app.features.compare.replies import name_of as name_of_compared
 from app.features.inspect.engine_views import EngineViews
 from app.features.inspect.log_view import LogPanel
+from app.features.inspect.page import InspectPage
 from app.features.models.downloads import DownloadQueue, DownloadWork
 from app.features.models.estimate import estimate
 from app.features.models.hub import Hub
@@ -94,6 +95,7 @@ class Pages:
     chat: ChatController
     chat_page: ChatPage
     tune: TunePage
+    inspect: InspectPage
     models_place: ModelsPages
     quantize: QuantizePage
     server: ServerPage
@@ -114,6 +116,9 @@ def page_list(pages: Pages) -> list[Page]:
         ),
         Page(
             "Tune", "tune", tune, tuple(tune.commands()), (tune.commands_changed,), TUNE_DOCKS
+        ),
+        Page(
+            "Inspect", "inspect", pages.inspect, docks=CLOSED_DOCKS, shows=pages.inspect.show_view
         ),
         Page("Models", "models", place, tuple(place.commands()), (), DockPlan(below=())),
         Page(
@@ -201,6 +206,7 @@ class Application(QObject):
             chat,
             chat_page,
             TunePage(bridge, settings, self._clock, self._marks),
+            self.views.make_page(),
             ModelsPages(models, WelcomePage(in_use, estimate)),
             make_quantize_page(bridge, settings, session, models, trash),
             ServerPage(bridge, settings, session),

@@ -63,8 +63,8 @@ def view_commands(
     ]  # fmt: skip
     docks = [
         Command(
-            f"dock.{dock.objectName()}", dock.windowTitle(), partial(_toggle, dock), "View",
-            shortcut, section="docks", is_checked=partial(_is_open, dock),
+            f"dock.{dock.objectName()}", dock.windowTitle(), partial(_toggle, window, dock),
+            "View", shortcut, section="docks", is_checked=partial(_is_open, dock),
         )
         for dock, shortcut in window.dock_shortcuts
     ]  # fmt: skip
@@ -146,8 +146,11 @@ def _is_open(dock: QDockWidget) -> bool:
     return not dock.isHidden()
 
 
-def _toggle(dock: QDockWidget) -> None:
-    """Open a dock or bring it to the front; close it when it is already visible."""
+def _toggle(window: MainWindow, dock: QDockWidget) -> None:
+    """Open a dock or bring it to the front; close it when it is already visible. A page with the
+    same view shows that."""
+    if window.page.shows(dock.objectName()):
+        return
     is_seen = not dock.isHidden() and not dock.visibleRegion().isEmpty()
     dock.setVisible(not is_seen)
     if not is_seen:

@@ -222,7 +222,8 @@ def is_on_a_screen(window: QWidget) -> bool:
 class Page:
     """One page of the rail. `commands`: for the menus; `changed`: their state may have changed.
     `docks`: at the first visit. `may_close(window)` is called before the window closes; a page that
-    returns False asks the user and closes the window itself."""
+    returns False asks the user and closes the window itself. `shows(name)`: show the view of the
+    dock of this name in the page itself; False where the page has none."""
 
     name: str
     icon: str
@@ -231,3 +232,4 @@ class Page:
     changed: tuple[SignalInstance, ...] = ()
     docks: DockPlan = DEFAULT_DOCKS
     may_close: Callable[[QWidget], bool] = lambda window: True
+    shows: Callable[[str], bool] = lambda name: False

@@ -1,4 +1,5 @@
-"""`EngineViews`: docks with block map, step timeline, requests, bottleneck and memory."""
+"""`EngineViews`: block map, step timeline, requests, bottleneck and memory, as docks and as tabs of
+the Inspect page."""
 
 from __future__ import annotations
 
@@ -7,11 +8,14 @@ from textwrap import shorten
 from typing import Any
 
 from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QWidget
 
 from app.features.inspect.bottleneck import BottleneckPanel
 from app.features.inspect.memory_view import MemoryPanel
+from app.features.inspect.page import InspectPage, Tab
+from app.features.inspect.slot import SharedView
 from app.link.bridge import EngineBridge, EngineState
-from app.window.docks import CardDock
+from app.window.docks import CardDock, PanelDock
 from engine import messages
 from engine.snapshot import EngineSnapshot, StepRecord
 from widgets.blocks.panel import BlocksPanel
@@ -23,6 +27,11 @@ from widgets.speculation.panel import SpeculationPanel
 from widgets.timeline.panel import TimelinePanel
 
 LEAST_HEIGHT = 104
+TABS = (
+    ("Timeline", "step-timeline"), ("KV blocks", "kv-blocks"), ("Bottleneck", "bottleneck"),
+    ("Memory", "memory"), ("Requests", "requests"), ("Speculation", "speculation"),
+)  # fmt: skip
+"""Of the Inspect page: titles, and names of the docks with the same view."""
 LONGEST_NAME = 48
 
 
@@ -47,12 +56,13 @@ class EngineViews(QObject):
         self.speculation = SpeculationPanel(clock)
         self.bottleneck = BottleneckPanel()
         self.memory = MemoryPanel()
-        self.blocks_dock = CardDock("KV blocks", "kv-blocks", self.kv_blocks)
-        self.timeline_dock = CardDock("Step timeline", "step-timeline", self.timeline)
-        self.requests_dock = CardDock("Requests", "requests", self.requests)
-        self.speculation_dock = CardDock("Speculation", "speculation", self.speculation)
-        self.bottleneck_dock = CardDock("Bottleneck", "bottleneck", self.bottleneck)
-        self.memory_dock = CardDock("Memory", "memory", self.memory)
+        self._places: dict[str, SharedView] = {}
+        self.blocks_dock = self._dock("KV blocks", "kv-blocks", self.kv_blocks)
+        self.timeline_dock = self._dock("Step timeline", "step-timeline", self.timeline)
+        self.requests_dock = self._dock("Requests", "requests", self.requests)
+        self.speculation_dock = self._dock("Speculation", "speculation", self.speculation)
+        self.bottleneck_dock = self._dock("Bottleneck", "bottleneck", self.bottleneck)
+        self.memory_dock = self._dock("Memory", "memory", self.memory)
         self.docks = (
             (self.blocks_dock, "Ctrl+Shift+B"),
             (self.timeline_dock, "Ctrl+Shift+T"),
@@ -61,6 +71,7 @@ class EngineViews(QObject):
             (self.bottleneck_dock, "Ctrl+Shift+W"),
             (self.memory_dock, "Ctrl+Shift+M"),
         )
+        self.page: InspectPage | None = None
         for view in (
             self.kv_blocks, self.timeline, self.requests, self.speculation, self.bottleneck,
             self.memory,
@@ -85,9 +96,24 @@ class EngineViews(QObject):
         self.requests.set_names(name_of)
         self.bottleneck.table.refuse = refuse
 
+    def _dock(self, title: str, name: str, view: QWidget) -> CardDock:
+        shared = self._places[name] = SharedView(view)
+        return CardDock(title, name, shared.slot())
+
+    def make_page(self, *others: Tab) -> InspectPage:
+        """The Inspect page; `others`: tabs after those of the views."""
+        tabs = [Tab(title, name, self._places[name].slot()) for title, name in TABS]
+        self.page = InspectPage([*tabs, *others])
+        return self.page
+
+    def _bring_to_front(self, dock: PanelDock) -> None:
+        """Show a view: in the Inspect page while that is open, else as a dock."""
+        if self.page is None or not self.page.show_view(dock.objectName()):
+            dock.bring_to_front()
+
     def show_blocks_of(self, request_id: str) -> None:
         """Highlight a request's blocks in the map, and show the map."""
-        self.blocks_dock.bring_to_front()
+        self._bring_to_front(self.blocks_dock)
         self.kv_blocks.map.choose(request_id)
 
     def show_latency_of(self, request_id: str) -> None:
@@ -105,7 +131,7 @@ class EngineViews(QObject):
 
     def show_step(self, index: int) -> None:
         """Point at a step in the timeline, and show the timeline."""
-        self.timeline_dock.bring_to_front()
+        self._bring_to_front(self.timeline_dock)
         self.timeline.show_step(index)
 
     def clear(self) -> None:

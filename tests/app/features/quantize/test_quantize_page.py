@@ -353,7 +353,7 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_it(
                 or control.focusPolicy() != Qt.FocusPolicy.NoFocus
                 or (isinstance(control, QAbstractButton))
             ), control
-    assert application.window.commands.action("page.quantize").shortcut().toString() == "Ctrl+4"
+    assert application.window.commands.action("page.quantize").shortcut().toString() == "Ctrl+5"
     application.window.show_page(0)
     application.window.commands.run("quantize.reports")
     assert page.isVisible() and page.tabs.currentIndex() == REPORTS

@@ -1,0 +1,85 @@
+"""The Inspect page has the views of the docks: one of each, wherever it is shown last."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QLabel, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.features.inspect.page import InspectPage, Tab
+from app.features.inspect.slot import SharedView
+from app.main.application import Application
+from tests.app.window_fixtures import application, script
+
+__all__ = ["application", "script"]  # fixtures
+
+
+@pytest.fixture
+def page(application: Application) -> InspectPage:
+    application.window.show_page_named("Inspect")
+    return application.pages.inspect
+
+
+def test_the_page_takes_the_views_and_the_docks_take_them_back(
+    application: Application, page: InspectPage
+) -> None:
+    view, dock = application.views.timeline, application.views.timeline_dock
+    assert view.isVisible() and page.isAncestorOf(view) and dock.isHidden()
+    application.window.show_page_named("Tune")
+    assert not page.isAncestorOf(view) and dock.isAncestorOf(view)
+    application.window.show_page_named("Inspect")
+    assert page.isAncestorOf(view)
+
+
+def test_a_dock_opened_beside_the_page_gives_its_view_back_when_it_closes(
+    application: Application, page: InspectPage
+) -> None:
+    view, dock = application.views.timeline, application.views.timeline_dock
+    dock.show()
+    assert dock.isAncestorOf(view)
+    dock.hide()
+    assert page.isAncestorOf(view) and view.isVisible()
+
+
+def test_tabs_by_keys(qtbot: QtBot, application: Application, page: InspectPage) -> None:
+    qtbot.keyClick(page, Qt.Key.Key_2)
+    assert page.current == "kv-blocks" and application.views.kv_blocks.isVisible()
+    page.tabs.setFocus()
+    qtbot.keyClick(page.tabs, Qt.Key.Key_5, Qt.KeyboardModifier.AltModifier)
+    assert page.current == "requests"
+    qtbot.keyClick(page, Qt.Key.Key_9)
+    assert page.current == "requests"
+
+
+def test_what_would_open_a_dock_chooses_the_tab(
+    application: Application, page: InspectPage
+) -> None:
+    application.window.commands.run("dock.memory")
+    assert page.current == "memory" and application.views.memory_dock.isHidden()
+    application.views.show_step(7)
+    assert page.current == "step-timeline" and application.views.timeline_dock.isHidden()
+    application.window.show_page_named("Models")
+    application.views.show_step(7)
+    assert not application.views.timeline_dock.isHidden()
+
+
+def test_a_hidden_tab_is_not_drawn(application: Application, page: InspectPage) -> None:
+    page.show_view("step-timeline")
+    assert not application.views.kv_blocks.isVisible()
+    assert not application.views.bottleneck.isVisible()
+
+
+def test_the_first_place_has_the_view(qtbot: QtBot, qapp: QApplication) -> None:
+    view = QLabel("one")
+    shared = SharedView(view)
+    first, second = shared.slot(), shared.slot()
+    whole = InspectPage([Tab("A", "a", second), Tab("B", "b", QWidget())])
+    for widget in (first, whole):
+        qtbot.addWidget(widget)
+    assert first.has_view
+    first.show()
+    whole.show()
+    assert second.has_view and not first.has_view
+    whole.tabs.setCurrentIndex(1)
+    assert first.has_view and view.isVisible()
