@@ -22,6 +22,7 @@ from widgets.plot.engine_charts import (
     TokenRateChart,
     area,
 )
+from widgets.plot.link import ChartGroup
 from widgets.plot.marks import MarkLog, SpanLog, SpanPicker
 from widgets.plot.series import Mark, MarkKind, Series, SeriesKind, duration_text, number, whole
 from widgets.plot.time_chart import TimeChart
@@ -133,6 +134,7 @@ class LiveCharts(QWidget):
         super().__init__(parent)
         self.clock = clock or RedrawClock(parent=self)
         self.marks = marks or MarkLog(self)
+        self.group = ChartGroup(parent=self)
         self._time = EngineTime()
         self._kept_at = self._stretch_began = -math.inf
         self._fullest = 0.0
@@ -164,10 +166,11 @@ class LiveCharts(QWidget):
         self.set_window(self._window_s)
 
     def _adopt(self, chart: TimeChart) -> None:
-        """Share marks, spans and the time range with the other charts."""
+        """Share marks, spans, cursor and the time range with the other charts."""
         chart.window_changed.connect(self.set_window)
         chart.window_changed.connect(self.window_changed)
         chart.share_marks(self.marks)
+        chart.join(self.group)
         if self._spans is not None:
             self._share_spans(chart, self._spans)
 

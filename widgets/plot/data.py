@@ -139,7 +139,9 @@ class ChartData:
         """A line: times relative to now, and values; at most about MAX_LINE_POINTS."""
         one = self.series[key]
         times, values = self.history[key].since(now - window)
-        end = int(np.searchsorted(times, now, side="right"))  # when paused, later ones wait
+        end = int(np.searchsorted(times, now, side="right"))
+        if end < len(times) and not one.hold:
+            end += 1  # up to the right edge of a past range
         times, values = times[:end], values[:end]
         if one.hold and end and times[-1] < now:
             times, values = np.append(times, now), np.append(values, values[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,15 +71,25 @@ class SpanLog(QObject):
             self.changed.emit()
 
 
+_ENTER = (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+
+
 class SpanPicker(QObject):
-    """Selects a time range on `chart`: by dragging over the plot, or by keyboard: Enter starts it
-    at the cross-line, arrows extend it, Enter again ends it."""
+    """Selects a time range on `chart`: by dragging over the plot with `modifier`, or by keyboard:
+    one of `keys` starts it at the cross-line, arrows extend it, the key again ends it."""
 
     picked = Signal(float, float)  # start, end
 
-    def __init__(self, chart: TimeChart) -> None:
+    def __init__(
+        self,
+        chart: TimeChart,
+        modifier: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModifier,
+        keys: Sequence[Qt.Key] = _ENTER,
+        least_s: float = LEAST_S,
+    ) -> None:
         super().__init__(chart)
         self._chart = chart
+        self._modifier, self._keys, self._least_s = modifier, keys, least_s
         self._began: float | None = None
         chart.view.viewport().installEventFilter(self)
         chart.installEventFilter(self)
@@ -96,7 +107,7 @@ class SpanPicker(QObject):
         """End the selection; nothing is selected if it is too short."""
         began, self._began = self._began, None
         self._show(None)
-        if began is not None and abs(at - began) >= LEAST_S:
+        if began is not None and abs(at - began) >= self._least_s:
             self.picked.emit(min(began, at), max(began, at))
 
     def cancel(self) -> None:
@@ -107,11 +118,11 @@ class SpanPicker(QObject):
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
-            return watched is self._chart and self._on_key(Qt.Key(event.key()))
+            return watched is self._chart and self._on_key(event)
         if watched is self._chart or not isinstance(event, QMouseEvent):
             return False
         if event.button() is Qt.MouseButton.LeftButton:
-            if event.type() == QEvent.Type.MouseButtonPress and self._is_inside(event):
+            if event.type() == QEvent.Type.MouseButtonPress and self._begins(event):
                 self._chart.setFocus(Qt.FocusReason.MouseFocusReason)
                 self.begin(self._time_at(event))
                 return True
@@ -122,11 +133,12 @@ class SpanPicker(QObject):
             self._follow(self._time_at(event) - self._chart.view.now)
         return False
 
-    def _on_key(self, key: Qt.Key) -> bool:
+    def _on_key(self, event: QKeyEvent) -> bool:
+        key = Qt.Key(event.key())
         if key is Qt.Key.Key_Escape and self.is_picking:
             self.cancel()
             return True
-        if key not in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+        if key not in self._keys or event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier:
             return False
         view = self._chart.view
         if view.cursor is None:
@@ -135,10 +147,10 @@ class SpanPicker(QObject):
         (self.end if self.is_picking else self.begin)(at)
         return True
 
-    def _is_inside(self, event: QMouseEvent) -> bool:
-        return not self._chart.view.empty_text and self._chart.view.plot_rect.contains(
-            event.position()
-        )
+    def _begins(self, event: QMouseEvent) -> bool:
+        view = self._chart.view
+        is_inside = not view.empty_text and view.plot_rect.contains(event.position())
+        return is_inside and event.modifiers() == self._modifier
 
     def _time_at(self, event: QMouseEvent) -> float:
         """The time under the pointer, limited to the plot."""

@@ -281,7 +281,8 @@ def draw_cursor(painter: QPainter, view: PlotView, seconds: float) -> None:
 def _draw_reading_box(painter: QPainter, view: PlotView, x: float, seconds: float) -> None:
     table, plot = theme(), view.plot_rect
     metrics = view.small_pen.metrics
-    rows = [("", seconds_text(round(seconds, 1), 0.1 if view.window_s <= 600 else 1), "text_muted")]
+    time = seconds_text(round(seconds - view.age, 1), 0.1 if view.window_s <= 600 else 1)
+    rows = [("", time, "text_muted")]
     rows += [(reading.label, reading.value, reading.color) for reading in view.readings]
     rows += [
         ("", line, _MARK_COLORS[mark.kind])

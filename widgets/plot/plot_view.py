@@ -7,7 +7,8 @@
              | time ticks                |
 
 Grid, ticks and numbers are the view's background, which Qt keeps as a picture until an axis
-changes. Time runs from -window to 0 (now), so the time axis never changes while time passes.
+changes. Time runs from -window to 0 (the right edge), so the time axis never changes while time
+passes.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class PlotView(pg.GraphicsView):
         self.box.setZValue(0)
         self.addItem(self.box)
         self.window_s = 120.0
+        self.age = 0.0  # seconds from the right edge to now, where the time axis counts from
         self.y_range = Range(0.0, 1.0)
         self.right_margin = 0.0
         self.value_templates = ("", "0000")  # the longest name and the widest number
@@ -107,12 +109,11 @@ class PlotView(pg.GraphicsView):
         plot = self.plot_rect
         return (x - plot.right()) * self.window_s / plot.width()
 
-    def set_axes(self, window_s: float, y_range: Range) -> None:
+    def set_axes(self, window_s: float, y_range: Range, age: float = 0.0) -> None:
         """Change the axes; costs nothing if they are unchanged."""
-        if window_s == self.window_s and y_range == self.y_range:
+        if (window_s, y_range, age) == (self.window_s, self.y_range, self.age):
             return
-        self.window_s = window_s
-        self.y_range = y_range
+        self.window_s, self.y_range, self.age = window_s, y_range, age
         self._lay_out()
 
     def apply_theme(self) -> None:
@@ -183,9 +184,10 @@ class PlotView(pg.GraphicsView):
         painter.setPen(table.color("axis"))
         painter.drawLine(plot.bottomLeft().toPoint(), plot.bottomRight().toPoint())
         metrics = self.small_pen.metrics
-        places, step = time_ticks(self.window_s, max(int(plot.width() / _TICK_DISTANCE_X), 1))
+        most, age = max(int(plot.width() / _TICK_DISTANCE_X), 1), self.age
+        places, step = time_ticks(-self.window_s - age, -age, most)
         for seconds in places:
-            x = round(self.to_x(seconds))
+            x = round(self.to_x(seconds + age))
             text = seconds_text(seconds, step)
             width = metrics.horizontalAdvance(text)
             painter.setPen(table.color("axis"))

@@ -259,19 +259,23 @@ def figure(value: float) -> str:
 
 def seconds_text(seconds: float, step: float) -> str:
     """Label of the time axis relative to now: -30 s, -5 min, now."""
-    if seconds == 0:
+    if abs(seconds) < 1e-6:
         return "now"
     if step >= 60:
         return f"{number(seconds / 60, 0 if step % 60 == 0 else 1)} min"
     return f"{number(seconds, 0 if step >= 1 else 1)} s"
 
 
-def time_ticks(window: float, max_ticks: int) -> tuple[list[float], float]:
-    """Tick positions on an axis from -window to 0 seconds, and their distance."""
-    for step in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600):
-        if window / step <= max_ticks:
-            return [-float(k * step) for k in range(int(window // step), -1, -1)], float(step)
-    return [-window, 0.0], window
+_TIME_STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600)
+
+
+def time_ticks(low: float, high: float, max_ticks: int) -> tuple[list[float], float]:
+    """Tick positions on a time axis from `low` to `high` seconds, and their distance."""
+    for step in _TIME_STEPS:
+        if (high - low) / step <= max_ticks:
+            first, last = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6)
+            return [step * k for k in range(first, last + 1)], float(step)
+    return [low, high], high - low
 
 
 def duration_text(seconds: float) -> str:

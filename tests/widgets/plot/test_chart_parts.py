@@ -243,7 +243,7 @@ def test_numbers_as_text() -> None:
     assert seconds_text(-120, 60) == "−2 min"
     assert seconds_text(0, 30) == "now"
     assert (duration_text(30), duration_text(120), duration_text(3600)) == ("30 s", "2 min", "1 h")
-    places, step = time_ticks(120.0, 4)
+    places, step = time_ticks(-120.0, 0.0, 4)
     assert (places, step) == ([-120.0, -90.0, -60.0, -30.0, 0.0], 30.0)
 
 

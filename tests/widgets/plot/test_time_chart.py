@@ -269,7 +269,7 @@ def test_the_menu_offers_everything(chart: TimeChart) -> None:
     texts = [action.text() for action in menu.actions() if action.text()]
     assert texts == [
         "Copy values", "Copy image", "Save values as CSV…", "Save image as PNG…",
-        "Table of values…", "Fit axis to data", "Pause", "Time range",
+        "Table of values…", "Zoom out", "Fit axis to data", "Pause", "Time range",
     ]  # fmt: skip
     next(a for a in menu.actions() if a.text() == "Fit axis to data").trigger()
     assert chart.fits_data
