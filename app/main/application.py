@@ -70,7 +70,7 @@ from app.storage.trash import Trash
 from app.window.docks import CLOSED_DOCKS, TUNE_DOCKS, CardDock, DockPlan, Page, PanelDock
 from app.window.layouts import LayoutController, LayoutStore, plan_of
 from app.window.notices import NoticeArea
-from app.window.notifications import NoticeHistory, NoticePanel
+from app.window.notifications import NoticeHistory
 from app.window.program_settings import PROCESS
 from app.window.progress import LoadStrip, WorkArea
 from app.window.setting_specs import this_machine
@@ -213,18 +213,14 @@ class Application(QObject):
         )
 
     def _make_window(self) -> None:
-        history_panel = NoticePanel(self.history)
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
         self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)
         self.log_dock = CardDock("Log", "log", LogPanel(self.log))
-        self.history_dock = CardDock("Notifications", "notifications", history_panel)
-        self.history_dock.visibilityChanged.connect(history_panel.look)
         docks = (
             (self.settings_dock, "Ctrl+Shift+E"),
             (self.charts_dock, "Ctrl+J"),
             *self.views.docks,
             (self.log_dock, "Ctrl+Shift+Y"),
-            (self.history_dock, "Ctrl+Shift+N"),
         )
         for dock, _ in docks:
             dock.visibilityChanged.connect(self._clock.wake)  # a hidden tab was not drawn

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QDockWidget
 from app.features.models.session import ModelSession
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.link.bridge import EngineBridge
-from app.main.main_window import PALETTE, Dialogs, MainWindow
+from app.main.main_window import NOTICES, PALETTE, Dialogs, MainWindow
 from app.window.commands import Command
 from app.window.help_dialogs import show_documentation
 from app.window.program_settings import PREFERENCES, Preferences
@@ -78,6 +78,10 @@ def view_commands(
     return [
         *pages,
         *docks,
+        Command(
+            NOTICES, "Notifications", window.show_notifications, "View", "Ctrl+Shift+N", "bell",
+            "docks",
+        ),
         Command("docks.reset", "Reset panels", window.docks.reset, "View", section="docks"),
         Command(
             "charts.pause", "Pause charts", pause, "View", "Ctrl+Shift+J", section="charts",

@@ -26,7 +26,7 @@ from app.window.dock_layouts import DockLayouts
 from app.window.docks import DockArea, DockPlan, Page, PanelDock, is_on_a_screen
 from app.window.help_dialogs import AboutDialog, ShortcutsDialog
 from app.window.nav_rail import NavRail
-from app.window.notifications import NAME, Bell, NoticeHistory
+from app.window.notifications import NAME, Bell, NoticeHistory, NoticePopover
 from app.window.settings_store import SettingsStore
 from widgets.controls.frames import Contained
 from widgets.controls.layouts import hbox, stack, vbox
@@ -37,6 +37,7 @@ MINIMUM_SIZE = (880, 620)
 FIRST_SIZE = (1600, 1000)
 TITLE_BAR = 40
 """Pixels of the screen's height left for the desktop's title bar."""
+NOTICES = "view.notifications"
 PAGE_SIZE = (440, 330)
 """Minimum size of the page: docks shrink first."""
 
@@ -94,9 +95,10 @@ class MainWindow(QMainWindow):
         run = self.commands.run
         rail.add_action("Open", "folder", "Open a model", "model.open", run)
         bell = rail.add_action(
-            NAME, "bell", "Errors and finished jobs in this session", "dock.notifications", run
+            NAME, "bell", "Errors and finished jobs in this session", NOTICES, run
         )
         Bell(bell, history)
+        self._bell, self.notifications = bell, NoticePopover(history, self)
         rail.add_action("Settings", "settings", "Settings", "app.settings", run)
         rail.choose(0)
         return rail
@@ -148,6 +150,10 @@ class MainWindow(QMainWindow):
         names = [page.name for page in self.pages]
         if name in names:
             self.show_page(names.index(name))
+
+    def show_notifications(self) -> None:
+        """Open the list of notifications at the bell, or close it."""
+        self.notifications.toggle_at(self._bell)
 
     # The window itself -------------------------------------------------------------------------
 

@@ -155,10 +155,9 @@ class NoticeFrame(QFrame):
         close.setAccessibleName("Close notice")
         copy = [self._make_copy()] if notice.details else []
         middle = Qt.AlignmentFlag.AlignVCenter
-        texts = [("", notice.cause), *([("muted", notice.remedy)] if notice.remedy else [])]
         hbox(
             (self._icon, 0, Qt.AlignmentFlag.AlignTop),
-            (vbox(*(_selectable(role, text) for role, text in texts), spacing=0), 1),
+            (_selectable(f"{notice.cause} {notice.remedy}".strip()), 1),
             *((one, 0, middle) for one in (*self.buttons, *copy, close)),
             of=self, margins=(SPACE_3, SPACE_2, SPACE_2, SPACE_2),
         )  # fmt: skip
@@ -183,8 +182,8 @@ class NoticeFrame(QFrame):
         self._icon.setPixmap(icon_pixmap(name, color, 16, self.devicePixelRatioF()))
 
 
-def _selectable(role: str, text: str) -> QLabel:
-    label = wrapped(role, text)
+def _selectable(text: str) -> QLabel:
+    label = wrapped("", text)
     label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
     label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
     return label

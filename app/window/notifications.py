@@ -1,4 +1,5 @@
-"""Notifications from this session: history with a count of unread ones, panel, and bell button."""
+"""Notifications from this session: history, the popover that lists it, and the bell that counts
+problems nobody has seen."""
 
 from __future__ import annotations
 
@@ -8,16 +9,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtCore import QObject, QPoint, Qt, Signal
 from PySide6.QtGui import QGuiApplication, QShowEvent
-from PySide6.QtWidgets import QHeaderView, QLabel, QPushButton, QTableView, QToolButton, QWidget
+from PySide6.QtWidgets import QHeaderView, QPushButton, QTableView, QToolButton, QWidget
 
 from app.window.notices import Notice
-from widgets.controls.layouts import button, centered, hbox, stack, vbox
+from widgets.controls.layouts import STRETCH, button, centered, hbox, stack, wrapped
 from widgets.controls.notice import ICONS
+from widgets.controls.popover import Popover
 from widgets.controls.tables import Index, RowTable, dress_table
+from widgets.theme.fonts import scaled
 from widgets.theme.icons import icon, set_icon
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme_notifier
+from widgets.theme.theme import SPACE_2, SPACE_3, theme_notifier
 
 LIMIT = 200
 TIME, WHAT = range(2)
@@ -51,7 +54,7 @@ class Record:
 
 
 class NoticeHistory(RowTable[Record]):
-    """The newest `limit` notices, newest first. `changed`: records or unread count."""
+    """The newest `limit` notices, newest first. `changed`: records, or which are new."""
 
     HEADINGS = ("Time", "Notification")
     changed = Signal()
@@ -59,33 +62,40 @@ class NoticeHistory(RowTable[Record]):
     def __init__(self, parent: QObject | None = None, limit: int = LIMIT) -> None:
         super().__init__(parent)
         self._limit = limit
-        self.num_unread = 0
+        self.num_new = 0
+        """Records added since `mark_read`."""
 
     @property
     def records(self) -> list[Record]:
         return self._rows
 
     @property
+    def unread(self) -> list[Record]:
+        """New problems that still need attention: good news and what is resolved do not."""
+        new = self._rows[: self.num_new]
+        return [r for r in new if r.notice.kind != "info" and not r.is_over]
+
+    @property
     def has_unread_error(self) -> bool:
-        return any(r.notice.kind == "error" for r in self._rows[: self.num_unread])
+        return any(r.notice.kind == "error" for r in self.unread)
 
     def add(self, notice: Notice) -> None:
-        others, num_unread = self._rows, self.num_unread
+        others, num_new = self._rows, self.num_new
         keys = [record.notice.key for record in others]
         if notice.is_sequel and notice.key in keys:
             place = keys.index(notice.key)
             others = [*others[:place], *others[place + 1 :]]
-            num_unread -= place < num_unread
-        self._become([Record(time.time(), notice), *others], num_unread + 1)
+            num_new -= place < num_new
+        self._become([Record(time.time(), notice), *others], num_new + 1)
 
     def end(self, key: str) -> None:
         """Mark notices of this key as resolved."""
         over = [replace(r, is_over=True) if r.notice.key == key else r for r in self._rows]
         if over != self._rows:
-            self._become(over, self.num_unread)
+            self._become(over, self.num_new)
 
     def mark_read(self) -> None:
-        if self.num_unread:
+        if self.num_new:
             self._become(self._rows, 0)
 
     def clear(self) -> None:
@@ -94,10 +104,10 @@ class NoticeHistory(RowTable[Record]):
     def set_limit(self, limit: int) -> None:
         """Maximum number of records, at least one."""
         self._limit = limit
-        self._become(self._rows, self.num_unread)
+        self._become(self._rows, self.num_new)
 
-    def _become(self, records: list[Record], num_unread: int) -> None:
-        self.num_unread = min(num_unread, self._limit)
+    def _become(self, records: list[Record], num_new: int) -> None:
+        self.num_new = min(num_new, self._limit)
         if records[: self._limit] != self._rows:
             self.set_rows(records[: self._limit])
         self.changed.emit()
@@ -123,63 +133,68 @@ class NoticeHistory(RowTable[Record]):
 
 
 EMPTY = "Errors and finished jobs in this session appear here."
-LEAST_HEIGHT = 104
+WIDTH, MOST_ROWS = 560, 8
 
 
-class NoticePanel(QWidget):
-    """The history with the actions of the selected notice. Marks notices as read while visible."""
+class NoticePopover(Popover):
+    """The history with the actions of the selected notice, as high as its lines: eight at most,
+    more scroll. Opening it marks notices as read."""
 
-    def __init__(self, history: NoticeHistory, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, history: NoticeHistory, parent: QWidget) -> None:
+        super().__init__(parent, "Notifications")
         self._history = history
-        self.setMinimumHeight(LEAST_HEIGHT)
         self.view = _make_view(history)
         self.chosen: Record | None = None
         self.acts: list[QPushButton] = []
-        self.text = QLabel()
-        self.text.setTextFormat(Qt.TextFormat.PlainText)
-        self.text.setWordWrap(True)
+        self.text = wrapped()
         self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         tip = "Copy the selected notification with its details"
         self.copy = button("Copy", self._copy, tip)
         self.clear = button("Clear", history.clear, "Clear the list; the log is kept")
         self._stack = stack(centered(EMPTY), self.view)
-        self._buttons = hbox((self.text, 1), self.copy, self.clear)
-        margins = (SPACE_3, 0, SPACE_3, SPACE_2)
-        vbox((self._stack, 1), self._buttons, of=self, spacing=SPACE_1, margins=margins)
+        self._buttons = hbox(STRETCH, self.copy, self.clear)
+        for item in (self._stack, self.text):
+            self.column.addWidget(item)
+        self.column.addLayout(self._buttons)
         self.view.selectionModel().currentRowChanged.connect(lambda *_: self._choose())
         history.modelReset.connect(self._on_reset)
         history.changed.connect(self._on_changed)
-        theme_notifier().changed.connect(self._fit_rows)
-        self._fit_rows()
+        theme_notifier().changed.connect(self._fit)
         self._on_reset()
+
+    def first_field(self) -> QWidget:
+        return self.view
 
     def choose(self, row: int) -> None:
         self.view.selectRow(row)
 
-    def look(self, is_seen: bool) -> None:
-        """The dock came to the front or was covered."""
-        if is_seen:
-            self._read()
+    def toggle_at(self, button: QWidget) -> None:
+        """Beside the button, above its lower edge."""
+        self._fit()
+        super().toggle_at(button)
+        if not self.isHidden():
+            self._beside(button)
+
+    def _beside(self, button: QWidget) -> None:
+        corner = button.mapTo(button.window(), QPoint(button.width(), button.height()))
+        bottom = min(corner.y(), button.window().height() - SPACE_2)
+        self.move(corner.x() + SPACE_2, max(SPACE_2, bottom - self.height()))
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._read()
-
-    def _read(self) -> None:
-        """Select the newest if there is anything new."""
-        if self._history.num_unread:
+        if self._history.num_new:
             self.choose(0)
         self._history.mark_read()
 
     def _on_changed(self) -> None:
-        if self.isVisible() and not self.visibleRegion().isEmpty():
+        if self.isVisible():
             self._history.mark_read()
 
     def _on_reset(self) -> None:
         """Keep the selection; else select the newest."""
         row = self._history.row_of(self.chosen) if self.chosen is not None else 0
         self._stack.setCurrentIndex(int(self._history.rowCount() > 0))
+        self._fit()
         self.view.selectRow(max(row, 0))
         self._choose()
 
@@ -192,7 +207,9 @@ class NoticePanel(QWidget):
         for text, do in record.actions if record is not None else ():
             self.acts.append(button(text, do, text))
             self._buttons.insertWidget(len(self.acts), self.acts[-1])
-        self.text.setText(record.line if record is not None else "")
+        line = record.line if record is not None else ""
+        self.text.setText(line)
+        self.text.setVisible(self._is_cut(line))
         self.copy.setEnabled(record is not None)
         self.clear.setEnabled(record is not None)
 
@@ -200,8 +217,20 @@ class NoticePanel(QWidget):
         if self.chosen is not None:
             QGuiApplication.clipboard().setText(self.chosen.text)
 
-    def _fit_rows(self) -> None:
-        self.view.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
+    def _is_cut(self, line: str) -> bool:
+        """Whether the list elides it, so that it stands below in full."""
+        beside = 2 * self.fontMetrics().horizontalAdvance("00:00:00") + 4 * SPACE_3
+        return self.fontMetrics().horizontalAdvance(line) > scaled(WIDTH) - beside
+
+    def _fit(self) -> None:
+        """As wide as the window allows, and as high as the lines."""
+        row = self.fontMetrics().height() + SPACE_2
+        self.view.verticalHeader().setDefaultSectionSize(row)
+        count = min(max(self._history.rowCount(), 1), MOST_ROWS)
+        header = self.view.horizontalHeader().sizeHint().height()
+        self._stack.setFixedSize(
+            min(scaled(WIDTH), self.window().width() - WIDTH // 4), header + count * row + 2
+        )
 
 
 def _make_view(model: NoticeHistory) -> QTableView:
@@ -219,7 +248,7 @@ MOST = 99
 
 
 class Bell(QObject):
-    """Shows the unread count on a button; red if an error is among them."""
+    """Shows the number of unread problems on a button; red if an error is among them."""
 
     def __init__(self, bell: QToolButton, history: NoticeHistory) -> None:
         super().__init__(bell)
@@ -228,7 +257,7 @@ class Bell(QObject):
         self._show()
 
     def _show(self) -> None:
-        count = self._history.num_unread
+        count = len(self._history.unread)
         shown = f"{count}" if count <= MOST else f"{MOST}+"
         self._bell.setText(f"{shown} new" if count else NAME)
         self._bell.setAccessibleName(f"{NAME}, {shown} new" if count else NAME)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QToolButton
+from PySide6.QtWidgets import QToolButton, QWidget
 from pytestqt.modeltest import ModelTester
 from pytestqt.qtbot import QtBot
 
 from app.window.notices import Notice, NoticeArea
-from app.window.notifications import Bell, NoticeHistory, NoticePanel
+from app.window.notifications import MOST_ROWS, Bell, NoticeHistory, NoticePopover
 
+KINDS = ["info", "warning", "error"]
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), st.integers(0, 99)),
+        st.tuples(st.just("add"), st.integers(0, 99), st.sampled_from(KINDS)),
         st.tuples(st.just("set_limit"), st.integers(1, 8)),
         st.tuples(st.sampled_from(["mark_read", "clear"])),
     ),
@@ -24,45 +25,50 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_the_newest_come_first_and_no_more_than_the_limit(
-    steps: list[tuple[str, int] | tuple[str]],
+    steps: list[tuple],
 ) -> None:
-    history, kept, unread, limit = NoticeHistory(), [], 0, 200
+    history, kept, new, limit = NoticeHistory(), [], 0, 200
     for name, *rest in steps:
         if name == "add":
-            history.add(Notice("k", f"{rest[0]}"))
-            kept, unread = [f"{rest[0]}", *kept], unread + 1
+            history.add(Notice("k", f"{rest[0]}", kind=rest[1]))
+            kept, new = [(f"{rest[0]}", rest[1]), *kept], new + 1
         elif name == "set_limit":
             limit = int(rest[0])
             history.set_limit(limit)
         elif name == "clear":
             history.clear()
-            kept, unread = [], 0
+            kept, new = [], 0
         else:
             history.mark_read()
-            unread = 0
-        kept, unread = kept[:limit], min(unread, limit)
-        assert [record.notice.cause for record in history.records] == kept
-        assert history.num_unread == unread
+            new = 0
+        kept, new = kept[:limit], min(new, limit)
+        assert [(r.notice.cause, r.notice.kind) for r in history.records] == kept
+        # good news does not count
+        assert len(history.unread) == sum(kind != "info" for _, kind in kept[:new])
 
 
 def test_what_is_past_offers_nothing_any_more(qtbot: QtBot) -> None:
     history = NoticeHistory()
-    history.add(Notice("load", "Not loaded.", actions=(("Load again", lambda: None),)))
+    history.add(Notice("load", "Not loaded.", "", "error", actions=(("Again", lambda: None),)))
     history.add(Notice("other", "Saved.", actions=(("Open", lambda: None),)))
+    assert len(history.unread) == 1
     history.end("load")
     assert [bool(record.actions) for record in history.records] == [True, False]
+    assert history.unread == []
 
 
-def test_the_panel_shows_acts_copies_and_clears(qtbot: QtBot, qtmodeltester: ModelTester) -> None:
-    history, done = NoticeHistory(), []
-    panel = NoticePanel(history)
-    qtbot.addWidget(panel)
+def test_the_list_shows_acts_copies_and_clears(qtbot: QtBot, qtmodeltester: ModelTester) -> None:
+    history, done, window = NoticeHistory(), [], QWidget()
+    window.resize(900, 700)
+    panel = NoticePopover(history, window)
+    qtbot.addWidget(window)
+    window.show()
     assert panel._stack.currentIndex() == 0 and not panel.copy.isEnabled()
     history.add(Notice("a", "The file ended.", "Get it again.", "error", "Traceback"))
     history.add(Notice("b", "Saved.", actions=(("Open it", lambda: done.append("opened")),)))
-    assert history.num_unread == 2 and history.has_unread_error
+    assert len(history.unread) == 1 and history.has_unread_error
     panel.show()
-    assert history.num_unread == 0
+    assert history.unread == []
     panel.choose(0)
     assert [button.text() for button in panel.acts] == ["Open it"]
     panel.acts[0].click()
@@ -88,7 +94,8 @@ def test_the_bell_counts_what_nobody_has_seen(qtbot: QtBot) -> None:
     Bell(button, history)
     assert (button.text(), button.accessibleName()) == ("Notices", "Notices")
     for _ in range(120):
-        history.add(Notice("a", "x"))
+        history.add(Notice("a", "x", kind="warning"))
+        history.add(Notice("b", "Good news."))
     assert (button.text(), button.accessibleName()) == ("99+ new", "Notices, 99+ new")
     history.mark_read()
     assert button.text() == "Notices"
@@ -111,3 +118,36 @@ def test_the_history_is_a_table(qtbot: QtBot) -> None:
     history = NoticeHistory()
     history.add(Notice("a", "One.", "Do this."))
     assert history.data(history.index(0, 1)) == "One. Do this."
+
+
+def test_the_list_is_as_high_as_its_lines(qtbot: QtBot) -> None:
+    history, window = NoticeHistory(), QWidget()
+    window.resize(900, 700)
+    bell = QToolButton(window)
+    bell.move(4, 560)
+    qtbot.addWidget(window)
+    window.show()
+    heights = []
+    for count in (1, 2, MOST_ROWS, MOST_ROWS + 3):
+        history.clear()
+        panel = NoticePopover(history, window)
+        for number in range(count):
+            history.add(Notice(f"{number}", "Saved."))
+        panel.toggle_at(bell)
+        assert window.rect().contains(panel.geometry())
+        assert panel.x() >= bell.geometry().right()
+        heights.append(panel.height())
+        panel.hide()
+    row = heights[1] - heights[0]
+    assert 0 < row < 60 and heights[0] < 700 / 4
+    assert heights[2] == heights[3] == heights[0] + (MOST_ROWS - 1) * row
+
+
+def test_a_notice_of_one_line_takes_one(qtbot: QtBot) -> None:
+    area = NoticeArea()
+    qtbot.addWidget(area)
+    heights = []
+    for remedy in ("", "Open it from the Models page."):
+        area.show_notice(Notice("a", "Saved.", remedy))
+        heights.append(area.frame("a").heightForWidth(900))
+    assert heights[0] == heights[1]

@@ -30,16 +30,13 @@ def test_errors_and_finished_work_are_listed(
     assert failed.notice.kind == "error" and failed.actions
     bell = next(b for b in window.rail.findChildren(type(window.rail._group.button(0)))
                 if "new" in b.text())  # fmt: skip
-    assert bell.text() == "2 new" and "Ctrl+Shift+N" in bell.toolTip()
+    assert bell.text() == "1 new" and "Ctrl+Shift+N" in bell.toolTip()
     bell.click()
-    assert not application.history_dock.isHidden()
-    qtbot.waitUntil(lambda: application.history.num_unread == 0, timeout=2000)
-    application.charts_dock.raise_()  # the list lies behind
-    qtbot.waitUntil(lambda: application.history_dock.visibleRegion().isEmpty(), timeout=2000)
-    open_model(qtbot, application)
-    assert application.history.num_unread == 1
-    application.history_dock.raise_()
-    qtbot.waitUntil(lambda: application.history.num_unread == 0, timeout=2000)
+    assert window.notifications.isVisible() and application.history.unread == []
+    bell.click()
+    assert window.notifications.isHidden()
+    open_model(qtbot, application)  # good news
+    assert "new" not in bell.text() and application.history.num_new == 1
     assert not next(r for r in application.history.records if r.notice.key == "load").actions
 
 
