@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import re
 
-from engine.snapshot.units import bytes_text as format_bytes  # noqa: F401
-from engine.snapshot.units import scaled_count as format_count  # noqa: F401
-from engine.snapshot.units import setting_text as format_value  # noqa: F401
-
 _FACTORS = {
     "": 1, "b": 1,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from app.bench.load import EngineRun, Run
-from app.units import format_bytes
 from engine.snapshot.metrics import METRICS
+from engine.snapshot.units import bytes_text
 from engine.telemetry.metrics import Summary
 
 
@@ -132,8 +132,8 @@ ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     (METRICS["acceptance_length"].title, "acceptance_length", _number),
     (METRICS["acceptance_rate"].title, "acceptance_rate", _share),
     ("Compute threads per step, mean", "mean_step_threads", _number),
-    (METRICS["weights"].title, "weights_bytes", format_bytes),
-    (METRICS["kv_cache"].title, "kv_cache_bytes", format_bytes),
+    (METRICS["weights"].title, "weights_bytes", bytes_text),
+    (METRICS["kv_cache"].title, "kv_cache_bytes", bytes_text),
     ("Decode bandwidth", "decode_bytes_per_s", lambda value: _number(value / 1e9, " GB/s")),
     ("Bandwidth utilization", "memory_bandwidth_utilization", _share),
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from app.cli.options import add_json_option
 from app.features.models.torch_build import advice, torch_build
 from app.paths import config_dir, data_dir, resources_dir, starter_model
-from app.units import format_bytes
+from engine.snapshot.units import bytes_text
 
 if TYPE_CHECKING:
     from engine.hardware.devices import Gpu
@@ -98,8 +98,8 @@ def as_text(report: dict[str, Any]) -> str:
             "CPU": machine["cpu"],
             "cores": f"{machine['physical_cores']} physical, {machine['logical_cores']} logical",
             "NUMA nodes": str(report["devices"][0]["numa_nodes"]),
-            "memory": f"{format_bytes(memory['total'])}, process limit "
-            f"{format_bytes(memory['limit'])}, {format_bytes(memory['free'])} free",
+            "memory": f"{bytes_text(memory['total'])}, process limit "
+            f"{bytes_text(memory['limit'])}, {bytes_text(memory['free'])} free",
             "GPUs": ", ".join(machine["gpus"]) or "none found",
             **({"driver": report["nvidia_driver"]} if report["nvidia_driver"] else {}),
             "PyTorch": report["torch"]["text"],
@@ -149,11 +149,11 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
 
 
 def _device_text(gpu: dict[str, Any]) -> str:
-    size = format_bytes(gpu["memory"])
+    size = bytes_text(gpu["memory"])
     text = f"{gpu['name']}, {size}, compute capability {gpu['capability']}"
     if gpu["problem"]:
         return f"{text}; not used: {gpu['problem']}"
-    return f"{text}; {format_bytes(gpu['free'])} free, default dtype {gpu['default_dtype']}"
+    return f"{text}; {bytes_text(gpu['free'])} free, default dtype {gpu['default_dtype']}"
 
 
 def _versions() -> dict[str, str]:

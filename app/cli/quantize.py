@@ -12,9 +12,9 @@ from app.cli.options import add_json_option, add_options
 from app.cli.session import StatusLine
 from app.features.quantize.texts import calibration_texts
 from app.paths import starter_model
-from app.units import format_bytes
 from engine.errors import ConfigError
 from engine.quantize.recipe import GROUP_SIZES, METHODS, MIN_LENGTH, Recipe
+from engine.snapshot.units import bytes_text
 
 # What follows needs torch, which `--help` need not wait for.
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def summary(result: QuantizeResult) -> str:
     count = sum(len(layer.linears) for layer in result.layers)
     lines = [
         f"{result.output}",
-        f"{format_bytes(result.bytes_before)} -> {format_bytes(result.bytes_after)} "
+        f"{bytes_text(result.bytes_before)} -> {bytes_text(result.bytes_after)} "
         f"({share:.0%}), {count} linear layers at {result.recipe.chosen_bits} bits, "
         f"{_duration(result.seconds)}",
     ]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from app.units import format_bytes
 from engine.config import EngineConfig
+from engine.snapshot.units import bytes_text
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
@@ -71,7 +71,7 @@ class StatusLine:
 
     def loading(self, stage: str, done: int, total: int) -> None:
         if total:
-            share = f"{done / total:.0%} of {format_bytes(total)}"
+            share = f"{done / total:.0%} of {bytes_text(total)}"
             self.show_at_times(f"{stage}: {share}")
         else:
             self.show_at_times(stage)

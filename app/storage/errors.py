@@ -9,8 +9,8 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from app.units import format_bytes
 from engine.errors import InferdeckError, in_one_line
+from engine.snapshot.units import bytes_text
 
 
 class StorageError(InferdeckError):
@@ -127,13 +127,13 @@ def probe(folder: Path) -> int | None:
 
 def free_text(path: Path) -> str:
     try:
-        return f"{format_bytes(shutil.disk_usage(path.parent).free)} free"
+        return f"{bytes_text(shutil.disk_usage(path.parent).free)} free"
     except OSError:
         return "free space unknown"
 
 
 def _size(path: Path) -> str:
     try:
-        return format_bytes(path.stat().st_size)
+        return bytes_text(path.stat().st_size)
     except OSError:
         return "unknown size"

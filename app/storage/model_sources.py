@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from app.paths import shapes_dir, starter_model
-from app.units import format_bytes
+from engine.snapshot.units import bytes_text
 
 
 class SourceKind(StrEnum):
@@ -126,7 +126,7 @@ def hugging_face_sources(cache_dir: Path | None = None) -> list[ModelSource]:
         newest = max(repo.revisions, key=lambda r: r.last_modified)
         names = {file.file_name for file in newest.files}
         if "config.json" in names and any(name.endswith(".safetensors") for name in names):
-            size = format_bytes(newest.size_on_disk)
+            size = bytes_text(newest.size_on_disk)
             path = str(newest.snapshot_path)
             found.append(ModelSource(SourceKind.CACHE, path, repo.repo_id, size))
     return found
@@ -146,7 +146,7 @@ def folder_sources(folders: Iterable[str]) -> list[ModelSource]:
                 SourceKind.LOCAL,
                 str(model),
                 model.name,
-                f"{format_bytes(folder_size(model))} · {model.parent}",
+                f"{bytes_text(folder_size(model))} · {model.parent}",
             )
             for model in models
         ]

@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from app.units import format_bytes
 from engine.evaluate.report import EvaluationReport, ModelFacts, ReportError
+from engine.snapshot.units import bytes_text
 
 NOTHING = "–"
 
@@ -60,7 +60,7 @@ def text_of(form: Form, value: float | None) -> str:
     if value is None:
         return NOTHING
     if form is Form.BYTES:
-        return format_bytes(value)
+        return bytes_text(value)
     if form is Form.SHARE:
         return f"{value:.2%}"
     if form is Form.CLOSE_SHARE:

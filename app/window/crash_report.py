@@ -23,10 +23,10 @@ import psutil
 
 from app.paths import data_dir
 from app.storage.json_file import private, write_whole
-from app.units import format_bytes
 from engine.errors import CheckpointError
 from engine.json_file import checked, read_json, read_regular
 from engine.snapshot import StepRecord
+from engine.snapshot.units import bytes_text
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ def report_text(what: str, data: Mapping[str, Any], trace: str, log: Iterable[st
     when = datetime.fromtimestamp(at).isoformat(" ", "seconds") if at else "unknown"
     machine = dict(data.get("machine") or {})
     if isinstance(machine.get("memory"), int):
-        machine["memory"] = format_bytes(machine["memory"])
+        machine["memory"] = bytes_text(machine["memory"])
     sections = {
         "Versions": _table(data.get("versions")),
         "Machine": _table(machine),

@@ -10,8 +10,8 @@ from typing import Literal
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFrame, QProgressBar, QPushButton, QWidget
 
-from app.units import format_bytes
 from engine.messages import LoadProgress
+from engine.snapshot.units import bytes_text
 from widgets.controls.layouts import button, hbox, label, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
@@ -167,7 +167,7 @@ class LoadStrip(WorkRow):
         assert self.work is not None
         figures, fraction = "", None
         if progress.total:
-            figures = f"{format_bytes(progress.done)} of {format_bytes(progress.total)}"
+            figures = f"{bytes_text(progress.done)} of {bytes_text(progress.total)}"
             fraction = progress.done / progress.total
         self.show_work(replace(self.work, stage=progress.stage, figures=figures, fraction=fraction))
 

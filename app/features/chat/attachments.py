@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from app.units import format_bytes
 from engine.errors import InferdeckError
+from engine.snapshot.units import bytes_text
 
 LARGEST = 2**20
 _MODEL_FILES = {".safetensors", ".gguf", ".bin", ".pt", ".pth"}
@@ -48,7 +48,7 @@ def read_attachment(path: Path) -> Attachment:
         size = path.stat().st_size
         if size > LARGEST:
             raise AttachmentError(
-                f"{path.name} is too large: {format_bytes(size)} (limit: {format_bytes(LARGEST)}).",
+                f"{path.name} is too large: {bytes_text(size)} (limit: {bytes_text(LARGEST)}).",
                 "Attach a smaller file.",
             )
         data = path.read_bytes()

@@ -18,9 +18,9 @@ from app.features.chat.attachments import (
 )
 from app.features.chat.controller import ChatController
 from app.link.tasks import run_task
-from app.units import format_bytes
 from engine.errors import InferdeckError
 from engine.messages import TokensCounted
+from engine.snapshot.units import bytes_text
 from widgets.chat.composer import Composer
 from widgets.chat.records import AttachmentRecord
 from widgets.controls.notice import Notice
@@ -153,7 +153,7 @@ class Draft(QObject):
     def _show_files(self) -> None:
         self._composer.set_attachments(
             [
-                AttachmentRecord(a.name, f"{format_bytes(a.num_bytes)}{self._tokens_of(a)}", a.text)
+                AttachmentRecord(a.name, f"{bytes_text(a.num_bytes)}{self._tokens_of(a)}", a.text)
                 for a in self.attachments
             ]
         )

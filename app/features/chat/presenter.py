@@ -23,8 +23,8 @@ from app.features.chat.figures import (
 )
 from app.features.chat.file_actions import RECOVER, REPLACE
 from app.features.chat.labels import date_text, found_record, model_text, sampling_fields
-from app.units import format_bytes
 from engine.errors import ErrorInfo
+from engine.snapshot.units import bytes_text
 from widgets.chat.records import AttachmentRecord, ConversationRecord, MessageRecord
 from widgets.chat.sampling_popover import CUSTOM
 from widgets.controls.text import milliseconds
@@ -243,7 +243,7 @@ def message_record(
         has_latency=controller.times.has(message.id),
         has_tokens=controller.tokens.has(message.id),
         attachments=tuple(
-            AttachmentRecord(a.name, format_bytes(a.num_bytes), a.text)
+            AttachmentRecord(a.name, bytes_text(a.num_bytes), a.text)
             for a in (Attachment(**stored) for stored in message.attachments)
         ),
         marks=marks_of(passages) if len(passages) > 1 else (),

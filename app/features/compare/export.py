@@ -10,7 +10,7 @@ from app.features.chat.attachments import fence_for
 from app.features.compare.record import GREEDY, LEFT, RIGHT, SIDES, Comparison, PromptReplies, Side
 from app.features.compare.replies import Reply
 from app.features.models.precision import seconds_text
-from app.units import format_bytes
+from engine.snapshot.units import bytes_text
 from widgets.controls.text import milliseconds
 
 FORMAT, VERSION = "inferdeck-comparison", 1
@@ -123,7 +123,7 @@ def latency_text(pair: PromptReplies) -> str:
 
 def figures(comparison: Comparison) -> list[tuple[str, str, str]]:
     """(name, left, right) of each figure."""
-    weights = [_or_dash(side.weights_bytes, format_bytes) for side in comparison.sides]
+    weights = [_or_dash(side.weights_bytes, bytes_text) for side in comparison.sides]
     ttft = [_or_dash(comparison.mean_ttft_s(s), lambda t: milliseconds(1e3 * t)) for s in SIDES]
     rates = [_or_dash(comparison.mean_rate(s), lambda r: f"{r:,.1f} tok/s") for s in SIDES]
     switches = [_switch(side) for side in comparison.sides]

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 from app.features.models.estimate import Estimate
 from app.features.models.placement import each_of
-from app.units import format_bytes
 from app.window.settings_store import RecentModel
 from engine.config import SETTINGS, EngineConfig
 from engine.hardware.device_map import AUTO
 from engine.sampling_params import SamplingParams
 from engine.snapshot import MemoryPlan
+from engine.snapshot.units import bytes_text
 
 GREEDY = SamplingParams(temperature=0.0, seed=0)
 
@@ -109,9 +109,9 @@ def decide(
     if need is None:
         return in_turn(f"No memory estimate for the {side} side. {found.problem}", config, taken)
     planned, room = plan.predicted, min(plan.limit - plan.predicted, need.limit)
-    has = f"{format_bytes(planned)} {each_of(len(taken.devices))}".rstrip()
-    needs = f"{format_bytes(need.everywhere)} {need.where}".rstrip()
-    numbers = f"{other} side {has}, {side} side {needs}, {format_bytes(plan.limit)} usable"
+    has = f"{bytes_text(planned)} {each_of(len(taken.devices))}".rstrip()
+    needs = f"{bytes_text(need.everywhere)} {need.where}".rstrip()
+    numbers = f"{other} side {has}, {side} side {needs}, {bytes_text(plan.limit)} usable"
     is_squeezed = need.in_ram is not None and config.gpu_layers == AUTO
     if need.needed > room or not need.fits or is_squeezed:
         return in_turn(f"Not enough memory for both sides ({numbers}).", config, taken)

@@ -9,10 +9,10 @@ from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QStackedLayout, QWidget
 
 from app.features.inspect.memory_breakdown import Compared, MemoryFigures, MemoryTracker, is_on_gpu
-from app.units import format_bytes
 from engine.numerics.kv_dtype import kv_text
 from engine.snapshot import EngineSnapshot, GpuFigures, undivided
 from engine.snapshot import Part as SnapshotPart
+from engine.snapshot.units import bytes_text
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
@@ -132,8 +132,8 @@ class MemoryPanel(QFrame):
         self._machine_title.setText(place)
         self.machine.show_parts(_machine_parts(figures))
         self.machine_line.set_text(
-            f"Engine limit: {format_bytes(memory.plan.limit)} of {format_bytes(memory.total)}; "
-            f"{format_bytes(memory.plan.free)} free at load time"
+            f"Engine limit: {bytes_text(memory.plan.limit)} of {bytes_text(memory.total)}; "
+            f"{bytes_text(memory.plan.free)} free at load time"
         )
 
     def _show_ram(self, figures: MemoryFigures) -> None:
@@ -151,13 +151,13 @@ class MemoryPanel(QFrame):
             self._ram_title.setText(f"CPU offload, {layers}")
             self.ram.show_parts(_ram_parts(figures))
             used, cached = (  # each block has a part in both
-                format_bytes(size // max(1, plan.bytes_per_block) * plan.host_bytes_per_block)
+                bytes_text(size // max(1, plan.bytes_per_block) * plan.host_bytes_per_block)
                 for size in (memory.kv_used, memory.kv_cached)
             )
             self.ram_cache_line.set_text(f"KV cache in RAM: {used} used · {cached} cached")
             self.ram_line.set_text(
-                f"Engine RAM limit: {format_bytes(plan.host_limit)}; "
-                f"{format_bytes(plan.host_free)} free at load time"
+                f"Engine RAM limit: {bytes_text(plan.host_limit)}; "
+                f"{bytes_text(plan.host_free)} free at load time"
             )
         self._plan_title.setText(title)
 
@@ -239,9 +239,9 @@ def _gpu_parts(gpus: Sequence[GpuFigures]) -> list[Part]:
     total = max(1, sum(gpu.total for gpu in gpus))
     rows = []
     for gpu in gpus:
-        own = "not reported" if gpu.own is None else format_bytes(gpu.own)
-        others = "" if gpu.own is None else f"other programs: {format_bytes(gpu.others)}"
-        used = f"{format_bytes(gpu.used)} of {format_bytes(gpu.total)}"
+        own = "not reported" if gpu.own is None else bytes_text(gpu.own)
+        others = "" if gpu.own is None else f"other programs: {bytes_text(gpu.others)}"
+        used = f"{bytes_text(gpu.used)} of {bytes_text(gpu.total)}"
         rows.append(Part(gpu.name, "preempted", gpu.used / total, (used, own, others)))
     return rows
 
@@ -252,7 +252,7 @@ def _process_text(gpus: Sequence[GpuFigures]) -> str:
     if any(gpu.own is None for gpu in gpus):
         return "Memory per process: not reported by the GPU driver."
     return "Other programs: " + (
-        " · ".join(f"{p.name} {format_bytes(p.used)}" for p in held) or "none"
+        " · ".join(f"{p.name} {bytes_text(p.used)}" for p in held) or "none"
     )
 
 
@@ -261,7 +261,7 @@ def _mismatch_text(figures: MemoryFigures) -> str:
     if whole.error is None:
         return "Activations are measured during the first reply."
     side = "more" if whole.error > 0 else "less"
-    difference = format_bytes(abs((whole.measured or 0) - whole.predicted))
+    difference = bytes_text(abs((whole.measured or 0) - whole.predicted))
     return f"{difference} {side} than predicted ({abs(whole.error):.1%})".replace("%", " %")
 
 
@@ -271,10 +271,10 @@ def _cache_text(figures: MemoryFigures) -> str:
     stored = kv_text(plan.key_dtype, plan.value_dtype)
     name = f" ({stored})" if stored else ""
     words = [
-        f"KV cache{name}: {format_bytes(memory.kv_used)} used",
-        f"{format_bytes(memory.kv_cached)} cached", f"{format_bytes(free)} free",
-        f"{format_bytes(memory.wasted)} unused in partially filled blocks",
-        f"{format_bytes(figures.untouched)} not yet written",
+        f"KV cache{name}: {bytes_text(memory.kv_used)} used",
+        f"{bytes_text(memory.kv_cached)} cached", f"{bytes_text(free)} free",
+        f"{bytes_text(memory.wasted)} unused in partially filled blocks",
+        f"{bytes_text(figures.untouched)} not yet written",
     ]  # fmt: skip
     return " · ".join(words)
 

@@ -16,8 +16,8 @@ from PySide6.QtWidgets import (
     QTableWidgetItem,
 )
 
-from app.units import format_value
 from engine.config import SETTINGS, Change
+from engine.snapshot.units import setting_text
 from engine.telemetry.what_if import DRAFT_LENGTH, WORTH, SpeedupBound
 from widgets.controls import layouts
 from widgets.controls.tables import SmallFigures, dress_table
@@ -45,7 +45,7 @@ class WhatIf(NamedTuple):
         order = list(Change)
         cost = max((SETTINGS[name].change for name in self.changes), key=order.index)
         changes = self.changes.items()
-        values = ", ".join(f"{SETTINGS[name].label} to {format_value(v)}" for name, v in changes)
+        values = ", ".join(f"{SETTINGS[name].label} to {setting_text(v)}" for name, v in changes)
         return f"Sets {values}. {_COSTS[cost]}. You can undo this."
 
 

@@ -12,8 +12,8 @@ from app.features.models.hub import DESCRIPTIONS, LICENSES
 from app.link.tasks import run_task
 from app.storage.model_sources import ModelSource, SourceKind, cache_folder, folder_size
 from app.storage.trash import Trash, Trashed, TrashError
-from app.units import format_bytes
 from engine.errors import ErrorInfo
+from engine.snapshot.units import bytes_text
 from widgets.controls.notice import Toast
 
 OTHERS_ALLOWED = (".md", ".gitattributes", ".gitignore", ".safetensors")
@@ -47,7 +47,7 @@ class Deletion(QObject):
         except TrashError as error:
             self.failed.emit(error.info())
         else:
-            self.delete([folder], lambda _: f"{source.title} ({format_bytes(size)})")
+            self.delete([folder], lambda _: f"{source.title} ({bytes_text(size)})")
 
     def delete(self, folders: Sequence[Path], title: Callable[[int], str]) -> None:
         """Move folders to the trash. `title(n)`: "2 models", for the message."""

@@ -19,9 +19,9 @@ from app.features.models.hub import Hub
 from app.features.models.hub_download import ModelDownload, Progress, Stopped
 from app.link.tasks import run_task
 from app.storage.json_file import kept_aside, read_own, unread_text, write_soon
-from app.units import format_bytes
 from app.window.progress import Work, WorkArea
 from engine.errors import CheckpointError, ErrorInfo
+from engine.snapshot.units import bytes_text
 
 LOOK_MS = 250
 _WHAT = "The list of downloads"
@@ -237,10 +237,10 @@ def figures_text(progress: Progress) -> str:
     if not progress.total:
         return ""
     if progress.done >= progress.total:
-        return format_bytes(progress.total)
-    parts = [f"{format_bytes(progress.done)} of {format_bytes(progress.total)}"]
+        return bytes_text(progress.total)
+    parts = [f"{bytes_text(progress.done)} of {bytes_text(progress.total)}"]
     if progress.speed:
-        parts.append(f"{format_bytes(progress.speed)}/s")
+        parts.append(f"{bytes_text(progress.speed)}/s")
     if progress.seconds_left is not None:
         parts.append(f"{duration_text(progress.seconds_left)} left")
     return " · ".join(parts)

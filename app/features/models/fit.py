@@ -14,8 +14,8 @@ from app.features.models.placement import plural
 from app.features.models.precision import ROUNDED
 from app.features.models.torch_build import Advice, advice, torch_build
 from app.storage.model_sources import shape_sources
-from app.units import format_bytes
 from engine.config import SETTINGS, EngineConfig
+from engine.snapshot.units import bytes_text
 from widgets.live.figures import precision_name
 
 ROUND = 256  # tokens: the longest context is an estimate
@@ -101,12 +101,12 @@ def machine_facts() -> MachineFacts:
     from engine.hardware.nvml import told_now
 
     gpus = [
-        f"{gpu.name}, {format_bytes(gpu.total - gpu.used)} free of {format_bytes(gpu.total)}"
+        f"{gpu.name}, {bytes_text(gpu.total - gpu.used)} free of {bytes_text(gpu.total)}"
         for gpu in told_now()
     ]
     info, build = machine_info(), torch_build()
     cores = f"{info.physical_cores} physical, {info.logical_cores} logical"
-    free, total = format_bytes(info.available_memory), format_bytes(info.total_memory)
+    free, total = bytes_text(info.available_memory), bytes_text(info.total_memory)
     precision = "BF16 is fast on this CPU" if info.fast_bf16 else "FP32 is fastest on this CPU"
     return MachineFacts(
         (

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.features.models.estimate import InRam, Need
 from app.features.models.fit import Fit
-from app.units import format_bytes
+from engine.snapshot.units import bytes_text
 from widgets.theme.theme import (
     SPACE_1,
     SPACE_2,
@@ -63,7 +63,7 @@ class MemoryBar(QWidget):
         need = self._need
         if need is None:
             return ""
-        needed, usable, free = map(format_bytes, (need.needed, need.limit, need.free))
+        needed, usable, free = map(bytes_text, (need.needed, need.limit, need.free))
         words = f"{_parts_text(need)}; {needed} needed, {usable} usable of {free} free."
         if need.where:
             return f"{need.where[:1].upper()}{need.where[1:]}: {words}"
@@ -71,7 +71,7 @@ class MemoryBar(QWidget):
             return words
         return (
             f"On {need.device}: {words} In RAM: {_parts_text(ram)}; "
-            f"{format_bytes(ram.needed)} needed, {format_bytes(ram.limit)} usable."
+            f"{bytes_text(ram.needed)} needed, {bytes_text(ram.limit)} usable."
         )
 
     def sizeHint(self) -> QSize:
@@ -104,7 +104,7 @@ class MemoryBar(QWidget):
         bar = QRectF(0, above + line + SPACE_1, self.width(), BAR_HEIGHT)
         _paint_parts(painter, bar, [part], scale, part.limit, part.needed <= part.limit)
         painter.setPen(colors.color("text_muted"))
-        words = f"{format_bytes(part.limit)} usable"
+        words = f"{bytes_text(part.limit)} usable"
         width = self.fontMetrics().horizontalAdvance(words)
         named = self.fontMetrics().horizontalAdvance(f"{name}  ") if name else 0
         at = min(max(named, part.limit * scale - width - SPACE_1), self.width() - width)
@@ -139,7 +139,7 @@ class MemoryBar(QWidget):
 
 
 def _parts_text(part: Need | InRam) -> str:
-    return ", ".join(f"{label} {format_bytes(size(part))}" for label, _, size in PARTS)
+    return ", ".join(f"{label} {bytes_text(size(part))}" for label, _, size in PARTS)
 
 
 def _in_unit_of(need: Need, num_bytes: int) -> str:
@@ -249,8 +249,8 @@ class FitRows(QWidget):
         parts = ", ".join(label for label, _, _ in PARTS)
         need = self._fits[0].need
         words = (
-            f"Left to right: {parts}. Vertical line: {format_bytes(need.limit)} usable of "
-            f"{format_bytes(need.free)} free{f' {need.where}' if need.where else ''}. "
+            f"Left to right: {parts}. Vertical line: {bytes_text(need.limit)} usable of "
+            f"{bytes_text(need.free)} free{f' {need.where}' if need.where else ''}. "
             f"Context length: {need.max_model_len:,} tokens."
         )
         if not any(fit.need.in_ram for fit in self._fits):
@@ -259,5 +259,5 @@ class FitRows(QWidget):
 
 
 def _figures(fit: Fit) -> str:
-    size = f"{format_bytes(fit.need.everywhere)} {fit.need.where}".rstrip()
+    size = f"{bytes_text(fit.need.everywhere)} {fit.need.where}".rstrip()
     return f"{size} · {fit.text}"

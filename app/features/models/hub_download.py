@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 from app.features.models.hub import Hub, RepoFile
 from app.features.models.hub_errors import HubError, hub_error
-from app.units import format_bytes
+from engine.snapshot.units import bytes_text
 
 SPEED_WINDOW_S = 5.0
 LOCK_TIMEOUT_S = 1.0
@@ -170,7 +170,7 @@ class ModelDownload:
         free = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free
         if needed > free:
             raise HubError(
-                f"Not enough disk space: {format_bytes(needed)} needed, {format_bytes(free)} free "
+                f"Not enough disk space: {bytes_text(needed)} needed, {bytes_text(free)} free "
                 f"in {root}.",
                 "Free some space, or set HF_HOME to a folder on a larger disk; then resume.",
             )

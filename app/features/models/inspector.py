@@ -16,10 +16,10 @@ from app.features.models.hub import Hub, RepoDetails
 from app.features.models.model_card import ModelCard
 from app.link.tasks import LatestTask
 from app.storage.model_sources import ModelSource
-from app.units import format_bytes
 from app.window.settings_store import SettingsStore
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
+from engine.snapshot.units import bytes_text
 
 
 class Inspector(QObject):
@@ -173,8 +173,8 @@ def download_text(details: RepoDetails, cache_dir: Path) -> str:
     files = details.files
     count = len(files.wanted)
     place = next(p for p in (cache_dir, *cache_dir.parents) if p.exists())
-    free = format_bytes(shutil.disk_usage(place).free)
-    parts = [f"{count} files, {format_bytes(files.size)}. Target: {cache_dir} ({free} free)."]
+    free = bytes_text(shutil.disk_usage(place).free)
+    parts = [f"{count} files, {bytes_text(files.size)}. Target: {cache_dir} ({free} free)."]
     if files.skipped_text:
         parts.append(f"Skipped: {files.skipped_text}.")
     if details.license:

@@ -23,9 +23,9 @@ from app.storage.model_sources import (
     shape_sources,
     starter_source,
 )
-from app.units import format_count
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
+from engine.snapshot.units import scaled_count
 from widgets.controls.layouts import button, hbox, vbox, wrapped
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_2, SPACE_4, restyle
@@ -263,8 +263,8 @@ class HubSearch(QWidget):
     def _subtitle(self, hit: Hit) -> str:
         parts = ["downloaded" if self._is_here(hit.repo_id) else ""]
         if hit.num_parameters:
-            parts.append(f"{format_count(hit.num_parameters)} parameters")
-        parts.append(f"{format_count(hit.downloads)} downloads")
+            parts.append(f"{scaled_count(hit.num_parameters)} parameters")
+        parts.append(f"{scaled_count(hit.downloads)} downloads")
         parts.append("gated" if hit.gated else "")
         return " · ".join(part for part in parts if part)
 

@@ -13,10 +13,10 @@ from app.features.models.estimate import Estimate, Need
 from app.features.models.fit_rows import MemoryBar
 from app.features.models.placement import RANKS, STAGES
 from app.storage.model_sources import ModelSource, is_starter
-from app.units import format_bytes, format_count
 from app.window.setting_specs import Machine, row_spec
 from engine.config import SETTINGS
 from engine.hardware.device_map import AUTO
+from engine.snapshot.units import bytes_text, scaled_count
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import STRETCH, vbox, wrapped
 from widgets.controls.number_control import NumberControl
@@ -180,11 +180,11 @@ class ModelCard(QFrame):
         self._show_facts(
             {
                 "Architecture": report.architecture,
-                "Parameters": format_count(report.num_parameters),
-                "On disk": format_bytes(report.disk_bytes) if report.disk_bytes else "none",
+                "Parameters": scaled_count(report.num_parameters),
+                "On disk": bytes_text(report.disk_bytes) if report.disk_bytes else "none",
                 "Layers": f"{report.num_layers} layers, hidden {report.hidden_size:,}, "
                 f"{report.num_heads} heads ({report.num_kv_heads} KV)",
-                "KV cache per token": format_bytes(
+                "KV cache per token": bytes_text(
                     need.kv_bytes_per_token if need else report.kv_bytes_per_token
                 ),
             }
@@ -197,7 +197,7 @@ class ModelCard(QFrame):
         elif need.fits and need.in_ram is not None:
             self._say(_offload_text(estimate), "warning")
         elif need.fits:
-            sizes = f"{format_bytes(need.needed)} of {format_bytes(need.free)} free"
+            sizes = f"{bytes_text(need.needed)} of {bytes_text(need.free)} free"
             needs = f"{sizes} {need.where}".strip()
             self._say(f"Fits at {precision_name(need.dtype)}: needs {needs}.", "muted")
         else:
@@ -283,7 +283,7 @@ def _offload_text(estimate: Estimate) -> str:
     ram = need.in_ram
     text = (
         f"Fits with {need.layers}. The other {ram.layers} run on the CPU "
-        f"({format_bytes(ram.needed)} of RAM), which is slower."
+        f"({bytes_text(ram.needed)} of RAM), which is slower."
     )
     if estimate.whole_len is None:
         return text
@@ -298,10 +298,10 @@ def _too_large(estimate: Estimate) -> str:
         sizes = need.needed, need.limit
         if need.needed <= need.limit:
             where, more, sizes = "in RAM", "more", (ram.needed, ram.limit)
-        needed, usable = map(format_bytes, sizes)
+        needed, usable = map(bytes_text, sizes)
         text = f"Does not fit with {need.layers}: {needed} needed {where}, {usable} usable."
         return f"{text} Use {more} GPU layers, or auto."
-    needed, usable = format_bytes(need.needed), format_bytes(need.limit)
+    needed, usable = bytes_text(need.needed), bytes_text(need.limit)
     where = f" {need.where}" if need.where else ""
     text = f"Does not fit: {needed} needed{where}, {usable} usable."
     if estimate.fitting_len:

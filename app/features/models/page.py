@@ -36,10 +36,10 @@ from app.features.models.welcome import WelcomePage
 from app.link.tasks import LatestTask
 from app.storage.model_sources import ModelSource, SourceKind, shape_sources
 from app.storage.trash import Trash
-from app.units import format_bytes
 from app.window.commands import Command
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
+from engine.snapshot.units import bytes_text
 from widgets.controls.frames import PageFrame
 from widgets.controls.layouts import vbox
 from widgets.controls.notice import Toast
@@ -226,7 +226,7 @@ class ModelsPage(QWidget):
             found = self.inspector.estimate
             anyway = " anyway" if found is not None and not found.report.supported else ""
             update = "Update" if here is not None else "Download"
-            text = f"{update}{anyway} ({format_bytes(details.files.size)})"
+            text = f"{update}{anyway} ({bytes_text(details.files.size)})"
             self.detail.offer((text, lambda: self.queue.start(repo_id)), ())
         else:
             self.detail.offer(None, ())

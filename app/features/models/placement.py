@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from app.units import format_bytes
 from engine.hardware.device_map import ALL, AUTO, host_layers_of
 from engine.hardware.devices import CPU, gpus, is_cuda, rank_devices
 from engine.hardware.idle_cores import nodes
 from engine.snapshot import EngineSnapshot, ModelInfo
+from engine.snapshot.units import bytes_text
 
 
 def most_ranks(device: str) -> int:
@@ -51,8 +51,8 @@ def layers_now(s: EngineSnapshot) -> str:
     where = f"all {count} layers on {s.model.device}"
     if in_ram:
         where = f"{count - in_ram} of {count} layers on {s.model.device}, {in_ram} in RAM"
-    weights, cache = map(format_bytes, _of_a_layer(s))
-    free = f"{format_bytes(s.memory.free)} free on {s.model.device}"
+    weights, cache = map(bytes_text, _of_a_layer(s))
+    free = f"{bytes_text(s.memory.free)} free on {s.model.device}"
     return f"{where} · per layer: weights {weights}, KV cache {cache} · {free}"
 
 
@@ -63,12 +63,12 @@ def layers_moved(s: EngineSnapshot, wanted: str) -> str:
     moved = 0 if host is None else host - s.memory.plan.host_layers
     if not moved or s.model.num_gpus > 1:
         return ""
-    weights, cache = (format_bytes(abs(moved) * size) for size in _of_a_layer(s))
+    weights, cache = (bytes_text(abs(moved) * size) for size in _of_a_layer(s))
     layers = "1 layer" if abs(moved) == 1 else f"{abs(moved)} layers"
     sizes = f"about {weights} of weights and {cache} of KV cache"
     if moved > 0:
         return f"moves {layers} to RAM: {sizes}"
-    free = format_bytes(s.memory.free)
+    free = bytes_text(s.memory.free)
     return f"moves {layers} to {device}: {sizes} ({free} free)"
 
 
@@ -109,7 +109,7 @@ def ranks_now(s: EngineSnapshot, places: Places, exchange: float | None = None) 
     count, device = s.model.num_ranks, s.model.device
     if device.startswith("cuda"):
         if count > 1:
-            weights = format_bytes(s.memory.plan.weights)
+            weights = bytes_text(s.memory.plan.weights)
             return f"{gpus_from(device, count)} · {weights} of weights per GPU"
         if s.model.num_stages > 1:
             return "not sharded: each layer is on one GPU"
@@ -130,7 +130,7 @@ def ranks_wanted(
     if is_gpu(device, places):
         if count == 1 or model is None:
             return ""
-        weights = format_bytes(model.weights_bytes / count)
+        weights = bytes_text(model.weights_bytes / count)
         return f"{gpus_from(device, count)} · about {weights} of weights per GPU"
     return _groups(count, threads, places.nodes) if threads else ""
 
@@ -219,7 +219,7 @@ def stages_now(s: EngineSnapshot, places: Places) -> str:
     if not model.device.startswith("cuda"):
         return ""
     if count > 1:
-        weights = format_bytes(s.memory.plan.weights)
+        weights = bytes_text(s.memory.plan.weights)
         where = f"{gpus_from(model.device, count)} · {each_has(model.num_layers, count)}"
         return f"{where} · {weights} of weights on the first GPU"
     if model.num_ranks > 1:
@@ -233,7 +233,7 @@ def stages_wanted(count: int, device: str, places: Places, model: ModelInfo | No
     """Placement of so many stages; "" where unknown."""
     if count == 1 or model is None or not model.num_layers or not is_gpu(device, places):
         return ""
-    weights = format_bytes(model.weights_bytes / count)
+    weights = bytes_text(model.weights_bytes / count)
     where = f"{gpus_from(device, count)} · {each_has(model.num_layers, count)}"
     return f"{where} · about {weights} of weights per GPU"
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from app.units import format_bytes
 from engine.config import SETTINGS, EngineConfig
 from engine.snapshot import ModelInfo
+from engine.snapshot.units import bytes_text
 from widgets.live.figures import precision_name, weights_text
 
 
@@ -104,7 +104,7 @@ class Checkpoint:
 
     def _sized(self, names: Mapping[str, str], value: str, method: str, head: str) -> str:
         name, size = names.get(value) or precision_name(value), self.bytes_of(method, head)
-        return name if size is None else f"{name} · {format_bytes(size)}"
+        return name if size is None else f"{name} · {bytes_text(size)}"
 
     def _refusal(self, value: str, plain: str) -> str:
         if self.method:

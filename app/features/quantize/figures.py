@@ -11,8 +11,8 @@ from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QSizePolicy, QWidget
 
 from app.storage.report_metrics import NOTHING, Comparison, Form, Metric, metric_rows, text_of
-from app.units import format_bytes
 from engine.evaluate.report import EvaluationReport, ModelFacts
+from engine.snapshot.units import bytes_text
 from widgets.controls.layouts import STRETCH, empty_layout, vbox, wrapped
 from widgets.controls.lines import ElidedLine
 from widgets.theme.fonts import text_scale
@@ -47,20 +47,20 @@ def _size(report: EvaluationReport) -> Tile:
     size, ratio = report.candidate.weights_bytes, report.weights_ratio
     tip = "Memory used by all weights"
     if report.reference is None or ratio is None:
-        return Tile("Weights", format_bytes(size), tip=tip)
+        return Tile("Weights", bytes_text(size), tip=tip)
     before, kv = report.reference.weights_bytes, _kv_text(report.candidate, report.reference)
     if ratio == 1.0 and kv:
-        per_token = format_bytes(report.candidate.kv_bytes_per_token)
+        per_token = bytes_text(report.candidate.kv_bytes_per_token)
         return Tile("KV cache per token", per_token, kv, "better")
     tone = "better" if ratio < 0.995 else "muted"
     return Tile(
-        "Weights", format_bytes(size), f"{percent(ratio)} of {format_bytes(before)}", tone, tip
+        "Weights", bytes_text(size), f"{percent(ratio)} of {bytes_text(before)}", tone, tip
     )
 
 
 def _kv_text(candidate: ModelFacts, reference: ModelFacts) -> str:
     before, now = reference.kv_bytes_per_token, candidate.kv_bytes_per_token
-    return f"{percent(now / before)} of {format_bytes(before)}" if before and now < before else ""
+    return f"{percent(now / before)} of {bytes_text(before)}" if before and now < before else ""
 
 
 def _perplexity(report: EvaluationReport) -> Tile | None:

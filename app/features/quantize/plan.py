@@ -12,8 +12,8 @@ from typing import NamedTuple
 from app.features.quantize.source import Matrix, SourceFacts
 from app.features.quantize.texts import PROGRAM, TextChoice
 from app.storage.model_sources import cache_folder, is_starter, model_title
-from app.units import format_bytes
 from engine.quantize.recipe import Recipe
+from engine.snapshot.units import bytes_text
 
 NF4_BLOCK = 64
 _SEARCH_PASSES = 20  # ratios that AWQ tries
@@ -227,7 +227,7 @@ def _output_problem(plan: QuantizePlan, facts: SourceFacts, free: Callable[[Path
     needed, there = needed_bytes(predict_size(facts, plan.recipe).num_bytes), free(target)
     if there < needed:
         return (
-            f"Not enough disk space: {format_bytes(needed)} needed, {format_bytes(there)} free. "
+            f"Not enough disk space: {bytes_text(needed)} needed, {bytes_text(there)} free. "
             "Choose a folder on another disk, or free some space."
         )
     return ""

@@ -29,8 +29,8 @@ from app.features.quantize.fields import (
 )
 from app.features.quantize.plan import GROUP_SIZE, METHOD, MODULES, OUTPUT, SOURCE, TEXT
 from app.features.quantize.source import ModuleGroup
-from app.units import format_bytes
 from engine.quantize.recipe import GROUP_SIZES, METHODS, MIN_LENGTH, Recipe
+from engine.snapshot.units import bytes_text
 from widgets.controls.layouts import vbox, wrapped
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
@@ -253,7 +253,7 @@ class ModuleList(QTreeWidget):
     def _row(self, group: ModuleGroup, total: int) -> QTreeWidgetItem:
         count = f" × {group.num_matrices}" if group.num_matrices > 1 else ""
         share = f"{100 * group.num_bytes / max(1, total):.1f} %"
-        size = format_bytes(group.num_bytes)
+        size = bytes_text(group.num_bytes)
         row = QTreeWidgetItem([f"{group.title}{count}", size, share])
         for column in (1, 2):
             row.setFont(column, figure_font())

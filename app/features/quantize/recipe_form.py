@@ -40,9 +40,9 @@ from app.features.quantize.texts import (
 )
 from app.link.tasks import LatestTask
 from app.storage.model_sources import is_starter
-from app.units import format_bytes
 from engine.errors import ConfigError, ErrorInfo
 from engine.quantize.recipe import Recipe
+from engine.snapshot.units import bytes_text
 from widgets.controls.layouts import STRETCH, vbox
 from widgets.live.figures import precision_name
 from widgets.theme.theme import SPACE_3
@@ -241,7 +241,7 @@ class RecipeForm(QWidget):
         if field == SOURCE and self._source_task.is_running:
             return "Reading model…"
         if field == SOURCE and facts is not None:
-            return f"{precision_name(facts.dtype)}, {format_bytes(facts.num_bytes)}"
+            return f"{precision_name(facts.dtype)}, {bytes_text(facts.num_bytes)}"
         if facts is None or facts.refusal is not None:
             return ""
         if field == MODULES:
@@ -251,7 +251,7 @@ class RecipeForm(QWidget):
             return self.text_size.text if self.text_size is not None else "Reading text…"
         if field == OUTPUT:
             folder = Path(self.plan.output or ".").expanduser()
-            return f"{format_bytes(free_bytes(folder))} free"
+            return f"{bytes_text(free_bytes(folder))} free"
         if field == GROUP_SIZE and recipe.facts.is_grouped:
             return "Smaller groups: better quality, larger file"
         return ""
@@ -264,7 +264,7 @@ class RecipeForm(QWidget):
         recipe = self.recipe
         size = predict_size(facts, recipe).num_bytes
         share = size / facts.num_bytes
-        words = f"{format_bytes(facts.num_bytes)} → about {format_bytes(size)} ({percent(share)})"
+        words = f"{bytes_text(facts.num_bytes)} → about {bytes_text(size)} ({percent(share)})"
         if recipe.facts.is_calibrated and self.text_size is None:
             return words, ""
         tokens = self.text_size.num_tokens if self.text_size is not None else 0

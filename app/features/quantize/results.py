@@ -24,7 +24,7 @@ from app.features.quantize.run import Run, elapsed
 from app.storage.report_export import as_markdown
 from app.storage.report_metrics import Comparison, compare
 from app.storage.report_store import StoredReport
-from app.units import format_bytes
+from engine.snapshot.units import bytes_text
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
@@ -216,8 +216,8 @@ class MadeView(QFrame):
         count = sum(len(layer.linears) for layer in result.layers)
         kept = f"{len(result.kept)} skipped" if result.kept else "none skipped"
         tiles = [
-            Tile("Size on disk", format_bytes(result.bytes_after),
-                 f"{percent(ratio)} of {format_bytes(result.bytes_before)}", "better"),
+            Tile("Size on disk", bytes_text(result.bytes_after),
+                 f"{percent(ratio)} of {bytes_text(result.bytes_before)}", "better"),
             Tile("Matrices quantized", f"{count:,}", kept,
                  tip="\n".join(f"{name}: {why}" for name, why in result.kept.items())),
             Tile("Time", elapsed(result.seconds), _read(result)),

@@ -12,10 +12,10 @@ from app.features.quantize.evaluation import EvaluationPlan
 from app.features.quantize.plan import QuantizePlan, model_name
 from app.features.quantize.work import Outcome, Progress, Stage, evaluating, quantizing
 from app.link.tasks import Task, run_task
-from app.units import format_bytes
 from engine.errors import LoadCancelled
 from engine.evaluate import EvaluationCancelled, unit_of
 from engine.evaluate.task import CANDIDATE
+from engine.snapshot.units import bytes_text
 
 if TYPE_CHECKING:
     from engine.evaluate.report import EvaluationReport
@@ -253,7 +253,7 @@ class Run(QObject):
         stage, seconds = self._progress.stage, self.seconds
         words = stage.text or "Starting"
         if stage.total and (unit := unit_of(stage.text)) == "bytes":
-            words = f"{words}: {format_bytes(stage.done)} of {format_bytes(stage.total)}"
+            words = f"{words}: {bytes_text(stage.done)} of {bytes_text(stage.total)}"
         elif stage.total:
             words = f"{words}: {stage.done:,} of {stage.total:,} {unit}"
         fraction = stage.done / stage.total if stage.total else None

@@ -8,8 +8,8 @@ from typing import Any
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableWidget, QTableWidgetItem
 
 from app.features.recording.file import Recording
-from app.units import format_bytes, format_value
 from engine.config import SETTINGS
+from engine.snapshot.units import bytes_text, setting_text
 from widgets.controls.tables import SmallFigures, dress_table
 
 
@@ -45,7 +45,7 @@ class AboutTable(QTableWidget):
             for name, setting in SETTINGS.items()
         )
         return ", ".join(
-            f"{label} {format_value(before)} → {format_value(now)}"
+            f"{label} {setting_text(before)} → {setting_text(now)}"
             for label, before, now in pairs
             if before != now
         )
@@ -54,7 +54,7 @@ class AboutTable(QTableWidget):
         rows = self._about
         if self._config is not None:
             values = [(one.label, getattr(self._config, name)) for name, one in SETTINGS.items()]
-            rows = [*((label, format_value(value)) for label, value in values), *rows]
+            rows = [*((label, setting_text(value)) for label, value in values), *rows]
         self.setRowCount(len(rows))
         for row, texts in enumerate(rows):
             for column, text in enumerate(texts):
@@ -70,7 +70,7 @@ def _rows_of(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     if isinstance(machine, dict):
         memory = machine.get("memory")
         rows.append(("Processor", str(machine.get("cpu", "unknown"))))
-        rows.append(("Memory", format_bytes(memory) if isinstance(memory, int) else "unknown"))
+        rows.append(("Memory", bytes_text(memory) if isinstance(memory, int) else "unknown"))
     if isinstance(versions, dict):
         rows += [(str(name), str(value)) for name, value in versions.items()]
     return rows

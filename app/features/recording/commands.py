@@ -15,10 +15,10 @@ from app.features.recording import file
 from app.features.recording.recorder import FlightRecorder
 from app.features.recording.window import ReplayWindow
 from app.link.tasks import run_task
-from app.units import format_bytes
 from app.window.commands import Command
 from app.window.notices import Notice, error_notice
 from engine.errors import ErrorInfo
+from engine.snapshot.units import bytes_text
 
 _FILTER = f"Recordings (*{file.SUFFIX})"
 _NOTICE = "recording"
@@ -65,7 +65,7 @@ class RecordingController(QObject):
         self.notice.emit(
             Notice(
                 _NOTICE,
-                f"Recording saved ({int(minutes)} min {rest:.0f} s, {format_bytes(size)}).",
+                f"Recording saved ({int(minutes)} min {rest:.0f} s, {bytes_text(size)}).",
                 f"{path} contains steps, settings and machine info, but no chat text.",
                 actions=(("Open", lambda: self.open(path)),),
             )

@@ -15,9 +15,9 @@ from PySide6.QtWidgets import QFileDialog
 from app.link.tasks import Task, run_task
 from app.paths import starter_draft, starter_head
 from app.storage.model_sources import ModelSource, SourceKind, hugging_face_sources, recent_sources
-from app.units import format_bytes, format_count
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo, InferdeckError
+from engine.snapshot.units import bytes_text, scaled_count
 from widgets.controls.paths import PathControl
 
 METHOD, MODEL = "speculative_method", "speculative_model"
@@ -44,8 +44,8 @@ class Candidate:
         smaller = f"{1 / self.share:.0f}× smaller" if self.share < 0.67 else "similar size"
         fits = "Trained for this model" if self.is_head else "Same vocabulary"
         return (
-            f"{fits} · {format_count(self.num_parameters)} parameters, {smaller} · "
-            f"{format_bytes(self.weights)}, {format_bytes(self.kv_bytes_per_token)} KV per token"
+            f"{fits} · {scaled_count(self.num_parameters)} parameters, {smaller} · "
+            f"{bytes_text(self.weights)}, {bytes_text(self.kv_bytes_per_token)} KV per token"
         )
 
 

@@ -19,10 +19,10 @@ from app.features.models.placement import (
     stages_now,
     stages_wanted,
 )
-from app.units import format_bytes, format_value
 from engine.config import SETTINGS, EngineConfig
 from engine.numerics.kv_dtype import kv_text
 from engine.snapshot import EngineSnapshot, ModelInfo, SpeculationSnapshot, StepRecord
+from engine.snapshot.units import bytes_text, setting_text
 from widgets.live.figures import parallel_text
 from widgets.speculation import panel as speculation
 
@@ -37,7 +37,7 @@ def change_text(changes: Differences) -> str:
 def change_details(changes: Differences) -> tuple[str, ...]:
     """One line per setting."""
     return tuple(
-        f"{SETTINGS[name].label}: {format_value(before)} → {format_value(now)}"
+        f"{SETTINGS[name].label}: {setting_text(before)} → {setting_text(now)}"
         for name, (before, now) in changes.items()
     )
 
@@ -46,7 +46,7 @@ def way(where: str, stack: list[Mapping[str, Any]]) -> str:
     """`where` and the newest entry of a history; "" for an empty one."""
     if not stack:
         return ""
-    return where + ", ".join(f"{SETTINGS[n].label} {format_value(v)}" for n, v in stack[-1].items())
+    return where + ", ".join(f"{SETTINGS[n].label} {setting_text(v)}" for n, v in stack[-1].items())
 
 
 def resolved(applied: EngineConfig, changes: Mapping[str, Any]) -> EngineConfig:
@@ -71,7 +71,7 @@ def _drafts(s: EngineSnapshot, words: Callable[[SpeculationSnapshot], str]) -> s
 
 def _in_ram(num_bytes: int) -> str:
     """The CPU-offloaded part."""
-    return f", {format_bytes(num_bytes)} in RAM" if num_bytes else ""
+    return f", {bytes_text(num_bytes)} in RAM" if num_bytes else ""
 
 
 @dataclass(slots=True)
@@ -245,7 +245,7 @@ class Hints:
     def _capacity(s: EngineSnapshot) -> str:
         tokens = s.blocks.num_blocks * s.blocks.block_size
         plan = s.memory.plan
-        size = f"{format_bytes(plan.cache_bytes_in_all)} {of_gpus(s.model)}".rstrip()
+        size = f"{bytes_text(plan.cache_bytes_in_all)} {of_gpus(s.model)}".rstrip()
         size += _in_ram(plan.host_kv_cache)
         preemptions = _count(s.counters.preemptions, "preemption")
         return f"{size} · {_count(tokens, 'token')} · {preemptions}"
@@ -255,19 +255,19 @@ class Hints:
         plan = s.memory.plan
         if not plan.key_dtype:
             return ""
-        per_token = format_bytes(plan.block_bytes_in_all / s.blocks.block_size)
+        per_token = bytes_text(plan.block_bytes_in_all / s.blocks.block_size)
         stored = kv_text(plan.key_dtype, plan.value_dtype)
         return f"{stored} · {per_token} per token {of_gpus(s.model)}".rstrip()
 
     @staticmethod
     def _plan(s: EngineSnapshot) -> str:
         plan = s.memory.plan
-        words = f"Predicted use: {format_bytes(plan.predicted)} of {format_bytes(plan.limit)}"
+        words = f"Predicted use: {bytes_text(plan.predicted)} of {bytes_text(plan.limit)}"
         if where := of_gpus(s.model):
             return f"{words} {where}"
         if not plan.host_layers:
             return words
-        return f"{words} · {format_bytes(plan.host_predicted)} in RAM"
+        return f"{words} · {bytes_text(plan.host_predicted)} in RAM"
 
     @staticmethod
     def _drafts(s: EngineSnapshot) -> str:
@@ -279,7 +279,7 @@ class Hints:
 
     @staticmethod
     def _weights(s: EngineSnapshot) -> str:
-        size = format_bytes(s.model.weights_bytes) + _in_ram(s.memory.host_weights)
+        size = bytes_text(s.model.weights_bytes) + _in_ram(s.memory.host_weights)
         if not s.model.quantization:  # position tables are extra
             return f"{size} · {s.model.dtype}"
         bits = 8 * s.model.weights_bytes / max(1, s.model.num_parameters)
@@ -288,7 +288,7 @@ class Hints:
     @staticmethod
     def _head(s: EngineSnapshot) -> str:
         name = s.model.dtype if s.config.quantization_head == "none" else s.config.quantization_head
-        size = f"{format_bytes(s.model.output_bytes)} · " if s.model.output_bytes else ""
+        size = f"{bytes_text(s.model.output_bytes)} · " if s.model.output_bytes else ""
         return f"{size}{name}"
 
     @staticmethod

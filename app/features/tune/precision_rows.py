@@ -22,10 +22,10 @@ from app.features.models.precision import (
 )
 from app.link.bridge import EngineBridge, EngineState
 from app.link.tasks import Task, run_task
-from app.units import format_bytes
 from engine import messages
 from engine.config import Change, EngineConfig
 from engine.errors import ErrorInfo
+from engine.snapshot.units import bytes_text
 from widgets.controls.setting_row import SettingRow
 
 LOOK_DELAY_MS = 300
@@ -119,8 +119,8 @@ class PrecisionGuide(QObject):
         known = self.checkpoint
         size = known.bytes_of(config.quantization, config.quantization_head) if known else None
         if size is not None and self._bridge.model is not None:
-            now = format_bytes(self._bridge.model.weights_bytes)
-            text += f" Weights {now} → {format_bytes(size)}."
+            now = bytes_text(self._bridge.model.weights_bytes)
+            text += f" Weights {now} → {bytes_text(size)}."
         return text[0].upper() + text[1:]
 
     # Looking at the checkpoint, off the GUI thread ---------------------------------------------

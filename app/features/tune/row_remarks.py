@@ -10,11 +10,11 @@ from app.features.tune.draft_models import METHOD, MODEL
 from app.features.tune.hints import Hints
 from app.features.tune.precision_rows import PrecisionGuide
 from app.features.tune.settings_model import SettingsModel
-from app.units import format_value
 from app.window.setting_specs import matters, only_on, only_with
 from engine.errors import ErrorInfo
 from engine.hardware.device_map import ALL
 from engine.snapshot import MemoryPlan
+from engine.snapshot.units import setting_text
 from widgets.controls.setting_row import HintTone
 
 LAYERS = "gpu_layers"
@@ -93,7 +93,7 @@ class RowRemarks:
 
     def _pending(self, name: str) -> str:
         applied = getattr(self._model.applied, name)
-        now = self._precision.named(name, applied) or format_value(applied)
+        now = self._precision.named(name, applied) or setting_text(applied)
         words, does = f"Pending (currently {now})", ""
         if name == LAYERS:
             does = self.hints.moved(self._model.shown(name))

@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.units import format_value
 from engine.config import SETTINGS, EngineConfig
 from engine.hardware.device_map import ALL
 from engine.hardware.devices import CPU
+from engine.snapshot.units import setting_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ServerCommand:
 def without_equivalent(config: EngineConfig, known: Collection[str]) -> tuple[str, ...]:
     """ "Batching (static)" of every setting that was changed and is not among `known`."""
     return tuple(
-        f"{setting.label} ({format_value(getattr(config, name))})"
+        f"{setting.label} ({setting_text(getattr(config, name))})"
         for name, setting in SETTINGS.items()
         if name not in known and name not in UNTRANSLATED and is_changed(config, name)
         and (name, getattr(config, name)) != ("gpu_layers", ALL)  # as it is in every server

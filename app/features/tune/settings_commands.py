@@ -18,11 +18,11 @@ from app.features.tune.row_remarks import RowRemarks
 from app.features.tune.settings_model import Sent, SettingsModel
 from app.link.bridge import EngineBridge, EngineState
 from app.storage.profiles import Profile
-from app.units import format_bytes
 from engine import messages
 from engine.config import SETTINGS, Change
 from engine.errors import LoadCancelled
 from engine.snapshot import ModelInfo
+from engine.snapshot.units import bytes_text
 from widgets.controls.text import server_name
 
 LIVE_DELAY_MS = 250
@@ -188,7 +188,7 @@ class SettingsCommands(QObject):
         elif sent is not None and sent.change is not Change.LIVE:
             text = f"{sent.change.value.capitalize()} completed in {event.seconds:.2f} s."
             if weights and self._weights not in (0, weights):
-                text += f" Weights {format_bytes(weights)} → {format_bytes(self._weights)}."
+                text += f" Weights {bytes_text(weights)} → {bytes_text(self._weights)}."
             self.said.emit(text)
         self.refreshed.emit()
 

@@ -18,10 +18,11 @@ from app.cli.options import (
     setting_value,
 )
 from app.paths import starter_model
-from app.units import format_bytes, parse_bytes
+from app.units import parse_bytes
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
+from engine.snapshot.units import bytes_text
 
 
 def parse_engine(*argv: str) -> EngineConfig:
@@ -172,7 +173,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @given(st.integers(0, 2**50))
 def test_a_formatted_size_reads_back_within_its_digits(size: int) -> None:
-    assert parse_bytes(format_bytes(size)) == pytest.approx(size, rel=0.005)
+    assert parse_bytes(bytes_text(size)) == pytest.approx(size, rel=0.005)
 
 
 def test_the_namespace_holds_what_was_given_and_nothing_else() -> None:
