@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -61,8 +62,10 @@ def _connect_notices(app: Application) -> None:
 def _connect_model(app: Application) -> None:
     page = app.pages.chat_page
 
-    def opened(config: EngineConfig, chosen: object) -> None:
+    def opened(config: EngineConfig, chosen: Mapping[str, object]) -> None:
         page.empty.set_suggestions(suggestions_for(config.model))
+        current = app.session.current
+        app.pages.tune.result.opened(current.title if current is not None else "model", chosen)
         show_open_model()
 
     def remarked(remark: Notice | None) -> None:
@@ -91,6 +94,7 @@ def _connect_panels(app: Application) -> None:
 
     def changed(text: str, details: tuple[str, ...], chosen: dict[str, object]) -> None:
         app.charts.mark(text, details=details)
+        app.pages.tune.result.changed(text, chosen)
         app.session.remember_settings(chosen)
 
     def show_setting(name: str) -> None:
@@ -105,6 +109,7 @@ def _connect_panels(app: Application) -> None:
             app.pages.models.open_model()
 
     panel.commands.changed.connect(changed)
+    app.pages.tune.result.list.restore_wanted.connect(panel.commands.restore)
     panel.precision.way_out.connect(get_precision)
     app.bridge.snapshot.connect(panel.update_snapshot)
     views.bottleneck.estimated.connect(panel.show_ceilings)

@@ -106,8 +106,7 @@ class DockLayouts(QObject):
         self._area.resizeDocks(stacks, [1] * len(stacks), sizes.Horizontal)
 
     def _planned_height(self) -> int:
-        plan = self._plan(self._page)
-        return min(plan.height, round(self._area.window().height() * plan.share))
+        return self._plan(self._page).height_in(self._area.window().height())
 
     # In a window that changes its height ---------------------------------------------------------
 

@@ -24,8 +24,9 @@ LAYOUT_VERSION = 3
 @dataclass(frozen=True, slots=True)
 class DockPlan:
     """Where the docks are at the first visit of a page. `below`: stacks of tabs, side by side;
-    `height`: theirs, and at most `share` of the window's. A dock that is not named is closed. The
-    settings are at one side, or closed too."""
+    `height`: theirs, and at most `share` of the window's, or what leaves `beside` pixels of it if
+    that is more. A dock that is not named is closed. The settings are at one side, or closed
+    too."""
 
     settings: Literal["left", "right", "closed"] = "right"
     below: tuple[tuple[str, ...], ...] = (
@@ -36,14 +37,20 @@ class DockPlan:
     )  # fmt: skip
     height: int = 372
     share: float = 0.4
+    beside: int = 10_000
+
+    def height_in(self, window: int) -> int:
+        """Of the docks below the page, in a window of this height."""
+        return min(self.height, max(round(window * self.share), window - self.beside))
 
 
 DEFAULT_DOCKS = DockPlan()
 TUNE_DOCKS = DockPlan(
     "left",
     (("kv-blocks", "memory"), ("step-timeline", "requests", "bottleneck", "speculation")),
-    268,
+    620,
     share=0.32,  # a small window is for the charts
+    beside=510,  # two rows of charts, and what is above them
 )
 CLOSED_DOCKS = DockPlan("closed", ())
 

@@ -4,5 +4,7 @@
     setting_list, hints, row_remarks                            rows and the text below them
     precision_rows, draft_models, profile_menu                  what some rows offer
     server_commands, servers, server_dialog                     command lines of other servers
+    changes, changes_popover                                    go back to a state of the settings
+    verdict, result_bar                                         the last change, in words
     load_plan, load, load_bar, comparison, comparison_view, page
 """

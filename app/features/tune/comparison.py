@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from engine.snapshot import EngineSnapshot, Sample
 from engine.snapshot.metrics import METRICS, Metric
 from widgets.plot.series import FEWEST_FOR_P99, MINUS, Floats, Mark, RingBuffer, figure, number
 
-_TTFT_KEPT, _ITL_KEPT, _STATES_KEPT = 16_384, 262_144, 262_144
+_TTFT_KEPT, _ITL_KEPT, _STATES_KEPT, _OTHERS_KEPT = 16_384, 262_144, 262_144, 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class TuneHistory:
         self._ttft = RingBuffer(_TTFT_KEPT)
         self._itl = RingBuffer(_ITL_KEPT)
         self._kv_usage = RingBuffer(_STATES_KEPT)
+        self._others = RingBuffer(_OTHERS_KEPT)  # cores that other programs use
         self.complete_since = -math.inf
 
     def update(self, snapshot: EngineSnapshot) -> None:
@@ -51,6 +53,8 @@ class TuneHistory:
             if step.kv_usage is not None:
                 self._kv_usage.append(min(step.end, snapshot.time), step.kv_usage * 100)
         self._kv_usage.append(snapshot.time, snapshot.kv_usage * 100)
+        if snapshot.threads is not None and snapshot.threads.others is not None:
+            self._others.append(snapshot.time, snapshot.threads.others)
 
     @property
     def began(self) -> float:
@@ -67,6 +71,29 @@ class TuneHistory:
             "output": Figures.of(self._tokens_per_second(start, end)),
             "kv_usage": Figures.of(self._states(start, end)),
         }
+
+    def observed(self, start: float, end: float) -> dict[str, tuple[Floats, float | None]]:
+        """Independent observations and p50 of the range: "ttft" by request and "itl" by second, in
+        ms, "output" in tokens per second of its whole seconds."""
+        ttft, itl = (ring.between(start, end) for ring in (self._ttft, self._itl))
+        tokens = self._tokens_per_second(start, end)
+        return {
+            "ttft": (ttft, Figures.of(ttft).p50),
+            "itl": (self._by_second(start, end), Figures.of(itl).p50),
+            "output": (tokens if len(ttft) or len(itl) else tokens[:0], Figures.of(tokens).p50),
+        }
+
+    def _by_second(self, start: float, end: float) -> Floats:
+        """Median ITL of each whole second with tokens."""
+        edges = start + np.arange(math.floor(end - start + 1e-9) + 1)
+        cuts = np.searchsorted(self._itl.times, edges)
+        found = [self._itl.values[a:b] for a, b in pairwise(cuts) if b > a]
+        return np.array([float(np.median(values)) for values in found])
+
+    def busy_cores(self, start: float, end: float) -> float | None:
+        """Mean number of cores that other programs used; None if unknown."""
+        found = self._others.between(start, end)
+        return float(found.mean()) if len(found) else None
 
     def _tokens_per_second(self, start: float, end: float) -> Floats:
         """Counted from latency samples: each token is one TTFT or ITL sample."""

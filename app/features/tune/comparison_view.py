@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import Qt, QTimer
-from PySide6.QtGui import QFont, QGuiApplication, QShowEvent
+from PySide6.QtGui import QFont, QGuiApplication, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QFrame, QGridLayout, QLabel, QWidget
 
 from app.features.tune.comparison import (
@@ -268,7 +268,7 @@ class CompareView(QFrame):
         return words
 
     def _show_spans(self) -> None:
-        found = self.ranges or tuple(self._picked)
+        found = (self.ranges or tuple(self._picked)) if self.isVisible() else ()
         names = (("A", "text_muted"), ("B", "accent"))
         self._spans.show(
             *(
@@ -280,3 +280,7 @@ class CompareView(QFrame):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self.refresh()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._spans.show()

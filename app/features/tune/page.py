@@ -1,11 +1,12 @@
-"""The Tune page: background load, live charts, comparison.
+"""The Tune page: background load, result of the last change, live charts.
 
     +-----------------------------------+
     | background load                   |
     +-----------------------------------+
-    | live charts                       |
+    | result of the last change         |
+    | (figures of two time ranges)      |
     +-----------------------------------+
-    | comparison of two time ranges     |
+    | live charts                       |
     +-----------------------------------+
 
 The engine settings are at the left of this page.
@@ -21,6 +22,7 @@ from app.features.tune.comparison import TuneHistory
 from app.features.tune.comparison_view import CompareView
 from app.features.tune.load import BackgroundLoad
 from app.features.tune.load_bar import LoadBar
+from app.features.tune.result_bar import ResultBar
 from app.link.bridge import EngineBridge
 from app.window.commands import Command
 from app.window.settings_store import SettingsStore
@@ -32,7 +34,7 @@ from widgets.plot.marks import MarkLog, SpanLog
 from widgets.plot.series import MarkKind
 
 ORDER = ("ttft", "itl", "tokens", "memory", "requests", "cache")
-LEAST_FOR_TABLE = 440
+LEAST_FOR_TABLE = 380
 """Lower pages show the comparison as one line."""
 
 
@@ -57,8 +59,11 @@ class TunePage(QWidget):
         self.charts = LiveCharts(clock, marks, ORDER)
         self.charts.enable_picking(self.spans)
         self.comparison = CompareView(self.history, marks, self.spans, lambda: self.charts.now)
-        vbox(self.load_bar, (self.charts, 1), self.comparison, of=self)
-        self.charts.span_picked.connect(self.comparison.pick)
+        self.result = ResultBar(self.history, marks, lambda: self.charts.now)
+        self.result.figures.toggled.connect(self._show_figures)
+        self.comparison.hide()
+        vbox(self.load_bar, self.result, self.comparison, (self.charts, 1), of=self)
+        self.charts.span_picked.connect(self._pick)
         self.load.happened.connect(self._mark_load)
         bridge.past.connect(self._on_past)
         bridge.snapshot.connect(self._on_snapshot)
@@ -70,6 +75,16 @@ class TunePage(QWidget):
                 "tune.load", "Background load", self.load_bar.toggle, "Tune", "Ctrl+Alt+L", "play",
                 "load", is_checked=lambda: self.load.is_on,
                 is_enabled=lambda: self.load_bar.button.isEnabled(),
+            ),
+            Command(
+                "tune.figures", "Figures of the comparison", self.result.figures.toggle, "Tune",
+                "Ctrl+Alt+F", "table", "compare", shows_page=True,
+                is_checked=self.result.figures.isChecked,
+            ),
+            Command(
+                "tune.changes", "Setting changes", self.result.show_list, "Tune", "Ctrl+Alt+H",
+                section="compare", shows_page=True,
+                is_enabled=lambda: bool(self.result.changes.entries),
             ),
             Command(
                 "tune.copy_comparison", "Copy comparison", self.comparison.copy, "Tune",
@@ -84,6 +99,14 @@ class TunePage(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self.comparison.set_brief(self.height() < LEAST_FOR_TABLE)
+
+    def _pick(self, start: float, end: float) -> None:
+        self.result.figures.setChecked(True)
+        self.comparison.pick(start, end)
+
+    def _show_figures(self, on: bool) -> None:
+        self.comparison.setVisible(on)
+        self.commands_changed.emit()
 
     def _mark_load(self, text: str, words: str) -> None:
         self.charts.mark(text, MarkKind.LOAD, (f"Load: {words}",))

@@ -129,13 +129,15 @@ class SettingsCommands(QObject):
         """Set every changed setting to its default."""
         self._submit_for_all(self._model.choose_all({}))
 
+    def restore(self, choices: Mapping[str, Any]) -> None:
+        """Apply `choices`; other settings return to their defaults."""
+        if self.may_change:
+            self._drop_unsent()
+            self._submit_for_all(self._model.choose_all(choices))
+
     def apply_profile(self, profile: Profile) -> None:
-        """Apply a profile; settings that it does not name return to their defaults."""
-        if not self.may_change:
-            return
-        self._drop_unsent()
-        self._submit_for_all(self._model.choose_all(profile.settings))
-        if profile.unknown:
+        self.restore(profile.settings)
+        if self.may_change and profile.unknown:
             self.said.emit(f"Skipped unknown settings: {', '.join(profile.unknown)}.")
 
     def _send_live(self) -> None:

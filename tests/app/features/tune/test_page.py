@@ -13,6 +13,8 @@ from pytestqt.qtbot import QtBot
 from app.features.tune.comparison_view import HINT, HINT_SECOND
 from app.features.tune.load_plan import LoadState
 from app.features.tune.page import TunePage
+from app.features.tune.result_bar import HINT as RESULT_HINT
+from app.features.tune.verdict import WANTED
 from app.main.application import Application
 from app.main.main_window import MINIMUM_SIZE
 from app.window.docks import CardDock, DockArea, DockPlan
@@ -203,6 +205,9 @@ def test_a_change_is_compared_with_what_was_before(
     qtbot: QtBot, application: Application, page: TunePage, script: Script
 ) -> None:
     view = page.comparison
+    assert view.isHidden() and not page.spans.spans
+    application.window.commands.run("tune.figures")
+    assert not view.isHidden()
     assert view.note.text() == HINT and not view.copy_button.isEnabled()
     start(qtbot, page, completed=6)
     wait_for_samples(qtbot, page, 100)
@@ -243,6 +248,7 @@ def test_two_dragged_ranges_are_compared_and_forgotten(
 def test_in_a_low_window_the_comparison_is_a_line(
     qtbot: QtBot, application: Application, page: TunePage
 ) -> None:
+    application.window.commands.run("tune.figures")
     start(qtbot, page, completed=2)
     wait_for_samples(qtbot, page, 20)  # range A has some, however slow the machine is after it
     set_number(qtbot, application, "max_num_seqs", 4)
@@ -302,3 +308,24 @@ def test_in_a_usual_small_window_no_chart_lies_below_the_fold(
     for chart in page.charts.charts:
         corner = chart.mapTo(page.charts, chart.rect().topLeft())
         assert seen.contains(chart.rect().translated(corner))
+
+
+def test_the_result_of_a_change_is_told_and_the_list_leads_back(
+    qtbot: QtBot, application: Application, page: TunePage
+) -> None:
+    result, commands = page.result, application.window.commands
+    assert result.text == RESULT_HINT and len(result.changes.entries) == 1
+    start(qtbot, page, completed=WANTED["ttft"])
+    set_number(qtbot, application, "max_num_seqs", 4)
+    assert numbers(result.text)[:2] == [16, 4]
+    qtbot.waitUntil(lambda: result.verdicts != [], timeout=3000)
+    page.load.stop()
+    commands.run("tune.changes")
+    rows = [result.list.list.topLevelItem(n) for n in range(2)]
+    assert numbers(rows[0].text(1)) == [16, 4] and not result.list.button.isEnabled()
+    qtbot.keyClick(result.list.list, Qt.Key.Key_Down)
+    assert result.list.button.isEnabled()
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        qtbot.keyClick(result.list.list, Qt.Key.Key_Return)
+    assert application.engine_settings.rows["max_num_seqs"].value() == 16
+    assert result.list.isHidden()

@@ -1,0 +1,77 @@
+"""The states of the engine settings since the model was opened, oldest first. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.features.tune.hints import change_text
+from engine.config import SETTINGS
+
+MOST = 100
+MERGE_S = 5.0
+"""A setting that changes again within this time made one change: its value was stepped through."""
+
+
+@dataclass(slots=True)
+class Change:
+    """since, at: engine time of its first and last step. text: "Max running requests 16 → 3".
+    state: the user's choices from then on that differ from the defaults. result: the measured
+    effect in words, "" without one."""
+
+    since: float
+    at: float
+    clock: str
+    text: str
+    state: Mapping[str, Any] = field(default_factory=dict)
+    result: str = ""
+
+
+Choices = Mapping[str, Any]
+
+
+class ChangeHistory:
+    """Never empty while a model is open: the first entry is its opening."""
+
+    def __init__(self) -> None:
+        self.entries: list[Change] = []
+
+    def open(self, at: float, clock: str, text: str, state: Choices) -> None:
+        self.entries = [Change(at, at, clock, text, dict(state))]
+
+    def close(self) -> None:
+        self.entries = []
+
+    def add(self, at: float, clock: str, text: str, state: Choices) -> None:
+        """The choices are `state` from `at` on."""
+        last, since = self.latest, at
+        if last is not None and at - last.at < MERGE_S:
+            before = self.entries[-2].state
+            if differences(before, last.state).keys() == differences(last.state, state).keys():
+                self.entries.pop()
+                since, text = last.since, change_text(differences(before, state))
+        if text:  # else it went back to the state before
+            self.entries.append(Change(since, at, clock, text, dict(state)))
+        if len(self.entries) > MOST:
+            del self.entries[1]  # the opening stays
+
+    @property
+    def latest(self) -> Change | None:
+        """The last change; None before the first."""
+        return self.entries[-1] if len(self.entries) > 1 else None
+
+    def way_back(self, entry: Change) -> dict[str, Any]:
+        """The settings that going back to `entry` changes, and their values."""
+        found = differences(self.entries[-1].state, entry.state)
+        return {name: value for name, (_, value) in found.items()}
+
+
+def differences(before: Choices, after: Choices) -> dict[str, tuple[Any, Any]]:
+    """Values by setting where two sets of choices differ; the default where nothing is chosen."""
+    pairs = {
+        name: tuple(choices.get(name, SETTINGS[name].default) for choices in (before, after))
+        for name in SETTINGS
+        if name in before or name in after
+    }
+    return {name: (old, new) for name, (old, new) in pairs.items() if old != new}

@@ -1,0 +1,159 @@
+"""`ResultBar`: the last change, what it did, and how sure that is.
+
+    Max running requests 16 → 3: TTFT 50× longer, throughput −33 %      Figures  Changes
+    212 → 34 requests, 60 → 41 s · ITL: no clear change
+"""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QFrame, QLabel, QWidget
+
+from app.features.tune.changes import Change, ChangeHistory, Choices
+from app.features.tune.changes_popover import ChangesPopover
+from app.features.tune.comparison import TimeRange, TuneHistory, around
+from app.features.tune.verdict import State, Verdict, busy_text, headline, judge
+from widgets.controls.layouts import button, hbox, vbox
+from widgets.controls.lines import ElidedLine
+from widgets.controls.text import set_key_tip
+from widgets.plot.marks import MarkLog
+from widgets.plot.series import Mark
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
+
+SHOW_MS = 1000
+HINT = "Change a setting under load: the result appears here."
+
+
+class ResultBar(QFrame):
+    """`now`: the charts' clock. `figures`: its button shows and hides the table of figures."""
+
+    def __init__(
+        self,
+        history: TuneHistory,
+        marks: MarkLog,
+        now: Callable[[], float],
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", True)
+        self.setAccessibleName("Result of the last change")
+        self._history, self._marks, self._now = history, marks, now
+        self.changes = ChangeHistory()
+        self.verdicts: list[Verdict] = []
+        self.text = HINT
+        self._line = QLabel(wordWrap=True, textFormat=Qt.TextFormat.RichText)
+        self.detail = ElidedLine("text_muted")
+        self.figures = button("Figures", lambda: None, kind="flat")
+        self.figures.setCheckable(True)
+        set_key_tip(self.figures, "Latency and throughput of both ranges", "tune.figures")
+        self.list = ChangesPopover(self.changes, self)
+        self.list_button = button("Changes", self.show_list, kind="flat")
+        set_key_tip(self.list_button, "Every change, to go back to", "tune.changes")
+        words = vbox(self._line, self.detail, spacing=SPACE_1 // 2)
+        top = Qt.AlignmentFlag.AlignVCenter
+        hbox(
+            (words, 1), (self.figures, 0, top), (self.list_button, 0, top), of=self,
+            margins=(SPACE_3, SPACE_2, SPACE_2, SPACE_2),
+        )  # fmt: skip
+        self._timer = QTimer(self, interval=SHOW_MS)
+        self._timer.timeout.connect(self.refresh)
+        theme_notifier().changed.connect(self._write)
+        self.refresh()
+
+    # The history --------------------------------------------------------------------------------
+
+    def opened(self, title: str, chosen: Choices) -> None:
+        """A model was opened: the history starts anew."""
+        self.changes.open(self._now(), _clock(), f"Opened {title}", chosen)
+        self.refresh()
+
+    def closed(self) -> None:
+        self.changes.close()
+        self.refresh()
+
+    def changed(self, text: str, chosen: Choices) -> None:
+        """Settings took effect: the newest mark says when."""
+        self.refresh()  # the result of the change before is final
+        self.changes.add(self._marks.marks[-1].time, _clock(), text, chosen)
+        self.refresh()
+
+    def show_list(self) -> None:
+        self.list.toggle_at(self.list_button)
+
+    # Showing ------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Once a second while visible and the range after the change grows."""
+        latest = self.changes.latest
+        ranges = self._ranges(latest) if latest is not None else None
+        self.verdicts = judge(self._history, *ranges) if ranges is not None else []
+        self._show(latest, ranges)
+        self._write()
+        grows = ranges is not None and ranges[1].end >= self._now() - SHOW_MS / 1e3
+        if grows and self.isVisible():
+            self._timer.start()
+        else:
+            self._timer.stop()
+
+    def _ranges(self, change: Change) -> tuple[TimeRange, TimeRange] | None:
+        """Before its first step, and after its last."""
+        marks, began, now = self._marks.marks, self._history.began, self._now()
+        if began > now:
+            return None
+        first, last = (
+            around(Mark(at, change.text), marks, began, now) for at in (change.since, change.at)
+        )
+        return first[0], last[1]
+
+    def _show(self, latest: Change | None, ranges: tuple[TimeRange, TimeRange] | None) -> None:
+        self._claims, self._otherwise = headline(self.verdicts) if ranges is not None else ([], "")
+        self._what = latest.text if latest is not None else ""
+        words = ", ".join(v.words for v in self._claims) or self._otherwise
+        self.text = ": ".join(filter(None, (self._what, words))) or HINT
+        if latest is not None and ranges is not None:
+            latest.result = words
+            self.list.show_result()
+        self.detail.set_text(self._confidence(ranges) if ranges is not None else "")
+        self.detail.setVisible(bool(self.detail.text()))
+        self.list_button.setEnabled(bool(self.changes.entries))
+
+    def _confidence(self, ranges: tuple[TimeRange, TimeRange]) -> str:
+        a, b = ranges
+        requests = self.verdicts[0]
+        parts = [
+            f"{requests.before.count:,} → {requests.after.count:,} requests in "
+            f"{a.seconds:.0f} → {b.seconds:.0f} s"
+        ]  # fmt: skip
+        if self._claims:
+            parts += [v.words for v in self.verdicts if v.state is not State.CHANGED]
+        busy = [self._history.busy_cores(*stretch) for stretch in ranges]
+        parts.append(busy_text(max((cores for cores in busy if cores is not None), default=None)))
+        return " · ".join(filter(None, parts))
+
+    def _write(self) -> None:
+        self._line.setText(self._rich(self._claims))
+        self._line.setAccessibleName(self.text)
+
+    def _rich(self, claims: Sequence[Verdict]) -> str:
+        if not self._what:
+            return f'<span style="color:{theme().color("text_muted").name()}">{HINT}</span>'
+        spans = [
+            f'<span style="color:{theme().color("success" if v.is_better else "danger").name()}">'
+            f"{html.escape(v.words)}</span>"
+            for v in claims
+        ]  # fmt: skip
+        words = ", ".join(spans) or html.escape(self._otherwise)
+        return f"<b>{html.escape(self._what)}{': ' if words else ''}{words}</b>"
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.refresh()
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")
