@@ -28,13 +28,16 @@ FEWEST_FOR_P99 = 100
 @dataclass(frozen=True, slots=True)
 class Speed:
     """Tokens per second of a single request: `prefill` over a prompt of `prefill_tokens`, `decode`
-    over `decode_tokens` of the reply. The median of `rounds` runs after one warm-up run."""
+    over `decode_tokens` of the reply. The median of `rounds` runs after one warm-up run.
+    `prefill_samples`, `decode_samples`: of each run; empty in reports of older versions."""
 
     prefill: Finite
     decode: Finite
     prefill_tokens: int
     decode_tokens: int
     rounds: int
+    prefill_samples: tuple[Finite, ...] = ()
+    decode_samples: tuple[Finite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

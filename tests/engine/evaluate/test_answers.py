@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.evaluate import EvaluationTask, PromptLine, TextError, run
+from engine.evaluate.answers import MOST_ROUNDS, ROUNDS
 from tests.engine import tiny_models
 from tests.engine.evaluate.tiny_evaluations import config_of
 
@@ -88,3 +90,9 @@ def test_speed_and_sizes(tiny_folder: Path) -> None:
         assert facts.speed is not None
         assert min(facts.speed.prefill, facts.speed.decode) > 0
         assert facts.speed.prefill_tokens + facts.speed.decode_tokens < 64
+        for value, samples in (
+            (facts.speed.prefill, facts.speed.prefill_samples),
+            (facts.speed.decode, facts.speed.decode_samples),
+        ):
+            assert len(samples) == facts.speed.rounds and ROUNDS <= len(samples) <= MOST_ROUNDS
+            assert value == statistics.median(samples)

@@ -22,7 +22,8 @@ RUN_MS = 240_000
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is real, in small: one thread, and speeds of few tokens."""
     monkeypatch.setattr("engine.hardware.machine.default_threads", lambda: 1)
-    for name, value in (("PROMPT_TOKENS", 16), ("REPLY_TOKENS", 4), ("ROUNDS", 1)):
+    for name, value in (("PROMPT_TOKENS", 16), ("REPLY_TOKENS", 4),
+                        ("ROUNDS", 1), ("MOST_ROUNDS", 1)):  # fmt: skip
         monkeypatch.setattr(f"engine.evaluate.answers.{name}", value)
 
 
