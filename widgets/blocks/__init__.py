@@ -1,4 +1,5 @@
 """The KV block map.
 
-    picture (pixels), block_map (widget), panel (legend, pointed block)
+    scales (what a cell stands for), picture (pixels), block_map (widget)
+    texts (cells as text), panel (legend, pointed cell)
 """

@@ -1,95 +1,13 @@
-"""Layout and pixels of the KV block map. No Qt."""
+"""Pixels of the KV block map. No Qt."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
+from widgets.blocks.scales import Grid
 from widgets.theme.tables import Pixels, Theme, mix, rgb, word
-
-LARGEST_PITCH, SMALLEST_PITCH = 24, 3
-_GAP_FROM = 4  # smaller cells touch: a gap would be most of them
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """`num_blocks` square cells, row by row. `pitch`: pixels of a cell with its gap."""
-
-    num_blocks: int
-    columns: int
-    pitch: int
-
-    @property
-    def rows(self) -> int:
-        return -(-self.num_blocks // self.columns)
-
-    @property
-    def cell(self) -> int:
-        """Pixels of a cell without its gap."""
-        return self.pitch - 1 if self.pitch >= _GAP_FROM else self.pitch
-
-    @property
-    def width(self) -> int:
-        return self.columns * self.pitch
-
-    @property
-    def height(self) -> int:
-        return self.rows * self.pitch
-
-    def place(self, block: int) -> tuple[int, int]:
-        """Left and top of a block's cell, in pixels."""
-        row, column = divmod(block, self.columns)
-        return column * self.pitch, row * self.pitch
-
-    def block_at(self, x: float, y: float) -> int | None:
-        """The block at a point, gaps included; None outside the map."""
-        column, row = int(x // self.pitch), int(y // self.pitch)
-        if not (0 <= column < self.columns and row >= 0):
-            return None
-        block = row * self.columns + column
-        return block if block < self.num_blocks else None
-
-
-def fit(num_blocks: int, width: int, height: int) -> Grid:
-    """The grid with the largest cells that shows all blocks in `width` x `height` pixels; if there
-    is none, the smallest cells in a higher grid."""
-    for pitch in range(LARGEST_PITCH, SMALLEST_PITCH - 1, -1):
-        columns, rows = width // pitch, height // pitch
-        if columns * rows >= num_blocks:
-            return Grid(num_blocks, _tidy(num_blocks, columns, rows), pitch)
-    return Grid(num_blocks, max(1, width // SMALLEST_PITCH), SMALLEST_PITCH)
-
-
-def _tidy(num_blocks: int, columns: int, rows: int) -> int:
-    """Use a multiple of eight columns if the blocks still fit: easier to count."""
-    rounded = columns // 8 * 8
-    return rounded if rounded and rounded * rows >= num_blocks else max(1, columns)
-
-
-class OwnerSlots:
-    """Assigns each request the colour used by the fewest others, for as long as it is shown."""
-
-    def __init__(self, num_colors: int) -> None:
-        self._num_colors = num_colors
-        self._slots: dict[str, int] = {}
-
-    def update(self, owners: Sequence[str]) -> NDArray[np.int64]:
-        """Colours of `owners`, in their order; those of all other requests are released."""
-        self._slots = {name: self._slots[name] for name in owners if name in self._slots}
-        used = [0] * self._num_colors
-        for slot in self._slots.values():
-            used[slot] += 1
-        for name in owners:
-            if name not in self._slots:
-                slot = used.index(min(used))
-                used[slot] += 1
-                self._slots[name] = slot
-        return np.array([self._slots[name] for name in owners], np.int64)
-
 
 _EMPTY_SHARE = 0.72  # of the panel in the part of an owned block that holds no token yet
 _PALE_SHARE = 0.8  # of the panel in what is not of the chosen request
@@ -109,17 +27,46 @@ def paint(
     if chosen is not None:
         pale = _pale(colors, full)
         full, empty = np.where(chosen, full, pale), np.where(chosen, empty, pale)
-    cells = grid.rows * grid.columns
     background = colors.pixel("panel")
+    image = np.full((grid.rows, grid.pitch, grid.columns, grid.pitch), background, np.uint32)
+    if grid.per_cell == 1:
+        _paint_levels(image, blocks, full, empty, grid)
+        _mark_shared(image, blocks, chosen, colors, grid)
+    else:
+        _paint_mixed(image, blocks, full, empty, grid)
+    return image.reshape(grid.height, grid.width)
+
+
+def _paint_levels(
+    image: NDArray[np.uint32], blocks: BlockSnapshot, full: Pixels, empty: Pixels, grid: Grid
+) -> None:
+    """Each block is full as far as it has tokens."""
+    cells, background = grid.rows * grid.columns, image[0, 0, 0, -1]
     full, empty = _padded(full, cells, background), _padded(empty, cells, background)
     levels = _padded(_levels(blocks, grid.cell), cells, 0)
-    image = np.full((grid.rows, grid.pitch, grid.columns, grid.pitch), background, np.uint32)
     shape = (grid.rows, grid.columns, 1)
     for line in range(grid.cell):
         is_full = levels >= grid.cell - line
         image[:, line, :, : grid.cell] = np.where(is_full, full, empty).reshape(shape)
-    _mark_shared(image, blocks, chosen, colors, grid)
-    return image.reshape(grid.height, grid.width)
+
+
+def _paint_mixed(
+    image: NDArray[np.uint32], blocks: BlockSnapshot, full: Pixels, empty: Pixels, grid: Grid
+) -> None:
+    """The blocks of a cell have equal parts of its pixels, from below: those in use by request,
+    then cached, then free ones. A block in use that is less than half full is pale."""
+    cells, side, background = grid.rows * grid.columns, grid.cell, image[0, 0, 0, -1]
+    shown = np.where(2 * blocks.fill >= blocks.block_size, full, empty)
+    order = blocks.owner.astype(np.int64)
+    order[order == BLOCK_CACHED] = len(blocks.owners)
+    order[order == BLOCK_FREE] = len(blocks.owners) + 1
+    shape = cells, grid.per_cell
+    shown = _padded(shown, cells * grid.per_cell, background).reshape(shape)
+    order = _padded(order, cells * grid.per_cell, len(blocks.owners) + 2).reshape(shape)
+    shown = np.take_along_axis(shown, np.argsort(order, axis=1, kind="stable"), axis=1)
+    part = np.arange(side * side).reshape(side, side)[::-1] * grid.per_cell // (side * side)
+    pixels = shown[:, part].reshape(grid.rows, grid.columns, side, side)
+    image[:, :side, :, :side] = pixels.transpose(0, 2, 1, 3)
 
 
 def _cell_colors(

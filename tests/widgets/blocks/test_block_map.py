@@ -24,6 +24,7 @@ from tests.figures import numbers
 from tests.widgets import synthetic
 from widgets.blocks.block_map import NONE
 from widgets.blocks.panel import EMPTY_TEXT, HINT, BlocksPanel
+from widgets.blocks.scales import Bars, Grid, Use
 from widgets.plot.clock import RedrawClock
 from widgets.theme.tables import word
 from widgets.theme.theme import apply_theme, theme
@@ -70,7 +71,7 @@ def center(panel: BlocksPanel, block: int) -> QPoint:
 
 
 def pixel(panel: BlocksPanel, block: int) -> int:
-    place = panel.map.cell_rect(block).topLeft() + QPoint(1, panel.map.grid.cell - 2)
+    place = panel.map.cell_rect(block).topLeft() + QPoint(1, panel.map.cells.pitch - 3)
     return panel.map.grab().toImage().pixel(place)
 
 
@@ -86,7 +87,7 @@ def test_it_says_what_it_will_show(qtbot: QtBot, clock: RedrawClock) -> None:
 
 
 def test_figures_and_hint(panel: BlocksPanel) -> None:
-    assert numbers(panel.note.text()) == [16, 16, 25, 6, 69]
+    assert numbers(panel.note.text()) == [25, 6, 69, 16, 16]
     assert numbers(panel.losses.text()) == [29.7, 71, 12]
     assert panel.line.text() == HINT
 
@@ -191,15 +192,57 @@ def test_what_is_gone_is_forgotten(panel: BlocksPanel) -> None:
     )  # fmt: skip
     panel.update_snapshot(state(smaller, 11.0))
     assert panel.map.chosen_owner == "" and panel.map.pointed_index == NONE
-    assert panel.map.grid.num_blocks == 4
+    assert panel.map.cells.num_blocks == 4
 
 
-def test_a_large_cache_scrolls_and_follows_the_theme(qtbot: QtBot, panel: BlocksPanel) -> None:
-    owner = np.full(100_000, BLOCK_FREE, np.int32)
-    zeros = np.zeros(100_000, np.int32)
-    large = BlockSnapshot(16, (), owner, zeros, zeros, owner > 0, ())
-    panel.update_snapshot(state(large, 12.0))
-    assert panel.map.height() > panel._view.viewport().height()
-    panel.map.point_at(99_999)
-    assert panel._view.verticalScrollBar().value() == panel._view.verticalScrollBar().maximum()
-    assert pixel(panel, 0) == word(theme().series.free)
+def large(count: int, used: int) -> BlockSnapshot:
+    """`used` blocks of "a", then as many of "b", then free ones."""
+    owner = np.full(count, BLOCK_FREE, np.int32)
+    owner[:used], owner[used : 2 * used] = 0, 1
+    is_used = (owner >= 0).astype(np.int32)
+    tables = tuple(range(used)), tuple(range(used, 2 * used))
+    return BlockSnapshot(16, ("a", "b"), owner, is_used, 16 * is_used, owner > 9, tables)
+
+
+def test_a_cell_of_a_range_reads_all_its_blocks(panel: BlocksPanel) -> None:
+    panel.name = {"a": "first", "b": "second"}.__getitem__
+    asked: list[int] = []
+    panel.details_wanted.connect(asked.append)
+    panel.update_snapshot(state(large(10_000, 101), 12.0))
+    cells = panel.map.cells
+    assert isinstance(cells, Grid) and cells.per_cell == 4
+    assert f"{cells.per_cell} blocks per cell" in panel.note.text()
+    panel.map.point_at(25)
+    assert numbers(panel.line.text()) == [100, 103, 4, 3, 1]
+    assert "“second” 3" in panel.line.text() and "“first” 1" in panel.line.text()
+    panel._ask_for_details()
+    assert not asked  # a range has no content
+    panel.map._choose_pointed()
+    assert panel.map.chosen_owner == "a"
+    panel.map._choose_pointed()
+    assert panel.map.chosen_owner == "b"
+    panel.map.point_at(50)
+    assert numbers(panel.line.text()) == [200, 203, 2, 2, 2]
+
+
+def test_a_large_cache_in_a_low_panel_has_a_row_per_request(
+    qtbot: QtBot, panel: BlocksPanel
+) -> None:
+    panel.name = {"a": "first", "b": "second"}.__getitem__
+    panel.update_snapshot(state(large(100_000, 2000), 12.0))
+    panel.resize(240, 150)
+    cells = panel.map.cells
+    assert isinstance(cells, Bars)
+    assert [(row.use, row.num_blocks) for row in cells.rows] == [
+        (Use.REQUEST, 2000), (Use.REQUEST, 2000), (Use.CACHED, 0), (Use.FREE, 96_000),
+    ]  # fmt: skip
+    qtbot.mouseMove(panel.map, panel.map.cell_rect(1).center())
+    qtbot.waitUntil(lambda: panel.map.pointed_index == 1, timeout=2000)
+    assert panel.line.text().startswith("“second”")
+    assert numbers(panel.line.text()) == [2000, 32_000, 32_000]
+    qtbot.mouseClick(
+        panel.map, Qt.MouseButton.LeftButton, pos=panel.map.cell_rect(1).center()
+    )  # fmt: skip
+    assert panel.map.chosen_owner == "b"
+    panel.resize(1200, 800)
+    assert isinstance(panel.map.cells, Grid) and panel.map.pointed_index == NONE

@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
-from widgets.blocks.picture import LARGEST_PITCH, SMALLEST_PITCH, Grid, OwnerSlots, fit, paint
+from widgets.blocks.picture import paint
+from widgets.blocks.scales import (
+    LARGEST_PITCH,
+    PER_CELL,
+    SMALLEST_PITCH,
+    Bars,
+    Grid,
+    OwnerSlots,
+    bars,
+    fit,
+)
 from widgets.theme.tables import load_theme, mix, word
 
 COLORS = load_theme("dark")
@@ -78,19 +88,69 @@ def test_what_is_not_chosen_turns_pale() -> None:
     assert (image[:7, 8:15] == pale).all()  # no mark where it is not chosen
 
 
-@given(st.integers(1, 100_000), st.integers(3, 2000), st.integers(0, 1500))
+@settings(max_examples=60)
+@given(st.data())
+def test_a_cell_of_several_blocks_shows_each_in_its_part(data: st.DataObject) -> None:
+    num_blocks, per_cell = data.draw(st.integers(1, 80)), data.draw(st.sampled_from(PER_CELL[1:]))
+    blocks = snapshot(data.draw, num_blocks, 16, data.draw(st.integers(1, 5)))
+    grid = Grid(num_blocks, data.draw(st.integers(1, 6)), SMALLEST_PITCH, per_cell)
+    image = paint(blocks, np.arange(len(blocks.owners)), COLORS, grid)
+    assert image.shape == (grid.height, grid.width)
+    single = paint(blocks, np.arange(len(blocks.owners)), COLORS, Grid(num_blocks, num_blocks, 24))
+    for cell in range(grid.num_cells):
+        left, top = grid.place(cell)
+        pixels = image[top : top + grid.cell, left : left + grid.cell]
+        least, most = grid.cell**2 // per_cell, -(-(grid.cell**2) // per_cell)
+        wanted: dict[int, int] = {}
+        for block in grid.blocks(cell).tolist():  # the lowest row of a cell of its own: full
+            is_full = 2 * blocks.fill[block] >= 16 or blocks.owner[block] < 0
+            color = int(single[22 if is_full else 0, 24 * block])
+            wanted[color] = wanted.get(color, 0) + 1
+        for color, count in wanted.items():
+            assert count * least <= (pixels == color).sum() <= count * most
+
+
+@given(st.integers(1, 100_000), st.integers(3, 2000), st.integers(0, 1500), st.sampled_from((1, 2)))
 def test_the_grid_has_room_for_all_and_finds_each_again(
-    num_blocks: int, width: int, height: int
+    num_blocks: int, width: int, height: int, ratio: int
 ) -> None:
+    grid = fit(num_blocks, width, height, ratio)
+    if grid is None:
+        most = (width // (6 * ratio)) * (height // (6 * ratio))
+        assert most * PER_CELL[-1] < num_blocks
+        return
+    assert grid.columns * grid.rows >= grid.num_cells
+    assert grid.width <= width and grid.height <= height
+    assert grid.pitch >= SMALLEST_PITCH * ratio
+    for cell in {0, grid.num_cells // 2, grid.num_cells - 1}:
+        left, top = grid.place(cell)
+        assert grid.cell_at(left, top) == cell
+        assert grid.cell_at(left + grid.pitch - 1, top + grid.pitch - 1) == cell
+    assert grid.cell_at(grid.width, 0) is None and grid.cell_at(-1, 0) is None
+    assert grid.cell_at(0, grid.height) is None
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_every_block_is_in_one_cell_at_each_scale(data: st.DataObject) -> None:
+    num_blocks = data.draw(st.integers(1, 300))
+    owners = data.draw(st.integers(1, 12))
+    blocks = snapshot(data.draw, num_blocks, 16, owners)
+    width, height = data.draw(st.integers(1, 200)), data.draw(st.integers(12, 120))
     grid = fit(num_blocks, width, height)
-    assert grid.columns * grid.rows >= num_blocks and grid.width <= width
-    assert grid.height <= height or grid.pitch == SMALLEST_PITCH
-    for block in {0, num_blocks // 2, num_blocks - 1}:
-        left, top = grid.place(block)
-        assert grid.block_at(left, top) == block
-        assert grid.block_at(left + grid.pitch - 1, top + grid.pitch - 1) == block
-    assert grid.block_at(grid.width, 0) is None and grid.block_at(-1, 0) is None
-    assert grid.block_at(0, grid.height) is None
+    rows = bars(blocks, height, 16)
+    scales: list[Grid | Bars] = [rows, *([grid] if grid else [])]
+    for cells in scales:
+        found = np.concatenate([cells.blocks(cell) for cell in range(cells.num_cells)])
+        assert sorted(found.tolist()) == list(range(num_blocks))
+    assert [row.num_blocks for row in rows.rows] == [
+        len(rows.blocks(cell)) for cell in range(rows.num_cells)
+    ]
+    assert rows.num_cells * rows.pitch <= max(height, rows.num_cells)
+    for cell in range(rows.num_cells):
+        assert rows.cell_at(0, cell * rows.pitch) == cell
+        assert rows.cell_at(9, (cell + 1) * rows.pitch - 1) == cell
+    assert rows.cell_at(0, -1) is None and rows.cell_at(0, rows.num_cells * rows.pitch) is None
 
 
 def test_a_request_keeps_its_color_while_others_come_and_go() -> None:
