@@ -64,6 +64,10 @@ def resources_dir() -> Path:
     return Path(next(iter(resources.__path__)))
 
 
+def app_icon() -> Path:
+    return resources_dir() / "inferdeck.svg"
+
+
 def starter_model() -> Path:
     """The included small chat model."""
     return resources_dir() / "starter" / "chat"

@@ -58,7 +58,7 @@ WITHOUT_QT = (
     "app.wire.snapshots", "engine.llm_engine", "app.clients.target", "app.clients.engine",
     "app.clients.probe", "app.clients.metrics", "app.clients.connection", "app.clients.look",
     "app.server.options", "app.features.serve.addresses", "app.server.call_log",
-    "app.cli.docs", "app.paths",
+    "app.cli.docs", "app.desktop.entry",
 )  # fmt: skip
 
 APP_ROOMS = (
@@ -68,7 +68,7 @@ APP_ROOMS = (
     "window",  # what every feature uses; it may import link, never the other way
     "features/models", "features/chat", "features/tune", "features/compare", "features/quantize",
     "features/inspect", "features/serve", "features/preferences", "features/recording",
-    "main", "screenshot", "cli", "__main__.py",
+    "main", "screenshot", "desktop", "cli", "__main__.py",
 )  # fmt: skip
 """Low to high."""
 

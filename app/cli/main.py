@@ -16,7 +16,17 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, NoReturn
 
-from app.cli import bench, docs, doctor, evaluate, generate, quantize, serve, values
+from app.cli import (
+    bench,
+    docs,
+    doctor,
+    evaluate,
+    generate,
+    install_desktop,
+    quantize,
+    serve,
+    values,
+)
 from app.cli.options import add_engine_options, add_options, check_together
 from app.paths import program_version
 from engine.config import SETTINGS
@@ -127,7 +137,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", parser_class=CommandParser
     )
-    for module in (generate, bench, serve, quantize, evaluate, doctor, docs):
+    for module in (generate, bench, serve, quantize, evaluate, doctor, docs, install_desktop):
         command = commands.add_parser(
             module.NAME, help=module.HELP, description=module.DESCRIPTION, epilog=module.EPILOG
         )

@@ -14,13 +14,14 @@ from functools import partial
 from types import TracebackType
 
 from PySide6.QtCore import QObject, QSocketNotifier, QTimer
+from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QApplication
 
 from app.log import start_logging, stop_logging
 from app.main.application import Application
 from app.main.garbage import GarbageCollector
 from app.main.startup import API_KEY, ATTACH
-from app.paths import data_dir, tighten
+from app.paths import APP_NAME, app_icon, data_dir, tighten
 from app.server.options import KEY_VARIABLE
 from app.window.notices import error_notice
 from app.window.settings_store import SettingsStore
@@ -91,7 +92,8 @@ def make_application() -> QApplication:
     app = QApplication.instance() or QApplication(sys.argv[:1])
     assert isinstance(app, QApplication)
     app.setApplicationName("Inferdeck")
-    app.setDesktopFileName("inferdeck")
+    app.setDesktopFileName(APP_NAME)
+    app.setWindowIcon(QIcon(str(app_icon())))
     return app
 
 

@@ -3,6 +3,9 @@
 The result is in the user's cache (library_cache.py), under a name that depends on sources,
 compiler, CPU, and the OpenMP library that torch has loaded. Only that library is linked: two OpenMP
 libraries would have two thread pools that compete for the cores.
+
+A self-contained build of the program brings its libraries (`PREBUILT`), one for each kind of
+processor: no compiler is needed there.
 """
 
 from __future__ import annotations
@@ -32,6 +35,15 @@ FLAGS = (
 COMPILERS = ("cc", "gcc", "clang")
 SWITCH = "INFERDECK_NATIVE_KERNELS"
 """Environment: 0 computes with PyTorch instead."""
+PREBUILT = FOLDER / "prebuilt"
+PROCESSORS = {
+    "x86-64-v4 -mavx512vnni -mavx512bf16":
+        "avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx512_bf16",
+    "x86-64-v4 -mavx512vnni": "avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni",
+    "x86-64-v3": "avx2 fma bmi1 bmi2 f16c movbe abm",
+}  # fmt: skip
+"""Compiler's name of each kind of processor with prebuilt kernels, the best first, and the flags of
+/proc/cpuinfo that it needs."""
 
 _OPENMP = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp)[^/\s]*\.so[.\d]*)")
 _TIMEOUT_S = 120.0
@@ -56,6 +68,8 @@ def compiled(processor: str = "native") -> tuple[Path, Compiler]:
     why = machine_problem()
     if why:
         raise UnavailableError(why)
+    if processor == "native" and (found := _prebuilt()):
+        return found, Compiler("prebuilt", "")
     compiler, openmp = find_compiler(), loaded_openmp()
     key = _fingerprint(compiler, openmp, processor)
     target = cache_folder() / f"kernels-{key}.so"
@@ -70,7 +84,20 @@ def compiled(processor: str = "native") -> tuple[Path, Compiler]:
 @cache
 def is_expected() -> bool:
     """Whether `compiled` will probably succeed. Starts no program: windows ask."""
-    return machine_problem() == "" and _compiler_path() is not None
+    return machine_problem() == "" and (_prebuilt() or _compiler_path()) is not None
+
+
+def prebuilt_name(processor: str) -> str:
+    """File name in `PREBUILT` of a kind of processor."""
+    return f"kernels-{processor.replace(' -m', '-')}.so"
+
+
+def _prebuilt() -> Path | None:
+    """The best prebuilt library for this processor; None without one."""
+    known = set(_processor_flags().split())
+    fitting = (one for one, needed in PROCESSORS.items() if known.issuperset(needed.split()))
+    files = (PREBUILT / prebuilt_name(processor) for processor in fitting)
+    return next((file for file in files if file.exists()), None)
 
 
 def find_compiler() -> Compiler:
@@ -113,7 +140,7 @@ def _compile(compiler: Compiler, openmp: str, processor: str) -> bytes:
     """The library. Raises UnavailableError or OSError."""
     with tempfile.TemporaryDirectory() as folder:
         unlinked, linked = [f"{folder}/{one.name}.o" for one in SOURCES], Path(folder, "linked")
-        flags = [*FLAGS, f"-march={processor}", "-c"]
+        flags = [*FLAGS, *f"-march={processor}".split(), "-c"]
         with ThreadPoolExecutor() as side_by_side:
             commands = [
                 [compiler.path, *flags, str(source), "-o", to]
