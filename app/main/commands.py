@@ -100,6 +100,14 @@ def tune_commands(panel: EngineSettingsPanel, bridge: EngineBridge) -> list[Comm
 
     return [
         Command(
+            "tune.apply", "Apply pending settings", panel.commands.apply, "Tune", "Ctrl+Alt+A",
+            "check", "pending", is_enabled=lambda: bool(panel.model.pending), why_not=why_not,
+        ),
+        Command(
+            "tune.discard", "Discard pending settings", panel.commands.discard, "Tune",
+            "Ctrl+Alt+D", section="pending", is_enabled=lambda: bool(panel.model.pending),
+        ),
+        Command(
             "tune.undo", "Undo setting", panel.commands.undo, "Tune", "Ctrl+Alt+Z", "undo",
             "history",
             is_enabled=lambda: panel.model.can_undo, why_not=why_not,

@@ -24,7 +24,7 @@ from widgets.theme.theme import apply_text_size
 if TYPE_CHECKING:
     from app.main.application import Application
 
-CHAT_LIST = "chat-list"
+CHAT_LIST, ADVANCED = "chat-list", "advanced-settings"
 
 
 def connect(app: Application) -> None:
@@ -108,6 +108,8 @@ def _connect_panels(app: Application) -> None:
         else:
             app.pages.models.open_model()
 
+    panel.list.set_advanced(app.settings.flag(ADVANCED, False))
+    panel.list.advanced_toggled.connect(lambda on: app.settings.set_flag(ADVANCED, on))
     panel.commands.changed.connect(changed)
     app.pages.tune.result.list.restore_wanted.connect(panel.commands.restore)
     panel.precision.way_out.connect(get_precision)

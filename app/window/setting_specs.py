@@ -41,6 +41,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
+ESSENTIAL = (
+    "max_num_seqs", "max_num_batched_tokens", "batching", "enable_prefix_caching",
+    "kv_cache_memory_bytes", "kv_cache_dtype", "quantization", "speculative_method",
+    "speculative_model",
+)  # fmt: skip
+"""The settings that matter first, and the draft model that one of them may require. The panel has
+the others under Advanced."""
+
 NOT_SHOWN = ("model", "load_format")
 """Set by opening a model."""
 

@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, InferdeckError, OutOfMemoryError
 from engine.hardware.device_map import AUTO, host_layers_of
 from engine.hardware.devices import CPU
+from engine.snapshot import MemoryPlan
 
 if TYPE_CHECKING:
     from engine.memory.model_sizes import ModelReport
@@ -158,6 +159,16 @@ def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
         return replace(found, most_ranks=most_ranks(device), most_stages=most_stages(device))
     except InferdeckError as error:
         return Estimate(report, problem=by_row(str(error)))
+
+
+def plan_after(config: EngineConfig, in_use: Held, host_layers: int | None = None) -> MemoryPlan:
+    """The memory plan of the engine with `config`; `in_use` as for `estimate`. host_layers: of a
+    model that stays loaded. Raises InferdeckError."""
+    from engine.host.resolve import resolve
+    from engine.memory.plan import plan_memory
+
+    resolved, checkpoint = resolve(config, in_use)
+    return plan_memory(checkpoint, resolved, in_use=in_use, host_layers=host_layers)
 
 
 class _Machine:

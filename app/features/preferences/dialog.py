@@ -183,8 +183,8 @@ class SettingsDialog(QDialog):
         group = self.list.group
         self.reset_all.setVisible(group == PROGRAM)
         self.reset_all.setEnabled(any(map(self._preferences.is_changed, RESETTABLE)))
-        self.apply.setVisible(bool(self._panel.apply_text))
-        self.apply.setText(self._panel.apply_text)
+        self.apply.setVisible(bool(self._panel.pending.apply_text))
+        self.apply.setText(self._panel.pending.apply_text)
         is_open = self._panel.model.applied is not None
         self._message.setText(
             self._panel.message or ("Settings for the loaded model." if is_open else "")

@@ -14,14 +14,16 @@ from app.features.models.placement import Places
 from app.features.models.precision import Memory
 from app.features.tune.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
 from app.features.tune.hints import resolved, way
+from app.features.tune.pending import PendingCard
 from app.features.tune.precision_rows import OF_IT, WAYS, PrecisionGuide
+from app.features.tune.prediction import Pause, PauseModel
 from app.features.tune.profile_menu import ProfileMenu
 from app.features.tune.row_remarks import LAYERS, WITH_CEILING, RowRemarks
 from app.features.tune.server_commands import Facts
 from app.features.tune.server_dialog import ServerDialog
 from app.features.tune.setting_list import SettingList, line
 from app.features.tune.settings_commands import SettingsCommands
-from app.features.tune.settings_model import Sent, SettingsModel, costliest
+from app.features.tune.settings_model import Sent, SettingsModel
 from app.link.bridge import EngineBridge
 from app.storage.profiles import ProfileStore
 from app.window.setting_specs import Machine
@@ -35,7 +37,7 @@ from widgets.controls.paths import PathControl
 from widgets.controls.setting_row import ChoiceControl, HintTone, SettingRow
 from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
-from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, theme_notifier, ui_font
+from widgets.theme.theme import SPACE_2, SPACE_3, theme_notifier, ui_font
 
 LEAST_WIDTH = (120, 180)
 """Pixels: fixed, and scaled with the text size."""
@@ -71,20 +73,21 @@ class EngineSettingsPanel(QWidget):
         self._hints_at = 0.0  # time of the snapshot that was shown last
         self._message_timer = QTimer(self, singleShot=True, interval=MESSAGE_MS)
         self._message_timer.timeout.connect(self._show_state)
-        self._list = SettingList(self.machine)
-        self._list.chosen.connect(self._on_chosen)
-        self._list.refused.connect(self._on_out_of_range)
+        self.list = SettingList(self.machine)
+        self.list.chosen.connect(self._on_chosen)
+        self.list.refused.connect(self._on_out_of_range)
         self._unreported = QLabel(wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
         dressed(self._unreported, role="small").setContentsMargins(SPACE_3, 0, SPACE_3, 0)
-        self.rows: dict[str, SettingRow] = self._list.rows
+        self.rows: dict[str, SettingRow] = self.list.rows
         self.precision = PrecisionGuide(bridge, self.rows, times, self)
         self._remarks = RowRemarks(self.model, self.precision)
+        self.pauses = PauseModel()
         self.commands = SettingsCommands(bridge, self.model, self.precision, self._remarks, self)
         path = self.rows[MODEL].control
         assert isinstance(path, PathControl)
         self.drafts = DraftModels(path, recent, self)
         foot = self._make_foot(profiles)
-        vbox((self._list, 1), (self._unreported, 1), foot, of=self, spacing=0)
+        vbox((self.list, 1), (self._unreported, 1), foot, of=self, spacing=0)
         self._fit()
         theme_notifier().changed.connect(self._fit)
         for name in WITH_CEILING:  # avoids rows moving with the first reply
@@ -95,6 +98,7 @@ class EngineSettingsPanel(QWidget):
         self.commands.said.connect(self._say)
         self.commands.refreshed.connect(self._show_values)
         bridge.load_progress.connect(self._on_progress)
+        bridge.reconfigured.connect(self._on_reconfigured)
         self._show_values()
 
     def _make_foot(self, profiles: ProfileStore) -> QWidget:
@@ -106,7 +110,7 @@ class EngineSettingsPanel(QWidget):
         self.profiles.notice.connect(self.notice)
         self._message = dressed(QLabel(wordWrap=True), role="small")
         self._progress = dressed(QProgressBar(textVisible=False), "Applying settings")
-        self._apply = button("Apply", self.commands.apply, kind="primary")
+        self.pending = PendingCard(self._bridge, self.commands.apply, self.commands.discard)
         self._undo = IconButton("undo", "Undo setting change", self.commands.undo)
         self._redo = IconButton("redo", "Redo setting change", self.commands.redo)
         menu = dressed(QPushButton("Profiles"), tip="Apply, save or delete settings profiles")
@@ -116,7 +120,7 @@ class EngineSettingsPanel(QWidget):
             self._copy, "Copy these settings as a vLLM, SGLang or TensorRT-LLM command line",
             "tune.server_command",
         )  # fmt: skip
-        shown_at_times = self._message, self._progress, self._apply
+        shown_at_times = self._message, self._progress, self.pending
         for widget in shown_at_times:
             widget.hide()
         foot, margins = QWidget(), (SPACE_3, SPACE_2, SPACE_3, SPACE_3)
@@ -161,10 +165,8 @@ class EngineSettingsPanel(QWidget):
         self.actions_changed.emit()
 
     def show_row(self, name: str) -> None:
-        """Scroll to the row of `name` and focus it."""
-        row = self.rows[name]
-        self._list.ensureWidgetVisible(row, 0, SPACE_4)
-        row.take_focus()
+        """Unfold and scroll to the row of `name`, and focus it."""
+        self.list.reveal(name)
 
     def _on_chosen(self, name: str, value: Any) -> None:
         self.commands.choose(name, value)
@@ -212,6 +214,7 @@ class EngineSettingsPanel(QWidget):
     def show_model(self, config: EngineConfig, chosen: Mapping[str, Any]) -> None:
         """A model was loaded with `config`, of which the user chose `chosen`."""
         self.commands.open()
+        self.pauses.clear()
         if not self.commands.unreported:
             self.model.open(config, chosen)
             self.drafts.show_model(config)
@@ -223,16 +226,22 @@ class EngineSettingsPanel(QWidget):
             self._progress.setRange(0, 1000 if event.total else 0)
             self._progress.setValue(round(1000 * event.done / event.total) if event.total else 0)
 
+    def _on_reconfigured(self, event: messages.Reconfigured) -> None:
+        if event.change is Change.CACHE_REBUILD:
+            self.pauses.learn_rebuild(event.seconds)
+
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Takes every snapshot; hints change once a second."""
         if Part.SETTINGS in snapshot.missing:
             return
         self._remarks.hints.update(snapshot)
+        self.pauses.update(snapshot)
         self._capacity = snapshot.blocks.num_blocks * snapshot.blocks.block_size
         due = snapshot.time - self._hints_at >= HINT_INTERVAL_S or not snapshot.num_running
         if due and self.isVisible():
             self._hints_at = snapshot.time
             self._show_hints()
+            self._show_pending()
 
     def show_ceilings(self, ceilings: Mapping[str, str]) -> None:
         """The potential gain of settings, as text by name."""
@@ -248,7 +257,7 @@ class EngineSettingsPanel(QWidget):
         reason = self.commands.unreported
         self._unreported.setText(reason)
         self._unreported.setVisible(bool(reason))
-        self._list.setVisible(not reason)
+        self.list.setVisible(not reason)
         self._remarks.plan = self._bridge.plan
         self._update_places()
         layers, model = self.rows[LAYERS].control, self._bridge.model
@@ -263,8 +272,10 @@ class EngineSettingsPanel(QWidget):
         self._show_state()
 
     def _enable_rows(self) -> None:
+        unused = {name for name in self.rows if self._remarks.idle_because(name)}
         for name, row in self.rows.items():
-            row.setEnabled(self.commands.may_change and not self._remarks.idle_because(name))
+            row.setEnabled(self.commands.may_change and name not in unused)
+        self.list.set_unused(unused if self.model.applied is not None else set())
 
     def _show_hints(self) -> None:
         for name, row in self.rows.items():
@@ -273,9 +284,7 @@ class EngineSettingsPanel(QWidget):
     def _show_state(self) -> None:
         model = self.model
         self._show_hints()
-        self._apply.setVisible(bool(model.pending))
-        if model.pending:
-            self._apply.setText(f"Apply ({costliest(model.pending).value})")
+        self._show_pending()
         self._undo.setEnabled(model.can_undo and self.commands.may_change)
         undo = way("Undo: restore ", model.history) or "Nothing to undo."
         self._undo.setToolTip("Discard pending changes." if model.pending else undo)
@@ -288,22 +297,19 @@ class EngineSettingsPanel(QWidget):
             self._progress.setRange(0, 0)
             self._message_timer.stop()
             self._set_message(self._work_text(slow[0]))
-        elif (wanted := self._pending_reload()) is not None:
-            self._message_timer.stop()
-            self._set_message(self.precision.words_of(wanted))
         elif not self._message_timer.isActive():
             known = model.applied is not None or self.commands.unreported  # shown in the list
             self._set_message(self._bridge.look_only if known else self.commands.why_not)
         self.actions_changed.emit()
 
-    def _pending_reload(self) -> EngineConfig | None:
-        """The configuration after the collected changes, where they need a reload."""
-        model = self.model
-        if model.applied is None or not model.pending:
-            return None
-        if costliest(model.pending) is not Change.RELOAD:
-            return None
-        return resolved(model.applied, model.pending)
+    def _show_pending(self) -> None:
+        gains = self._remarks.ceilings
+        self.pending.show_changes(self.model.applied, self.model.pending, self._pause, gains)
+
+    def _pause(self, change: Change, config: EngineConfig) -> Pause:
+        """Of applying `config` now."""
+        expected = self.precision.expected(config) if change is Change.RELOAD else None
+        return self.pauses.predict(change, expected.seconds if expected is not None else None)
 
     def _work_text(self, sent: Sent) -> str:
         if sent.change is not Change.RELOAD or self.model.applied is None:
@@ -316,11 +322,6 @@ class EngineSettingsPanel(QWidget):
     def message(self) -> str:
         """The state of a change, or why settings cannot be changed."""
         return self._message.text()
-
-    @property
-    def apply_text(self) -> str:
-        """Text of the Apply button; "" without pending changes."""
-        return self._apply.text() if self.model.pending else ""
 
     def _say(self, text: str) -> None:
         """Show `text` for a few seconds."""

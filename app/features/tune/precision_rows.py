@@ -25,7 +25,6 @@ from app.link.tasks import Task, run_task
 from engine import messages
 from engine.config import Change, EngineConfig
 from engine.errors import ErrorInfo
-from engine.snapshot.units import bytes_text
 from widgets.controls.setting_row import SettingRow
 
 LOOK_DELAY_MS = 300
@@ -110,18 +109,6 @@ class PrecisionGuide(QObject):
 
     def expected(self, config: EngineConfig) -> Expected | None:
         return self.times.expected(config, self.checkpoint)
-
-    def words_of(self, config: EngineConfig) -> str:
-        """Message for a pending reload."""
-        expected = self.expected(config)
-        takes = f"Expected time: {expected.words}. " if expected is not None else ""
-        text = f"{takes}Requests pause and resume."
-        known = self.checkpoint
-        size = known.bytes_of(config.quantization, config.quantization_head) if known else None
-        if size is not None and self._bridge.model is not None:
-            now = bytes_text(self._bridge.model.weights_bytes)
-            text += f" Weights {now} → {bytes_text(size)}."
-        return text[0].upper() + text[1:]
 
     # Looking at the checkpoint, off the GUI thread ---------------------------------------------
 

@@ -111,6 +111,11 @@ class SettingsCommands(QObject):
     def apply(self) -> None:
         self._submit(self._model.apply())
 
+    def discard(self) -> None:
+        """Drop the collected changes."""
+        self._model.pending.clear()
+        self.refreshed.emit()
+
     def change(self, settings: Mapping[str, Any]) -> None:
         """Set and apply `settings` now."""
         if self.may_change:

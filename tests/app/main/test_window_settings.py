@@ -52,12 +52,12 @@ def test_cache_and_reload_settings_wait_for_apply(qtbot: QtBot, application: App
     panel = application.engine_settings
     panel.rows["block_size"].control.field.setValue(64)
     assert numbers(panel.rows["block_size"].hint) == [16]
-    assert not panel._apply.isHidden() and panel._apply.text() == "Apply (cache rebuild)"
+    assert not panel.pending.isHidden() and panel.pending.apply.text() == "Apply (cache rebuild)"
     qtbot.wait(300)
     assert application.bridge.config is not None and application.bridge.config.block_size == 16
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
-        panel._apply.click()
-    assert application.bridge.config.block_size == 64 and panel._apply.isHidden()
+        panel.pending.apply.click()
+    assert application.bridge.config.block_size == 64 and panel.pending.isHidden()
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         panel._undo.click()
     assert panel.rows["block_size"].value() == 16
@@ -68,12 +68,12 @@ def test_apply_leaves_the_keyboard_in_its_place(qtbot: QtBot, application: Appli
     application.window.activateWindow()
     panel = application.engine_settings
     panel.rows["block_size"].control.field.setValue(64)
-    panel._apply.setFocus()
+    panel.pending.apply.setFocus()
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
-        qtbot.keyClick(panel._apply, Qt.Key.Key_Space)
-    assert panel._apply.isHidden()
+        qtbot.keyClick(panel.pending.apply, Qt.Key.Key_Space)
+    assert panel.pending.isHidden()
     focused = QApplication.focusWidget()
-    assert focused is not None and focused.isAncestorOf(panel._apply)
+    assert focused is not None and focused.isAncestorOf(panel.pending.apply)
     qtbot.keyClick(focused, Qt.Key.Key_Space)
     assert application.bridge.config is not None and application.bridge.config.block_size == 64
     qtbot.keyClick(focused, Qt.Key.Key_Tab)
@@ -361,7 +361,7 @@ def test_more_ranks_than_there_can_be_are_told_before_they_are_applied(
     assert (numbers(row.hint), row.hint_tone) == ([2, 4], "error")
     control.slider.setValue(1)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
-        panel._apply.click()
+        panel.pending.apply.click()
     assert application.bridge.config is not None
     assert application.bridge.config.tensor_parallel_size == 2
     qtbot.waitUntil(lambda: shows([2, 1, 1]), timeout=3000)
@@ -420,7 +420,7 @@ def test_stages_are_chosen_where_there_are_gpus_for_them(
     assert row.hint == ranks.hint == NOT_BOTH and row.hint_tone == ranks.hint_tone == "error"
     panel.choose(RANKS, 1)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
-        panel._apply.click()
+        panel.pending.apply.click()
     assert application.bridge.config is not None
     assert application.bridge.config.pipeline_parallel_size == 3
     qtbot.waitUntil(lambda: shows([0, 2, 2, 3, 24.0]), timeout=3000)
@@ -453,7 +453,7 @@ def test_layers_are_chosen_as_words_or_numbers(
     assert (numbers(row.hint), row.hint_tone) == ([2, 5.01, 16.0], "warning")
     assert threads.isEnabled()
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
-        panel._apply.click()
+        panel.pending.apply.click()
     assert application.bridge.config is not None and application.bridge.config.gpu_layers == "6"
     assert threads.isEnabled() and control.field.text() == "6 of 8"
     qtbot.waitUntil(lambda: numbers(row.hint)[:4] == [6, 8, 0, 2], timeout=3000)

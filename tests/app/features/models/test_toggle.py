@@ -20,6 +20,7 @@ from app.link.bridge import EngineBridge
 from app.main.application import Application
 from engine import messages
 from engine.snapshot import EngineSnapshot
+from engine.snapshot.units import rough_duration
 from tests.app.window_fixtures import application as scripted
 from tests.app.window_fixtures import script
 from tests.engine.quantized_checkpoints import make_quantized
@@ -61,14 +62,14 @@ def test_the_time_of_the_last_switch_is_said_before_the_next(
     panel = panel_of(scripted)
     for weights in ("int8", "auto"):
         choose(scripted, "quantization", weights)
-        pending = panel._pending_reload()
-        assert pending is not None and pending.quantization == weights
-        assert panel._message.text() == panel.precision.words_of(pending)
+        assert not panel.pending.isHidden() and panel.pending.pause.text()
         with qtbot.waitSignal(scripted.bridge.reconfigured, timeout=3000):
             panel.commands.apply()
     assert 0.01 in numbers(panel._message.text())
     choose(scripted, "quantization", "int8")
-    assert 0.1 in numbers(panel._message.text())
+    expected = panel.precision.expected(panel.model.applied.replace(quantization="int8"))
+    assert expected is not None and expected.is_measured
+    assert rough_duration(expected.seconds) in panel.pending.pause.text()
     assert any("|int8/" in name for name in scripted.settings.switch_times)
 
 
