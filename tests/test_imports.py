@@ -58,17 +58,17 @@ WITHOUT_QT = (
     "app.wire.snapshots", "engine.llm_engine", "app.clients.target", "app.clients.engine",
     "app.clients.probe", "app.clients.metrics", "app.clients.connection", "app.clients.look",
     "app.server.options", "app.features.serve.addresses", "app.server.call_log",
-    "app.cli.docs", "app.desktop.entry",
+    "app.cli.docs", "app.desktop_entry",
 )  # fmt: skip
 
 APP_ROOMS = (
-    "paths.py", "units.py", "log.py",
+    "paths.py", "units.py", "log.py", "desktop_entry.py",
     "storage", "wire", "server", "clients", "bench",
     "link",  # from the window to an engine
     "window",  # what every feature uses; it may import link, never the other way
     "features/models", "features/chat", "features/tune", "features/compare", "features/quantize",
     "features/inspect", "features/serve", "features/preferences", "features/recording",
-    "main", "screenshot", "desktop", "cli", "__main__.py",
+    "main", "screenshot", "cli", "__main__.py", "bundle",
 )  # fmt: skip
 """Low to high."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+from app import desktop_entry as entry
 from app.cli.options import add_json_option
-from app.desktop import entry
 
 NAME = "install-desktop"
 HELP = "Add Inferdeck to the desktop's application menu."

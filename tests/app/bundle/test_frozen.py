@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from app.desktop import frozen
+from app.bundle import frozen
 from tests import ROOT
 
 

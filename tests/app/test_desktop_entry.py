@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app import desktop_entry as entry
 from app.cli.main import main
-from app.desktop import entry
 from app.paths import app_icon
 
 if sys.platform != "linux":

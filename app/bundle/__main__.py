@@ -1,4 +1,4 @@
-"""A folder that runs without Python: `python -m app.desktop.bundle --output DIR`.
+"""A folder that runs without Python: `python -m app.bundle --output DIR`.
 
 Needs `pip install "inferdeck[bundle]"` (PyInstaller). The build has this machine's architecture and
 needs its C library's version or a newer one, and Qt's system libraries for the window.
@@ -29,7 +29,9 @@ class BundleError(InferdeckError):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m app.bundle", description="Make a folder that runs without Python."
+    )
     parser.add_argument(
         "--output", metavar="DIR", type=Path, default=Path("dist"), help="Default: dist."
     )
