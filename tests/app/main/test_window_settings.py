@@ -129,7 +129,7 @@ def test_who_wants_to_choose_a_method_of_drafting_is_led_to_its_row(
     row = application.engine_settings.rows["speculative_method"]
     assert row.visibleRegion().isEmpty()
     application.views.speculation.choose.click()
-    assert row.visibleRegion().boundingRect() == row.rect()
+    qtbot.waitUntil(lambda: row.visibleRegion().boundingRect() == row.rect())
     assert row.control.hasFocus()
 
 
