@@ -1,4 +1,4 @@
-"""Sizes as they are typed. Their text is `engine.snapshot.units`. Imports no Qt."""
+"""Sizes as they are typed. Their text is `engine.units`. Imports no Qt."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from engine.errors import ErrorInfo
 from engine.messages import Recovered, Stalled
+from engine.units import rough_duration
 
 COMMAND_S = STEP_S = 4.0
 """With LOOK_S, a stuck engine is reported within 5 s."""
@@ -52,7 +53,7 @@ class Pulse(NamedTuple):
 def unresponsive(stalled: Stalled) -> ErrorInfo:
     """Why the engine is replaced by another one."""
     return ErrorInfo(
-        f"The engine did not answer for {stalled.seconds:.0f} s ({stalled.doing}).",
+        f"The engine did not answer for {rough_duration(stalled.seconds)} ({stalled.doing}).",
         "The engine is restarting. Its requests were lost: send them again.",
         "EngineStuck",
     )

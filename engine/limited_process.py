@@ -25,6 +25,7 @@ import msgspec
 from engine import errors
 from engine.errors import ErrorInfo, InferdeckError, is_out_of_memory
 from engine.python_process import LOOK_S, PythonProcess, end_text, limits
+from engine.units import bytes_text, duration_text
 
 _LOG_BYTES = 2000
 
@@ -118,7 +119,8 @@ def _run(
             except subprocess.TimeoutExpired:
                 check()
             if time.monotonic() > deadline:
-                raise LimitExceeded(f"The process exceeded its limit of {request.seconds:g} s.")
+                allowed = duration_text(request.seconds)
+                raise LimitExceeded(f"The process exceeded its limit of {allowed}.")
             if process.memory() > request.max_bytes:
                 raise _too_much_memory(request.max_bytes)
     finally:
@@ -126,7 +128,7 @@ def _run(
 
 
 def _too_much_memory(max_bytes: int) -> LimitExceeded:
-    return LimitExceeded(f"The process exceeded its memory limit of {max_bytes / 2**30:.1f} GiB.")
+    return LimitExceeded(f"The process exceeded its memory limit of {bytes_text(max_bytes)}.")
 
 
 def _end(code: int, log: IO[bytes]) -> str:

@@ -1,1 +1,2 @@
-"""Reusable Qt widgets. They read plain snapshots (engine.snapshot) and know no engine."""
+"""Reusable Qt widgets. They read plain snapshots (engine.snapshot), write figures
+with engine.units, and know no engine."""

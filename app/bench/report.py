@@ -10,8 +10,8 @@ from typing import Any
 
 from app.bench.load import EngineRun, Run
 from engine.snapshot.metrics import METRICS
-from engine.snapshot.units import bytes_text
 from engine.telemetry.metrics import Summary
+from engine.units import bytes_text, duration_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +163,15 @@ def beside_server(figures: Figures) -> str:
         for statistic in ("mean", "p50"):
             difference = server["client_less_server_ms"].get(key, {}).get(statistic)
             if difference is not None:
-                cells = [f"{one[key][statistic]:,.2f} ms" for one in (figures, server)]
+                cells = [_ms(one[key][statistic]) for one in (figures, server)]
                 if engine:
-                    cells.append(f"{engine[key][statistic]:,.2f} ms" if key in engine else "")
-                rows.append([f"{title}, {statistic}", *cells, f"{difference:,.2f} ms"])
+                    cells.append(_ms(engine[key][statistic]) if key in engine else "")
+                rows.append([f"{title}, {statistic}", *cells, _ms(difference)])
     return f"{_aligned(rows)}\n\n{server['explanation']}"
+
+
+def _ms(milliseconds: float) -> str:
+    return duration_with(milliseconds / 1e3, "ms")
 
 
 def table(columns: Mapping[str, Figures], unknown: str = "-") -> str:

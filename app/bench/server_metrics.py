@@ -12,6 +12,7 @@ from app.clients.metric_names import Figure, Latency
 from app.clients.metrics import Change
 from app.clients.metrics_page import added, mean, quantile
 from engine.telemetry.metrics import MIN_SAMPLES_FOR_P99, HistogramSnapshot
+from engine.units import duration_text
 
 COMPARED = ("ttft_ms", "itl_ms")
 _ENGINE_ONLY = (
@@ -103,13 +104,13 @@ def _explained_ttft(
         return (
             "Server-side TTFT is measured from queueing to the first token. Client-side TTFT also "
             "includes connection setup and the round trip "
-            f"(empty request: {round_trip_s * 1e3:.2f} ms)."
+            f"(empty request: {duration_text(round_trip_s)})."
         )
     return (
-        f"Mean client-side TTFT: {figures['ttft_ms']['mean']:.2f} ms. "
-        f"Engine (parsing, queue, prefill): {parts['engine']:.2f} ms; "
-        f"server overhead: {parts['way_out']:.2f} ms; "
-        f"network and client: {parts['line']:.2f} ms."
+        f"Mean client-side TTFT: {duration_text(figures['ttft_ms']['mean'] / 1e3)}. "
+        f"Engine (parsing, queue, prefill): {duration_text(parts['engine'] / 1e3)}; "
+        f"server overhead: {duration_text(parts['way_out'] / 1e3)}; "
+        f"network and client: {duration_text(parts['line'] / 1e3)}."
     )
 
 

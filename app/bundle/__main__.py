@@ -19,7 +19,7 @@ from app.paths import APP_NAME
 from engine.errors import InferdeckError
 from engine.kernels.cpu.build import PROCESSORS, compiled, prebuilt_name
 from engine.kernels.cpu.library_cache import UnavailableError
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 
 SPEC = Path(__file__).with_name("inferdeck.spec")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from app.cli.options import add_json_option
 from app.features.models.torch_build import advice, torch_build
 from app.paths import config_dir, data_dir, resources_dir, starter_model
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text, precision_name
 
 if TYPE_CHECKING:
     from engine.hardware.devices import Gpu
@@ -109,7 +109,7 @@ def as_text(report: dict[str, Any]) -> str:
             **{device["device"]: _device_text(device) for device in report["devices"][1:]},
             **({"GPU not used": report["no_gpu"]} if report["no_gpu"] else {}),
             "threads": str(machine["default_threads"]),
-            "compute dtype": report["devices"][0]["default_dtype"],
+            "compute dtype": precision_name(report["devices"][0]["default_dtype"]),
         },
         "Kernels": {
             f"{c['operation']} {c['dtype']}, {c['rows']}+ input rows": f"{c['implementation']} "
@@ -153,7 +153,9 @@ def _device_text(gpu: dict[str, Any]) -> str:
     text = f"{gpu['name']}, {size}, compute capability {gpu['capability']}"
     if gpu["problem"]:
         return f"{text}; not used: {gpu['problem']}"
-    return f"{text}; {bytes_text(gpu['free'])} free, default dtype {gpu['default_dtype']}"
+    return f"{text}; {bytes_text(gpu['free'])} free, default dtype " + precision_name(
+        gpu["default_dtype"]
+    )
 
 
 def _versions() -> dict[str, str]:

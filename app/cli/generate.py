@@ -19,6 +19,7 @@ from app.cli.options import (
 )
 from app.cli.session import open_engine
 from engine.errors import ErrorInfo, InferdeckError, InvalidRequestError
+from engine.units import duration_text, rate_text
 
 # What follows needs numpy or torch, which `--help` need not wait for.
 if TYPE_CHECKING:
@@ -157,10 +158,10 @@ def _summary(output: RequestOutput) -> str:
         parts[0] += f" ({output.num_cached_tokens} cached)"
     parts.append(f"{len(output.token_ids)} generated ({output.finish_reason})")
     if times is not None and times.ttft_s is not None:
-        parts.append(f"TTFT {times.ttft_s * 1000:.1f} ms")
+        parts.append(f"TTFT {duration_text(times.ttft_s)}")
         if output.drafts:
             figures = _speculative(output.drafts)
             parts.append(f"{figures['accepted']} of {figures['drafted']} draft tokens accepted")
         if pace := times.tpot_s:
-            parts.append(f"TPOT {pace * 1000:.2f} ms ({1 / pace:.1f} tok/s)")
+            parts.append(f"TPOT {duration_text(pace)} ({rate_text(1 / pace)})")
     return "[" + ", ".join(parts) + "]"

@@ -14,7 +14,7 @@ from app.features.quantize.texts import calibration_texts
 from app.paths import starter_model
 from engine.errors import ConfigError
 from engine.quantize.recipe import GROUP_SIZES, METHODS, MIN_LENGTH, Recipe
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text, rough_duration
 
 # What follows needs torch, which `--help` need not wait for.
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class _Progress(StatusLine):
         text = f"{stage}: layer {min(layer + 1, layers)} of {layers}"
         if layer:
             left = (now - self._began) * (layers - layer) / layer
-            text += f", about {_duration(left)} left"
+            text += f", about {rough_duration(left)} left"
         self.show_at_times(text)
 
 
@@ -155,7 +155,7 @@ def summary(result: QuantizeResult) -> str:
         f"{result.output}",
         f"{bytes_text(result.bytes_before)} -> {bytes_text(result.bytes_after)} "
         f"({share:.0%}), {count} linear layers at {result.recipe.chosen_bits} bits, "
-        f"{_duration(result.seconds)}",
+        f"{rough_duration(result.seconds)}",
     ]
     if result.num_tokens:
         read = f"{result.num_tokens:,} tokens in {result.num_sequences} sequences"
@@ -171,10 +171,3 @@ def summary(result: QuantizeResult) -> str:
     if len(kept) > _WORST:
         lines.append(f"unquantized: {len(kept) - _WORST} more modules")
     return "\n".join([*lines, *result.notes])
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

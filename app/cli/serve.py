@@ -23,6 +23,7 @@ from app.server.options import KEY_VARIABLE, MIB, Limits, ServerOptions
 from app.storage.model_sources import is_starter
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo, InferdeckError
+from engine.units import rough_duration
 
 # What follows needs numpy or the server's libraries, which `--help` need not wait for.
 if TYPE_CHECKING:
@@ -227,8 +228,9 @@ class _Serving:
         match event:
             case Stalled():
                 _say(
-                    f"the engine has not answered for {event.seconds:.0f} s ({event.doing}). If it "
-                    "does not recover, restart it from an attached window, or restart the server."
+                    f"the engine has not answered for {rough_duration(event.seconds)} "
+                    f"({event.doing}). If it does not recover, restart it from an attached window, "
+                    "or restart the server."
                 )
             case EngineCrashed(is_restarting=True):  # by a window's Load
                 _say(f"{event.error.cause} Restarting the engine.")

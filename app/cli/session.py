@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine

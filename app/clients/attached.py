@@ -24,6 +24,7 @@ from app.wire.protocol import SESSION_S, Welcome
 from engine import messages as m
 from engine.errors import ErrorInfo
 from engine.heartbeat import Pulse
+from engine.units import rough_duration
 
 if TYPE_CHECKING:
     from app.link.bridge import EngineBridge
@@ -186,7 +187,7 @@ class RemoteEngine(LoopThread):
         if seconds is None:
             self._tell(LinkState.LIVE)
         else:
-            self._tell(LinkState.STALE, f"No data for {seconds:.0f} s.")
+            self._tell(LinkState.STALE, f"No data for {rough_duration(seconds)}.")
 
     def _tell(self, state: LinkState, words: str = "", attempt: int = 0) -> None:
         log.info("%s: %s %s", self.address.host, state, words)

@@ -33,6 +33,7 @@ from app.wire.protocol import (
     read_pong,
 )
 from engine.heartbeat import Pulse
+from engine.units import rough_duration
 
 
 def stream_url(address: Address) -> str:
@@ -225,7 +226,7 @@ class Line:
             silent = now - self.heard_at
             if silent > SILENT_S:
                 self._socket.transport.abort()
-                raise LineError(f"No data from {self._host} for {silent:.0f} s.")
+                raise LineError(f"No data from {self._host} for {rough_duration(silent)}.")
             if silent > STALE_S and not self._is_stale:
                 self._is_stale = True
                 self._on_silence(silent)

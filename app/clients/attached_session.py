@@ -26,6 +26,7 @@ from app.wire.sequencer import Sequencer
 from engine import messages as m
 from engine.errors import ErrorInfo
 from engine.heartbeat import Pulse
+from engine.units import rough_duration
 
 LATEST = 60
 """Number of recent exchanges of which the quickest counts: a minute, at one a second."""
@@ -150,7 +151,7 @@ class Talk:
             return self.sequencer.resend_after(welcome.received)
         if self.session:
             cut = (
-                f"Disconnected for {welcome.after_s:.0f} s"
+                f"Disconnected for {rough_duration(welcome.after_s)}"
                 if welcome.after_s
                 else ("Session expired: the server restarted, or the connection was down too long")
             )
@@ -164,7 +165,8 @@ class Talk:
     def give_up(self, seconds: float) -> None:
         """The connection was lost for longer than the server keeps a session."""
         if self.session:
-            self._fail_pending(f"Disconnected for {seconds:.0f} s. The reply was aborted.")
+            gone = rough_duration(seconds)
+            self._fail_pending(f"Disconnected for {gone}. The reply was aborted.")
             self.session = ""
             self.sequencer = Sequencer()
 

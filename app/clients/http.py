@@ -10,6 +10,7 @@ import httpx
 
 from app.clients.errors import TargetError, of_status, of_transport
 from app.clients.target import Address, ServerType, Target
+from engine.units import bytes_text
 
 MOST_BYTES = 8 * 2**20
 """Maximum response size: model lists and metrics pages are smaller."""
@@ -88,7 +89,7 @@ class Fetcher:
                     if len(body) > MOST_BYTES:
                         raise TargetError(
                             f"{self._address.host} returned a response larger than the limit of "
-                            f"{MOST_BYTES // 2**20} MiB.",
+                            f"{bytes_text(MOST_BYTES)}.",
                             "Check that the server is OpenAI-compatible.", is_final=True,
                         )  # fmt: skip
                     if time.perf_counter() > deadline:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.clients.target import Probe, ServerType, Target
+from engine.units import figure, percent_text
 
 if TYPE_CHECKING:
     from app.clients.http import Fetcher
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 LOOK_TIMEOUT_S = 3.0
-NOT_TOLD, NOTHING = "not reported", "–"
+NOT_TOLD = "not reported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class LiveFigures:
         return {
             "running": _whole(self.running),
             "waiting": _whole(self.waiting),
-            "kv": NOT_TOLD if self.kv_usage is None else f"{100 * self.kv_usage:.0f}\u00a0%",
+            "kv": NOT_TOLD if self.kv_usage is None else percent_text(self.kv_usage),
             "tokens": _number(self.tokens_per_s, 1.0),
             "ttft": _number(self.ttft_p50, 1e3),
             "itl": _number(self.itl_p50, 1e3),
@@ -48,9 +49,7 @@ def _whole(number: int | None) -> str:
 
 
 def _number(value: float | None, scale: float) -> str:
-    if value is None:
-        return NOT_TOLD
-    return NOTHING if value != value else f"{scale * value:,.1f}"
+    return NOT_TOLD if value is None else figure(scale * value)
 
 
 class Looker:

@@ -18,6 +18,7 @@ from app.clients.errors import TargetError, of_status, of_transport
 from app.clients.http import Address, client_options
 from app.clients.socket_clock import stream_of, timed_transport
 from app.clients.target import Target
+from engine.units import bytes_text
 
 MOST_PENDING = 32 * 2**20
 """Maximum bytes of an incomplete event."""
@@ -53,7 +54,7 @@ class SseParser:
             if event is not None:
                 yield event
         if len(self._line) + self._pending > MOST_PENDING:
-            raise ValueError(f"an SSE event over {MOST_PENDING // 2**20} MiB")
+            raise ValueError(f"an SSE event over {bytes_text(MOST_PENDING)}")
 
     def close(self) -> str | None:
         """The last event if only its final empty line is missing, which some servers omit."""

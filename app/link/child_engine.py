@@ -29,6 +29,7 @@ from app.server.attach_permissions import refused
 from engine import messages
 from engine.errors import ErrorInfo, describe
 from engine.heartbeat import LOOK_S, Pulse, unresponsive
+from engine.units import duration_text
 
 RESTART = "Restart the engine. Your chats are kept."
 _MEMORY = (
@@ -325,7 +326,7 @@ class IsolatedEngine(threading.Thread):
             return
         error = crash_of(code, child.last_lines, was_ready=False)
         if is_late:
-            cause = f"The engine process did not respond for {START_S:g} s."
+            cause = f"The engine process did not respond for {duration_text(START_S)}."
             error = ErrorInfo(cause, error.remedy, error.kind)
         self._give_up(error, "\n".join(child.last_lines))
 

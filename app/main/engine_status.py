@@ -18,6 +18,7 @@ from app.window.notices import Kind, Notice
 from app.window.program_settings import PROCESS
 from engine import messages
 from engine.snapshot import EngineSnapshot
+from engine.units import duration_text, rough_duration
 from widgets.live.figures import StateKind
 from widgets.plot.series import MarkKind
 
@@ -157,8 +158,8 @@ class ConnectionStatus(QObject):
             self._strip.set_state(f"{place}: reading model info", "loading")
         if self._is_lost:
             self._is_lost = False
-            gone = max(time.perf_counter() - self._since, 0.0)
-            self._notices.show_notice(Notice(LINK, f"Reconnected to {place} after {gone:.0f} s."))
+            gone = rough_duration(max(time.perf_counter() - self._since, 0.0))
+            self._notices.show_notice(Notice(LINK, f"Reconnected to {place} after {gone}."))
         elif not self._was_live:
             self._notices.dismiss(LINK)
         self._was_live = True
@@ -191,8 +192,8 @@ class ConnectionStatus(QObject):
         link, place = self._bridge.link, self._bridge.place
         if link is None:
             return
-        seconds = max(time.perf_counter() - self._since, 0.0)
-        age = f"; last update {seconds:.0f} s ago" if self._bridge.model is not None else ""
+        silent = rough_duration(max(time.perf_counter() - self._since, 0.0))
+        age = f"; last update {silent} ago" if self._bridge.model is not None else ""
         kind: StateKind = "loading"
         match link.state:
             case LinkState.CONNECTING:
@@ -269,7 +270,8 @@ class FinishedWork(QObject):
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
         if event.seconds >= LONG_S:
-            self._history.add(Notice("applied", f"Settings applied in {event.seconds:.1f} s."))
+            took = duration_text(event.seconds)
+            self._history.add(Notice("applied", f"Settings applied in {took}."))
 
     def _on_downloaded(self, repo_id: str, path: str) -> None:
         self._failed.discard(repo_id)

@@ -15,6 +15,7 @@ from app.link.bridge import EngineState
 from app.main.application import Application
 from app.window.settings_store import ThemeMode
 from engine.errors import InferdeckError
+from engine.units import rough_duration
 
 SMALL = QSize(1000, 640)
 MODES: tuple[ThemeMode, ...] = ("light", "dark")
@@ -73,7 +74,7 @@ class Camera:
         while not condition():
             if time.monotonic() > deadline:
                 raise ScreenshotError(
-                    f"Timed out after {timeout_s:.0f} s: {what}.",
+                    f"Timed out after {rough_duration(timeout_s)}: {what}.",
                     "Close other programs, or use a smaller model.",
                 )
             pause(20)

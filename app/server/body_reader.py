@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from app.server.errors import OVERLOADED, RETRY_AFTER_S, ApiError, bad_request
 from app.server.options import Limits
+from engine.units import duration_text
 
 CLOSE = {"Connection": "close"}  # the rest of the body is not read
 INLINE_BYTES = 64 * 1024
@@ -42,8 +43,9 @@ class BodyReader:
                             kind=OVERLOADED, retry_after_s=RETRY_AFTER_S, headers=CLOSE,
                         )  # fmt: skip
         except TimeoutError:
+            allowed = duration_text(self._limits.body_s)
             raise ApiError(
-                408, f"Request body not received within {self._limits.body_s:g} s.", headers=CLOSE
+                408, f"Request body not received within {allowed}.", headers=CLOSE
             ) from None
         except ClientDisconnect:
             raise ApiError(400, "The client disconnected.", headers=CLOSE) from None

@@ -36,6 +36,7 @@ from app.server.lingering import LingeringClose
 from app.server.options import Limits, ServerOptions, is_loopback
 from app.server.reply import error_response, json_bytes
 from app.wire.protocol import STREAM_PATH
+from engine.units import duration_text
 
 OPEN_PATHS = ("/health",)
 DRAIN_S, REFUSED_S = 10.0, 1.0
@@ -314,7 +315,7 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         if self._arrival is None:
             self.transport.close()
         else:
-            words = f"Request headers not received within {self.limits.header_s:g} s."
+            words = f"Request headers not received within {duration_text(self.limits.header_s)}."
             self._answer_raw(ApiError(408, words, code="timeout"))
 
 

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from engine.errors import InferdeckError, in_one_line
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 
 
 class StorageError(InferdeckError):

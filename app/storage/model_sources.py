@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from app.paths import shapes_dir, starter_model
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 
 
 class SourceKind(StrEnum):

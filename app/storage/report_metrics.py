@@ -3,16 +3,14 @@ list."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from engine.evaluate.report import EvaluationReport, ModelFacts, ReportError
-from engine.snapshot.units import bytes_text
-
-NOTHING = "–"
+from engine.units import NOTHING, bytes_text, precision_name, setting_text
 
 
 class Form(StrEnum):
@@ -178,18 +176,17 @@ def cautions(reports: Sequence[EvaluationReport]) -> tuple[str, ...]:
 
 
 def title_of(report: EvaluationReport) -> str:
-    """ "chat, bfloat16" or "chat-awq, AWQ, 4 bits, groups of 128, KV int8": model and precision."""
+    """ "chat, BF16" or "chat-awq, AWQ, 4 bits, groups of 128, KV INT8": model and precision."""
     return facts_title(report.candidate)
 
 
-def facts_title(
-    facts: ModelFacts, name: str = "", precision_name: Callable[[str], str] = str
-) -> str:
+def facts_title(facts: ModelFacts, name: str = "") -> str:
     """Model and precision: quantization, else dtype; and the KV cache's if it differs. `name`:
     instead of the model's own."""
     own = name or facts.name or Path(facts.path).name
     parts = [own, facts.quantization or precision_name(facts.dtype)]
     kv = facts.config.get("kv_cache_dtype")
     if kv not in (None, "", "auto"):
-        parts.append(f"KV {precision_name(str(kv))}")
+        text = setting_text(kv)
+        parts.append(text if "," in text else f"KV {text}")
     return ", ".join(parts)

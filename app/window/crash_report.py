@@ -26,7 +26,7 @@ from app.storage.json_file import private, write_whole
 from engine.errors import CheckpointError
 from engine.json_file import checked, read_json, read_regular
 from engine.snapshot import StepRecord
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text, duration_text
 
 log = logging.getLogger(__name__)
 
@@ -150,13 +150,13 @@ def reports_dir() -> Path:
 def step_line(step: StepRecord) -> str:
     """ "step 812: 28.4 ms, 16 decode + 96 prefill tokens, 16 running, 3 waiting, model 25.1 ms"."""
     parts = [
-        f"step {step.index}: {step.duration * 1e3:.1f} ms",
+        f"step {step.index}: {duration_text(step.duration)}",
         f"{step.num_decode_tokens} decode + {step.num_prefill_tokens} prefill tokens",
         f"{step.num_running} running, {step.num_waiting} waiting",
-        f"model {step.model_s * 1e3:.1f} ms, sampling {step.sample_s * 1e3:.1f} ms",
+        f"model {duration_text(step.model_s)}, sampling {duration_text(step.sample_s)}",
     ]
     if step.exchange_s > 0:
-        parts.append(f"communication {step.exchange_s * 1e3:.1f} ms")
+        parts.append(f"communication {duration_text(step.exchange_s)}")
     if step.preempted:
         parts.append(f"{len(step.preempted)} preempted")
     return ", ".join(parts)

@@ -11,7 +11,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFrame, QProgressBar, QPushButton, QWidget
 
 from engine.messages import LoadProgress
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 from widgets.controls.layouts import button, hbox, label, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle

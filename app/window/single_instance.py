@@ -19,6 +19,7 @@ from PySide6.QtNetwork import QLocalServer, QLocalSocket
 
 from engine.errors import CheckpointError, InferdeckError
 from engine.json_file import decode_json
+from engine.units import duration_text
 
 ANSWER = b"ok\n"
 TIMEOUT_MS, SLICE_MS = 3000, 20
@@ -67,7 +68,7 @@ class SingleInstance(QObject):
         process = f" (process {found[0]})" if isinstance(found, tuple) and found[0] else ""
         return NotAnsweringError(
             f"Inferdeck is already open{process} and did not respond within "
-            f"{TIMEOUT_MS / 1000:.0f} s.",
+            f"{duration_text(TIMEOUT_MS / 1000)}.",
             "Wait until it responds, or end that process. Then start Inferdeck again.",
         )
 

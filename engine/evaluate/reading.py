@@ -15,6 +15,7 @@ from engine.evaluate.head import Head
 from engine.evaluate.task import Cancelled, check
 from engine.evaluate.windows import Cut, Window
 from engine.llm_engine import LLMEngine
+from engine.units import bytes_text
 
 
 class StateFile:
@@ -34,7 +35,7 @@ class StateFile:
             self._file.write(plain.numpy().data)
         except OSError as error:
             raise InferdeckError(
-                f"Cannot write the reference hidden states ({self._file.tell() / 2**20:,.0f} MiB "
+                f"Cannot write the reference hidden states ({bytes_text(self._file.tell())} "
                 f"so far) to {tempfile.gettempdir()}: {error.strerror}.",
                 "Free up space there, evaluate fewer tokens (max_tokens), or set TMPDIR to "
                 "another disk.",

@@ -61,6 +61,7 @@ from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import Draft, draft_source, load_draft
 from engine.speculation.proposer import Proposer
 from engine.text.tokenizer import Tokenizer
+from engine.units import bytes_text
 
 
 def make_runner(loaded: LoadedModel, backend: AttentionBackend, device: str) -> ModelRunner:
@@ -314,7 +315,7 @@ class _Builder:
         if plan.num_blocks < planned:
             loaded.notices.append(
                 f"The KV cache has {plan.num_blocks:,} blocks "
-                f"({plan.cache_bytes_in_all / 2**30:.2f} GiB) instead of {planned:,}: other "
+                f"({bytes_text(plan.cache_bytes_in_all)}) instead of {planned:,}: other "
                 f"programs are using memory on {config.device}."
             )
         runner = make_runner(loaded, cache, config.device)
@@ -387,7 +388,7 @@ class _Builder:
 
 def _free_text(config: EngineConfig) -> str:
     free, total = free_memory(config.device)
-    return f"{free / 2**30:.2f} of {total / 2**30:.2f} GiB free"
+    return f"{bytes_text(free)} of {bytes_text(total)} free"
 
 
 def release_memory() -> None:

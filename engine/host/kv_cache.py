@@ -25,6 +25,7 @@ from engine.runner.model_runner import ModelRunner
 from engine.snapshot import MemoryPlan
 from engine.speculation.draft_loading import Draft, make_proposer
 from engine.speculation.proposer import Proposer
+from engine.units import bytes_text
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -43,7 +44,7 @@ def build_caches(
         return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:
         raise OutOfMemoryError(
-            f"Out of memory for a KV cache of {plan.cache_bytes_in_all / 2**30:.2f} GiB: {error}",
+            f"Out of memory for a KV cache of {bytes_text(plan.cache_bytes_in_all)}: {error}",
             "Lower kv_cache_memory_bytes or max_model_len, or close other programs.",
         ) from error
 

@@ -36,6 +36,7 @@ from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import draft_source, load_draft
 from engine.speculation.speculator import Speculator
 from engine.text.tokenizer import Tokenizer
+from engine.units import bytes_text
 
 _epochs = itertools.count()
 
@@ -174,7 +175,7 @@ class ModelHost:
         text = (
             f"Out of memory on {self.config.device} in {steps} ({why}). KV cache reduced{often}: "
             f"{first:,} → {plan.num_blocks:,} blocks "
-            f"({plan.cache_bytes_in_all / 2**30:.2f} GiB). No request was lost."
+            f"({bytes_text(plan.cache_bytes_in_all)}). No request was lost."
         )
         self._replace_notice("", text)
         self.shrinking = Shortage(times, text, first)

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+from engine.units import duration_text
+
 _MARGIN = 0.95
 
 one_at_a_time = threading.RLock()
@@ -58,7 +60,7 @@ def faster(chosen: str, times: Mapping[str, float]) -> str:
 
 def times_text(times: Mapping[str, float]) -> str:
     """ "torch 1.20 ms, native 0.80 ms"."""
-    return ", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())
+    return ", ".join(f"{name} {duration_text(ms / 1e3)}" for name, ms in times.items())
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -34,6 +34,7 @@ from engine.models.materialise import follows_length
 from engine.runner.cuda_graphs import room_for
 from engine.snapshot import MemoryPlan
 from engine.speculation.draft_loading import draft_dtype, open_draft
+from engine.units import bytes_text
 
 GIB = 2**30
 _RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a smaller one
@@ -259,8 +260,9 @@ def plan(
     needed = weights + activations + least_kv
     if needed > limit:
         raise OutOfMemoryError(
-            f"{_gib(needed)} needed (weights {_gib(weights)}, activations {_gib(activations)}, KV "
-            f"cache {_gib(least_kv)}); {_gib(limit)} usable ({_gib(free)} of {_gib(total)} free).",
+            f"{bytes_text(needed)} needed (weights {bytes_text(weights)}, activations "
+            f"{bytes_text(activations)}, KV cache {bytes_text(least_kv)}); {bytes_text(limit)} "
+            f"usable ({bytes_text(free)} of {bytes_text(total)} free).",
             f"Choose {', '.join(remedies)}, a lower-bit quantization, a smaller model or a 16-bit "
             "dtype; or close other programs.",
         )
@@ -355,7 +357,3 @@ def activation_bytes(sizes: ModelSizes, config: EngineConfig) -> int:
     logits = min(config.max_num_seqs, tokens) * sizes.vocab_size * 4 * 3
     # 16-bit activations are widened to float32 inside norms and products
     return _FIXED_ACTIVATIONS + tokens * per_token * max(4, sizes.itemsize) + logits
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.2f} GiB"

@@ -33,6 +33,7 @@ from engine.config import EngineConfig
 from engine.errors import describe, is_out_of_memory
 from engine.runner.cuda_capture import CudaCapture
 from engine.runner.verify_as_decode import Worth, can_unroll, unroll
+from engine.units import bytes_text
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, MOST_CAPTURED)
 """Rows of a captured step: close enough together that at most half of a step is padding, and of a
@@ -153,7 +154,7 @@ class DecodeGraphs:
         count, most = len(self._graphs), self.sizes[-1]
         sizes = f"{count} capture size{'s' * (count > 1)}"
         tokens = f"{most} token{'s' * (most > 1)}"
-        return f"{sizes} up to {tokens}, {self.graph_bytes / _MIB:,.0f} MiB"
+        return f"{sizes} up to {tokens}, {bytes_text(self.graph_bytes)}"
 
     @torch.inference_mode()
     def capture(self, sizes: Sequence[int], capture: Capture, num_blocks: int = 0) -> None:

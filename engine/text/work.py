@@ -13,6 +13,7 @@ from typing import IO, Any
 import msgspec
 
 from engine.errors import CheckpointError, InferdeckError, InvalidRequestError, in_one_line
+from engine.units import bytes_text, duration_text
 
 _HEAD = struct.Struct("<Q")
 _OWN_BYTES = 2**30
@@ -110,11 +111,11 @@ class Allowance(msgspec.Struct, frozen=True):
 
     @property
     def time_text(self) -> str:
-        return f"took more than {self.seconds:.0f} s"
+        return f"took more than {duration_text(self.seconds)}"
 
     @property
     def memory_text(self) -> str:
-        return f"took more than {self.memory / 2**30:.1f} GiB of memory"
+        return f"took more than {bytes_text(self.memory)} of memory"
 
     @staticmethod
     def of(message: Message, num_bytes: int) -> Allowance:

@@ -8,6 +8,7 @@ from PySide6.QtCore import QTimer, Signal
 from PySide6.QtWidgets import QFrame, QWidget
 
 from engine.snapshot import BlockDetails, BlockSnapshot, EngineSnapshot, Part
+from engine.units import kv_precision_text
 from widgets.blocks.block_map import BlockMap
 from widgets.blocks.scales import Bars, Grid
 from widgets.blocks.texts import (
@@ -23,7 +24,6 @@ from widgets.controls.layouts import centered, hbox, stack, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.swatches import Swatch, Swatches, of
 from widgets.controls.text import not_reported_text
-from widgets.live.figures import kv_precision
 from widgets.plot.clock import RedrawClock
 from widgets.plot.header import NoteLabel
 from widgets.plot.painted import NONE
@@ -142,7 +142,9 @@ class BlocksPanel(QFrame):
             for widget in (self.note, self.losses, self.line, self.text):
                 widget.set_text("")
             return
-        note = summary(snapshot.blocks, kv_precision(snapshot.memory.plan))
+        plan = snapshot.memory.plan
+        kv = kv_precision_text(plan.key_dtype, plan.value_dtype)
+        note = summary(snapshot.blocks, kv)
         self.note.set_text(" · ".join(filter(None, (note, self._scale_text()))))
         self.losses.set_text(losses(snapshot.blocks, snapshot.counters))
         if cell != NONE:

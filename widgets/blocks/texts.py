@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockDetails, BlockSnapshot, Counters
+from engine.units import rough_duration
 from widgets.blocks.scales import Row, Use
 
 Name = Callable[[str], str]
@@ -95,11 +96,5 @@ def contents(details: BlockDetails, now: float) -> str:
         parts.append(f"hash {details.block_hash[:8]}")
         parts.append(f"parent hash {parent}" if parent else "first block of its sequence")
     if details.published is not None:
-        parts.append(f"cached {_ago(max(0.0, now - details.published))} ago")
+        parts.append(f"cached {rough_duration(max(0.0, now - details.published))} ago")
     return " · ".join(parts)
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

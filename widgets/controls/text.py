@@ -1,4 +1,4 @@
-"""Durations, "not reported" texts and the engine's clock. No Qt."""
+"""The "not reported" texts and the engine's clock. No Qt."""
 
 from __future__ import annotations
 
@@ -12,18 +12,6 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QWidget
 
 from engine.snapshot import EngineSnapshot, Part
-
-
-def milliseconds(value: float) -> str:
-    """`value` milliseconds with unit and about three significant digits; from 10 s on in s."""
-    return f"{value / 1e3:,.1f} s" if value >= 10_000 else f"{_number(value)} ms"
-
-
-def _number(value: float) -> str:
-    if value >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 9.95 else f"{value:.2f}" if value < 0.995 else f"{value:.1f}"
-
 
 PLAIN = "OpenAI-compatible"
 """Device name of a server of unknown make."""

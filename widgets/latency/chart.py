@@ -9,7 +9,7 @@ from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QMouseEvent, QPainter, QPen
 
 from engine.snapshot import StepEntry
-from widgets.controls.text import milliseconds
+from engine.units import duration_text
 from widgets.latency.reply import Cause, Gap, ReplyLatency, Stage
 from widgets.plot.painted import NONE, PaintedPlot
 from widgets.plot.table import Cell, ValuesTable
@@ -21,7 +21,7 @@ _MOST_NAMES = 2
 
 
 def duration(seconds: float) -> str:
-    return milliseconds(seconds * 1e3)
+    return duration_text(seconds)
 
 
 def tokens(count: int) -> str:

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 
 from engine.snapshot import EngineSnapshot, GpuFigures, MemorySnapshot, Part, StepRecord, undivided
 from engine.snapshot.metrics import METRICS
+from engine.units import bytes_text, duration_text, number, whole
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import dressed, vbox
 from widgets.controls.text import EngineTime, not_reported
@@ -24,7 +25,7 @@ from widgets.plot.engine_charts import (
 )
 from widgets.plot.link import ChartGroup
 from widgets.plot.marks import MarkLog, SpanLog, SpanPicker
-from widgets.plot.series import Mark, MarkKind, Series, SeriesKind, duration_text, number, whole
+from widgets.plot.series import Mark, MarkKind, Series, SeriesKind
 from widgets.plot.time_chart import TimeChart
 from widgets.theme.theme import SPACE_2, theme_notifier
 
@@ -294,12 +295,10 @@ class LiveCharts(QWidget):
         self.memory.append_row(at, parts)
         limit = memory.plan.limit / GIB
         self.memory.set_limit(limit or None)
-        predicted = memory.plan.predicted / GIB
-        measured = (memory.weights + memory.kv_cache) / GIB
-        note = f"predicted {predicted:.2f} GiB, measured {measured:.2f} GiB"
+        measured = memory.weights + memory.kv_cache
+        note = f"predicted {bytes_text(memory.plan.predicted)}, measured {bytes_text(measured)}"
         if memory.plan.host_layers:  # the other figures are of the GPU
-            in_ram = (memory.host_weights + memory.host_kv_cache) / GIB
-            note += f"; {in_ram:.2f} GiB in RAM"
+            note += f"; {bytes_text(memory.host_weights + memory.host_kv_cache)} in RAM"
         self.memory.set_note(note)
 
     def update_gpus(self, at: float, gpus: Sequence[GpuFigures]) -> None:
@@ -402,7 +401,7 @@ def _rows_seen(row_height: int, height: int) -> int:
     return (height + SPACE_2) // (row_height + SPACE_2)
 
 
-def _gib(value: float) -> str:
+def _hundredths(value: float) -> str:
     return number(value, 2)
 
 
@@ -410,11 +409,11 @@ def _memory_chart(clock: RedrawClock, now: Callable[[], float]) -> StackedAreaCh
     chart = StackedAreaChart(
         METRICS["memory"].title, METRICS["memory"].unit,
         (
-            area("weights", "weights", "weights", text=_gib, silence=_SILENCE_S),
-            area("kv_used", "KV used", "kv_used", text=_gib, silence=_SILENCE_S),
-            area("kv_cached", "KV cached", "kv_cached", text=_gib, silence=_SILENCE_S),
-            area("other", "other", "other", text=_gib, silence=_SILENCE_S),
-            Series("gpu", "GPU", "gpu_memory", dashed=True, hold=True, text=_gib),
+            area("weights", "weights", "weights", text=_hundredths, silence=_SILENCE_S),
+            area("kv_used", "KV used", "kv_used", text=_hundredths, silence=_SILENCE_S),
+            area("kv_cached", "KV cached", "kv_cached", text=_hundredths, silence=_SILENCE_S),
+            area("other", "other", "other", text=_hundredths, silence=_SILENCE_S),
+            Series("gpu", "GPU", "gpu_memory", dashed=True, hold=True, text=_hundredths),
         ),
         clock=clock, value_template="00.00", least_span=0.1, time_source=now,
         empty_text="Memory usage by category appears when a model is loaded.",

@@ -13,10 +13,19 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QColor, QPainter, QPen, QPolygonF
 
-from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo, Part, RequestState, Sample
+from engine.snapshot import EngineSnapshot, ModelInfo, Part, RequestState, Sample
 from engine.snapshot.metrics import METRICS, Metric
+from engine.units import (
+    NOTHING,
+    bytes_text,
+    figure,
+    kv_precision_text,
+    number,
+    precision_name,
+    weights_text,
+)
 from widgets.controls.text import not_reported
-from widgets.plot.series import FEWEST_FOR_P99, Floats, RingBuffer, figure, number, percentiles
+from widgets.plot.series import FEWEST_FOR_P99, Floats, RingBuffer, percentiles
 
 SPAN_S = 60.0
 STEP_S = 1.0
@@ -87,7 +96,6 @@ def draw_sparkline(
 
 StateKind = Literal["idle", "busy", "loading", "error"]
 
-NOTHING = "–"
 GIB = 2**30
 LATENCY_SPAN_S = 120.0
 RATE_SPAN_S = 3.0
@@ -263,45 +271,18 @@ def placement_text(snapshot: EngineSnapshot) -> str:
         return ""
     return (
         f"on {snapshot.model.device}; CPU offload: "
-        f"{number(memory.host_weights / GIB, 2)} GiB of weights, "
-        f"{number(memory.host_kv_cache / GIB, 2)} GiB of KV cache in RAM"
+        f"{bytes_text(memory.host_weights)} of weights, "
+        f"{bytes_text(memory.host_kv_cache)} of KV cache in RAM"
     )
-
-
-PRECISION_NAMES = {
-    "float32": "FP32", "float16": "FP16", "bfloat16": "BF16", "fp8": "FP8", "int8": "INT8",
-    "int4": "INT4", "nf4": "NF4", "awq": "AWQ", "gptq": "GPTQ",
-}  # fmt: skip
-"""Display names of dtypes and quantizations."""
-
-
-def precision_name(value: str) -> str:
-    """BF16 of bfloat16; other names unchanged."""
-    name = value.removeprefix("torch.")
-    return PRECISION_NAMES.get(name, name)
 
 
 def precision_text(snapshot: EngineSnapshot) -> str:
     """BF16; BF16 · INT8 weights; BF16, KV INT8; BF16, K INT8, V BF16."""
     plan = snapshot.memory.plan
-    kv = kv_precision(plan)
+    kv = kv_precision_text(plan.key_dtype, plan.value_dtype)
     own = precision_name(snapshot.model.dtype)
     plain = own if kv in ("", f"KV {own}") else f"{own}, {kv}"
-    return " · ".join(filter(None, (plain, weights_text(snapshot.model))))
-
-
-def kv_precision(plan: MemoryPlan) -> str:
-    """KV INT8; K INT8, V BF16; "" where not reported."""
-    keys, values = precision_name(plan.key_dtype), precision_name(plan.value_dtype)
-    if keys == values:
-        return f"KV {keys}" if keys else ""
-    return f"K {keys}, V {values}"
-
-
-def weights_text(model: ModelInfo) -> str:
-    """INT8 weights; INT4 weights (groups of 128); "" for unquantized ones."""
-    name, _, details = model.quantization.partition(", ")
-    return f"{precision_name(name)} weights" + (f" ({details})" if details else "") if name else ""
+    return " · ".join(filter(None, (plain, weights_text(snapshot.model.quantization))))
 
 
 def device_text(snapshot: EngineSnapshot) -> str:

@@ -19,10 +19,10 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFrame, QSizePolicy, QToolTip, QWidget
 
 from engine.snapshot import EngineSnapshot
+from engine.units import NOTHING, duration_text
 from widgets.controls.text import EngineTime
 from widgets.live.figures import (
     FIGURES,
-    NOTHING,
     SPAN_S,
     Figure,
     StateKind,
@@ -34,7 +34,6 @@ from widgets.live.figures import (
     state_text,
 )
 from widgets.plot.clock import RedrawClock, work_time
-from widgets.plot.series import duration_text
 from widgets.plot.text import TextPen
 from widgets.theme.theme import (
     SPACE_2,

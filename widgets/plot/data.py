@@ -9,7 +9,8 @@ import numpy as np
 import numpy.ma
 from numpy.typing import ArrayLike, NDArray
 
-from widgets.plot.series import Floats, Reading, RingBuffer, Series, SeriesKind, number
+from engine.units import number
+from widgets.plot.series import Floats, Reading, RingBuffer, Series, SeriesKind
 from widgets.plot.table import Column, ValuesTable, join_columns
 
 

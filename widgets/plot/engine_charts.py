@@ -13,6 +13,7 @@ import numpy as np
 from PySide6.QtGui import QColor
 
 from engine.snapshot import Counters, Sample
+from engine.units import duration_text, number, whole
 from widgets.plot.clock import RedrawClock
 from widgets.plot.data import HISTORY_S, NOTHING
 from widgets.plot.items import AreaItem
@@ -23,9 +24,6 @@ from widgets.plot.series import (
     RollingPercentiles,
     Series,
     SeriesKind,
-    duration_text,
-    number,
-    whole,
 )
 from widgets.plot.time_chart import TimeChart
 from widgets.theme.theme import theme

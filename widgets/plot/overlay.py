@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPen
 
-from widgets.plot.series import EndLabel, Mark, MarkKind, number, seconds_text
+from engine.units import number
+from widgets.plot.series import EndLabel, Mark, MarkKind, seconds_text
 from widgets.theme.theme import SPACE_1, SPACE_2, theme
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from engine.units import figure, number
+
 Floats = NDArray[np.float64]
 
 
@@ -162,7 +164,6 @@ class RollingPercentiles:
         return [(t, percentiles(self.samples.between(t - self.span, t))) for t in at]
 
 
-MINUS = "\N{MINUS SIGN}"
 
 
 class Range(NamedTuple):
@@ -240,23 +241,6 @@ def labelled_ticks(shown: Range, height: float, distance: float) -> list[tuple[f
     return [(value, tick_text(value, step)) for value in ticks(shown, most)]
 
 
-def number(value: float, decimals: int) -> str:
-    """A number with `decimals` decimals, thousands separators, a real minus sign; – for None."""
-    if not math.isfinite(value):
-        return "–"
-    text = f"{value:,.{decimals}f}"
-    return text.replace("-", MINUS) if float(text.replace(",", "")) else text.lstrip("-")
-
-
-def whole(value: float) -> str:
-    return number(value, 0)
-
-
-def figure(value: float) -> str:
-    """A measured value with about three digits: 7.4, 31, 1,204."""
-    return number(value, 0 if abs(value) >= 9.95 or value == 0 else 1)
-
-
 def seconds_text(seconds: float, step: float) -> str:
     """Label of the time axis relative to now: -30 s, -5 min, now."""
     if abs(seconds) < 1e-6:
@@ -276,14 +260,6 @@ def time_ticks(low: float, high: float, max_ticks: int) -> tuple[list[float], fl
             first, last = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6)
             return [step * k for k in range(first, last + 1)], float(step)
     return [low, high], high - low
-
-
-def duration_text(seconds: float) -> str:
-    """A duration as text: 30 s, 2 min, 1 h."""
-    for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= size and seconds % size == 0:
-            return f"{int(seconds // size)} {unit}"
-    return f"{seconds:g} s"
 
 
 class SeriesKind(StrEnum):

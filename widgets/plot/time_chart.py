@@ -21,6 +21,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QMenu, QWidget
 
+from engine.units import duration_text, number
 from widgets.controls.layouts import hbox, vbox
 from widgets.plot.clock import RedrawClock
 from widgets.plot.data import NOTHING, ChartData
@@ -38,8 +39,6 @@ from widgets.plot.series import (
     Reading,
     Series,
     SeriesKind,
-    duration_text,
-    number,
     range_for,
 )
 from widgets.plot.table import ValuesTable

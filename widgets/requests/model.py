@@ -9,6 +9,7 @@ from PySide6.QtCore import QModelIndex, QObject, Qt
 
 from engine.snapshot import FinishReason, RequestSnapshot, RequestState, RequestTimes
 from engine.snapshot.metrics import METRICS
+from engine.units import NOTHING
 from widgets.controls.tables import Index, RowTable
 
 ENDS = {
@@ -82,7 +83,6 @@ MOST_ENDED = 500
 MOST_TIMES = 100_000
 """Token times kept for ended requests, 16 bytes each; the oldest are dropped."""
 MOST_EARLY = 64
-NOTHING = "–"
 
 
 class Column(NamedTuple):

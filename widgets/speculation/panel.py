@@ -10,6 +10,7 @@ from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import QFrame, QLabel, QWidget
 
 from engine.snapshot import EngineSnapshot, Part, SpeculationSnapshot
+from engine.units import duration_text, factor_text, percent_text, speculative_name
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, button, centered, dressed, hbox, stack, vbox
 from widgets.controls.lines import ElidedLine
@@ -102,7 +103,6 @@ class PositionBars(PaintedPlot):
         self.pen.left(painter, start, text)
 
 
-METHODS = {"ngram": "n-gram lookup", "draft_model": "draft model", "eagle3": "EAGLE-3 head"}
 FEWEST_PLAIN_STEPS = 5
 """Steps without drafts that a measured speed-up needs."""
 REST_STEPS = 8
@@ -128,7 +128,7 @@ def verdict(figures: SpeculationSnapshot) -> Verdict:
             "per-position acceptance.",
         )  # fmt: skip
     if figures.rest_steps >= REST_STEPS:
-        last = f" Last measured: {found.factor:.2f}×." if found is not None else ""
+        last = f" Last measured: {factor_text(found.factor)}." if found is not None else ""
         return Verdict(
             "Speculation paused: no speed-up", "warning",
             f"No drafts for {figures.rest_steps:,} steps. Occasional probe steps check "
@@ -150,16 +150,16 @@ def verdict(figures: SpeculationSnapshot) -> Verdict:
         f"{found.num_plain_steps:,} without."
     )
     if found.factor > 1 + _CLEAR:
-        return Verdict(f"Speed-up {found.factor:.2f}×", "success", basis)
+        return Verdict(f"Speed-up {factor_text(found.factor)}", "success", basis)
     if found.factor < 1 - _CLEAR:
-        slower = f"Slower ({found.factor:.2f}×): turn speculation off"
+        slower = f"Slower ({factor_text(found.factor)}): turn speculation off"
         return Verdict(slower, "warning", basis)
-    return Verdict(f"No speed-up ({found.factor:.2f}×)", "text", basis)
+    return Verdict(f"No speed-up ({factor_text(found.factor)})", "text", basis)
 
 
 def source(figures: SpeculationSnapshot) -> str:
     """ "draft model “draft”"."""
-    method = METHODS.get(figures.method, figures.method)
+    method = speculative_name(figures.method)
     return f"{method} “{figures.draft_model}”" if figures.draft_model else method
 
 
@@ -169,7 +169,7 @@ def acceptance(figures: SpeculationSnapshot) -> str:
     accepted = f"{figures.accepted:,} of {figures.drafted:,} draft tokens accepted"
     parts = [
         "" if length is None else f"{length:.2f} tokens per round",
-        "" if rate is None else f"{accepted} ({100 * rate:.0f} %)",
+        "" if rate is None else f"{accepted} ({percent_text(rate)})",
     ]
     return " · ".join(filter(None, parts))
 
@@ -178,13 +178,13 @@ def times(figures: SpeculationSnapshot) -> str:
     """ "draft 1.9 ms, verify 12.4 ms per step"."""
     if not figures.draft_steps:
         return ""
-    draft = 1e3 * figures.draft_s / figures.draft_steps
-    verify = 1e3 * figures.verify_s / figures.draft_steps
-    return f"draft {draft:.1f} ms, verify {verify:.1f} ms per step"
+    draft = duration_text(figures.draft_s / figures.draft_steps)
+    verify = duration_text(figures.verify_s / figures.draft_steps)
+    return f"draft {draft}, verify {verify} per step"
 
 
 OFF_TEXT = (
-    "Speculative decoding is off. A draft model, n-gram lookup or EAGLE-3 head proposes tokens. "
+    "Speculative decoding is off. A draft model, n-gram lookup or an EAGLE-3 head proposes tokens. "
     "The target model verifies them in one step: same output, fewer steps. This panel shows the "
     "acceptance rate and the speed-up."
 )

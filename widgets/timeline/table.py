@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.snapshot import StepEntry, StepRecord, unpacked
+from engine.units import duration_text, percent_text
 from widgets.plot.table import Cell, ValuesTable
 from widgets.timeline.history import StepHistory
 
@@ -15,7 +16,7 @@ Name = Callable[[str], str]
 def step_text(step: StepRecord) -> str:
     """ "step 48,211 · 28.4 ms · 16 decode + 96 prefill tokens · 3 waiting"."""
     step = unpacked(step)
-    parts = [f"step {step.index:,}", f"{step.duration * 1e3:,.1f} ms"]
+    parts = [f"step {step.index:,}", f"{duration_text(step.duration)}"]
     if step.num_threads:
         parts[-1] += f" on {step.num_threads} thread{'s' * (step.num_threads != 1)}"
     decode, prefill = step.num_decode_tokens, step.num_prefill_tokens
@@ -47,9 +48,9 @@ def time_text(step: StepRecord) -> str:
     known = [(name, seconds) for name, seconds in parts if seconds > 0]
     if not known or step.duration <= 0:
         return ""
-    shares = {name: f"{name} {100 * seconds / step.duration:.0f} %" for name, seconds in known}
+    shares = {name: f"{name} {percent_text(seconds / step.duration)}" for name, seconds in known}
     if step.exchange_s > 0 and "model" in shares:
-        shares["model"] += f" (communication {step.exchange_s * 1e3:,.1f} ms)"
+        shares["model"] += f" (communication {duration_text(step.exchange_s)})"
     return " · ".join(shares.values())
 
 

@@ -17,6 +17,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
+from engine.units import duration_text
 from widgets.plot.clock import RedrawClock
 from widgets.plot.painted import NONE, PaintedPlot
 from widgets.plot.table import ValuesTable
@@ -138,7 +139,7 @@ class TimelineView(PaintedPlot):
         painter.drawImage(left, bars_top, scene.bars)
         beside = max(bars_top, area.top())  # of a low panel: below what may stand above
         scale = QRectF(0, beside, self._label_width - SPACE_2, self.height() - beside)
-        self.pen.right(painter, scale, f"max step {scene.longest * 1e3:,.1f} ms")
+        self.pen.right(painter, scale, f"max step {duration_text(scene.longest)}")
         if scene.num_above:
             above = QRectF(0, 0, self._label_width - SPACE_2, area.top())
             self.pen.right(painter, above, f"{scene.num_above:,} more above")

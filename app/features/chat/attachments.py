@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.errors import InferdeckError
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 
 LARGEST = 2**20
 _MODEL_FILES = {".safetensors", ".gguf", ".bin", ".pt", ".pth"}

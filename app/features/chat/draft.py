@@ -20,7 +20,7 @@ from app.features.chat.controller import ChatController
 from app.link.tasks import run_task
 from engine.errors import InferdeckError
 from engine.messages import TokensCounted
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 from widgets.chat.composer import Composer
 from widgets.chat.records import AttachmentRecord
 from widgets.controls.notice import Notice

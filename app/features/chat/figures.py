@@ -13,7 +13,7 @@ import msgspec
 from app.features.models.precision import precision_change
 from engine.messages import OutputEvent
 from engine.snapshot import RequestTimes
-from widgets.controls.text import milliseconds
+from engine.units import duration_text
 
 if TYPE_CHECKING:
     from app.features.chat.conversation import Passages
@@ -100,7 +100,7 @@ def figures_line(figures: Figures, precisions: str = "") -> str:
     if figures.ttft_ms is not None:
         groups.append(f"TTFT {_coarse(figures.ttft_ms)} ms{_parts_of_ttft(figures)}")
     if figures.itl_ms is not None:
-        groups.append(f"ITL {milliseconds(figures.itl_ms)}")
+        groups.append(f"ITL {duration_text(figures.itl_ms / 1e3)}")
     if figures.tokens_per_s is not None:
         groups.append(f"{figures.tokens_per_s:,.0f} tok/s")
     unit = "token" if figures.num_tokens == 1 else "tokens"
@@ -130,14 +130,14 @@ def figures_details(figures: Figures, precisions: str = "") -> str:
     if precisions:
         lines.append(f"Precision: {precisions}")
     if figures.ttft_ms is not None:
-        lines.append(f"TTFT (arrival to first token): {milliseconds(figures.ttft_ms)}")
+        lines.append(f"TTFT (arrival to first token): {duration_text(figures.ttft_ms / 1e3)}")
     if figures.itl_ms is not None and figures.itl_p50_ms is not None:
         p99 = figures.itl_p99_ms
-        tail = "" if p99 is None else f", p99 {milliseconds(p99)}"
+        tail = "" if p99 is None else f", p99 {duration_text(p99 / 1e3)}"
         lines.append(
-            f"ITL (time between tokens): mean {milliseconds(figures.itl_ms)}, "
-            f"p50 {milliseconds(figures.itl_p50_ms)}{tail}, "
-            f"max {milliseconds(figures.itl_max_ms or 0.0)}"
+            f"ITL (time between tokens): mean {duration_text(figures.itl_ms / 1e3)}, "
+            f"p50 {duration_text(figures.itl_p50_ms / 1e3)}{tail}, "
+            f"max {duration_text((figures.itl_max_ms or 0.0) / 1e3)}"
         )
     lines.append(
         f"Prompt: {figures.num_prompt_tokens:,} tokens, "

@@ -14,9 +14,9 @@ from app.paths import resources_dir, starter_model
 from app.storage.model_sources import is_starter
 from engine.sampling_params import PARAMETERS, SamplingParams
 from engine.snapshot import ModelInfo
+from engine.units import precision_name, scaled_count, weights_text
 from widgets.chat.reasoning import without_reasoning
 from widgets.chat.records import BranchRecord, ConversationRecord, SamplingField
-from widgets.live.figures import weights_text
 
 
 def found_record(found: Found) -> ConversationRecord:
@@ -54,9 +54,8 @@ def model_text(model: ModelInfo, limit: int | None) -> str:
         context = "" if not limit else f"{limit:,}-token context"
         return " · ".join(filter(None, (f"served by {model.device}", context)))
     count = model.num_parameters
-    size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.0f} M"
-    precision = filter(None, (model.dtype, weights_text(model)))
-    parts = [f"{size} parameters", *precision, model.device]
+    precision = filter(None, (precision_name(model.dtype), weights_text(model.quantization)))
+    parts = [f"{scaled_count(count)} parameters", *precision, model.device]
     if limit is not None:
         parts.append(f"{limit:,}-token context")
     if model.is_dummy:

@@ -24,10 +24,9 @@ from app.features.chat.figures import (
 from app.features.chat.file_actions import RECOVER, REPLACE
 from app.features.chat.labels import date_text, found_record, model_text, sampling_fields
 from engine.errors import ErrorInfo
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text, duration_text
 from widgets.chat.records import AttachmentRecord, ConversationRecord, MessageRecord
 from widgets.chat.sampling_popover import CUSTOM
-from widgets.controls.text import milliseconds
 
 if TYPE_CHECKING:
     from app.features.chat.page import ChatPage
@@ -276,7 +275,7 @@ def _progress(controller: ChatController, message: Message) -> str:
         return "waiting for first token"
     parts = ["generating"]
     if progress.itl_ms is not None:
-        parts.append(f"{milliseconds(progress.itl_ms)}/token")
+        parts.append(f"{duration_text(progress.itl_ms / 1e3)}/token")
     count = progress.num_tokens
     parts.append(f"{count:,} token" if count == 1 else f"{count:,} tokens")
     others = controller.generation.num_sent - 1
@@ -303,4 +302,4 @@ def _busy_detail(controller: ChatController, reply: Message) -> str:
     progress = controller.generation.progress(reply.id)
     if progress is None or progress.itl_ms is None:
         return "generating"
-    return f"generating · {milliseconds(progress.itl_ms)}/token"
+    return f"generating · {duration_text(progress.itl_ms / 1e3)}/token"

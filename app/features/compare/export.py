@@ -9,9 +9,7 @@ from typing import Any
 from app.features.chat.attachments import fence_for
 from app.features.compare.record import GREEDY, LEFT, RIGHT, SIDES, Comparison, PromptReplies, Side
 from app.features.compare.replies import Reply
-from app.features.models.precision import seconds_text
-from engine.snapshot.units import bytes_text
-from widgets.controls.text import milliseconds
+from engine.units import bytes_text, duration_text, rough_duration
 
 FORMAT, VERSION = "inferdeck-comparison", 1
 
@@ -114,7 +112,7 @@ def latency_text(pair: PromptReplies) -> str:
     left, right = pair.both
     parts = []
     if left.ttft_s is not None and right.ttft_s is not None:
-        times = (milliseconds(1e3 * seconds) for seconds in (left.ttft_s, right.ttft_s))
+        times = (duration_text(seconds) for seconds in (left.ttft_s, right.ttft_s))
         parts.append("TTFT " + " and ".join(times))
     if left.tokens_per_s is not None and right.tokens_per_s is not None:
         parts.append(f"{left.tokens_per_s:,.1f} and {right.tokens_per_s:,.1f} tok/s")
@@ -124,7 +122,7 @@ def latency_text(pair: PromptReplies) -> str:
 def figures(comparison: Comparison) -> list[tuple[str, str, str]]:
     """(name, left, right) of each figure."""
     weights = [_or_dash(side.weights_bytes, bytes_text) for side in comparison.sides]
-    ttft = [_or_dash(comparison.mean_ttft_s(s), lambda t: milliseconds(1e3 * t)) for s in SIDES]
+    ttft = [_or_dash(comparison.mean_ttft_s(s), lambda t: duration_text(t)) for s in SIDES]
     rates = [_or_dash(comparison.mean_rate(s), lambda r: f"{r:,.1f} tok/s") for s in SIDES]
     switches = [_switch(side) for side in comparison.sides]
     rows = (("Weights", weights), ("TTFT", ttft), ("Decoding", rates), ("Switch", switches))
@@ -137,5 +135,5 @@ def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
 
 def _switch(side: Side) -> str:
     if side.switch_s is not None:
-        return seconds_text(side.switch_s)
+        return rough_duration(side.switch_s)
     return "–" if side.weights_bytes is None else "already loaded"

@@ -23,7 +23,7 @@ from engine.config import SETTINGS, EngineConfig
 from engine.hardware.device_map import AUTO
 from engine.sampling_params import SamplingParams
 from engine.snapshot import MemoryPlan
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 
 GREEDY = SamplingParams(temperature=0.0, seed=0)
 

@@ -16,7 +16,7 @@ from engine.errors import ErrorInfo
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason
-from widgets.controls.text import milliseconds
+from engine.units import duration_text
 from widgets.tokens.record import TokenRecord
 
 COMPARE, BROADCAST = "compare", "broadcast"
@@ -107,7 +107,7 @@ class Reply:
             return self.problem or self.stage.name.lower()
         parts = []
         if self.ttft_s is not None:
-            parts.append(f"TTFT {milliseconds(1e3 * self.ttft_s)}")
+            parts.append(f"TTFT {duration_text(self.ttft_s)}")
         if self.tokens_per_s is not None:
             parts.append(f"{self.tokens_per_s:,.1f} tok/s")
         parts.append(f"{self.num_tokens:,} token{'s' * (self.num_tokens != 1)}")
@@ -135,7 +135,7 @@ def totals_text(replies: Sequence[Reply]) -> str:
         each = f" ({median(rates):,.1f} per reply)" if rates else ""
         parts.append(f"{num_tokens / seconds:,.1f} tok/s total{each}")
     if ttft_ms := [1e3 * reply.ttft_s for reply in replies if reply.ttft_s is not None]:
-        middle, longest = milliseconds(median(ttft_ms)), milliseconds(max(ttft_ms))
+        middle, longest = duration_text(median(ttft_ms) / 1e3), duration_text(max(ttft_ms) / 1e3)
         parts.append(f"TTFT median {middle}, max {longest}")
     parts.append(f"{num_tokens:,} tokens in {seconds:,.1f} s")
     return " · ".join(filter(None, parts))

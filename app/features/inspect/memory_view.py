@@ -12,7 +12,7 @@ from app.features.inspect.memory_breakdown import Compared, MemoryFigures, Memor
 from engine.numerics.kv_dtype import kv_text
 from engine.snapshot import EngineSnapshot, GpuFigures, undivided
 from engine.snapshot import Part as SnapshotPart
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine

@@ -17,8 +17,8 @@ from PySide6.QtWidgets import (
 )
 
 from engine.config import SETTINGS, Change
-from engine.snapshot.units import setting_text
 from engine.telemetry.what_if import DRAFT_LENGTH, WORTH, SpeedupBound
+from engine.units import setting_text
 from widgets.controls import layouts
 from widgets.controls.tables import SmallFigures, dress_table
 from widgets.theme.theme import theme, theme_notifier

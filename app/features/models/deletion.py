@@ -13,7 +13,7 @@ from app.link.tasks import run_task
 from app.storage.model_sources import ModelSource, SourceKind, cache_folder, folder_size
 from app.storage.trash import Trash, Trashed, TrashError
 from engine.errors import ErrorInfo
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 from widgets.controls.notice import Toast
 
 OTHERS_ALLOWED = (".md", ".gitattributes", ".gitignore", ".safetensors")

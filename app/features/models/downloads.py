@@ -21,7 +21,7 @@ from app.link.tasks import run_task
 from app.storage.json_file import kept_aside, read_own, unread_text, write_soon
 from app.window.progress import Work, WorkArea
 from engine.errors import CheckpointError, ErrorInfo
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text, progress_text, rough_duration, speed_text
 
 LOOK_MS = 250
 _WHAT = "The list of downloads"
@@ -238,11 +238,11 @@ def figures_text(progress: Progress) -> str:
         return ""
     if progress.done >= progress.total:
         return bytes_text(progress.total)
-    parts = [f"{bytes_text(progress.done)} of {bytes_text(progress.total)}"]
+    parts = [progress_text(progress.done, progress.total)]
     if progress.speed:
-        parts.append(f"{bytes_text(progress.speed)}/s")
+        parts.append(speed_text(progress.speed))
     if progress.seconds_left is not None:
-        parts.append(f"{duration_text(progress.seconds_left)} left")
+        parts.append(f"{rough_duration(progress.seconds_left)} left")
     return " · ".join(parts)
 
 
@@ -252,18 +252,6 @@ def how_far(download: Download) -> str:
     if download.state is not State.RUNNING:
         progress = Progress(progress.done, progress.total)
     return figures_text(progress)
-
-
-def duration_text(seconds: float) -> str:
-    """ "8 s", "1 min 30 s", "2 h 5 min", "3 days": two units at most."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 48 * 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} days"
 
 
 def state_text(download: Download) -> str:

@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.features.models.estimate import SHORTEST_CONTEXT, Estimator, Held, Need
-from app.features.models.placement import plural
 from app.features.models.precision import ROUNDED
 from app.features.models.torch_build import Advice, advice, torch_build
 from app.storage.model_sources import shape_sources
 from engine.config import SETTINGS, EngineConfig
-from engine.snapshot.units import bytes_text
-from widgets.live.figures import precision_name
+from engine.units import bytes_text, counted, precision_name
 
 ROUND = 256  # tokens: the longest context is an estimate
 
@@ -111,7 +109,7 @@ def machine_facts() -> MachineFacts:
     return MachineFacts(
         (
             ("CPU", info.cpu),
-            ("Cores", f"{cores}; {plural(info.default_threads, 'compute thread')}"),
+            ("Cores", f"{cores}; {counted(info.default_threads, 'compute thread')}"),
             ("Memory", f"{free} free of {total}"),
             ("GPU", ", ".join(gpus) or "none"),
             ("Precision", precision),

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.features.models.estimate import InRam, Need
 from app.features.models.fit import Fit
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 from widgets.theme.theme import (
     SPACE_1,
     SPACE_2,

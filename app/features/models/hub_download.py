@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 from app.features.models.hub import Hub, RepoFile
 from app.features.models.hub_errors import HubError, hub_error
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 
 SPEED_WINDOW_S = 5.0
 LOCK_TIMEOUT_S = 1.0

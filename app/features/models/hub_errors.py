@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.errors import InferdeckError, is_out_of_memory, refusal_of
+from engine.units import duration_text
 
 TOKEN_PAGE = "https://huggingface.co/settings/tokens"
 
@@ -85,9 +86,11 @@ def _refused(status: int, headers: Mapping[str, str], what: str, endpoint: str) 
             "Check the spelling: a model id is owner/name, such as Qwen/Qwen3-0.6B.",
         )
     if status == 429:
-        wait = headers.get("Retry-After")
+        wait = headers.get("Retry-After", "")
         return (
             f"{endpoint}: too many requests from your IP address (HTTP {status}).",
-            f"Try again in {wait} s." if wait else "Try again in a few minutes, or sign in.",
+            f"Try again in {duration_text(int(wait))}."
+            if wait.isdecimal()
+            else "Try again in a few minutes, or sign in.",
         )
     return f"{endpoint} returned HTTP {status} for {what}.", "Try again later."

@@ -19,7 +19,7 @@ from app.storage.model_sources import ModelSource
 from app.window.settings_store import SettingsStore
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 
 
 class Inspector(QObject):

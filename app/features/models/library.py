@@ -25,7 +25,7 @@ from app.storage.model_sources import (
 )
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
-from engine.snapshot.units import scaled_count
+from engine.units import scaled_count
 from widgets.controls.layouts import button, hbox, vbox, wrapped
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_2, SPACE_4, restyle

@@ -16,11 +16,10 @@ from app.storage.model_sources import ModelSource, is_starter
 from app.window.setting_specs import Machine, row_spec
 from engine.config import SETTINGS
 from engine.hardware.device_map import AUTO
-from engine.snapshot.units import bytes_text, scaled_count
+from engine.units import bytes_text, precision_name, scaled_count
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import STRETCH, vbox, wrapped
 from widgets.controls.number_control import NumberControl
-from widgets.live.figures import precision_name
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, restyle
 
 USUAL = (1, 2, 4, 8)

@@ -39,7 +39,7 @@ from app.storage.trash import Trash
 from app.window.commands import Command
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 from widgets.controls.frames import PageFrame
 from widgets.controls.layouts import vbox
 from widgets.controls.notice import Toast

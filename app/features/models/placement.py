@@ -9,7 +9,7 @@ from engine.hardware.device_map import ALL, AUTO, host_layers_of
 from engine.hardware.devices import CPU, gpus, is_cuda, rank_devices
 from engine.hardware.idle_cores import nodes
 from engine.snapshot import EngineSnapshot, ModelInfo
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text, counted
 
 
 def most_ranks(device: str) -> int:
@@ -160,7 +160,7 @@ def parallel_refusal(
         return f"{count} pipeline stages need {count} layers; the model has {model.num_layers}"
     for heads, title in ((model.num_heads, "head"), (model.num_kv_heads, "KV head")):
         if is_tensor and model.num_heads and heads % count:
-            return f"{plural(heads, title)} cannot be split across {count} ranks"
+            return f"{counted(heads, title)} cannot be split across {count} ranks"
     return ""
 
 
@@ -170,7 +170,7 @@ def against_gpus(count: int, parts: str, shown: Callable[[str], Any], places: Pl
     first = int(_devices_from(device, 1)[0].partition(":")[2])
     if places.gpus and first + count > places.gpus:
         behind = f" starting at {device}" if first else ""
-        return f"{count} {parts} need {count} GPUs{behind}; {plural(places.gpus, 'GPU')} detected"
+        return f"{count} {parts} need {count} GPUs{behind}; {counted(places.gpus, 'GPU')} detected"
     if shown("gpu_layers") not in (AUTO, ALL):
         return "CPU offload requires a single GPU: set GPU layers to auto or all"
     return ""
@@ -179,9 +179,9 @@ def against_gpus(count: int, parts: str, shown: Callable[[str], Any], places: Pl
 def _groups(count: int, threads: int, nodes: int) -> str:
     """ "2 ranks, 4 threads each · one NUMA node per rank"."""
     if count == 1:
-        together = plural(threads, "thread")
-        return " · ".join(filter(None, (together, plural(nodes, "NUMA node") if nodes else "")))
-    words = f"{count} ranks, {plural(max(1, threads // count), 'thread')} each"
+        together = counted(threads, "thread")
+        return " · ".join(filter(None, (together, counted(nodes, "NUMA node") if nodes else "")))
+    words = f"{count} ranks, {counted(max(1, threads // count), 'thread')} each"
     if threads < count:
         words = f"{words} · not enough CPU threads ({threads})"
     if nodes >= count:
@@ -202,15 +202,12 @@ def gpus_from(device: str, count: int) -> str:
 
 
 def gpus_here(places: Places) -> str:
-    return f" · {plural(places.gpus, 'GPU')} detected" if places.gpus else ""
+    return f" · {counted(places.gpus, 'GPU')} detected" if places.gpus else ""
 
 
 def _devices_from(device: str, count: int) -> tuple[str, ...]:
     return rank_devices(device if device != AUTO else "cuda:0", count)
 
-
-def plural(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def stages_now(s: EngineSnapshot, places: Places) -> str:

@@ -15,13 +15,12 @@ from typing import Any, NamedTuple, Protocol
 
 from engine.config import SETTINGS, EngineConfig
 from engine.snapshot import ModelInfo
-from engine.snapshot.units import bytes_text
-from widgets.live.figures import precision_name, weights_text
+from engine.units import bytes_text, precision_name, rough_duration, weights_text
 
 
 def precision_text(model: ModelInfo, config: EngineConfig) -> str:
     """Dtype, weights, output head and KV cache: all that affects the output."""
-    parts = [precision_name(model.dtype), weights_text(model)]
+    parts = [precision_name(model.dtype), weights_text(model.quantization)]
     if config.quantization_head != "none":
         parts.append(f"{precision_name(config.quantization_head)} head")
     if config.kv_dtype.is_quantized:
@@ -209,7 +208,7 @@ class Expected(NamedTuple):
     @property
     def words(self) -> str:
         source = "measured" if self.is_measured else "estimated"
-        return f"about {seconds_text(self.seconds)} ({source})"
+        return f"about {rough_duration(self.seconds)} ({source})"
 
 
 class SwitchTimes:
@@ -259,9 +258,3 @@ def _key(config: EngineConfig) -> str:
     values = "/".join(str(value) for value in own.values())
     return f"{config.model}|{config.load_format}|{values}"
 
-
-def seconds_text(seconds: float) -> str:
-    """ "0.4 s", "12 s", "3 min"."""
-    if seconds < 9.95:
-        return f"{max(0.1, seconds):.1f} s"
-    return f"{seconds:.0f} s" if seconds < 119.5 else f"{seconds / 60:.0f} min"

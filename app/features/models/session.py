@@ -22,6 +22,7 @@ from app.window.settings_store import RecentModel, SettingsStore, chosen_setting
 from engine import messages
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.units import rough_duration
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +218,7 @@ class ModelSession(QObject):
             self.notice_gone.emit(ENGINE)
             return
         log.warning("the engine has not answered for %.0f s (%s)", event.seconds, event.doing)
-        cause = f"The engine has not answered for {event.seconds:.0f} s ({event.doing})."
+        cause = f"The engine has not answered for {rough_duration(event.seconds)} ({event.doing})."
         restart = ("Restart engine", self.restart)
         remedy = "Wait, or restart the engine. A restart aborts all requests."
         if self._bridge.look_only:

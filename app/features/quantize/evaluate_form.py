@@ -33,9 +33,9 @@ from engine.errors import ConfigError, InferdeckError
 from engine.evaluate import PROMPT_LINES, read_prompts
 from engine.evaluate.windows import DEFAULT_CONTEXT
 from engine.quantize.recipe import GROUP_SIZES
+from engine.units import precision_name
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import STRETCH, vbox
-from widgets.live.figures import precision_name
 from widgets.theme.theme import SPACE_3
 
 _IN_A_ROW = 3

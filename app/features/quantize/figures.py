@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QSizePolicy, QWidget
 
 from app.storage.report_metrics import NOTHING, Comparison, Form, Metric, metric_rows, text_of
 from engine.evaluate.report import EvaluationReport, ModelFacts
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 from widgets.controls.layouts import STRETCH, empty_layout, vbox, wrapped
 from widgets.controls.lines import ElidedLine
 from widgets.theme.fonts import text_scale

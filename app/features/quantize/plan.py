@@ -13,7 +13,7 @@ from app.features.quantize.source import Matrix, SourceFacts
 from app.features.quantize.texts import PROGRAM, TextChoice
 from app.storage.model_sources import cache_folder, is_starter, model_title
 from engine.quantize.recipe import Recipe
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 
 NF4_BLOCK = 64
 _SEARCH_PASSES = 20  # ratios that AWQ tries

@@ -30,7 +30,7 @@ from app.features.quantize.fields import (
 from app.features.quantize.plan import GROUP_SIZE, METHOD, MODULES, OUTPUT, SOURCE, TEXT
 from app.features.quantize.source import ModuleGroup
 from engine.quantize.recipe import GROUP_SIZES, METHODS, MIN_LENGTH, Recipe
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 from widgets.controls.layouts import vbox, wrapped
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 

@@ -42,9 +42,8 @@ from app.link.tasks import LatestTask
 from app.storage.model_sources import is_starter
 from engine.errors import ConfigError, ErrorInfo
 from engine.quantize.recipe import Recipe
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text, precision_name
 from widgets.controls.layouts import STRETCH, vbox
-from widgets.live.figures import precision_name
 from widgets.theme.theme import SPACE_3
 
 LOOK_MS = 250

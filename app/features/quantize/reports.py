@@ -37,7 +37,6 @@ from engine.evaluate.report import EvaluationReport, ModelFacts
 from engine.json_file import read_json
 from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
 from widgets.controls.notice import Toast
-from widgets.live.figures import precision_name
 
 
 def when(report: EvaluationReport) -> str:
@@ -62,7 +61,7 @@ def subtitle(report: EvaluationReport) -> str:
 
 def side(facts: ModelFacts) -> str:
     """ "Qwen3-0.6B, BF16, KV INT8": the quantization of the weights, else the dtype."""
-    return facts_title(facts, facts_name(facts), precision_name)
+    return facts_title(facts, facts_name(facts))
 
 
 def facts_name(facts: ModelFacts) -> str:

@@ -24,7 +24,7 @@ from app.features.quantize.run import Run, elapsed
 from app.storage.report_export import as_markdown
 from app.storage.report_metrics import Comparison, compare
 from app.storage.report_store import StoredReport
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped

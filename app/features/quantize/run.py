@@ -15,7 +15,7 @@ from app.link.tasks import Task, run_task
 from engine.errors import LoadCancelled
 from engine.evaluate import EvaluationCancelled, unit_of
 from engine.evaluate.task import CANDIDATE
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 
 if TYPE_CHECKING:
     from engine.evaluate.report import EvaluationReport

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableWidget, QTab
 
 from app.features.recording.file import Recording
 from engine.config import SETTINGS
-from engine.snapshot.units import bytes_text, setting_text
+from engine.units import bytes_text, setting_text
 from widgets.controls.tables import SmallFigures, dress_table
 
 

@@ -18,7 +18,7 @@ from app.link.tasks import run_task
 from app.window.commands import Command
 from app.window.notices import Notice, error_notice
 from engine.errors import ErrorInfo
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text, duration_text
 
 _FILTER = f"Recordings (*{file.SUFFIX})"
 _NOTICE = "recording"
@@ -61,11 +61,10 @@ class RecordingController(QObject):
         self._recorder.save(path, saved, self._not_saved)
 
     def _saved(self, path: Path, seconds: float, size: int) -> None:
-        minutes, rest = divmod(round(seconds), 60)
         self.notice.emit(
             Notice(
                 _NOTICE,
-                f"Recording saved ({int(minutes)} min {rest:.0f} s, {bytes_text(size)}).",
+                f"Recording saved ({duration_text(seconds)}, {bytes_text(size)}).",
                 f"{path} contains steps, settings and machine info, but no chat text.",
                 actions=(("Open", lambda: self.open(path)),),
             )

@@ -14,6 +14,7 @@ from app.wire.recording import Frame
 from app.wire.snapshots import merge_snapshots
 from engine import messages
 from engine.snapshot import EngineSnapshot
+from engine.units import duration_text
 from widgets.controls.buttons import IconButton
 from widgets.controls.layouts import dressed, hbox
 from widgets.theme.icons import set_icon
@@ -237,7 +238,7 @@ class PlayBar(QFrame):
             button.setShortcut(keys)
         self.slider = dressed(
             QSlider(Qt.Orientation.Horizontal), "Playback position",
-            f"Playback position. Idle gaps are shortened to {LONGEST_PAUSE_S:g} s.",
+            f"Playback position. Idle gaps are shortened to {duration_text(LONGEST_PAUSE_S)}.",
         )  # fmt: skip
         self.slider.setRange(0, max(1, round(player.duration * _TICKS_PER_S)))
         self.slider.setPageStep(10 * _TICKS_PER_S)

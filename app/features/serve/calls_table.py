@@ -12,11 +12,10 @@ from PySide6.QtWidgets import QHeaderView, QTableView
 
 from app.clients.look import OUR_PATH
 from app.server.call_log import KEPT, CallLog, CallRecord
+from engine.units import NOTHING
 from widgets.controls.tables import HeadingFonts, Index, RowTable, dress_table
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, figure_font, theme, theme_notifier
-
-NOTHING = "–"
 
 
 class Column(NamedTuple):

@@ -11,6 +11,7 @@ from app.clients.connection import Problem
 from app.clients.target import Probe
 from app.features.quantize.fields import Field
 from app.features.serve.parts import StateLine, show_problems
+from engine.units import duration_text
 from widgets.controls.layouts import button, dressed, hbox, vbox, wrapped
 from widgets.controls.lines import SecretLine
 from widgets.live.figures import StateKind
@@ -115,5 +116,5 @@ class ConnectionForm(QWidget):
             "Server metrics available." if probe.has_metrics
             else "No server metrics: latencies are measured client-side."
         )  # fmt: skip
-        self.say(f"{who}, {1e3 * probe.round_trip_s:,.1f} ms round trip", "busy", " ".join(parts))
+        self.say(f"{who}, {duration_text(probe.round_trip_s)} round trip", "busy", " ".join(parts))
         self.show_models(probe.models)

@@ -11,11 +11,12 @@ from app.features.serve.connections import TREND, Watcher
 from app.features.serve.parts import Figure, FigureRow, StateLine
 from app.link.bridge import EngineBridge
 from engine.snapshot import EngineSnapshot, RequestState
+from engine.units import NOTHING, duration_text
 from widgets.controls.buttons import ButtonRows
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.controls.text import EngineTime
-from widgets.live.figures import NOTHING, StateKind, StatFigures, StatTrends, draw_sparkline
+from widgets.live.figures import StateKind, StatFigures, StatTrends, draw_sparkline
 from widgets.live.figures import state_text as words_of
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme, theme_notifier
 
@@ -134,7 +135,7 @@ class ConnectionCard(EngineCard):
         figures, state = watcher.figures, watcher.state
         words = watcher.words or state.value
         if state is LinkState.LIVE and figures is not None:
-            words = f"{state.value} · {1e3 * figures.round_trip_s:,.1f} ms"
+            words = f"{state.value} · {duration_text(figures.round_trip_s)}"
             if not figures.has_metrics:
                 words += " · no metrics"
         self.state.say(words, KINDS[state])

@@ -20,11 +20,10 @@ from PySide6.QtWidgets import (
 
 from app.features.quantize.fields import Field
 from app.server.options import Problem
+from engine.units import NOTHING
 from widgets.controls.layouts import STRETCH, dressed, hbox, label, vbox, wrapped
 from widgets.live.figures import StateKind
 from widgets.theme.theme import SPACE_2, SPACE_4, figure_font, restyle, theme, theme_notifier
-
-NOTHING = "–"
 
 
 class Figure(NamedTuple):

@@ -12,7 +12,8 @@ import numpy as np
 
 from engine.snapshot import EngineSnapshot, Sample
 from engine.snapshot.metrics import METRICS, Metric
-from widgets.plot.series import FEWEST_FOR_P99, MINUS, Floats, Mark, RingBuffer, figure, number
+from engine.units import MINUS, NOTHING, figure, number
+from widgets.plot.series import FEWEST_FOR_P99, Floats, Mark, RingBuffer
 
 _TTFT_KEPT, _ITL_KEPT, _STATES_KEPT, _OTHERS_KEPT = 16_384, 262_144, 262_144, 16_384
 
@@ -119,7 +120,6 @@ REACH_S = 60.0
 """Longest range before and after a mark."""
 LITTLE_PERCENT = 3.0
 """Smaller changes are neutral."""
-NOTHING = "–"
 
 BETTER = {"ttft": -1, "itl": -1, "output": 1, "kv_usage": 0}
 """The compared metrics: -1 lower is better, 1 higher is better, 0 neutral."""

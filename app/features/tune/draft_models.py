@@ -17,7 +17,7 @@ from app.paths import starter_draft, starter_head
 from app.storage.model_sources import ModelSource, SourceKind, hugging_face_sources, recent_sources
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo, InferdeckError
-from engine.snapshot.units import bytes_text, scaled_count
+from engine.units import bytes_text, scaled_count
 from widgets.controls.paths import PathControl
 
 METHOD, MODEL = "speculative_method", "speculative_model"

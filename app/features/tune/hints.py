@@ -22,7 +22,7 @@ from app.features.models.placement import (
 from engine.config import SETTINGS, EngineConfig
 from engine.numerics.kv_dtype import kv_text
 from engine.snapshot import EngineSnapshot, ModelInfo, SpeculationSnapshot, StepRecord
-from engine.snapshot.units import bytes_text, setting_text
+from engine.units import bytes_text, setting_text
 from widgets.live.figures import parallel_text
 from widgets.speculation import panel as speculation
 

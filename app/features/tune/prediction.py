@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from engine.config import Change
 from engine.snapshot import EngineSnapshot, MemoryPlan, RequestState, StepRecord
-from engine.snapshot.units import bytes_text, counted, number, rough_duration
+from engine.units import bytes_text, counted, number, rough_duration
 
 KEPT = 64
 MOSTLY = 0.9

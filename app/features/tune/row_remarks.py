@@ -14,7 +14,7 @@ from app.window.setting_specs import matters, only_on, only_with
 from engine.errors import ErrorInfo
 from engine.hardware.device_map import ALL
 from engine.snapshot import MemoryPlan
-from engine.snapshot.units import setting_text
+from engine.units import setting_text
 from widgets.controls.setting_row import HintTone
 
 LAYERS = "gpu_layers"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from engine.config import SETTINGS, EngineConfig
 from engine.hardware.device_map import ALL
 from engine.hardware.devices import CPU
-from engine.snapshot.units import setting_text
+from engine.units import setting_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QWidget
 
 from app.window.setting_specs import ESSENTIAL, Machine, sections
-from engine.snapshot.units import counted
+from engine.units import counted
 from widgets.controls.layouts import STRETCH, button, dressed, vbox
 from widgets.controls.number_control import RowSpec
 from widgets.controls.setting_row import SettingRow

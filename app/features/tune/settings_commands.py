@@ -22,7 +22,7 @@ from engine import messages
 from engine.config import SETTINGS, Change
 from engine.errors import LoadCancelled
 from engine.snapshot import ModelInfo
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 from widgets.controls.text import server_name
 
 LIVE_DELAY_MS = 250

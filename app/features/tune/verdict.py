@@ -16,8 +16,9 @@ from enum import Enum, auto
 
 import numpy as np
 
-from app.features.tune.comparison import BETTER, LITTLE_PERCENT, TuneHistory, change, number
-from widgets.plot.series import MINUS, Floats
+from app.features.tune.comparison import BETTER, LITTLE_PERCENT, TuneHistory, change
+from engine.units import MINUS, number
+from widgets.plot.series import Floats
 
 FALSE_CLAIMS = 0.001
 """Rate of claims about equal ranges, at most. Of one look: a range is looked at once a second."""

@@ -81,7 +81,7 @@ def test_people_get_a_table(
     out, err = capsys.readouterr()
     assert code == 0, err
     title, scored = out.splitlines()[:2]
-    assert "tiny, bfloat16" in title and "tiny, float32" in title
+    assert "tiny, BF16" in title and "tiny, FP32" in title
     assert numbers(scored)[:4] == [249, 250, 1, 2048]
     header = next(line for line in out.splitlines() if line.split() == ["Reference", "Model"])
     for label in ("Perplexity ", "KL divergence, p99", "Identical answers", "Weights ", "Decode"):

@@ -22,7 +22,7 @@ from app.units import parse_bytes
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 
 
 def parse_engine(*argv: str) -> EngineConfig:

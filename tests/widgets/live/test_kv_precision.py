@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
+from engine.units import kv_precision_text
 from tests.widgets import synthetic
 from widgets.blocks.texts import summary
-from widgets.live.figures import kv_precision, precision_text
+from widgets.live.figures import precision_text
 
 
 @pytest.mark.parametrize(
@@ -28,4 +29,5 @@ def test_a_cache_of_another_precision_is_named(
     plan = dataclasses.replace(seen.memory.plan, key_dtype=keys, value_dtype=values)
     seen = dataclasses.replace(seen, memory=dataclasses.replace(seen.memory, plan=plan))
     assert precision_text(seen) == title
-    assert summary(seen.blocks, kv_precision(plan)).endswith(note)
+    kv = kv_precision_text(plan.key_dtype, plan.value_dtype)
+    assert summary(seen.blocks, kv).endswith(note)

@@ -196,10 +196,10 @@ def test_what_of_a_model_is_in_ram_is_told(charts: LiveCharts, strip: StatStrip)
     divided = divided_snapshot(1.0)
     for view in (charts, strip):
         view.update_snapshot(divided)
-    assert charts.memory.note.endswith("; 0.77 GiB in RAM")
+    assert charts.memory.note.endswith("; 788 MiB in RAM")
     values(strip)
     figure = next(one for one in FIGURES if one.key == "memory")
-    assert all(size in strip._tip(figure) for size in ("0.34 GiB", "0.43 GiB"))
+    assert all(size in strip._tip(figure) for size in (" MiB of weights", " MiB of KV"))
     assert "cuda:0 20/28 layers, RTX 3050" in strip.title
     strip.update_snapshot(snapshot(2.0))
     values(strip)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.units import duration_text, figure, number
 from widgets.plot.data import as_steps, decimate, pick_states, thin_samples
 from widgets.plot.engine_charts import RateBins, ShareOverSpan
 from widgets.plot.overlay import BESIDE, Flag, flags, spread
@@ -17,9 +18,6 @@ from widgets.plot.series import (
     Range,
     RingBuffer,
     RollingPercentiles,
-    duration_text,
-    figure,
-    number,
     percentiles,
     range_for,
     seconds_text,

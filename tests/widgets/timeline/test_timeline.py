@@ -121,7 +121,7 @@ def test_a_step_of_several_ranks_says_what_their_exchange_took() -> None:
     (step,) = steps(4, 1)
     assert time_text(step) == "model 75 % · sampling 25 %"
     divided = dataclasses.replace(step, exchange_s=0.00125)
-    assert numbers(time_text(divided)) == [75, 1.2, 25]
+    assert numbers(time_text(divided)) == [75, 1.25, 25]
     assert time_text(dataclasses.replace(divided, model_s=0.0)) == "sampling 25 %"
 
 

@@ -14,7 +14,6 @@ from app.features.models.precision import (
     Checkpoint,
     SwitchTimes,
     look_at,
-    seconds_text,
 )
 from app.paths import starter_model
 from app.window.settings_store import SettingsStore
@@ -109,8 +108,3 @@ def test_only_the_last_times_are_kept_and_survive_the_program(tmp_path: Path) ->
     store.sync()
     again = SettingsStore(tmp_path / "settings.ini").switch_times
     assert len(again) == MAX_KEPT and not any(name.startswith("/m0|") for name in again)
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(0.01, "0.1 s"), (3.2, "3.2 s"), (200, "3 min")])
-def test_seconds_in_words(seconds: float, words: str) -> None:
-    assert seconds_text(seconds) == words

@@ -20,7 +20,7 @@ from app.link.bridge import EngineBridge
 from app.main.application import Application
 from engine import messages
 from engine.snapshot import EngineSnapshot
-from engine.snapshot.units import rough_duration
+from engine.units import rough_duration
 from tests.app.window_fixtures import application as scripted
 from tests.app.window_fixtures import script
 from tests.engine.quantized_checkpoints import make_quantized

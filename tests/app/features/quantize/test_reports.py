@@ -68,7 +68,7 @@ def test_values_are_written_for_people(form: Form, value: float | None, text: st
 def test_the_table_of_a_report() -> None:
     text = report_text(make_report())
     first, second = text.splitlines()[:2]
-    assert "small, bfloat16" in first and "small, float32" in first
+    assert "small, BF16" in first and "small, FP32" in first
     assert second.startswith("story.txt: ") and numbers(second)[:2] == [4000, 4001]
     (ratio,) = [line for line in text.splitlines() if line.startswith("Size vs. reference")]
     assert ratio.split()[-1] == "50.00%"
@@ -117,9 +117,9 @@ def test_titles_name_the_precision() -> None:
     facts = make_facts(
         "bfloat16", 1, quantization="AWQ, 4 bits", config={"kv_cache_dtype": "k=int8,v=fp8"}
     )
-    assert title_of(make_report(candidate=facts)) == "small, AWQ, 4 bits, KV k=int8,v=fp8"
+    assert title_of(make_report(candidate=facts)) == "small, AWQ, 4 bits, K INT8, V FP8"
     facts = make_facts("bfloat16", 1, config={"kv_cache_dtype": "auto"})
-    assert title_of(make_report(candidate=facts)) == "small, bfloat16"
+    assert title_of(make_report(candidate=facts)) == "small, BF16"
 
 
 # Exports --------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_json_is_read_again() -> None:
 
 def test_csv_has_plain_numbers() -> None:
     rows = list(csv.reader(io.StringIO(as_csv([make_report()]))))
-    assert rows[0] == ["metric", "unit", "small, float32 (reference)", "small, bfloat16"]
+    assert rows[0] == ["metric", "unit", "small, FP32 (reference)", "small, BF16"]
     by_key = {row[0]: row[1:] for row in rows[1:]}
     assert by_key["perplexity"] == ["", "7.25", "7.5"]
     assert by_key["kl_mean"] == ["nats", "", "0.01"]
@@ -186,7 +186,7 @@ def test_reports_are_kept_newest_first(tmp_path: Path) -> None:
     again = ReportStore(tmp_path / "evaluations").list()
     assert again.reports == (newer, older)
     assert again.problems == ()
-    assert older.name == "small, bfloat16"
+    assert older.name == "small, BF16"
     assert (newer.name, newer.report) == ("Alone again", ALONE)
     assert older.id != store.add(older.report).id
 

@@ -16,7 +16,6 @@ from app.features.models.downloads import (
     DownloadQueue,
     State,
     actions,
-    duration_text,
     figures_text,
     how_far,
     state_text,
@@ -191,14 +190,6 @@ def test_figures_leave_out_what_is_not_known() -> None:
     known = Progress(2**29, 2**30, 2**20 * 10.0)
     assert figures_text(known) == "512 MiB of 1.00 GiB · 10.0 MiB/s · 51 s left"
     assert figures_text(Progress(2**30, 2**30, 5.0)) == "1.00 GiB"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (59.6, "1 min 0 s"), (90, "1 min 30 s"), (7500, "2 h 5 min"), (3e5, "3 days")],
-)
-def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
 
 
 def test_a_download_in_words(qtbot: QtBot, queue: DownloadQueue) -> None:
