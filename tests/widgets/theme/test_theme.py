@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from pathlib import Path
 
 import msgspec
@@ -87,6 +89,49 @@ def test_a_colour_means_the_same_in_every_chart() -> None:
         assert len({series.weights, series.kv_used, series.kv_cached, series.other}) == 4
         assert len({series.prefill, series.cached, series.decode, series.draft,
                     series.preempted}) == 5  # fmt: skip
+
+
+LEGENDS = (
+    ("weights", "kv_used", "kv_cached", "other"),
+    ("queued", "cached", "prefill", "decode", "draft", "preempted"),
+    ("weights", "kv_used", "arithmetic", "launch", "python", "draft", "queued"),
+    ("sample_dot", "p50", "p99"),
+    ("tokens_in", "tokens_out"),
+    ("running", "waiting"),
+    ("kv_usage", "prefix_hits"),
+    ("decode", "kv_cached", "other"),
+    ("prefill", "preempted"),
+)
+
+
+def oklab(color: str) -> tuple[float, float, float]:
+    """Lightness and two hue axes of equal visual distance (Ottosson's Oklab)."""
+    red, green, blue = (tables._linear(c) for c in tables.rgb(color))
+    long = (0.4122214708 * red + 0.5363325363 * green + 0.0514459929 * blue) ** (1 / 3)
+    middle = (0.2119034982 * red + 0.6806995451 * green + 0.1073969566 * blue) ** (1 / 3)
+    short = (0.0883024619 * red + 0.2817188376 * green + 0.6299787005 * blue) ** (1 / 3)
+    return (
+        0.2104542553 * long + 0.7936177850 * middle - 0.0040720468 * short,
+        1.9779984951 * long - 2.4285922050 * middle + 0.4505937099 * short,
+        0.0259040371 * long + 0.7827717662 * middle - 0.8086757660 * short,
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("legend", LEGENDS)
+def test_the_colours_of_a_legend_differ(mode: Mode, legend: tuple[str, ...]) -> None:
+    table = load_theme(mode)
+    for one, other in itertools.combinations(legend, 2):
+        lines = oklab(table.line_color(one)), oklab(table.line_color(other))
+        assert math.dist(*lines) > 0.085, (one, other)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_weights_and_cached_blocks_have_different_hues(mode: Mode) -> None:
+    table = load_theme(mode)
+    hues = [QColor(table.value(name)).hsvHue() for name in ("weights", "kv_used", "kv_cached")]
+    apart = [abs(a - b) for a, b in itertools.combinations(hues, 2)]
+    assert min(min(d, 360 - d) for d in apart) > 30
 
 
 @pytest.mark.parametrize("mode", MODES)
