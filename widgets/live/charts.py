@@ -110,7 +110,6 @@ _TTFT_SPAN_S = 60.0
 _ITL_SPAN_S = 10.0
 _CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least, for the layout
 _NARROW, _LOW = 260, 120  # least, where more charts fit that way
-_WIDTH_TO_ALIGN = 380
 _MAY_BE_MISSING = ("tokens", "requests", "cache", "memory")
 ORDER = ("memory", "ttft", "itl", "tokens", "requests", "cache")
 
@@ -191,11 +190,10 @@ class LiveCharts(QWidget):
     # Layout -----------------------------------------------------------------------------------
 
     def _align_margins(self) -> None:
-        """Equal value margins, so that times line up between charts, unless charts are narrow."""
-        room_to_align = self.width() / self._columns >= _WIDTH_TO_ALIGN
-        widest = max(chart.view.full_margin for chart in self.charts)
+        """Equal room for values, so that times line up between charts."""
+        names, numbers = zip(*(chart.view.label_widths for chart in self.charts), strict=True)
         for chart in self.charts:
-            chart.view.set_right_margin(widest if room_to_align else 0.0)
+            chart.view.align_labels((max(names), max(numbers)))
 
     @property
     def num_columns(self) -> int:

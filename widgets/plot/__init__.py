@@ -2,7 +2,8 @@
 
     series, data, clock, text, table          values, drawing budget, table of values
     painted                                   Plot and PaintedPlot: menu, T, hover, keys, theme
-    items, marks, overlay, plot_view, header  parts of a time chart
+    axis, items, labels, mark_strip, overlay  parts of a time chart
+    plot_view, header, link, marks, time_view what its view and its group add
     time_chart, engine_charts, parts_bar
 """
 

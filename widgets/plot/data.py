@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from engine.units import number
 from widgets.plot.series import Floats, Reading, RingBuffer, Series, SeriesKind
-from widgets.plot.table import Column, ValuesTable, join_columns
+from widgets.plot.table import Column
 
 
 def decimate(times: Floats, values: Floats, width: float, max_points: int) -> tuple[Floats, Floats]:
@@ -90,6 +90,7 @@ def as_steps(times: Floats, values: Floats) -> tuple[Floats, Floats]:
 
 MAX_LINE_POINTS = 600
 MAX_DOTS = 600
+MOST_SPREAD = 2000
 HISTORY_S = 1200.0
 NOTHING: Floats = np.empty(0)
 
@@ -163,6 +164,23 @@ class ChartData:
         x, y = thin_samples(times[first:end], values[first:end], running, window, MAX_DOTS)
         return x - now, y
 
+    def spread(self, key: str, now: float, window: float) -> Floats:
+        """The values of a cloud of samples; of very many an even choice."""
+        ring = self.history[key]
+        first, end = np.searchsorted(ring.times, (now - window, now))
+        return ring.values[first : end : -(-(end - first) // MOST_SPREAD) or 1]
+
+    def above(self, now: float, window: float, high: float) -> Floats:
+        """The visible samples above `high`."""
+        found = []
+        for key, one in self.series.items():
+            if one.kind is SeriesKind.DOTS and key not in self.hidden:
+                ring = self.history[key]
+                first, end = np.searchsorted(ring.times, (now - window, now))
+                values = ring.values[first:end]
+                found.append(values[values > high])
+        return np.concatenate(found) if found else NOTHING
+
     def stack_points(self, now: float, window: float) -> tuple[Floats, dict[str, Floats]]:
         """Common times (relative to now) and the values of each visible AREA series, 0 in a gap."""
         keys = [key for key, one in self.series.items() if one.kind is SeriesKind.AREA]
@@ -214,16 +232,19 @@ class ChartData:
 
     def exact_text(self, value: float) -> str:
         """A value with its unit, with more digits than a label."""
+        if self.unit == "ms" and abs(value) >= 1000:
+            return f"{number(value / 1e3, 3)} s"
         return f"{number(value, 0 if float(value).is_integer() else 2)} {self.unit}".rstrip()
 
-    def values_table(self, now: float) -> ValuesTable:
-        """All stored values, one row per time; times in seconds relative to `now`."""
+    def columns(self, start: float, end: float) -> list[Column]:
+        """The stored values of each series with start <= time <= end."""
         unit = f" ({self.unit})" if self.unit else ""
-        columns = [
-            Column(one.label + unit, self.history[key].times, self.history[key].values)
-            for key, one in self.series.items()
-        ]
-        return join_columns("time (s)", columns, now)
+        columns = []
+        for key, one in self.series.items():
+            times, values = self.history[key].times, self.history[key].values
+            part = slice(np.searchsorted(times, start), np.searchsorted(times, end, side="right"))
+            columns.append(Column(one.label + unit, times[part], values[part]))
+        return columns
 
     def newest_values(self) -> str:
         """The newest value of every series, as text for screen readers."""

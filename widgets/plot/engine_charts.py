@@ -13,7 +13,7 @@ import numpy as np
 from PySide6.QtGui import QColor
 
 from engine.snapshot import Counters, Sample
-from engine.units import duration_text, number, whole
+from engine.units import duration_text, whole
 from widgets.plot.clock import RedrawClock
 from widgets.plot.data import HISTORY_S, NOTHING
 from widgets.plot.items import AreaItem
@@ -37,9 +37,10 @@ def _series(span_s: float) -> tuple[Series, ...]:
     span = f"over the last {duration_text(span_s)}"
     few = f"99th percentile {span} (maximum if fewer than {FEWEST_FOR_P99} samples)"
     return (
-        Series("samples", "samples", "sample_dot", SeriesKind.DOTS, tip="Individual samples"),
-        Series("p50", "p50", "p50", width=2.0, tip=f"Median {span}"),
-        Series("p99", "p99", "p99", width=1.0, tip=few),
+        Series("samples", "samples", "sample_dot", SeriesKind.DOTS, held=0.98,
+               tip="Individual samples"),
+        Series("p50", "p50", "p50", width=2.0, held=0.95, tip=f"Median {span}"),
+        Series("p99", "p99", "p99", held=0.5, tip=few),
     )
 
 
@@ -60,7 +61,7 @@ class LatencyChart(TimeChart):
     ) -> None:
         super().__init__(
             title, "ms", _series(span_s), clock=clock, note=note, empty_text=empty_text,
-            value_template="00,000", least_span=10.0, capacity=_SAMPLES_KEPT,
+            value_template="1,000", least_span=10.0, capacity=_SAMPLES_KEPT,
             time_source=time_source,
         )  # fmt: skip
         self.view.value_templates = (MAX, self.view.value_templates[1])  # the widest of the names
@@ -85,7 +86,6 @@ class LatencyChart(TimeChart):
 
     def end_label(self, key: str, value: float) -> EndLabel:
         label = super().end_label(key, value)
-        label = replace(label, value=number(value, 0 if value >= 10 else 1))
         if key == "p99" and self._num_samples < FEWEST_FOR_P99:
             return replace(label, label=MAX)
         return label
@@ -170,7 +170,7 @@ class TokenRateChart(TimeChart):
                        tip="Prompt tokens computed, excluding cached tokens"),
                 Series("out", "out", "tokens_out", text=whole, tip="Generated tokens"),
             ),
-            clock=clock, heading="Tokens per second", value_template="00,000",
+            clock=clock, heading="Tokens per second", value_template="0,000",
             least_span=10.0, time_source=time_source,
             empty_text="Throughput appears with the first request.",
         )  # fmt: skip
@@ -254,7 +254,7 @@ class StackedAreaChart(TimeChart):
 
     def _draw_lines(self, now: float) -> tuple[float, float]:
         low, high = super()._draw_lines(now)
-        x, shares = self.data.stack_points(now, self.window_s)
+        x, shares = self.data.stack_points(now, self.shown_s)
         base = np.zeros(len(x))
         for key, item in self._areas.items():
             if key not in shares:
@@ -274,7 +274,7 @@ class StackedAreaChart(TimeChart):
         labels = super()._end_labels(now)
         below = 0.0
         for key in self._areas:
-            value = self.data.newest(key, now, self.window_s)
+            value = self.data.newest(key, now, self.shown_s)
             if value is not None and self.is_shown(key):
                 label = self.end_label(key, value)
                 labels.append(replace(label, y=below + value / 2))

@@ -80,17 +80,23 @@ class Legend(QWidget):
         super().__init__()
         self.keys = {one.key: LegendKey(one) for one in series}
         hbox(*self.keys.values(), of=self)
-        self._is_compact = False
+        self.is_compact = False
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
+    @property
+    def names(self) -> set[str]:
+        """The names that it shows."""
+        keys = self.keys.values()
+        return set() if self.is_compact else {key.text() for key in keys if not key.isHidden()}
+
     def fit(self, width: int) -> None:
-        """Hide the names where they do not fit; the newest values show them, too."""
+        """Hide the names where they do not fit: they are beside the newest values then."""
         metrics = QFontMetrics(ui_font("small"))
         shown = [key for key in self.keys.values() if not key.isHidden()]
         names = sum(metrics.horizontalAdvance(key.text()) for key in shown)
         compact = width < names + len(shown) * (_SWATCH + 2 * SPACE_1 + SPACE_2)
-        if compact != self._is_compact:
-            self._is_compact = compact
+        if compact != self.is_compact:
+            self.is_compact = compact
             for key in self.keys.values():
                 key.is_compact = compact
                 key.updateGeometry()
@@ -116,6 +122,7 @@ class ChartHeader(QWidget):
 
     def __init__(self, title: str, series: Sequence[Series], parent: QWidget) -> None:
         super().__init__(parent)
+        self.hint = ""  # in the tooltip of the title
         self._title, self.legend, self._note = title_line(title), Legend(series), NoteLabel()
         margins = (SPACE_3, 0, SPACE_3, 0)
         hbox(self._title, self.legend, (self._note, 1), of=self, spacing=SPACE_3, margins=margins)
@@ -124,9 +131,20 @@ class ChartHeader(QWidget):
     def note(self) -> str:
         return self._note.text()
 
+    @property
+    def title(self) -> str:
+        return self._title.text()
+
+    def set_title(self, text: str) -> None:
+        self._title.set_text(text)
+        self._show_tip()
+
     def set_note(self, text: str) -> None:
         self._note.set_text(text)
-        self._title.setToolTip(f"{self._title.text()}\n{text}" if text else self._title.text())
+        self._show_tip()
+
+    def _show_tip(self) -> None:
+        self._title.setToolTip("\n".join(filter(None, (self.title, self.note, self.hint))))
 
     def fit(self) -> None:
         """Give the legend the room beside the title."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise, product
 from typing import Any
 
@@ -116,12 +117,27 @@ class DotsItem(_PaintedItem):
 
     def paint(self, painter: QPainter, *_: Any) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+        if self._points.isEmpty():
+            return
         painter.setPen(self._pen)
         place, ratio = painter.worldTransform(), painter.device().devicePixelRatioF()
-        for dx, dy in product(range(max(round(self.size * ratio), 1)), repeat=2):
+        for dx, dy in self._shape(ratio):
             painter.setWorldTransform(place * QTransform.fromTranslate(dx / ratio, dy / ratio))
             painter.drawPoints(self._points)
         painter.setWorldTransform(place)
+
+    def _shape(self, ratio: float) -> Iterable[tuple[int, int]]:
+        """The device pixels of a dot."""
+        side = range(max(round(self.size * ratio), 1))
+        return product(side, side)
+
+
+class PeaksItem(DotsItem):
+    """Triangles that point up from the end of the axis: samples above it."""
+
+    def _shape(self, ratio: float) -> Iterable[tuple[int, int]]:
+        rows = max(round(2 * self.size * ratio), 1)
+        return ((dx, row) for row in range(rows) for dx in range(-row, row + 1))
 
 
 class AreaItem(_PaintedItem):

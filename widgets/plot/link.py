@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from PySide6.QtCore import QObject, Signal
 
+from widgets.plot.table import ValuesTable, join_columns
+
 if TYPE_CHECKING:
-    from widgets.plot.time_chart import TimeChart
+    from widgets.plot.time_view import TimeView
 
 LEAST_ZOOM_S = 0.2
 
@@ -58,7 +61,7 @@ class ChartGroup(QObject):
     def __init__(self, cursor: LinkedCursor | None = None, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.cursor = cursor or LinkedCursor(self)
-        self.charts: list[TimeChart] = []
+        self.charts: list[TimeView] = []
         self.zoom: Zoom | None = None
 
     def zoom_to(self, start: float, end: float, now: float) -> None:
@@ -67,6 +70,17 @@ class ChartGroup(QObject):
         before = self.zoom
         self.zoom = Zoom(start - least, end + least, before.now if before else now)
         self.zoomed.emit()
+
+    def values_table(self) -> ValuesTable:
+        """The values of all charts, or those of the zoomed range, one row per time."""
+        start, end = (self.zoom.start, self.zoom.end) if self.zoom else (-math.inf, math.inf)
+        columns = [
+            column._replace(header=f"{chart.title}: {column.header}")
+            for chart in self.charts
+            for column in chart.columns(start, end)
+        ]
+        now = self.zoom.now if self.zoom else self.charts[0].now
+        return join_columns("time (s)", columns, now)
 
     def zoom_out(self) -> None:
         """Follow the newest values again."""

@@ -12,7 +12,7 @@ from PySide6.QtGui import QKeyEvent, QMouseEvent
 from widgets.plot.series import Mark
 
 if TYPE_CHECKING:
-    from widgets.plot.time_chart import TimeChart
+    from widgets.plot.time_view import TimeView
 
 
 MAX_MARKS = 64
@@ -82,7 +82,7 @@ class SpanPicker(QObject):
 
     def __init__(
         self,
-        chart: TimeChart,
+        chart: TimeView,
         modifier: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModifier,
         keys: Sequence[Qt.Key] = _ENTER,
         least_s: float = LEAST_S,

@@ -8,7 +8,6 @@ Plot         title, table of values (T), menu (copy, CSV, PNG), theme, redraw cl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,9 +28,9 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFileDialog, QFrame, QMenu, QMessageBox, QSizePolicy, QWidget
 
+from widgets.plot.axis import Range
 from widgets.plot.clock import RedrawClock, work_time
-from widgets.plot.series import Range
-from widgets.plot.table import ValuesDialog, ValuesTable
+from widgets.plot.table import ValuesDialog, ValuesTable, save_table
 from widgets.plot.text import TextPen
 from widgets.theme.theme import SPACE_4, figure_font, theme, theme_notifier, ui_font
 
@@ -110,8 +109,8 @@ class Plot(QFrame):
         for text, call in (
             ("Copy values", self.copy_values),
             ("Copy image", self.copy_picture),
-            ("Save values as CSV…", partial(self._ask, "values", ".csv", self.save_csv)),
-            ("Save image as PNG…", partial(self._ask, "image", ".png", self.save_png)),
+            ("Save values as CSV…", lambda: self.ask("values", ".csv", self.save_csv)),
+            ("Save image as PNG…", lambda: self.ask("image", ".png", self.save_png)),
             ("Table of values…", self.show_table),
         ):
             menu.addAction(text).triggered.connect(call)
@@ -126,15 +125,16 @@ class Plot(QFrame):
 
     def save_csv(self, path: Path) -> None:
         """Raises OSError."""
-        path.write_text(self.values_table().as_csv(), encoding="utf-8")
+        save_table(self.values_table(), path)
 
     def save_png(self, path: Path) -> None:
         """Raises OSError."""
         if not self.grab().save(str(path), "PNG"):
             raise OSError(f"cannot write {path}")
 
-    def _ask(self, what: str, suffix: str, save: Callable[[Path], None], *_on: object) -> None:
-        title, name = f"Save {what}", self.title.lower().replace(" ", "-") + suffix
+    def ask(self, what: str, suffix: str, save: Callable[[Path], None], name: str = "") -> None:
+        """Ask for a file and save `what` there; `name`: proposed, by default the title."""
+        title, name = f"Save {what}", (name or self.title).lower().replace(" ", "-") + suffix
         chosen, _ = QFileDialog.getSaveFileName(self, title, name, _FILE_KINDS[suffix])
         if not chosen:
             return
@@ -283,7 +283,7 @@ def paint_value_axis(
     painter.setFont(font)
     right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
     for value, text in marks:
-        y = round(plot.bottom() - (value - shown.low) / shown.span * plot.height())
+        y = round(plot.bottom() - shown.share(value) * plot.height())
         painter.setPen(table.color("axis" if value == 0 else "grid"))
         painter.drawLine(QPointF(plot.left(), y), QPointF(plot.right(), y))
         painter.setPen(table.color("text_muted"))

@@ -1,7 +1,8 @@
 """The drawing area of a chart: a pyqtgraph view box with axes that cost nothing per redraw.
 
+             | strip: marks, outliers    |
     +--------+---------------------------+-----------+
-    |  y     | plot: curves, dots, marks | newest    |
+    |  y     | plot: curves, dots        | newest    |
     |  ticks |                           | values    |
     +--------+---------------------------+-----------+
              | time ticks                |
@@ -13,33 +14,25 @@ passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyqtgraph as pg
 from PySide6.QtCore import QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QFont, QMouseEvent, QPainter, QPaintEvent, QResizeEvent, QWheelEvent
+from PySide6.QtGui import QFont, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
 
-from widgets.plot import overlay
+from widgets.plot import labels, mark_strip, overlay
+from widgets.plot.axis import Range, Unit, labelled_ticks, seconds_text, time_ticks
 from widgets.plot.clock import RedrawClock, work_time
+from widgets.plot.labels import LabelPlace, choose_place
 from widgets.plot.marks import Span
 from widgets.plot.painted import paint_centered, paint_value_axis
-from widgets.plot.series import (
-    EndLabel,
-    Mark,
-    Range,
-    Reading,
-    labelled_ticks,
-    seconds_text,
-    time_ticks,
-)
+from widgets.plot.series import EndLabel, Mark, Reading
 from widgets.plot.text import TextPen
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, theme, ui_font
 
 _TICK_DISTANCE_Y = 30  # pixels, least
 _TICK_DISTANCE_X = 64
-_LEAST_WIDTH_FOR_NAMES = 240
-_MARGIN = SPACE_2 + SPACE_1  # around the newest values
 
 
 class PlotView(pg.GraphicsView):
@@ -65,14 +58,19 @@ class PlotView(pg.GraphicsView):
         self.window_s = 120.0
         self.age = 0.0  # seconds from the right edge to now, where the time axis counts from
         self.y_range = Range(0.0, 1.0)
-        self.right_margin = 0.0
+        self.unit = Unit("")
+        self.label_place = LabelPlace.NUMBERS
+        self.legend_names: Collection[str] = ()  # those that the legend shows
+        self._least_label_widths = self._label_widths = (0.0, 0.0)
         self.value_templates = ("", "0000")  # the longest name and the widest number
         self.end_labels: Sequence[EndLabel] = ()
         self.marks: Sequence[Mark] = ()
         self.spans: Sequence[Span] = ()
         self.picking: Span | None = None  # is being chosen
         self.now = 0.0
-        self.num_above = 0  # samples beyond the axis, drawn at its upper end
+        self.above_texts = ("", "")  # of samples beyond the axis, drawn at its end: short and full
+        self.pointed_marks: Sequence[Mark] = ()  # of the icon under the pointer
+        self.has_pointer = False  # the cross-line is ours, not that of another view
         self.readings: Sequence[Reading] = ()
         self.cursor: float | None = None  # seconds relative to now
         self.empty_text = ""
@@ -86,13 +84,23 @@ class PlotView(pg.GraphicsView):
         small = self.small_pen.metrics
         left = max(small.horizontalAdvance(text) for _, text in self._y_ticks()) + SPACE_2
         left = max(left, 4 * small.horizontalAdvance("0") + SPACE_2)
-        right = self.value_width + _MARGIN
-        if self.has_label_names:
-            right = max(self.right_margin, right)
-        bottom = small.height() + SPACE_1
-        top = max(SPACE_1, small.capHeight() / 2 + 2)  # half of the topmost number
+        name, value = self._label_widths
+        self.label_place = choose_place(self.width(), left, name, value)
+        is_inside = self.label_place is LabelPlace.INSIDE
+        self.value_width = name + value if self.label_place is LabelPlace.NAMED else value
+        right = SPACE_1 if is_inside else self.value_width + labels.MARGIN
+        bottom, top = small.height() + SPACE_1, self.strip_height
         width = max(self.width() - left - right, 1.0)
         return QRectF(left, top, width, max(self.height() - bottom - top, 1.0))
+
+    @property
+    def strip_height(self) -> float:
+        """Pixels above the plot for marks."""
+        return float(round(self.text_pen.metrics.height()) + 2)
+
+    @property
+    def icon_size(self) -> int:
+        return round(0.8 * self.text_pen.metrics.height())
 
     def to_x(self, seconds: float) -> float:
         """x of a time relative to now."""
@@ -102,48 +110,60 @@ class PlotView(pg.GraphicsView):
     def to_y(self, value: float) -> float:
         """y of a value, limited to the plot."""
         plot = self.plot_rect
-        share = (value - self.y_range.low) / self.y_range.span
-        return plot.bottom() - min(max(share, 0.0), 1.0) * plot.height()
+        return plot.bottom() - self.y_range.share(value) * plot.height()
 
     def to_seconds(self, x: float) -> float:
         plot = self.plot_rect
         return (x - plot.right()) * self.window_s / plot.width()
 
-    def set_axes(self, window_s: float, y_range: Range, age: float = 0.0) -> None:
+    def set_axes(
+        self, window_s: float, y_range: Range, age: float = 0.0, unit: Unit | None = None
+    ) -> None:
         """Change the axes; costs nothing if they are unchanged."""
-        if (window_s, y_range, age) == (self.window_s, self.y_range, self.age):
-            return
-        self.window_s, self.y_range, self.age = window_s, y_range, age
-        self._lay_out()
+        unit = unit or self.unit
+        wanted = (window_s, y_range, age, unit)
+        if wanted != (self.window_s, self.y_range, self.age, self.unit):
+            self.window_s, self.y_range, self.age, self.unit = wanted
+            self._lay_out()
 
     def apply_theme(self) -> None:
         self.small_pen, self.text_pen = TextPen(figure_font("small")), TextPen(ui_font("small"))
         self.label_pen = TextPen(figure_font("small", QFont.Weight.DemiBold))
         self._lay_out()
 
-    @property
-    def has_label_names(self) -> bool:
-        return self.width() >= _LEAST_WIDTH_FOR_NAMES
+    # The newest values ------------------------------------------------------------------------
 
     @property
-    def full_margin(self) -> float:
-        """Pixels that the newest values with their names need to the right of the plot."""
-        return self.label_pen.metrics.horizontalAdvance("  ".join(self.value_templates)) + _MARGIN
+    def label_widths(self) -> tuple[float, float]:
+        """Pixels for the names of values and for their numbers."""
+        name, number = self.value_templates
+        advance = self.label_pen.metrics.horizontalAdvance
+        return advance(f"{name}  "), advance(number)
 
-    def set_right_margin(self, pixels: float) -> None:
-        if pixels != self.right_margin:
-            self.right_margin = pixels
+    def align_labels(self, least: tuple[float, float]) -> None:
+        """Leave at least this room for names and numbers: charts in a column line up."""
+        if least != self._least_label_widths:
+            self._least_label_widths = least
+            self._lay_out()
+
+    def set_end_labels(self, found: Sequence[EndLabel]) -> None:
+        """Show these values. The room grows where a number needs more, and stays."""
+        self.end_labels = found
+        widest = max((self.label_pen.width(label.value) for label in found), default=0.0)
+        if widest > self._label_widths[1] + 1:
+            self._least_label_widths = (self._least_label_widths[0], widest)
             self._lay_out()
 
     def _lay_out(self) -> None:
-        name, number = self.value_templates
-        text = f"{name}  {number}" if self.has_label_names else number
-        self.value_width = self.label_pen.metrics.horizontalAdvance(text)
+        name, number = self.label_widths
+        least = self._least_label_widths
+        self._label_widths = max(name, least[0]), max(number, least[1])
         self.plot_rect = self._find_plot_rect()
         self.box.setGeometry(self.plot_rect)
         self.box.setRange(
-            xRange=(-self.window_s, 0.0), yRange=self.y_range, padding=0, disableAutoRange=False
-        )
+            xRange=(-self.window_s, 0.0), yRange=self.y_range.ends, padding=0,
+            disableAutoRange=False,
+        )  # fmt: skip
         self._box_is_stale = True
         self.resetCachedContent()
         self.viewport().update()
@@ -152,6 +172,13 @@ class PlotView(pg.GraphicsView):
         super().resizeEvent(event)
         if hasattr(self, "box") and self.box is not None and event is not None:
             self._lay_out()
+
+    @staticmethod
+    def dashed_pen(color: str) -> QPen:
+        pen = QPen(theme().color(color), 1.0)
+        pen.setDashPattern([4, 3])
+        pen.setCosmetic(True)
+        return pen
 
     # Painting ---------------------------------------------------------------------------------
 
@@ -165,8 +192,9 @@ class PlotView(pg.GraphicsView):
             self._clock.charge(work_time() - start)
 
     def _y_ticks(self) -> list[tuple[float, str]]:
-        height = self.height() - self.small_pen.metrics.height()
-        return labelled_ticks(self.y_range, height, _TICK_DISTANCE_Y)
+        height = self.height() - self.small_pen.metrics.height() - self.strip_height
+        distance = max(_TICK_DISTANCE_Y, 2 * self.small_pen.metrics.height())
+        return labelled_ticks(self.y_range, height, distance, self.unit.factor)
 
     def set_empty_text(self, text: str) -> None:
         """Text shown in place of axes while there is no data."""
@@ -204,9 +232,9 @@ class PlotView(pg.GraphicsView):
         overlay.draw_spans(painter, self)
         if self.limit is not None:
             overlay.draw_limit(painter, self, self.limit)
-        overlay.draw_marks(painter, self)
-        overlay.draw_end_labels(painter, self)
-        overlay.draw_count_above(painter, self)
+        mark_strip.draw_lines(painter, self)
+        mark_strip.draw_strip(painter, self)
+        labels.draw_end_labels(painter, self)
         if self.cursor is not None:
             overlay.draw_cursor(painter, self, self.cursor)
 
@@ -214,8 +242,15 @@ class PlotView(pg.GraphicsView):
     # pyqtgraph's own handling (dragging, hover events for every item) is not wanted here.
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        inside = self.plot_rect.adjusted(-1, 0, 1, 0).contains(event.position())
-        self.hovered.emit(self.to_seconds(event.position().x()) if inside else None)
+        at, before = event.position(), self.pointed_marks
+        self.pointed_marks = mark_strip.marks_at(self, at)
+        if self.pointed_marks:
+            at.setX(self.to_x(self.pointed_marks[-1].time - self.now))
+            at.setY(self.plot_rect.top())
+        if before != self.pointed_marks:
+            self.viewport().update()
+        inside = self.plot_rect.adjusted(-1, 0, 1, 0).contains(at)
+        self.hovered.emit(self.to_seconds(at.x()) if inside else None)
         event.ignore()
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
@@ -231,4 +266,5 @@ class PlotView(pg.GraphicsView):
         event.ignore()  # scrolls what the chart is in
 
     def leaveEvent(self, event: object) -> None:
+        self.pointed_marks = ()
         self.hovered.emit(None)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from engine.units import figure, number
+from engine.units import figure
 
 Floats = NDArray[np.float64]
 
@@ -164,104 +164,6 @@ class RollingPercentiles:
         return [(t, percentiles(self.samples.between(t - self.span, t))) for t in at]
 
 
-
-
-class Range(NamedTuple):
-    low: float
-    high: float
-
-    @property
-    def span(self) -> float:
-        return self.high - self.low
-
-
-def round_step(span: float, max_ticks: int) -> float:
-    """The smallest of 1, 2, 2.5, 5 times a power of ten that gives at most `max_ticks` steps."""
-    raw = span / max(max_ticks, 1)
-    power = 10.0 ** math.floor(math.log10(raw))
-    for factor in (1.0, 2.0, 2.5, 5.0, 10.0):
-        if factor * power >= raw * (1 - 1e-9):
-            return factor * power
-    return 10.0 * power
-
-
-def ticks(shown: Range, max_ticks: int) -> list[float]:
-    """Round values inside `shown`, ascending."""
-    if not shown.span > 0 or not math.isfinite(shown.span):
-        return [shown.low]
-    step = round_step(shown.span, max_ticks)
-    first = math.ceil(shown.low / step - 1e-9)
-    last = math.floor(shown.high / step + 1e-9)
-    return [index * step for index in range(first, last + 1)]
-
-
-def range_for(
-    low: float, high: float, before: Range | None, from_zero: bool, least_span: float = 1e-9
-) -> Range:
-    """The axis range for data between `low` and `high`.
-
-    It grows at once and shrinks only when the data fills less than half of it, so that the axis
-    does not change with every sample. From zero on it is at least `least_span` long: values near
-    zero are not magnified."""
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return before or Range(0.0, 1.0)
-    if from_zero:
-        low = min(low, 0.0)
-        high = max(high, low + least_span / 1.1)
-    span = max(high - low, abs(high) * 0.02, 1e-9)
-    wanted = Range(low if from_zero else low - 0.05 * span, high + 0.10 * span)
-    if before and _contains(before, wanted, low, high) and wanted.span > 0.5 * before.span:
-        return before
-    step = round_step(wanted.span, 10)
-    rounded_low = math.floor(wanted.low / step + 1e-9) * step
-    return Range(rounded_low, math.ceil(wanted.high / step - 1e-9) * step)
-
-
-def _contains(before: Range, wanted: Range, low: float, high: float) -> bool:
-    tolerance = 1e-9 * before.span
-    return (
-        before.low <= low + tolerance
-        and high <= before.high + tolerance
-        and (before.low == 0) == (wanted.low == 0)
-    )
-
-
-def tick_text(value: float, step: float) -> str:
-    """The number at a tick, with the decimals that the tick distance needs."""
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9)) if step > 0 else 0
-    if step > 0 and abs(step * 10**decimals - round(step * 10**decimals)) > 1e-6:
-        decimals += 1  # 2.5, 0.25
-    return number(value, decimals)
-
-
-def labelled_ticks(shown: Range, height: float, distance: float) -> list[tuple[float, str]]:
-    """Ticks of a value axis `height` pixels high, at least `distance` pixels apart."""
-    most = max(int(height / distance), 2)
-    step = round_step(shown.span, most)
-    return [(value, tick_text(value, step)) for value in ticks(shown, most)]
-
-
-def seconds_text(seconds: float, step: float) -> str:
-    """Label of the time axis relative to now: -30 s, -5 min, now."""
-    if abs(seconds) < 1e-6:
-        return "now"
-    if step >= 60:
-        return f"{number(seconds / 60, 0 if step % 60 == 0 else 1)} min"
-    return f"{number(seconds, 0 if step >= 1 else 1)} s"
-
-
-_TIME_STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600)
-
-
-def time_ticks(low: float, high: float, max_ticks: int) -> tuple[list[float], float]:
-    """Tick positions on a time axis from `low` to `high` seconds, and their distance."""
-    for step in _TIME_STEPS:
-        if (high - low) / step <= max_ticks:
-            first, last = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6)
-            return [step * k for k in range(first, last + 1)], float(step)
-    return [low, high], high - low
-
-
 class SeriesKind(StrEnum):
     LINE = "line"
     STEPS = "steps"  # holds each value until the next: counts, settings
@@ -276,6 +178,9 @@ class Series:
     hold: the newest value stays true until there is another (a state), so the line runs on to
     now. Without it (a measurement) the line ends where the last one was made.
 
+    held: share of its shown values that the axis must hold. Those far beyond are outliers, drawn at
+    the end of the axis.
+
     silence: seconds without a value after which a line runs level up to the next one: a slope
     would tell of a slow change that nobody has seen.
     """
@@ -287,6 +192,7 @@ class Series:
     width: float = 1.0
     dashed: bool = False
     hold: bool = False
+    held: float = 1.0
     silence: float = math.inf
     tip: str = ""  # what exactly is shown, for the legend
     text: Callable[[float], str] = figure

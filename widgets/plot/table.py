@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QTableView, QWidget
 
@@ -62,28 +64,28 @@ def _exact(value: Cell) -> str:
 
 def join_columns(time_header: str, columns: Sequence[Column], now: float) -> ValuesTable:
     """Columns joined over all of their times, oldest first; times relative to `now`. Samples with
-    equal times (several tokens of one step) get a row each."""
-    keys = [_keys(column.times) for column in columns]
-    every = sorted(set().union(*keys)) if keys else []
-    cells = [
-        dict(zip(keyed, column.values.tolist(), strict=True))
-        for keyed, column in zip(keys, columns, strict=True)
-    ]
-    rows = tuple((key[0] - now, *(_known(found.get(key)) for found in cells)) for key in every)
+    equal times (several tokens of one step) get a row each. At least one column."""
+    keys = [np.array((column.times, _repeats(column.times))).T for column in columns]
+    every, row = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
+    cells = np.full((len(every), len(columns)), np.nan)
+    counts = [len(column.times) for column in columns]
+    values = [column.values for column in columns]
+    cells[row, np.repeat(np.arange(len(columns)), counts)] = np.concatenate(values)
+    known = np.where(np.isnan(cells), None, cells)  # type: ignore[call-overload]
+    times = (every[:, 0] - now).tolist()
+    rows = tuple((time, *found) for time, found in zip(times, known.tolist(), strict=True))
     return ValuesTable((time_header, *(column.header for column in columns)), rows)
 
 
-def _keys(times: Floats) -> list[tuple[float, int]]:
-    """Each time with the number of equal times before it."""
-    if not len(times):
-        return []
-    starts = np.flatnonzero(np.diff(times, prepend=times[0] - 1))
-    repeats = np.arange(len(times)) - np.repeat(starts, np.diff(starts, append=len(times)))
-    return list(zip(times.tolist(), repeats.tolist(), strict=True))
+def _repeats(times: Floats) -> NDArray[np.intp]:
+    """Of each time the number of equal times before it."""
+    starts = np.flatnonzero(np.diff(times, prepend=-np.inf))
+    return np.arange(len(times)) - np.repeat(starts, np.diff(starts, append=len(times)))
 
 
-def _known(value: float | None) -> float | None:
-    return None if value is None or np.isnan(value) else value
+def save_table(table: ValuesTable, path: Path) -> None:
+    """Raises OSError."""
+    path.write_text(table.as_csv(), encoding="utf-8")
 
 
 class _TableModel(RowTable[tuple[Cell, ...]]):

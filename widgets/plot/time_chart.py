@@ -9,58 +9,41 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import (
-    QAccessible,
-    QActionGroup,
-    QColor,
-    QHideEvent,
-    QKeyEvent,
-    QMouseEvent,
-    QWheelEvent,
-)
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAccessible, QActionGroup, QColor, QKeyEvent
 from PySide6.QtWidgets import QMenu, QWidget
 
 from engine.units import duration_text, number
 from widgets.controls.layouts import hbox, vbox
+from widgets.plot.axis import Range, Unit, high_without_outliers, log_range, range_for, shown_unit
 from widgets.plot.clock import RedrawClock
 from widgets.plot.data import NOTHING, ChartData
 from widgets.plot.header import ChartHeader
-from widgets.plot.items import DotsItem, LineItem
-from widgets.plot.link import LEAST_ZOOM_S, ChartGroup
-from widgets.plot.marks import MarkLog, SpanLog, SpanPicker
-from widgets.plot.painted import Plot
-from widgets.plot.plot_view import PlotView
+from widgets.plot.items import DotsItem, LineItem, PeaksItem
 from widgets.plot.series import (
     EndLabel,
     Floats,
-    Mark,
-    Range,
     Reading,
     Series,
     SeriesKind,
-    range_for,
 )
-from widgets.plot.table import ValuesTable
+from widgets.plot.table import Column, ValuesTable, join_columns, save_table
+from widgets.plot.time_view import TimeView
 from widgets.theme.theme import SPACE_1, SPACE_2, theme
 
 _DOT_ALPHA = 0.45
-_ZOOM_MODIFIER = Qt.KeyboardModifier.ControlModifier
-_WHEEL_FACTOR = 1.5
+_HINT = "Ctrl+drag or Ctrl+scroll to zoom, double-click or Esc to zoom out"
+_NUM_PEAKS = 150  # most triangles at the end of the axis: one for each few pixels
 WINDOWS_S = (30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)
 """Time ranges in the menu, in seconds."""
 
 
-class TimeChart(Plot):
+class TimeChart(TimeView):
     """Title and unit, a clickable legend, a note, and the plot.
 
-    `heading` replaces title and unit where the title contains the unit. Times are seconds of one
-    clock; `time_source` gives its current time, at the right edge. `top`: fixed upper end of the
-    axis; an axis from zero is at least `least_span` long. Appending is cheap; drawing happens when
-    the `clock` calls `redraw`."""
-
-    window_changed = Signal(float)  # the user chose another length of time
-    pointed = Signal(object)  # where the cross-line is, relative to now; None: nowhere
+    `heading` replaces title and unit where the title contains the unit. `top`: fixed upper end of
+    the axis; an axis from zero is at least `least_span` long. Appending is cheap; drawing happens
+    when the `clock` calls `redraw`."""
 
     def __init__(
         self,
@@ -80,23 +63,18 @@ class TimeChart(Plot):
         parent: QWidget | None = None,
     ) -> None:
         heading = heading or (f"{title}, {unit}" if unit else title)
-        super().__init__(heading, title=title, clock=clock, parent=parent)
+        super().__init__(
+            heading, title=title, clock=clock, time_source=time_source, parent=parent
+        )
         self.data = ChartData(series, unit, capacity)
-        self.time_source = time_source
         self.empty_text = empty_text
-        self.fits_data = False
+        self.fits_data = self.is_log = False
         self.top, self.least_span = top, least_span
-        self.window_s = 120.0
-        self._frozen_at: float | None = None
         self._range: Range | None = None
-        self._marks: MarkLog
-        self._spans: SpanLog | None = None
+        self._unit = Unit(unit)
         self._note = note
-        self.share_marks(MarkLog(self))
+        self._points: dict[str, tuple[Floats, Floats]] = {}
         self._build(heading, value_template)
-        self._enter(ChartGroup(parent=self))
-        brush = SpanPicker(self, _ZOOM_MODIFIER, (Qt.Key.Key_Z,), LEAST_ZOOM_S)
-        brush.picked.connect(self._zoom_to)
         self._make_items()
         self._restyle()
 
@@ -107,12 +85,11 @@ class TimeChart(Plot):
         self.setMinimumSize(220, 130)
         shown = list(self.data.series.values())
         self._header = ChartHeader(heading, shown, self)
+        self._header.hint = _HINT
         self._header.set_note(self._note)
         self.legend = self._header.legend
         for name, key in self.legend.keys.items():
             key.toggled.connect(partial(self._on_legend, name))
-        self.view = PlotView(self.clock, self)
-        self.view.hovered.connect(self.point_at)
         names = [one.label for one in shown if one.kind is not SeriesKind.DOTS]
         self.view.value_templates = (max(names, key=len, default=""), value_template)
         plot_row = hbox(self.view, margins=(SPACE_2, 0, SPACE_2, 0))
@@ -132,6 +109,8 @@ class TimeChart(Plot):
                 continue
             item.setZValue(z - (100 if one.kind is SeriesKind.DOTS else 0))
             self.view.box.addItem(item, ignoreBounds=True)
+        self._peaks = PeaksItem()
+        self.view.box.addItem(self._peaks, ignoreBounds=True)
 
     def apply_theme(self) -> None:
         self.view.apply_theme()
@@ -146,6 +125,7 @@ class TimeChart(Plot):
             line.set_style(QColor(table.line_color(one.color)), one.width, one.dashed)
         for key, dots in self._dots.items():
             dots.set_color(table.color(self.data.series[key].color, _DOT_ALPHA))
+        self._peaks.set_color(table.color("text_muted"))
 
     # Data -------------------------------------------------------------------------------------
 
@@ -158,32 +138,6 @@ class TimeChart(Plot):
         self.data.extend(key, times, values)
         self.request_redraw()
 
-    def share_marks(self, log: MarkLog) -> None:
-        """Show the marks of `log`, possibly together with other charts."""
-        self._marks = log
-        log.changed.connect(self.request_redraw)
-
-    def share_spans(self, log: SpanLog) -> None:
-        self._spans = log
-        log.changed.connect(self.request_redraw)
-
-    def join(self, group: ChartGroup) -> None:
-        """Share the cursor and the zoom of `group`."""
-        self.group.cursor.changed.disconnect(self._follow_cursor)
-        self.group.zoomed.disconnect(self._on_zoom)
-        self.group.charts.remove(self)
-        self._enter(group)
-
-    def _enter(self, group: ChartGroup) -> None:
-        self.group = group
-        group.charts.append(self)
-        group.cursor.changed.connect(self._follow_cursor)
-        group.zoomed.connect(self._on_zoom)
-
-    @property
-    def marks(self) -> tuple[Mark, ...]:
-        return self._marks.marks
-
     def clear(self) -> None:
         self.data.clear()
         self._marks.clear()
@@ -192,19 +146,6 @@ class TimeChart(Plot):
         self.request_redraw()
 
     # What is shown ----------------------------------------------------------------------------
-
-    def set_window(self, seconds: float) -> None:
-        if seconds != self.window_s:
-            self.window_s = float(seconds)
-            self.group.zoom_out()
-            self._range = None
-            self.request_redraw()
-
-    @property
-    def shown_s(self) -> float:
-        """Seconds from the left to the right edge."""
-        zoom = self.group.zoom
-        return zoom.seconds if zoom else self.window_s
 
     @property
     def note(self) -> str:
@@ -217,11 +158,35 @@ class TimeChart(Plot):
         if shown != self._header.note:
             self._header.set_note(shown)
 
+    def on_range(self) -> None:
+        self._range = None
+        self.set_note(self._note)
+        self.request_redraw()
+
+    def has_data_since(self, at: float) -> bool:
+        return self.data.is_live(since=at)
+
     def set_fit_to_data(self, fits: bool) -> None:
         """Let the axis follow the data instead of starting at zero."""
         self.fits_data = fits
+        self.is_log &= not fits
         self._range = None
         self.request_redraw()
+
+    @property
+    def may_be_log(self) -> bool:
+        """Stacked shares add up on a linear axis only; a percentage has its own end."""
+        kinds = {one.kind for one in self.data.series.values()}
+        return self.top is None and SeriesKind.AREA not in kinds
+
+    def set_log(self, is_log: bool) -> None:
+        """Let equal distances on the axis be equal factors. Zero is drawn at its lower end."""
+        self.is_log = is_log and self.may_be_log
+        self.fits_data &= not self.is_log
+        self._range = None
+        self.request_redraw()
+        if self.isVisible():
+            self.redraw()
 
     def is_shown(self, key: str) -> bool:
         return key not in self.data.hidden
@@ -236,92 +201,22 @@ class TimeChart(Plot):
         self.legend.keys[key].setVisible(available)
         self._header.fit()
 
-    def set_paused(self, paused: bool) -> None:
-        """Stop the displayed time for reading; values are still recorded."""
-        if paused != self.is_paused:
-            self._frozen_at = self.time_source() if paused else None
-            self.request_redraw()
-
-    @property
-    def is_paused(self) -> bool:
-        return self._frozen_at is not None
-
-    @property
-    def now(self) -> float:
-        """The time at the right edge."""
-        zoom = self.group.zoom
-        return zoom.end if zoom else self._unzoomed_now
-
-    @property
-    def _unzoomed_now(self) -> float:
-        return self.time_source() if self._frozen_at is None else self._frozen_at
-
-    # Zoom -------------------------------------------------------------------------------------
-
-    def _zoom_to(self, start: float, end: float) -> None:
-        self.group.zoom_to(start, end, self._unzoomed_now)
-
-    def _on_zoom(self) -> None:
-        self._range = None
-        self.set_note(self._note)
-        self.request_redraw()
-        if self.isVisible():
-            self.redraw()
-
-    def zoom_by(self, factor: float, seconds: float) -> None:
-        """Show `factor` times as long a range; the time `seconds` from the right edge stays in its
-        place. Beyond the time range, the chart follows the newest values again."""
-        at, length = self.now + seconds, self.shown_s * factor
-        end = at - seconds * factor
-        if length >= self.window_s:
-            self.group.zoom_out()
-        else:
-            end = min(end, self._unzoomed_now)
-            self._zoom_to(end - length, end)
-
-    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
-        self.group.zoom_out()
-
-    def wheelEvent(self, event: QWheelEvent) -> None:
-        """With Ctrl: zoom around the pointer, as in the timeline."""
-        turn = event.angleDelta().y()
-        if not event.modifiers() & _ZOOM_MODIFIER or not turn or self.view.empty_text:
-            event.ignore()
-            return
-        place = self.view.mapFrom(self, event.position().toPoint())
-        seconds = min(max(self.view.to_seconds(place.x()), -self.shown_s), 0.0)
-        self.zoom_by(_WHEEL_FACTOR if turn < 0 else 1 / _WHEEL_FACTOR, seconds)
-        event.accept()
-
     # Drawing ----------------------------------------------------------------------------------
-
-    def wants_redraw(self) -> bool:
-        """Whether there is new data, or visible data that moves with time."""
-        if super().wants_redraw():
-            return True
-        is_still = self.is_paused or self.group.zoom is not None
-        return not is_still and self.data.is_live(since=self.now - self.window_s)
 
     def redraw(self) -> None:
         """Update the drawing to now; Qt paints it next."""
         self._dirty = False
         now, view = self.now, self.view
         self.prepare(self.time_source())
-        low, high = self._draw_lines(now)
-        clouds = {
-            key: self.data.samples(key, now, self.shown_s) if self.is_shown(key) else None
-            for key in self._dots
-        }
-        if not math.isfinite(high):
-            low, high = _sample_range([y for cloud in clouds.values() if cloud for y in cloud[1:]])
-        self._set_range(low, high)
-        self._draw_dots(clouds)
+        self._set_range(*self._draw_lines(now))
+        self._place_curves(now)
         view.now = now
         view.marks = self.marks
         view.spans = self._spans.spans if self._spans is not None else ()
-        view.end_labels = self._end_labels(now)
+        view.legend_names = self.legend.names
+        view.set_end_labels(self._end_labels(now))
         view.set_empty_text(self.empty_text if self.data.is_empty else "")
-        self._move_cursor()
+        self.move_cursor()
         if QAccessible.isActive():
             self.setAccessibleDescription(self.data.newest_values() or self.empty_text)
         view.viewport().update()
@@ -330,35 +225,73 @@ class TimeChart(Plot):
         """Hook of subclasses: derive series that are computed when drawn."""
 
     def _draw_lines(self, now: float) -> tuple[float, float]:
-        low, high = math.inf, -math.inf
-        for key, line in self._lines.items():
-            if not self.is_shown(key):
-                line.set_points(NOTHING, NOTHING)
-                continue
-            x, y = self.data.line_points(key, now, self.shown_s)
-            if len(y):
-                low, high = np.fmin(low, np.fmin.reduce(y)), np.fmax(high, np.fmax.reduce(y))
-            line.set_points(x, y)
-        return float(low), float(high)
+        """Find the points of the lines. Returns the range that the axis must hold: without
+        outliers on a linear axis, above zero on a logarithmic one."""
+        self._points = {
+            key: self.data.line_points(key, now, self.shown_s)
+            for key in self._lines
+            if self.is_shown(key)
+        }
+        lines = [(y, self.data.series[key].held) for key, (_, y) in self._points.items()]
+        clouds = [
+            (self._cloud(key, now), self.data.series[key].held)
+            for key in self._dots
+            if self.is_shown(key)
+        ]
+        both = lines + clouds
+        if self.is_log:
+            positive = [y[y > 0] for y, _ in both]
+            return _least(positive), max((float(y.max()) for y in positive if len(y)), default=0.0)
+        low = _least([y for y, _ in lines])
+        return min(low, _least([y for y, _ in clouds])), high_without_outliers(both)
 
-    def _draw_dots(self, clouds: dict[str, tuple[Floats, Floats] | None]) -> None:
-        """Samples beyond the axis are drawn at its upper end, and counted."""
-        top = self.view.y_range.high
-        self.view.num_above = 0
+    def _cloud(self, key: str, now: float) -> Floats:
+        """Samples that stand for all: the extremes among them, unless outliers may be left out."""
+        if self.is_log or self.data.series[key].held == 1:
+            return self.data.samples(key, now, self.shown_s)[1]
+        return self.data.spread(key, now, self.shown_s)
+
+    def _place_curves(self, now: float) -> None:
+        """Draw the curves on the axis; samples beyond it are triangles at its end, and counted."""
+        shown = self.view.y_range
+        for key, line in self._lines.items():
+            x, y = self._points.get(key, (NOTHING, NOTHING))
+            line.set_points(x, shown.drawn(y))
+        peaks = [NOTHING]
         for key, dots in self._dots.items():
-            x, y = clouds[key] or (NOTHING, NOTHING)
-            self.view.num_above += int(np.count_nonzero(y > top))
-            dots.set_points(x, np.minimum(y, top))
+            x, y = NOTHING, NOTHING
+            if self.is_shown(key):
+                x, y = self.data.samples(key, now, self.shown_s)
+            is_inside = y <= shown.high
+            peaks.append(x[~is_inside])
+            dots.set_points(x[is_inside], shown.drawn(y[is_inside]))
+        step = self.shown_s / _NUM_PEAKS
+        at = np.unique(np.round(np.concatenate(peaks) / step)) * step
+        self._peaks.set_points(at, np.full(len(at), shown.ends[1]))
+        above = self.data.above(now, self.shown_s, shown.high) if len(at) else NOTHING
+        self.view.above_texts = ("", "")
+        if len(above):
+            most = self.value_text(float(above.max()))
+            count = number(len(above), 0)
+            self.view.above_texts = (f"▲{count}", f"▲ {count} above, max {most}")
 
     def _set_range(self, low: float, high: float) -> None:
-        if self.top is not None and not self.fits_data and high <= self.top:
+        if self.is_log:
+            self._range = log_range(low, high, self._range)
+        elif self.top is not None and not self.fits_data and high <= self.top:
             self._range = Range(0.0, self.top)
         else:
             self._range = range_for(
                 low, high, self._range, from_zero=not self.fits_data, least_span=self.least_span
             )
+        unit = shown_unit(self.data.unit, self._range.high)
+        if unit != self._unit:
+            self._unit = unit
+            self._header.set_title(f"{self.title}, {unit.name}")
+            self.setAccessibleName(self._header.title)
         zoom = self.group.zoom
-        self.view.set_axes(self.shown_s, self._range, zoom.now - zoom.end if zoom else 0.0)
+        age = zoom.now - zoom.end if zoom else 0.0
+        self.view.set_axes(self.shown_s, self._range, age, unit)
 
     def _end_labels(self, now: float) -> list[EndLabel]:
         newest = {
@@ -375,73 +308,46 @@ class TimeChart(Plot):
     def end_label(self, key: str, value: float) -> EndLabel:
         """The value printed at the line end of series `key`."""
         one = self.data.series[key]
-        return EndLabel(one.label, one.text(value), one.color, value)
+        if self._unit.factor != 1:
+            text = self._unit.text(value)
+        elif self.data.unit == "ms" and value >= 1000:  # above the axis
+            text = self.value_text(value)
+        else:
+            text = one.text(value)
+        return EndLabel(one.label, text, one.color, value)
+
+    def value_text(self, value: float) -> str:
+        """A value with the unit that fits it."""
+        if self.data.unit == "ms":
+            return duration_text(value / 1e3)
+        return f"{number(value, 0 if value >= 10 else 1)} {self.data.unit}".rstrip()
 
     def num_drawn_points(self) -> dict[str, int]:
         """Points of each series in the last redraw."""
         items = {**self._lines, **self._dots}
         return {key: item.num_points for key, item in items.items()}
 
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
-        self.point_at(None)
-
     # Reading ----------------------------------------------------------------------------------
-
-    def point_at(self, seconds: float | None) -> None:
-        """Put the cross-line at a time relative to now; None hides it."""
-        cursor, is_ours = self.group.cursor, self.group.cursor.source is self
-        if seconds == self.view.cursor and is_ours == (seconds is not None):
-            return
-        self._draw_cursor(seconds)
-        if seconds is None:
-            cursor.leave(self)
-        else:
-            cursor.point(self.view.now + seconds, self)
-        self.pointed.emit(seconds)
-
-    def _follow_cursor(self) -> None:
-        """Another view moved the common cursor."""
-        if self.isVisible() and self.group.cursor.source is not self:
-            self._move_cursor()
-
-    def _move_cursor(self) -> None:
-        """Ours stays under the pointer as time passes; that of another view stays at its time."""
-        cursor, view = self.group.cursor, self.view
-        if cursor.source is self and view.cursor is not None:
-            cursor.point(view.now + view.cursor, self)
-            self._draw_cursor(view.cursor)
-        else:
-            seconds = None if cursor.time is None else cursor.time - view.now
-            is_shown = seconds is not None and -self.shown_s <= seconds <= 0
-            self._draw_cursor(seconds if is_shown else None)
-
-    def _draw_cursor(self, seconds: float | None) -> None:
-        view = self.view
-        if seconds is not None or view.cursor is not None:
-            view.cursor = seconds
-            view.readings = () if seconds is None else self.readings_at(view.now + seconds)
-            view.viewport().update()
 
     def readings_at(self, at: float) -> list[Reading]:
         """Values shown by the cross-line at time `at`."""
         return self.data.readings_at(at, self.shown_s)
 
     def values_table(self) -> ValuesTable:
-        """All stored values, one row per time; times in seconds relative to now."""
-        return self.data.values_table(self.now)
+        """All stored values, or those of the zoomed range, one row per time; times in seconds
+        relative to now."""
+        zoom = self.group.zoom
+        ends = (zoom.start, zoom.end) if zoom else (-math.inf, math.inf)
+        columns = self.columns(*ends)
+        return join_columns("time (s)", columns, zoom.now if zoom else self.now)
+
+    def columns(self, start: float, end: float) -> list[Column]:
+        return self.data.columns(start, end)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        """Left and right move the cross-line, Escape zooms out or hides it."""
-        step = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}.get(Qt.Key(event.key()))
-        if step is not None:
-            before = self.view.cursor if self.view.cursor is not None else 0.0
-            moved = before + step * self.shown_s / 120
-            self.point_at(min(max(moved, -self.shown_s), 0.0))
-        elif event.key() == Qt.Key.Key_Escape and self.group.zoom is not None:
-            self.group.zoom_out()
-        elif event.key() == Qt.Key.Key_Escape and self.view.cursor is not None:
-            self.point_at(None)
+        """L switches between a linear and a logarithmic axis."""
+        if event.key() == Qt.Key.Key_L and not event.modifiers() and self.may_be_log:
+            self.set_log(not self.is_log)
         else:
             super().keyPressEvent(event)
 
@@ -449,13 +355,18 @@ class TimeChart(Plot):
 
     def make_menu(self) -> QMenu:
         menu = super().make_menu()
+        if len(self.group.charts) > 1:
+            menu.addAction("Save all charts as CSV…", self._ask_for_all)
         menu.addSeparator()
         zoom_out = menu.addAction("Zoom out", self.group.zoom_out)
         zoom_out.setEnabled(self.group.zoom is not None)
-        for text, value, change in (
+        choices = [
             ("Fit axis to data", self.fits_data, self.set_fit_to_data),
             ("Pause", self.is_paused, self.set_paused),
-        ):
+        ]
+        if self.may_be_log:
+            choices.insert(1, ("Logarithmic axis", self.is_log, self.set_log))
+        for text, value, change in choices:
             action = menu.addAction(text)
             action.setCheckable(True)
             action.setChecked(value)
@@ -470,14 +381,16 @@ class TimeChart(Plot):
             group.addAction(action)
         return menu
 
+    def _ask_for_all(self) -> None:
+        table = self.group.values_table
+        self.ask("charts", ".csv", lambda path: save_table(table(), path), "charts")
+
     def _choose_window(self, seconds: float, *_: object) -> None:
         self.group.zoom_out()
         self.set_window(seconds)
         self.window_changed.emit(seconds)
 
 
-def _sample_range(values: list[Floats]) -> tuple[float, float]:
-    found = [y for y in values if len(y)]
-    if not found:
-        return math.inf, -math.inf
-    return min(float(y.min()) for y in found), max(float(y.max()) for y in found)
+def _least(groups: Sequence[Floats]) -> float:
+    """The smallest value, inf without any."""
+    return min((float(np.fmin.reduce(y)) for y in groups if len(y)), default=math.inf)

@@ -9,8 +9,8 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QFontMetricsF, QPainter
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from widgets.plot.axis import Range, labelled_ticks
 from widgets.plot.painted import NONE, PaintedPlot, paint_value_axis
-from widgets.plot.series import Range, labelled_ticks
 from widgets.plot.table import ValuesTable
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme, ui_font
 

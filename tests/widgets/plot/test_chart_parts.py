@@ -13,17 +13,11 @@ from hypothesis import strategies as st
 from engine.units import duration_text, figure, number
 from widgets.plot.data import as_steps, decimate, pick_states, thin_samples
 from widgets.plot.engine_charts import RateBins, ShareOverSpan
-from widgets.plot.overlay import BESIDE, Flag, flags, spread
+from widgets.plot.labels import spread
 from widgets.plot.series import (
-    Range,
     RingBuffer,
     RollingPercentiles,
     percentiles,
-    range_for,
-    seconds_text,
-    tick_text,
-    ticks,
-    time_ticks,
 )
 
 finite = st.floats(-1e6, 1e6)
@@ -162,87 +156,12 @@ def test_labels_with_room_stand_where_they_want() -> None:
     assert spread([], 14.0, 0.0, 200.0) == []
 
 
-def test_texts_of_marks_stand_beside_their_lines_newest_first() -> None:
-    assert flags([20, 60], [30, 30], (0, 100), 2, 20) == [Flag(0, 25, 55), Flag(0, 65, 95)]
-    assert flags([20, 80], [30, 30], (0, 100), 2, 20) == [Flag(1, 25, 55), Flag(0, 45, 75)]
-    assert flags([50], [90], (0, 100), 2, 20) == [Flag(0, 55, 100)]  # cut, and at its line
-    assert flags([60], [90], (0, 100), 2, 20) == [Flag(0, 0, 55)]
-    assert flags([10], [90], (0, 20), 2, 20) == [None]
-    assert flags([10], [90], (0, 130), 2, 20, taken=30) == [Flag(1, 15, 105)]
-    assert flags([40, 41, 42], [90] * 3, (0, 100), 2, 20)[0] is None
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 400), st.integers(1, 300)), max_size=20),
-    st.integers(1, 4),
-    st.integers(0, 80),
-)
-def test_no_text_of_a_mark_covers_another_or_leaves_its_line(
-    marks: list[tuple[int, int]], num_rows: int, taken: int
-) -> None:
-    lines, widths = [x for x, _ in sorted(marks)], [w for _, w in sorted(marks)]
-    found = flags(lines, widths, (0, 400), num_rows, 40, taken)
-    for line, width, flag in zip(lines, widths, found, strict=True):
-        if flag is None:
-            continue
-        assert 0 <= flag.left <= flag.right <= 400 and 0 <= flag.row < num_rows
-        assert flag.right - flag.left >= min(40, width) - 1e-9
-        assert line + BESIDE == flag.left or line - BESIDE == pytest.approx(flag.right)
-        assert flag.row or not taken or flag.left >= taken
-    placed = [(flag, line) for flag, line in zip(found, lines, strict=True) if flag is not None]
-    for (one, _), (other, line) in itertools.combinations(placed, 2):
-        if one.row == other.row:
-            assert one.right < other.left or other.right < one.left
-            assert not one.left < line < one.right
-    if lines and widths[-1] <= 150 and not taken:
-        assert found[-1] is not None
-
-
-# Axes -----------------------------------------------------------------------------------------
-
-
-@given(finite, st.floats(1e-3, 1e6), st.integers(1, 12))
-def test_ticks_are_inside_and_not_too_many(low: float, span: float, most: int) -> None:
-    shown = Range(low, low + span)
-    found = ticks(shown, most)
-    assert len(found) <= most + 1
-    assert all(shown.low - 1e-6 * span <= t <= shown.high + 1e-6 * span for t in found)
-
-
-@given(st.floats(0, 1e6), st.floats(0, 1e6))
-def test_an_axis_starts_at_zero_and_holds_the_data(a: float, b: float) -> None:
-    low, high = min(a, b), max(a, b)
-    shown = range_for(low, high, None, from_zero=True)
-    assert shown.low == 0
-    assert shown.high >= high
-    fitted = range_for(low, high, None, from_zero=False)
-    assert fitted.low <= low <= high <= fitted.high
-
-
-def test_an_axis_does_not_breathe() -> None:
-    first = range_for(0, 95, None, from_zero=True)
-    assert range_for(0, 80, first, from_zero=True) == first
-    assert range_for(0, 99, first, from_zero=True) == first
-    assert range_for(0, 500, first, from_zero=True).high >= 500  # grows at once
-    assert range_for(0, 20, first, from_zero=True).high < 50  # shrinks when mostly empty
-    assert range_for(math.inf, -math.inf, first, from_zero=True) == first
-    assert range_for(math.inf, -math.inf, None, from_zero=True) == Range(0, 1)
-
-
 def test_numbers_as_text() -> None:
     assert number(-1234.5, 1) == "−1,234.5"
     assert number(-0.04, 1) == "0.0"
     assert number(math.nan, 1) == "–"
     assert (figure(7.42), figure(31.4), figure(1204.2), figure(0.0)) == ("7.4", "31", "1,204", "0")
-    assert tick_text(2.5, 2.5) == "2.5"
-    assert tick_text(0.25, 0.25) == "0.25"
-    assert tick_text(200, 100) == "200"
-    assert seconds_text(-90, 30) == "−90 s"
-    assert seconds_text(-120, 60) == "−2 min"
-    assert seconds_text(0, 30) == "now"
     assert (duration_text(30), duration_text(120), duration_text(3600)) == ("30 s", "2 min", "1 h")
-    places, step = time_ticks(-120.0, 0.0, 4)
-    assert (places, step) == ([-120.0, -90.0, -60.0, -30.0, 0.0], 30.0)
 
 
 # Percentiles and rates ------------------------------------------------------------------------

@@ -14,10 +14,11 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from widgets.plot.axis import time_ticks
 from widgets.plot.clock import RedrawClock
 from widgets.plot.link import LEAST_ZOOM_S, ChartGroup, LinkedCursor
 from widgets.plot.marks import SpanPicker
-from widgets.plot.series import Series, time_ticks
+from widgets.plot.series import Series
 from widgets.plot.time_chart import TimeChart
 
 NOW = 500.0
@@ -212,3 +213,17 @@ def test_leaving_the_plot_leaves_the_cursor(pair: tuple[TimeChart, TimeChart]) -
     assert other.view.cursor == pytest.approx(-50, abs=1)
     QApplication.sendEvent(one.view, QEvent(QEvent.Type.Leave))
     assert other.view.cursor is None
+
+
+def test_one_file_has_the_values_of_all_charts(pair: tuple[TimeChart, TimeChart]) -> None:
+    one, other = pair
+    texts = [action.text() for action in one.make_menu().actions()]
+    assert "Save all charts as CSV…" in texts
+    table = one.group.values_table()
+    assert table.headers == ("time (s)", "ITL: p50", "Rate: p50")
+    assert len(table.rows) == len(one.data.history["p50"])
+    assert sum(row[2] is not None for row in table.rows) == len(other.data.history["p50"])
+    one.group.zoom_to(NOW - 20, NOW - 10, NOW)
+    zoomed = one.group.values_table()
+    assert [row[0] for row in zoomed.rows] == list(np.arange(-20, -9.9, 0.5))
+    assert [row[1] for row in one.values_table().rows] == [row[1] for row in zoomed.rows]

@@ -10,8 +10,8 @@ from PySide6.QtTest import QTest
 from pytestqt.qtbot import QtBot
 
 from widgets.plot.clock import RedrawClock
+from widgets.plot.mark_strip import marks_near
 from widgets.plot.marks import MAX_MARKS, MarkLog, Span, SpanLog, SpanPicker
-from widgets.plot.overlay import marks_near
 from widgets.plot.series import Mark, MarkKind, Series
 from widgets.plot.time_chart import TimeChart
 
@@ -117,12 +117,3 @@ def test_the_keyboard_chooses_a_stretch(qtbot: QtBot, chart: TimeChart) -> None:
     qtbot.keyClick(chart, Qt.Key.Key_Return)
     qtbot.keyClick(chart, Qt.Key.Key_Escape)
     assert not picker.is_picking and len(picked) == 1
-
-
-def test_of_a_change_that_has_little_room_both_ends_are_read(chart: TimeChart) -> None:
-    pen = chart.view.text_pen
-    text = "Token budget per step 512 → 2048"
-    short = pen.elided(text, pen.width(text) * 0.7, Qt.TextElideMode.ElideMiddle)
-    assert short.startswith("Token") and short.endswith("→ 2048") and "…" in short
-    assert pen.width(short) <= pen.width(text) * 0.7 + 1
-    assert pen.elided(text, pen.width(text)) == text

@@ -16,11 +16,13 @@ from PySide6.QtWidgets import QApplication, QMenu, QTableView
 from pytestqt.qtbot import QtBot
 
 from engine.snapshot import Sample
+from tests.figures import numbers
 from widgets.plot import LatencyChart, RedrawClock, Series, SeriesKind, StackedAreaChart, TimeChart
+from widgets.plot.axis import Range
 from widgets.plot.data import HISTORY_S, MAX_DOTS, MAX_LINE_POINTS
 from widgets.plot.engine_charts import area
 from widgets.plot.header import ChartHeader
-from widgets.plot.overlay import end_label_rects, is_named
+from widgets.plot.labels import LabelPlace, end_label_rects, is_named
 from widgets.plot.series import Mark
 from widgets.theme.theme import SPACE_3, apply_theme, load_theme
 
@@ -125,7 +127,7 @@ def test_the_axis_starts_at_zero_unless_the_user_says(chart: TimeChart) -> None:
 def test_nothing_at_all_is_not_magnified(chart: TimeChart) -> None:
     chart.extend("p50", [NOW - 10, NOW], [0.0, 0.0])
     chart.redraw()
-    assert chart.view.y_range == (0.0, 1.0)
+    assert chart.view.y_range == Range(0.0, 1.0)
     assert {text for _, text in chart.view._y_ticks()} <= {f"{i / 10:.1f}" for i in range(11)}
 
 
@@ -160,19 +162,39 @@ def test_end_labels_do_not_overlap_and_stay_inside(qtbot, clock: RedrawClock) ->
     assert all(bounds.contains(rect) for rect in rects)
 
 
-def test_a_number_that_is_wider_than_was_meant_is_not_written_over_its_name(
-    chart: TimeChart,
-) -> None:
+def test_the_plot_has_three_quarters_of_a_chart_of_any_width(chart: TimeChart) -> None:
     fill(chart)
-    labels, rects = chart.view.end_labels, end_label_rects(chart.view)
-    assert all(is_named(chart.view, *pair) for pair in zip(labels, rects, strict=True))
+    places = set()
+    for width in range(260, 1400, 20):
+        chart.resize(width, 200)
+        view, rects = chart.view, end_label_rects(chart.view)
+        places.add(view.label_place)
+        beside = view.width() - view.plot_rect.right()
+        assert view.plot_rect.width() >= 0.75 * view.width()
+        assert beside <= 0.16 * view.width()
+        assert max(rect.right() for rect in rects) <= view.width()
+        is_named_ = {is_named(view, *pair) for pair in zip(view.end_labels, rects, strict=True)}
+        assert is_named_ == {view.label_place is LabelPlace.NAMED}
+        if view.label_place is LabelPlace.INSIDE:
+            assert max(rect.right() for rect in rects) <= view.plot_rect.right()
+        else:
+            assert min(rect.left() for rect in rects) >= view.plot_rect.right()
+    assert places == set(LabelPlace)
+
+
+def test_a_wide_number_gets_its_room_and_keeps_it(chart: TimeChart) -> None:
+    fill(chart)
+    chart.resize(800, 200)
+    before = chart.view.plot_rect.right()
     chart.append("p99", NOW, 1_234_567.0)
     chart.redraw()
-    named = {
-        label.label: is_named(chart.view, label, rect)
-        for label, rect in zip(chart.view.end_labels, end_label_rects(chart.view), strict=True)
-    }
-    assert not named["p99"] and named["p50"]
+    rects = end_label_rects(chart.view)
+    widest = max(chart.view.label_pen.width(label.value) for label in chart.view.end_labels)
+    assert rects[0].width() >= widest - 1 and chart.view.plot_rect.right() < before
+    narrow = chart.view.plot_rect.right()
+    chart.append("p99", NOW, 3.0)
+    chart.redraw()
+    assert chart.view.plot_rect.right() == narrow
 
 
 def test_label_pixels_have_the_series_colour(chart: TimeChart) -> None:
@@ -269,7 +291,8 @@ def test_the_menu_offers_everything(chart: TimeChart) -> None:
     texts = [action.text() for action in menu.actions() if action.text()]
     assert texts == [
         "Copy values", "Copy image", "Save values as CSV…", "Save image as PNG…",
-        "Table of values…", "Zoom out", "Fit axis to data", "Pause", "Time range",
+        "Table of values…", "Zoom out", "Fit axis to data", "Logarithmic axis", "Pause",
+        "Time range",
     ]  # fmt: skip
     next(a for a in menu.actions() if a.text() == "Fit axis to data").trigger()
     assert chart.fits_data
@@ -415,9 +438,10 @@ def test_the_legend_gives_way_to_the_title(chart: TimeChart) -> None:
     wide = chart.legend.keys["p50"].sizeHint().width()
     chart.resize(240, 200)
     assert chart.legend.keys["p50"].sizeHint().width() < wide
-    assert not chart.view.has_label_names
+    assert not chart.legend.names
     chart.resize(600, 200)
     assert chart.legend.keys["p50"].sizeHint().width() == wide
+    assert chart.legend.names == {one.label for one in SERIES}
 
 
 # Latency and memory ---------------------------------------------------------------------------
@@ -445,16 +469,102 @@ def test_few_samples_have_a_max_instead_of_a_p99(qtbot, clock: RedrawClock) -> N
     assert labels == {"p50": "100", "max": "120"}
 
 
-def test_a_spike_beyond_the_axis_is_counted(qtbot, clock: RedrawClock) -> None:
-    chart = LatencyChart("ITL", span_s=10.0, clock=clock, time_source=lambda: NOW)
+@pytest.fixture
+def itl(qtbot, clock: RedrawClock) -> LatencyChart:
+    """1,000 gaps of 30 ms, and three of 5, 9 and 14 s."""
+    made = LatencyChart("ITL", span_s=10.0, clock=clock, time_source=lambda: NOW)
+    qtbot.addWidget(made)
+    made.resize(420, 240)
+    made.show()
+    long = {500: 5.0, 501: 14.0, 800: 9.0}
+    times = np.linspace(NOW - 90, NOW, 1000)
+    made.add_samples([Sample(t, long.get(i, 0.03)) for i, t in enumerate(times)])
+    made.redraw()
+    return made
+
+
+def test_outliers_are_counted_above_the_axis(itl: LatencyChart) -> None:
+    assert itl.view.y_range.high < 100  # the lines stay readable
+    short, full = itl.view.above_texts
+    assert numbers(short) == [3] and numbers(full) == [3, 14]
+    assert itl._peaks.num_points >= 2
+    tall = np.concatenate([line.y() for line in map(Drawn, itl._lines.values())])
+    assert tall.max() <= itl.view.y_range.high
+    at = float(itl.data.history["samples"].times[501])
+    itl.legend.keys["p50"].setChecked(False)
+    assert {reading.y for reading in itl.readings_at(at)} >= {14_000.0}
+    itl.legend.keys["samples"].setChecked(False)
+    itl.redraw()
+    assert itl.view.above_texts == ("", "")
+
+
+class Drawn:
+    def __init__(self, item: object) -> None:
+        self.runs = item._runs  # type: ignore[attr-defined]
+
+    def y(self) -> np.ndarray:
+        return np.array([point.y() for run in self.runs for point in run])
+
+
+def test_a_label_agrees_with_the_end_of_its_line(itl: LatencyChart) -> None:
+    for label in itl.view.end_labels:
+        key = "p99" if label.label == "max" else label.label
+        end = Drawn(itl._lines[key]).y()[-1]
+        assert end == pytest.approx(min(label.y, itl.view.y_range.high))
+
+
+def test_a_logarithmic_axis_shows_outliers(qtbot, itl: LatencyChart) -> None:
+    qtbot.keyClick(itl, Qt.Key.Key_L)
+    shown = itl.view.y_range
+    assert itl.is_log and shown.is_log and shown.high >= 14_000 and shown.low <= 30
+    assert itl.view.above_texts == ("", "") and itl._peaks.num_points == 0
+    assert itl._header.title == "ITL, s"
+    itl.clear()
+    itl.redraw()
+    assert itl.is_log  # while the window lives
+    qtbot.keyClick(itl, Qt.Key.Key_L)
+    assert not itl.view.y_range.is_log
+
+
+def test_zeros_stay_on_a_logarithmic_axis(chart: TimeChart) -> None:
+    chart.extend("p50", [NOW - 20, NOW - 10, NOW], [0.0, 5.0, 400.0])
+    chart.set_log(True)
+    assert chart.view.y_range.low <= 5
+    drawn = Drawn(chart._lines["p50"]).y()
+    assert drawn.min() == chart.view.y_range.ends[0] and np.isfinite(drawn).all()
+    chart.set_fit_to_data(True)
+    assert not chart.is_log
+    chart.set_log(True)
+    assert not chart.fits_data
+
+
+def test_seconds_replace_thousands_of_milliseconds(qtbot, clock: RedrawClock) -> None:
+    chart = LatencyChart("TTFT", span_s=60.0, clock=clock, time_source=lambda: NOW)
     qtbot.addWidget(chart)
-    chart.resize(420, 240)
-    chart.show()
-    times = np.linspace(NOW - 9, NOW, 1000)
-    chart.add_samples([Sample(t, 5.0 if i == 500 else 0.03) for i, t in enumerate(times)])
+    chart.add_samples([Sample(NOW - 5, 0.4), Sample(NOW - 4, 48.888)])
     chart.redraw()
-    assert chart.view.y_range.high < 100  # the lines stay readable
-    assert chart.view.num_above == 1
+    labels = {label.label: label.value for label in chart.view.end_labels}
+    assert labels == {"p50": "24.6", "max": "48.9"}
+    assert chart._header.title == chart.accessibleName() == "TTFT, s"
+    assert {text for _, text in chart.view._y_ticks()} >= {"0", "50"}
+    assert chart.values_table().headers[1] == "samples (ms)"
+    texts = {reading.label: reading.value for reading in chart.readings_at(NOW - 4)}
+    assert texts["samples"] == "48.888 s"
+    chart.clear()
+    chart.add_samples([Sample(NOW - 1, 0.4)])
+    chart.redraw()
+    assert chart._header.title == "TTFT, ms"
+
+
+def test_a_click_gives_the_focus_and_t_opens_the_table(qtbot, chart: TimeChart) -> None:
+    fill(chart)
+    chart.activateWindow()
+    place = chart.view.plot_rect.center().toPoint()
+    qtbot.mouseClick(chart.view.viewport(), Qt.MouseButton.LeftButton, pos=place)
+    assert QApplication.focusWidget() is chart
+    qtbot.keyClick(chart, Qt.Key.Key_T)
+    qtbot.waitUntil(lambda: chart.findChild(QTableView) is not None)
+    chart.findChild(QTableView).window().close()
 
 
 def test_shares_are_stacked_under_the_limit(qtbot, clock: RedrawClock) -> None:
@@ -469,6 +579,9 @@ def test_shares_are_stacked_under_the_limit(qtbot, clock: RedrawClock) -> None:
         chart.append_row(at, {"a": 1.0, "b": 0.5})
     chart.set_limit(36.0)
     chart.redraw()
+    chart.set_log(True)  # stacked shares add up on a linear axis only
+    assert not chart.is_log
+    assert "Logarithmic axis" not in {action.text() for action in chart.make_menu().actions()}
     assert chart.view.y_range.high < 3  # far below the limit the axis belongs to the data
     assert [label.value for label in chart.view.end_labels if label.label == "limit ↑"] == ["36"]
     chart.set_limit(3.6)
@@ -494,20 +607,3 @@ def test_an_hour_of_a_stack_is_drawn_with_few_points(qtbot, clock: RedrawClock) 
         chart.append_row(float(at), {"a": 1.0})
     chart.redraw()
     assert chart.num_drawn_points()["a"] <= 303
-
-
-def test_the_largest_of_few_samples_is_named_however_many_seconds_it_took(
-    qtbot, clock: RedrawClock
-) -> None:
-    chart = LatencyChart("TTFT", span_s=60.0, clock=clock, time_source=lambda: NOW)
-    qtbot.addWidget(chart)
-    chart.resize(360, 150)
-    chart.show()
-    chart.add_samples([Sample(NOW - 5, 0.4), Sample(NOW - 4, 48.888)])
-    chart.redraw()
-    rects = end_label_rects(chart.view)
-    found = {
-        label.label: (label.value, is_named(chart.view, label, rect))
-        for label, rect in zip(chart.view.end_labels, rects, strict=True)
-    }
-    assert found["max"] == ("48,888", True)
