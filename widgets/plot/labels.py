@@ -91,7 +91,7 @@ def end_label_rects(view: PlotView) -> list[QRectF]:
         widths = [view.label_pen.width(text) for text in texts]
         lefts = [plot.right() - width - 2 for width in widths]
     else:
-        centres = spread(wanted, height, 0.0, plot.bottom() + height / 2)
+        centres = spread(wanted, height, 0.0, plot.bottom() + 2)
         lefts = [plot.right() + SPACE_2] * len(wanted)
         widths = [view.value_width] * len(wanted)
     places = zip(lefts, centres, widths, strict=True)

@@ -59,6 +59,7 @@ class PlotView(pg.GraphicsView):
         self.age = 0.0  # seconds from the right edge to now, where the time axis counts from
         self.y_range = Range(0.0, 1.0)
         self.unit = Unit("")
+        self.has_strip = False
         self.label_place = LabelPlace.NUMBERS
         self.legend_names: Collection[str] = ()  # those that the legend shows
         self._least_label_widths = self._label_widths = (0.0, 0.0)
@@ -95,8 +96,14 @@ class PlotView(pg.GraphicsView):
 
     @property
     def strip_height(self) -> float:
-        """Pixels above the plot for marks."""
-        return float(round(self.text_pen.metrics.height()) + 2)
+        """Pixels above the plot: for marks, or for half of the topmost number."""
+        metrics = self.text_pen.metrics
+        return float(round(metrics.height() if self.has_strip else metrics.capHeight() / 2) + 2)
+
+    def show_strip(self, shown: bool) -> None:
+        if shown != self.has_strip:
+            self.has_strip = shown
+            self._lay_out()
 
     @property
     def icon_size(self) -> int:

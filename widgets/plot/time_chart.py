@@ -142,6 +142,7 @@ class TimeChart(TimeView):
         self.data.clear()
         self._marks.clear()
         self.group.zoom_out()
+        self.view.show_strip(False)
         self._range = None
         self.request_redraw()
 
@@ -212,6 +213,8 @@ class TimeChart(TimeView):
         self._place_curves(now)
         view.now = now
         view.marks = self.marks
+        if self.marks or view.above_texts[0]:
+            view.show_strip(True)  # and leave it, so that the plot keeps its place
         view.spans = self._spans.spans if self._spans is not None else ()
         view.legend_names = self.legend.names
         view.set_end_labels(self._end_labels(now))
