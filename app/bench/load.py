@@ -154,7 +154,7 @@ class _Load:
 
     def send(self, request: BenchRequest, arrival: float) -> None:
         params = SamplingParams(temperature=0.0, max_tokens=request.max_tokens, ignore_eos=True)
-        request_id = self._engine.add_request(request.prompt_token_ids, params)
+        request_id = self._engine.add_request(request.prompt or request.prompt_token_ids, params)
         self.in_flight[request_id] = _InFlight(request, arrival)
 
     def step(self) -> None:

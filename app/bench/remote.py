@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from app.bench.client import ClientRun, run_client
@@ -43,12 +44,13 @@ class RemoteBench:
         progress: Progress = lambda stage, done, total: None,
     ) -> None:
         self._target = target
-        self._plan = plan
+        # whether its model has a chat template is not reported
+        self._plan = replace(plan, workload=plan.workload.for_model(True))
         self._progress = progress
         self._address = parse_address(target.base_url)
         self.probe: Probe = probe(target)
         self.model = self._chosen(model)
-        self.prompts = "text"
+        self.prompts = "text" if plan.workload.is_raw or not plan.workload.prompts else "messages"
         self.remarks: list[str] = []
         self._vocabulary = stand_in_ids()
         self._num_runs = 0
@@ -113,7 +115,9 @@ class RemoteBench:
         params = SamplingParams(temperature=0.0, max_tokens=request.output_len, ignore_eos=True)
         ids = request.prompt_token_ids
         prompt: Any = ids if self.prompts == "token ids" else text_of(ids)
-        if self.probe.server_type is ServerType.OPENAI:  # many have no completions of plain text
+        if request.prompt is not None:
+            prompt = request.prompt
+        elif self.probe.server_type is ServerType.OPENAI:  # many have no completions of plain text
             prompt = ({"role": "user", "content": prompt},)
         found = self.probe
         call = make_call(found.server_type, self.model, prompt, params, found.max_model_len)
@@ -151,7 +155,7 @@ class RemoteBench:
 
     async def _learn_ids(self, streamer: Streamer) -> None:
         """Ordinary token ids that the model has: those of words."""
-        if self.probe.server_type not in TAKES_IDS:
+        if self.probe.server_type not in TAKES_IDS or self._plan.workload.prompts:
             return
         counter = TokenCounter(streamer.client, self._address, self.probe.server_type, self.model)
         ids = sorted(set(await counter.ids(TEXT)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,8 @@ class BenchRunner:
         bandwidth: bool = True,
     ) -> None:
         self._engine = engine
-        self._plan = plan
+        has_template = engine.model_info.has_chat_template
+        self._plan = replace(plan, workload=plan.workload.for_model(has_template))
         self._progress = progress
         self._vocabulary = usable_token_ids(
             engine.model_info.vocab_size, special_token_ids(Path(engine.config.model))

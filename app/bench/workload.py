@@ -11,9 +11,9 @@ import json
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,18 +21,23 @@ from app.paths import resources_dir
 from engine.errors import ConfigError
 from engine.json_file import read_json
 
+if TYPE_CHECKING:
+    from engine.evaluate.task import PromptLine
+
 LARGEST_TOKENIZER = 2**29
 
 
 class BenchRequest(NamedTuple):
     """`output_len`: tokens until the reply is ended; `max_tokens`: the request's limit.
 
-    If they differ, the request ends before its limit, as if the model had ended it.
+    If they differ, the request ends before its limit, as if the model had ended it. `prompt`: a
+    text or messages of a prompt file, in place of token ids.
     """
 
     prompt_token_ids: tuple[int, ...]
     output_len: int
     max_tokens: int
+    prompt: str | tuple[Mapping[str, str], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,9 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`variants`: name -> tokens of the prefix that all prompts share."""
+    """`variants`: name -> tokens of the prefix that all prompts share. `prompts`: those of a file,
+    repeated in order; their `input` length is not known before a tokenizer reads them. is_raw: a
+    chat model gets them without its chat template."""
 
     name: str
     title: str
@@ -76,6 +83,25 @@ class Workload:
     max_tokens: int | None = None  # allowed per reply; None: exactly its length
     variants: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"unique": 0})
     description: str = ""
+    prompts: tuple[PromptLine, ...] = ()
+    is_raw: bool = False
+
+    def for_model(self, has_chat_template: bool) -> Workload:
+        """With the texts of a prompt file as user messages, unless the model or user wants them
+        raw."""
+        if self.is_raw or not has_chat_template:
+            return self
+        lines = (
+            line._replace(prompt=({"role": "user", "content": line.prompt},))
+            if isinstance(line.prompt, str) else line
+            for line in self.prompts
+        )  # fmt: skip
+        return dataclasses.replace(self, prompts=tuple(lines))
+
+    @property
+    def prompts_text(self) -> str:
+        """ "10 to 20 tokens"; "12 from a file"."""
+        return f"{len(self.prompts):,} from a file" if self.prompts else f"{self.input} tokens"
 
     @property
     def longest_request(self) -> int:
@@ -94,6 +120,8 @@ class Workload:
     ) -> Iterator[BenchRequest]:
         """Infinite requests, for a load that runs until it is stopped; the shared prefix stays the
         same."""
+        for line in cycle(self.prompts):
+            yield BenchRequest((), line.max_tokens, line.max_tokens, line.prompt)
         lengths = random.Random(f"lengths-{self.name}-{seed}")
         tokens = random.Random(f"tokens-{self.name}-{variant}-{seed}-{salt}")
         prefix = tokens.choices(vocabulary, k=self.variants[variant])
@@ -132,6 +160,32 @@ def fixed(input_len: int, output_len: int, num_requests: int) -> Workload:
         num_requests=num_requests,
         input=Length(input_len, input_len),
         output=Length(output_len, output_len),
+    )
+
+
+def of_prompts(
+    file: Path,
+    *,
+    is_raw: bool = False,
+    num_requests: int | None = None,
+    output_len: int | None = None,
+) -> Workload:
+    """The prompts of a file as a workload. output_len: of every reply, in place of the file's.
+    Raises TextError."""
+    from engine.evaluate.task import read_prompts  # imports numpy, which `--help` need not wait for
+
+    found = read_prompts(file)
+    lines = tuple(line._replace(max_tokens=output_len or line.max_tokens) for line in found)
+    outputs = [line.max_tokens for line in lines]
+    return Workload(
+        name=file.name,
+        title=file.name,
+        num_requests=num_requests or len(lines),
+        input=Length(1, 1),
+        output=Length(min(outputs), max(outputs)),
+        description="Prompts from a file, repeated in order. Repeated ones hit the prefix cache.",
+        prompts=lines,
+        is_raw=is_raw,
     )
 
 

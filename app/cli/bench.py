@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from app.bench.workload import Workload, fixed, preset, preset_names
+from app.bench.workload import Workload, fixed, of_prompts, preset, preset_names
 from app.cli import values
 from app.cli.options import (
     add_engine_options,
@@ -40,11 +40,12 @@ examples:
   inferdeck bench --model DIR --load-format dummy --input-len 128 --output-len 64 --num-requests 8
   inferdeck bench --workload mixed-lengths --request-rate 2
   inferdeck bench --workload mixed-lengths --compare kv_allocation=paged,contiguous
+  inferdeck bench --prompts questions.csv --concurrency 4
   inferdeck bench --base-url http://host:8000 --workload query-rewrite
 
-Prompts are random tokens; replies ignore EOS and run to full length. Speed is representative; the
-text is meaningless. TTFT: time from arrival to first token. ITL: time between output events, all
-requests. TPOT: (E2E latency - TTFT) / (tokens - 1), per request."""
+Without --prompts, prompts are random tokens: speed is representative, the text is meaningless.
+Replies ignore EOS and run to full length. TTFT: time from arrival to first token. ITL: time between
+output events, all requests. TPOT: (E2E latency - TTFT) / (tokens - 1), per request."""
 
 DEFAULT_COMPARE_ROUNDS = 2
 MIN_RATE, MAX_RATE = 1e-3, 1e6
@@ -55,10 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("workload"),
         ("--workload NAME", values.name, f"Preset workload: {', '.join(preset_names())}."),
         ("--variant NAME", values.name, "Variant of the preset. Default: all."),
+        ("--prompts FILE", values.path, "Prompts from a file: JSONL, CSV (column prompt, else the "
+         "first) or text (one per line, or blocks separated by blank lines)."),
         ("--input-len N", values.positive, "Tokens per prompt."),
         ("--output-len N", values.positive, "Tokens per reply."),
         ("--num-requests N", values.positive, "Number of requests."),
-    )
+        ("--raw-prompts", None, "Send the prompts of a file as they are. Default: apply the "
+         "model's chat template, if it has one."),
+    )  # fmt: skip
     add_options(
         parser.add_mutually_exclusive_group(),
         ("--concurrency N", values.positive,
@@ -213,13 +218,25 @@ def _results(
 
 def _workload(args: argparse.Namespace) -> Workload:
     lengths = (args.input_len, args.output_len)
+    if args.prompts is not None:
+        if args.workload or args.variant or args.input_len:
+            raise ConfigError(
+                "--prompts sets the workload and its input lengths.",
+                "Omit --workload, --variant and --input-len.",
+            )
+        return of_prompts(
+            args.prompts, is_raw=args.raw_prompts, num_requests=args.num_requests,
+            output_len=args.output_len,
+        )  # fmt: skip
+    if args.raw_prompts:
+        raise ConfigError("--raw-prompts requires --prompts.", "Add --prompts FILE.")
     if args.workload is None:
         if args.variant:
             raise ConfigError("--variant requires --workload.", "Add --workload NAME.")
         if None in (*lengths, args.num_requests):
             raise ConfigError(
                 "No workload specified.",
-                "Set --workload, or --input-len, --output-len and --num-requests.",
+                "Set --workload or --prompts, or --input-len, --output-len and --num-requests.",
             )
         return fixed(*lengths, args.num_requests)
     if lengths != (None, None):
@@ -263,7 +280,9 @@ def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
 
 def _describe(plan: Plan) -> dict[str, Any]:
     known = dataclasses.asdict(plan)
-    return {**known.pop("workload"), **known.pop("pace")._asdict(), **known}
+    workload = known.pop("workload")
+    workload["prompts"] = len(workload["prompts"])
+    return {**workload, **known.pop("pace")._asdict(), **known}
 
 
 def _machine() -> dict[str, Any]:
@@ -275,6 +294,6 @@ def _machine() -> dict[str, Any]:
 def _work_line(plan: Plan) -> str:
     work = plan.workload
     return (
-        f"{work.title}: {work.num_requests} requests, {work.input} input tokens, "
+        f"{work.title}: {work.num_requests} requests, prompts: {work.prompts_text}, "
         f"{work.output} output tokens, {plan.pace}"
     )

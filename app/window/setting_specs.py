@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from engine.hardware.device_map import ALL, AUTO
 from engine.hardware.idle_cores import nodes
 from engine.hardware.machine import free_memory
 from engine.numerics.kv_dtype import NAMES as KV_DTYPES
+from engine.units import setting_text
 from widgets.controls.number_control import RowSpec
 
 GIB = 2**30
@@ -65,6 +67,8 @@ _OF_METHOD: dict[str, tuple[str, ...]] = {
 
 
 _METHODS = {"draft_model": "a draft model", "eagle3": "an EAGLE-3 head", "ngram": "n-gram lookup"}
+_VALUES = re.compile(r"\b(ngram|draft_model|eagle3|float32|bfloat16|float16)\b")
+"""Values in the help of the command line; people read their names."""
 _OF_GPU = ("enforce_eager", "gpu_layers")
 _OF_CPU = ("adaptive_threads",)  # num_threads also applies to loading
 
@@ -125,7 +129,7 @@ def _powers(first: float, limit: float) -> tuple[float, ...]:
 
 
 _MIXED_KV_DTYPES = tuple(
-    (f"k={keys},v={values}", f"K {keys} · V {values}")
+    (f"k={keys},v={values}", setting_text(f"k={keys},v={values}"))
     for keys, values in itertools.permutations(KV_DTYPES, 2)
 )
 _REFINE: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
@@ -171,13 +175,17 @@ _REFINE: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
 }  # fmt: skip
 
 
+def help_of(setting: Setting) -> str:
+    return _VALUES.sub(lambda found: setting_text(found[0]), setting.help)
+
+
 def row_spec(setting: Setting, machine: Machine) -> RowSpec:
     spec = RowSpec(
         name=setting.name,
         label=setting.label,
-        help=f"{setting.help}\n\n{setting.flag} · {setting.change.value}",
+        help=f"{help_of(setting)}\n\n{setting.flag} · {setting.change.value}",
         badge=setting.change.value,
-        choices=tuple((choice, choice) for choice in setting.choices),
+        choices=tuple((choice, setting_text(choice)) for choice in setting.choices),
         unit=setting.unit,
         auto="auto" if setting.optional else "",
     )

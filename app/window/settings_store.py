@@ -69,13 +69,16 @@ class RecentModel:
 
 @dataclass(frozen=True, slots=True)
 class LoadChoice:
-    """The last background load. `is_open`: at a request rate, not at a concurrency."""
+    """The last background load. `is_open`: at a request rate, not at a concurrency. `prompts`: the
+    path of a prompt file in place of the workload; `is_raw`: without chat template."""
 
     workload: str = "mixed-lengths"
     variant: str = "unique"
     concurrency: int = 8
     request_rate: float = 1.0
     is_open: bool = False
+    prompts: str = ""
+    is_raw: bool = False
 
 
 def chosen_settings(config: EngineConfig) -> dict[str, Any]:

@@ -7,6 +7,8 @@ no count). cancelled() is called at least once per chunk.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +52,9 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _EXAMPLE = '{"prompt": "Once upon a time"} or {"messages": [{"role": "user", "content": "Hi"}]}'
 
 PROMPT_LINES = (
-    'One JSON object per line: {"prompt": "..."} for raw text completion, '
-    'or {"messages": [...]} to apply the chat template.'
+    'JSONL: {"prompt": "..."} or {"messages": [...]} per line.\n'
+    "CSV: the column “prompt”, else the first column of every row.\n"
+    "Text: one prompt per line, or blocks separated by blank lines."
 )
 """The format of a file of prompts, for labels and help."""
 
@@ -99,13 +102,58 @@ def read_text(file: Path) -> str:
 
 
 def read_prompts(file: Path) -> tuple[PromptLine, ...]:
-    """A JSONL file of prompts (see PROMPT_LINES), blank lines skipped. Raises TextError with
+    """The prompts of a file (see PROMPT_LINES): a .csv, a .txt or else JSONL. Raises TextError with
     file, line and the problem."""
-    lines = read_text(file).split("\n")
-    found = [
-        _prompt_line(file, number, line) for number, line in enumerate(lines, 1) if line.strip()
-    ]
+    text = read_text(file)
+    match file.suffix.lower():
+        case ".csv":
+            found = _csv_prompts(file, text)
+        case ".txt":
+            found = _text_prompts(text)
+        case _:
+            lines = enumerate(text.split("\n"), 1)
+            found = [_prompt_line(file, number, line) for number, line in lines if line.strip()]
+    if not found:
+        raise TextError(f"{file} has no prompts.", PROMPT_LINES)
     return tuple(found)
+
+
+def _text_prompts(text: str) -> list[PromptLine]:
+    """Blocks where a blank line separates two, else lines."""
+    lines = [line.rstrip() for line in text.strip("\n").split("\n")]
+    if all(lines):
+        return [PromptLine(number, line.strip()) for number, line in enumerate(lines, 1)]
+    found: list[PromptLine] = []
+    starts_anew = True
+    for number, line in enumerate(lines, 1):
+        if not line:
+            starts_anew = True
+        elif starts_anew:
+            found.append(PromptLine(number, line))
+            starts_anew = False
+        else:
+            found[-1] = found[-1]._replace(prompt=f"{found[-1].prompt}\n{line}")
+    return found
+
+
+def _csv_prompts(file: Path, text: str) -> list[PromptLine]:
+    head = text.partition("\n")[0]
+    delimiter = max(",;\t", key=head.count)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    found: list[PromptLine] = []
+    column, number = 0, 1
+    try:
+        for row in rows:
+            names = [cell.strip().lower() for cell in row] if number == 1 else []
+            if "prompt" in names:
+                column = names.index("prompt")
+            elif column < len(row) and (prompt := row[column].strip()):
+                found.append(PromptLine(number, prompt))
+            number = rows.line_num + 1
+    except csv.Error as error:
+        where = f"{file}, line {rows.line_num}"
+        raise TextError(f"{where}: {error}.", "Use a valid CSV file.") from None
+    return found
 
 
 def _read(file: Path) -> bytes:

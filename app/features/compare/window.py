@@ -41,7 +41,7 @@ from widgets.theme.theme import SPACE_2, SPACE_4, restyle
 
 STATUS_MS = 500
 JSON, MARKDOWN = "Comparison (*.json)", "Comparison as Markdown (*.md)"
-PROMPTS = ("Prompts, one JSON object per line (*.jsonl *.json)", "All files (*)")
+PROMPTS = ("Prompt files (*.jsonl *.ndjson *.csv *.txt)", "All files (*)")
 READY = (
     "Both sides use the same prompts and seed. They run in two engines if memory allows, "
     "otherwise one after the other. Chats pause while settings change."

@@ -149,7 +149,7 @@ class EvaluateForm(QWidget):
             "Prefill and decode throughput of both models, in tokens/s",
             is_on=True,
         )
-        self.prompts = line_field("Prompt file", "Optional JSONL file", PROMPT_LINES)
+        self.prompts = line_field("Prompt file", "Optional: JSONL, CSV or text", PROMPT_LINES)
         self.browse = path_button("Choose prompt file")
         self.browse.setToolTip(PROMPT_LINES)
         self.browse.clicked.connect(self._browse)
@@ -205,7 +205,7 @@ class EvaluateForm(QWidget):
         self.text.set_choice(TextChoice(STARTER) if is_starter(path) else self.text.choice)
 
     def _browse(self) -> None:
-        kinds = "Prompt files (*.jsonl *.ndjson);;All files (*)"
+        kinds = "Prompt files (*.jsonl *.ndjson *.csv *.txt);;All files (*)"
         file, _ = QFileDialog.getOpenFileName(self, "Prompt file", "", kinds)
         if file:
             self.prompts.setText(file)

@@ -20,9 +20,8 @@ from app.features.models.placement import (
     stages_wanted,
 )
 from engine.config import SETTINGS, EngineConfig
-from engine.numerics.kv_dtype import kv_text
 from engine.snapshot import EngineSnapshot, ModelInfo, SpeculationSnapshot, StepRecord
-from engine.units import bytes_text, setting_text
+from engine.units import bytes_text, kv_precision_text, precision_name, setting_text
 from widgets.live.figures import parallel_text
 from widgets.speculation import panel as speculation
 
@@ -140,7 +139,7 @@ class Hints:
             "prompt_lookup_max": lambda s: _drafts(s, speculation.acceptance),
             "quantization": self._weights,
             "quantization_head": self._head,
-            "dtype": lambda s: f"In use: {s.model.dtype}",
+            "dtype": lambda s: f"In use: {precision_name(s.model.dtype)}",
             "max_model_len": self._context,
             "num_threads": self._threads,
             "adaptive_threads": self._thread_search,
@@ -256,7 +255,7 @@ class Hints:
         if not plan.key_dtype:
             return ""
         per_token = bytes_text(plan.block_bytes_in_all / s.blocks.block_size)
-        stored = kv_text(plan.key_dtype, plan.value_dtype)
+        stored = kv_precision_text(plan.key_dtype, plan.value_dtype).removeprefix("KV ")
         return f"{stored} · {per_token} per token {of_gpus(s.model)}".rstrip()
 
     @staticmethod
@@ -281,7 +280,7 @@ class Hints:
     def _weights(s: EngineSnapshot) -> str:
         size = bytes_text(s.model.weights_bytes) + _in_ram(s.memory.host_weights)
         if not s.model.quantization:  # position tables are extra
-            return f"{size} · {s.model.dtype}"
+            return f"{size} · {precision_name(s.model.dtype)}"
         bits = 8 * s.model.weights_bytes / max(1, s.model.num_parameters)
         return f"{size} · {bits:.1f} bits per weight"
 
@@ -289,7 +288,7 @@ class Hints:
     def _head(s: EngineSnapshot) -> str:
         name = s.model.dtype if s.config.quantization_head == "none" else s.config.quantization_head
         size = f"{bytes_text(s.model.output_bytes)} · " if s.model.output_bytes else ""
-        return f"{size}{name}"
+        return f"{size}{precision_name(name)}"
 
     @staticmethod
     def _context(s: EngineSnapshot) -> str:

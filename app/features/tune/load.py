@@ -156,9 +156,9 @@ class BackgroundLoad(QObject):
         self._failures = 0
         plan = self.plan
         self._num_runs += 1
-        self._requests = plan.workload.stream(
-            plan.variant, vocabulary[1], plan.seed, self._num_runs
-        )
+        model = self._bridge.model
+        workload = plan.workload.for_model(model is None or model.has_chat_template)
+        self._requests = workload.stream(plan.variant, vocabulary[1], plan.seed, self._num_runs)
         self.happened.emit(plan.in_short, plan.words)
         self._begin_arrivals()
         self.changed.emit()
@@ -214,7 +214,8 @@ class BackgroundLoad(QObject):
         self.counts.in_flight += 1
         model, ids = self._bridge.model, request.prompt_token_ids
         is_known = model is None or model.is_described
-        self._bridge.add_request(request_id, ids if is_known else text_of(ids), params)
+        prompt = request.prompt or (ids if is_known else text_of(ids))
+        self._bridge.add_request(request_id, prompt, params)
 
     # What the engine says ----------------------------------------------------------------------
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from PySide6.QtCore import QEvent, QLocale, QSize, Qt, QTimer
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
+    QCheckBox,
     QComboBox,
     QDoubleSpinBox,
+    QFileDialog,
     QFrame,
     QGridLayout,
     QLabel,
@@ -19,11 +24,15 @@ from PySide6.QtWidgets import (
 )
 
 from app.bench.load import Pace
-from app.bench.workload import Workload, preset, preset_names
+from app.bench.workload import Workload, of_prompts, preset, preset_names
 from app.features.tune.load import MOST_IN_FLIGHT, BackgroundLoad
 from app.features.tune.load_plan import LoadPlan, LoadState
 from app.link.bridge import EngineBridge
+from app.link.tasks import run_task
 from app.window.settings_store import LoadChoice, SettingsStore
+from engine.errors import ErrorInfo
+from engine.evaluate.task import PROMPT_LINES
+from engine.units import counted
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
@@ -40,6 +49,9 @@ START, STOP = "Start load", "Stop load"
 MOST_CONCURRENT = 256
 MOST_PER_SECOND = 200.0
 CLOSED, OPEN = "closed", "open"
+FROM_FILE = "Prompt file…"
+PROMPT_FILES = ["Prompt files (*.jsonl *.ndjson *.csv *.txt)", "All files (*)"]
+TIP = Qt.ItemDataRole.ToolTipRole
 
 
 class Choice(NamedTuple):
@@ -50,6 +62,8 @@ class Choice(NamedTuple):
 
     @property
     def title(self) -> str:
+        if self.workload.prompts:
+            return f"{self.workload.title} · {counted(len(self.workload.prompts), 'prompt')}"
         if len(self.workload.variants) == 1:
             return self.workload.title
         return f"{self.workload.title} · {self.variant} prompts"
@@ -57,10 +71,9 @@ class Choice(NamedTuple):
     @property
     def tip(self) -> str:
         work = self.workload
-        return (
-            f"{work.description}\n\nPrompts: {work.input} tokens. Replies: {work.output} tokens. "
-            f"Shared prefix: {work.variants[self.variant]:,} tokens."
-        )
+        tip = f"{work.description}\n\nPrompts: {work.prompts_text}. Replies: {work.output} tokens."
+        shared = work.variants[self.variant]
+        return tip if work.prompts else f"{tip} Shared prefix: {shared:,} tokens."
 
 
 def choices() -> list[Choice]:
@@ -84,6 +97,8 @@ class LoadBar(QFrame):
         self.setAccessibleName("Background load")
         self._load, self._bridge, self._settings = load, bridge, settings
         self._choices = choices()
+        self._num_presets = len(self._choices)
+        self._file = ""  # the prompt file, the last choice but one
         self._make_controls()
         self._arrange()
         self._recall(settings.load_choice)
@@ -92,6 +107,8 @@ class LoadBar(QFrame):
         self._pace_due = QTimer(self, singleShot=True, interval=PACE_DELAY_MS)
         self._pace_due.timeout.connect(lambda: load.set_pace(self.pace))
         self.workload.currentIndexChanged.connect(self._on_workload)
+        self.workload.activated.connect(self._on_activated)
+        self.raw.toggled.connect(self._on_workload)
         self.pacing.currentIndexChanged.connect(self._on_pace)
         self.concurrency.valueChanged.connect(self._on_pace)
         self.rate.valueChanged.connect(self._on_pace)
@@ -104,9 +121,13 @@ class LoadBar(QFrame):
     def _make_controls(self) -> None:
         self.workload = dressed(ElidedCombo(), "Workload")
         for choice in self._choices:
-            self.workload.addItem(choice.title)
-            tip = Qt.ItemDataRole.ToolTipRole
-            self.workload.setItemData(self.workload.count() - 1, choice.tip, tip)
+            self._offer(choice)
+        self.workload.addItem(FROM_FILE)
+        self.workload.setItemData(self.workload.count() - 1, PROMPT_LINES, TIP)
+        self.raw = dressed(
+            QCheckBox("Raw prompts"), "Raw prompts",
+            "Send the prompts as they are, without the model's chat template.",
+        )  # fmt: skip
         self.workload.setMinimumContentsLength(14)
         self.workload.setMaximumWidth(WORKLOAD_WIDTH)
         self.workload.setSizeAdjustPolicy(
@@ -135,6 +156,11 @@ class LoadBar(QFrame):
         self.problem = dressed(QLabel(wordWrap=True), role="error")
         self.problem.hide()
 
+    def _offer(self, choice: Choice) -> None:
+        index = self._choices.index(choice)
+        self.workload.insertItem(index, choice.title)
+        self.workload.setItemData(index, choice.tip, TIP)
+
     def _arrange(self) -> None:
         self._title = dressed(QLabel("Background load"), role="title")
         self._title.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
@@ -142,7 +168,7 @@ class LoadBar(QFrame):
         numbers.setContentsMargins(0, 0, 0, 0)
         numbers.addWidget(self.concurrency, 0, 0)
         numbers.addWidget(self.rate, 0, 0)
-        self._how = hbox(numbers, self.pacing, self.button, STRETCH)
+        self._how = hbox(numbers, self.pacing, self.button, self.raw, STRETCH)
         self._row = hbox((hbox(self._title, (self.workload, 1)), 2), (self._how, 1))
         margins = SPACE_3, SPACE_2, SPACE_3, SPACE_2
         vbox(self._row, self.status, self.problem, of=self, spacing=SPACE_1, margins=margins)
@@ -183,7 +209,7 @@ class LoadBar(QFrame):
 
     @property
     def choice(self) -> Choice:
-        return self._choices[self.workload.currentIndex()]
+        return self._choices[min(self.workload.currentIndex(), len(self._choices) - 1)]
 
     @property
     def pace(self) -> Pace:
@@ -192,7 +218,8 @@ class LoadBar(QFrame):
         return Pace(concurrency=self.concurrency.value())
 
     def plan(self) -> LoadPlan:
-        return LoadPlan(self.choice.workload, self.choice.variant, self.pace)
+        work = replace(self.choice.workload, is_raw=self.raw.isChecked())
+        return LoadPlan(work, self.choice.variant, self.pace)
 
     def choose(self, workload: str, variant: str | None = None) -> None:
         """Choose a workload by its name, in its first variant where none is given."""
@@ -200,6 +227,38 @@ class LoadBar(QFrame):
             if choice.workload.name == workload and variant in (None, choice.variant):
                 self.workload.setCurrentIndex(index)
                 return
+
+    def use_prompts(self, file: Path) -> None:
+        """Read a prompt file and choose it."""
+        run_task(self, lambda: of_prompts(file), partial(self._have_prompts, file), self._refuse)
+
+    def _have_prompts(self, file: Path, workload: Workload) -> None:
+        if len(self._choices) > self._num_presets:
+            self._choices.pop()
+            self.workload.removeItem(self._num_presets)
+        self._file = str(file)
+        choice = Choice(workload, next(iter(workload.variants)))
+        self._choices.append(choice)
+        self._offer(choice)
+        self.workload.setCurrentIndex(self._num_presets)
+        self._on_workload()
+
+    def _refuse(self, error: ErrorInfo) -> None:
+        self._load.problem = error
+        self._show_state()
+
+    def _on_activated(self, index: int) -> None:
+        """The last entry asks for a file; the choice stays until one is read."""
+        if index < len(self._choices):
+            self._before = index
+            return
+        self.workload.setCurrentIndex(self._before)
+        dialog = QFileDialog(self.window(), "Open prompt file")
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        dialog.setNameFilters(PROMPT_FILES)
+        dialog.fileSelected.connect(lambda path: self.use_prompts(Path(path)))
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
 
     def toggle(self) -> None:
         if self._load.is_on:
@@ -209,6 +268,10 @@ class LoadBar(QFrame):
 
     def _recall(self, stored: LoadChoice) -> None:
         self.choose(stored.workload, stored.variant)
+        self._before = self.workload.currentIndex()
+        self.raw.setChecked(stored.is_raw)
+        if stored.prompts:
+            self.use_prompts(Path(stored.prompts))
         self.concurrency.setValue(stored.concurrency)
         self.rate.setValue(stored.request_rate)
         self.pacing.setCurrentIndex(self.pacing.findData(OPEN if stored.is_open else CLOSED))
@@ -228,6 +291,7 @@ class LoadBar(QFrame):
         self._settings.load_choice = LoadChoice(
             self.choice.workload.name, self.choice.variant, self.concurrency.value(),
             self.rate.value(), self.pacing.currentData() == OPEN,
+            self._file if self.choice.workload.prompts else "", self.raw.isChecked(),
         )  # fmt: skip
 
     # Showing -----------------------------------------------------------------------------------
@@ -257,6 +321,10 @@ class LoadBar(QFrame):
         self.button.setEnabled(is_on or self._bridge.is_ready)
         self.workload.setEnabled(not is_on)
         self.workload.setToolTip(self.choice.tip)
+        model = self._bridge.model
+        has_template = model is None or model.has_chat_template
+        self.raw.setVisible(bool(self.choice.workload.prompts) and has_template)
+        self.raw.setEnabled(not is_on)
         problem = self._load.problem
         self.problem.setVisible(problem is not None)
         self.status.setVisible(problem is None)

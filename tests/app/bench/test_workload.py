@@ -14,6 +14,7 @@ from app.bench.workload import (
     Length,
     Workload,
     fixed,
+    of_prompts,
     preset,
     preset_names,
     special_token_ids,
@@ -150,3 +151,29 @@ def test_without_a_rate_everything_is_due_at_once() -> None:
 def test_the_longest_request_counts_the_allowance() -> None:
     workload = Workload("w", "W", 1, Length(5, 9), Length(1, 4), max_tokens=20)
     assert workload.longest_request == 29
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    file = tmp_path / "questions.jsonl"
+    chat = [{"role": "user", "content": "b"}]
+    entries = ({"prompt": "a", "max_tokens": 3}, {"messages": chat, "max_tokens": 5})
+    file.write_text("".join(json.dumps(one) + "\n" for one in entries))
+    return file
+
+
+def test_the_prompts_of_a_file_are_repeated_in_order(questions: Path) -> None:
+    work = of_prompts(questions, num_requests=5)
+    requests = work.requests("unique", VOCABULARY, seed=0)
+    assert [r.output_len for r in requests] == [3, 5, 3, 5, 3]
+    assert (work.output.low, work.output.high) == (3, 5)
+    of_seven = of_prompts(questions, output_len=7).requests("unique", VOCABULARY, 0)
+    assert [r.output_len for r in of_seven] == [7, 7]
+
+
+def test_a_chat_model_gets_messages_unless_told_otherwise(questions: Path) -> None:
+    user = lambda text: ({"role": "user", "content": text},)
+    sent = lambda work: [r.prompt for r in work.requests("unique", VOCABULARY, seed=0)]
+    assert sent(of_prompts(questions).for_model(True)) == [user("a"), user("b")]
+    assert sent(of_prompts(questions).for_model(False)) == ["a", user("b")]
+    assert sent(of_prompts(questions, is_raw=True).for_model(True)) == ["a", user("b")]

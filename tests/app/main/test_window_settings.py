@@ -19,7 +19,7 @@ from app.features.tune.server_dialog import ServerDialog
 from app.features.tune.settings_model import SettingsModel
 from app.link.bridge import EngineBridge
 from app.main.application import Application
-from app.window.setting_specs import only_on, sections
+from app.window.setting_specs import help_of, only_on, sections
 from app.window.settings_store import SettingsStore
 from engine.config import SETTINGS, EngineConfig
 from engine.snapshot import GpuFigures
@@ -256,7 +256,7 @@ def test_every_setting_of_the_registry_that_can_be_chosen_has_an_accessible_cont
     for name, row in application.engine_settings.rows.items():
         control = getattr(row.control, "field", row.control)
         assert control.accessibleName() == SETTINGS[name].label
-        assert SETTINGS[name].help in row.toolTip()
+        assert help_of(SETTINGS[name]) in row.toolTip()
 
 
 def test_gpus_of_the_driver_become_devices(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.evaluate import task as texts
 from engine.evaluate.task import DEFAULT_MAX_TOKENS, TextError, read_prompts, read_text
@@ -86,3 +90,45 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, words: str) -> None:
         read_prompts(file)
     assert words in error.value.cause
     assert str(file) in error.value.cause
+
+
+WORDS = st.text("abc ,;\"\té\n", min_size=1, max_size=12).filter(str.strip)
+LINES = st.lists(st.text("abc ,é", min_size=1, max_size=12).filter(str.strip), min_size=1)
+
+
+@given(LINES)
+def test_a_text_file_has_a_prompt_a_line_or_a_block(lines: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "prompts.txt")
+        file.write_text("\n".join(lines), encoding="utf-8")
+        assert [p.prompt for p in read_prompts(file)] == [line.strip() for line in lines]
+        file.write_text("\n\n\n".join(f"{line}\nmore" for line in [*lines, "x"]), encoding="utf-8")
+        blocks = [f"{line.rstrip()}\nmore" for line in [*lines, "x"]]
+        assert [p.prompt for p in read_prompts(file)] == blocks
+
+
+@given(st.lists(WORDS, min_size=1), st.integers(0, 2), st.sampled_from(",;\t"))
+def test_a_csv_file_gives_the_column_that_is_named_prompt(
+    prompts: list[str], column: int, delimiter: str
+) -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "prompts.csv")
+        head = ["id", "answer"]
+        rows = [["1", "x"] for _ in prompts]
+        for row, cell in zip([head, *rows], ["Prompt", *prompts], strict=True):
+            row.insert(column, cell)
+        with file.open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream, delimiter=delimiter).writerows([head, *rows])
+        assert [p.prompt for p in read_prompts(file)] == [one.strip() for one in prompts]
+        with file.open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream).writerows([["one, with a comma"], ["two"]])  # no header
+        assert [p.prompt for p in read_prompts(file)] == ["one, with a comma", "two"]
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.csv", "prompt\n"), ("a.csv", 'prompt\n"open')])
+def test_a_csv_file_without_prompts_or_with_an_open_quote_is_refused(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(TextError, match=name):
+        read_prompts(tmp_path / name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
@@ -11,6 +12,7 @@ from PySide6.QtWidgets import QApplication, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.features.tune.comparison_view import HINT, HINT_SECOND
+from app.features.tune.load_bar import LoadBar
 from app.features.tune.load_plan import LoadState
 from app.features.tune.page import TunePage
 from app.features.tune.result_bar import HINT as RESULT_HINT
@@ -20,6 +22,7 @@ from app.main.main_window import MINIMUM_SIZE
 from app.window.docks import CardDock, DockArea, DockPlan
 from app.window.settings_store import LoadChoice, SettingsStore
 from engine.config import SETTINGS
+from engine.messages import AddRequest
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import next_run
 from tests.figures import numbers
@@ -329,3 +332,40 @@ def test_the_result_of_a_change_is_told_and_the_list_leads_back(
         qtbot.keyClick(result.list.list, Qt.Key.Key_Return)
     assert application.engine_settings.rows["max_num_seqs"].value() == 16
     assert result.list.isHidden()
+
+
+def test_a_prompt_file_is_a_load_and_is_remembered(
+    qtbot: QtBot, application: Application, page: TunePage, tmp_path: Path
+) -> None:
+    file, bar = tmp_path / "questions.txt", page.load_bar
+    file.write_text("What is paging?\nWhat is batching?\n")
+    bar.use_prompts(file)
+    qtbot.waitUntil(lambda: bar.choice.workload.name == file.name, timeout=5000)
+    assert numbers(bar.workload.currentText()) == [2] and bar.raw.isVisible()
+    bar.button.click()
+    qtbot.waitUntil(lambda: page.load.counts.in_flight > 0, timeout=5000)
+    thread = application.bridge.engine
+    assert isinstance(thread, FakeEngineThread)
+    sent = [c.prompt for c in thread.commands if isinstance(c, AddRequest)]
+    assert sent[0] == ({"role": "user", "content": "What is paging?"},)
+    page.load.stop()
+    bar.raw.click()
+    bar.button.click()
+    qtbot.waitUntil(lambda: page.load.counts.in_flight > 0, timeout=5000)
+    sent = [c.prompt for c in thread.commands if isinstance(c, AddRequest)]
+    assert isinstance(sent[-1], str)
+    stored = application.settings.load_choice
+    assert stored.prompts == str(file) and stored.is_raw
+    again = LoadBar(page.load, application.bridge, application.settings)
+    qtbot.addWidget(again)
+    qtbot.waitUntil(lambda: again.choice.workload.name == file.name, timeout=5000)
+    assert again.raw.isChecked()
+
+
+def test_an_unusable_prompt_file_is_refused_where_it_was_asked_for(
+    qtbot: QtBot, page: TunePage, tmp_path: Path
+) -> None:
+    before = page.load_bar.choice
+    page.load_bar.use_prompts(tmp_path / "none.csv")
+    qtbot.waitUntil(lambda: not page.load_bar.problem.isHidden(), timeout=5000)
+    assert "none.csv" in page.load_bar.problem.text() and page.load_bar.choice is before

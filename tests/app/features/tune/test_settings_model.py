@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.features.tune.settings_model import SettingsModel, costliest
-from app.window.setting_specs import Machine, is_choosable, sections
+from app.window.setting_specs import Machine, help_of, is_choosable, sections
 from engine.config import SETTINGS, Change, EngineConfig
 
 RESOLVED = EngineConfig(model="/m", dtype="float32", max_model_len=2048, num_threads=2)
@@ -198,7 +198,7 @@ def test_every_setting_with_a_choice_has_a_row_with_its_badge() -> None:
     assert set(rows) == {name for name, s in SETTINGS.items() if is_choosable(s)}
     for name, spec in rows.items():
         assert spec.badge == SETTINGS[name].change.value
-        assert SETTINGS[name].help in spec.help
+        assert help_of(SETTINGS[name]) in spec.help
 
 
 def test_usual_values_are_allowed_ascending_and_include_the_default() -> None:
