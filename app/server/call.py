@@ -124,6 +124,8 @@ class OutputCollector:
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_closed = False
+        self._kept: list[str] = []
+        self._most_kept = 0
         self.num_tokens = 0
         self.ttft_s: float | None = None
         """Of the first of its requests."""
@@ -133,8 +135,26 @@ class OutputCollector:
         """Whether every request has ended and all output was taken."""
         return not self._open and not self._pieces
 
+    def keep_replies(self, length: int) -> None:
+        """Keep the first `length` characters of each reply in `replies`. Called before the first
+        output is taken."""
+        self._most_kept = length
+        self._kept = [""] * len(self._index)
+        for piece in self._pieces.values():
+            self._keep(piece.index, piece.text)
+
+    @property
+    def replies(self) -> tuple[str, ...]:
+        """Text of each request so far, where it is kept."""
+        return tuple(self._kept)
+
+    def _keep(self, index: int, text: str) -> None:
+        if self._kept:
+            self._kept[index] += text[: self._most_kept - len(self._kept[index])]
+
     def on_output(self, event: OutputEvent) -> None:
         self.num_tokens += len(event.token_ids)
+        self._keep(self._index[event.request_id], event.text)
         if event.finish_reason is not None:
             self._open.discard(event.request_id)
         if self._is_closed:

@@ -1,4 +1,5 @@
-"""Log of the latest API calls: client, path, status, times, tokens; no prompt, no reply."""
+"""Log of the latest API calls: client, path, status, times, tokens. Prompts and replies on request.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,6 +21,9 @@ RATE_S = 10.0
 """Period over which calls per second are counted."""
 
 MAX_PATH, MAX_ERROR = 120, 300
+CONTENTS_KEPT, MAX_CONTENT = 100, 64 * 1024
+"""Calls whose content is kept, and bytes of a request and characters of a reply: at most 13 MB for
+calls of one reply."""
 _NOTE, _ARRIVAL = "inferdeck.call", "inferdeck.arrival"
 HUNG_UP = "Client disconnected."
 
@@ -46,12 +50,25 @@ class CallRecord:
         return self.status >= 400 or bool(self.error)
 
 
+class CallContent(NamedTuple):
+    """Request body and replies of a call, each cut at `MAX_CONTENT`."""
+
+    request: bytes
+    replies: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class CallNote:
-    """Facts of a running call, for the log."""
+    """Facts of a running call, for the log. request: the body so far; None: not kept."""
 
     outputs: OutputCollector | None = None
     error: str = ""
+    request: bytearray | None = None
+
+    def take_outputs(self, outputs: OutputCollector) -> None:
+        self.outputs = outputs
+        if self.request is not None:
+            outputs.keep_replies(MAX_CONTENT)
 
 
 class CallLog:
@@ -59,14 +76,33 @@ class CallLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._contents: dict[int, CallContent] | None = None
         self._records: deque[CallRecord] = deque(maxlen=KEPT)
         self._ends: deque[float] = deque(maxlen=100_000)
         self.total = 0
 
-    def end(self, record: CallRecord) -> None:
-        """Number the record and store it."""
+    @property
+    def keeps_content(self) -> bool:
+        return self._contents is not None
+
+    def keep_content(self, wanted: bool) -> None:
+        """Keep the content of calls that begin from now on; forget all when off."""
+        with self._lock:
+            self._contents = ({} if self._contents is None else self._contents) if wanted else None
+
+    def content(self, number: int) -> CallContent | None:
+        """The content of the `number`-th call; None if it was not kept."""
+        with self._lock:
+            return (self._contents or {}).get(number)
+
+    def end(self, record: CallRecord, content: CallContent | None = None) -> None:
+        """Number the record and store it, with the content if that is kept."""
         with self._lock:
             self.total += 1
+            if self._contents is not None and content is not None:
+                self._contents[self.total] = content
+                if len(self._contents) > CONTENTS_KEPT:
+                    del self._contents[min(self._contents)]
             self._ends.append(time.monotonic())
             self._records.append(replace(record, number=self.total))
 
@@ -113,6 +149,14 @@ class Logged:
             await self._app(scope, receive, send)
             return
         note, began, at, status = note_of(scope), arrival_of(scope), time.time(), 0
+        note.request = bytearray() if self._log.keeps_content else None
+
+        async def read() -> Message:
+            message = await receive()
+            if note.request is not None and message["type"] == "http.request":
+                room = MAX_CONTENT - len(note.request)
+                note.request += message.get("body", b"")[:room]
+            return message
 
         async def watch(message: Message) -> None:
             nonlocal status
@@ -123,9 +167,9 @@ class Logged:
             await send(message)
 
         try:
-            await self._app(scope, receive, watch)
+            await self._app(scope, read, watch)
         finally:
-            self._log.end(_record(scope, note, status, at, began))
+            self._log.end(_record(scope, note, status, at, began), _content(note))
 
 
 def _record(scope: Scope, note: CallNote, status: int, at: float, began: float) -> CallRecord:
@@ -144,6 +188,12 @@ def _record(scope: Scope, note: CallNote, status: int, at: float, began: float) 
         ttft_s=outputs.ttft_s if outputs is not None else None,
         error=error[:MAX_ERROR],
     )
+
+
+def _content(note: CallNote) -> CallContent | None:
+    if note.request is None:
+        return None
+    return CallContent(bytes(note.request), note.outputs.replies if note.outputs else ())
 
 
 def _words_of(body: bytes) -> str:

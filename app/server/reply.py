@@ -215,7 +215,7 @@ class Reply:
         self._headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        note_of(scope).outputs = self._outputs
+        note_of(scope).take_outputs(self._outputs)
         watch = asyncio.create_task(_until_hang_up(receive))
         work = asyncio.create_task(self._answer(scope, receive, send))
         try:

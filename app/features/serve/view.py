@@ -21,12 +21,14 @@ from PySide6.QtWidgets import (
     QFrame,
     QLabel,
     QPlainTextEdit,
+    QSplitter,
     QStackedLayout,
     QTabBar,
     QWidget,
 )
 
 from app.features.serve.addresses import Example, examples, url_of
+from app.features.serve.call_content import KEEP, KEEP_TIP, ContentView
 from app.features.serve.calls_table import POLLS, CallsTable, calls_view
 from app.features.serve.controller import ServerController, ServingState
 from app.features.serve.form import CopyButton
@@ -121,16 +123,25 @@ class ServingView(QWidget):
         )
         self.hide_polls.setChecked(True)
         self.hide_polls.toggled.connect(self._on_hide_polls)
+        self.keep_content = dressed(QCheckBox(KEEP), tip=KEEP_TIP)
+        self.keep_content.toggled.connect(self._on_keep_content)
         self._calls_head = hbox(
-            title_line("Recent calls"), STRETCH, self.hide_polls, self.show_requests,
-            spacing=SPACE_3,
+            title_line("Recent calls"), STRETCH, self.keep_content, self.hide_polls,
+            self.show_requests, spacing=SPACE_3,
         )  # fmt: skip
         empty = wrapped("small", NO_CALLS)
         empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         stage = QWidget()
         self._stage = QStackedLayout(stage)
         self._stage.addWidget(empty)
-        self._stage.addWidget(self.table)
+        self.content = ContentView()
+        self.content.hide()
+        self.table.selectionModel().currentRowChanged.connect(lambda *_: self._show_content())
+        split = QSplitter(Qt.Orientation.Vertical)
+        split.setChildrenCollapsible(False)
+        for part in (self.table, self.content):
+            split.addWidget(part)
+        self._stage.addWidget(split)
         return _card(self._calls_head, (stage, 1))
 
     # Showing -----------------------------------------------------------------------------------
@@ -222,6 +233,19 @@ class ServingView(QWidget):
     def _on_hide_polls(self, hides: bool) -> None:
         self.model.show_polls(not hides)
         self._renew_figures()
+
+    def _on_keep_content(self, wanted: bool) -> None:
+        self._controller.calls.keep_content(wanted)
+        self.content.setVisible(wanted)
+        self._show_content()
+
+    def _show_content(self) -> None:
+        if self.content.isHidden():
+            return
+        row = self.table.currentIndex().row()
+        record = self.model.row_at(row)
+        found = self._controller.calls.content(record.number) if record is not None else None
+        self.content.show_call(record, found)
 
     def _on_take_port(self) -> None:
         if self._controller.free_port is not None:
