@@ -44,6 +44,10 @@ REMOTE = ErrorInfo(
     "This window uses a remote engine.",
     "Switch to the local engine to serve it.",
 )
+PAUSED = ErrorInfo(
+    "The server is off while this window uses a remote engine.",
+    "It starts again with the local engine.",
+)
 ENDED = ErrorInfo("The server stopped unexpectedly.", "Check the log, then restart the server.")
 
 
@@ -85,6 +89,7 @@ class ServerController(QObject):
         self._engine_client = EngineClient(bridge.pass_on, pulse=lambda: bridge.pulse)
         self._server: ApiServer | None = None
         self._waits_for_key = False
+        self._resumes = False  # stopped for a remote engine
         self._running = self._waiting = self._aborted = 0
         self._watch = QTimer(self, interval=WATCH_MS)
         self._watch.timeout.connect(self._look)
@@ -112,8 +117,9 @@ class ServerController(QObject):
             return
         self.choice, self.problem, self.free_port = choice, None, None
         if self._bridge.is_remote:
-            self._refuse(REMOTE)
+            self._refuse(PAUSED if self._resumes else REMOTE)
             return
+        self._resumes = False
         self._set(ServingState.STARTING)
         self._waits_for_key = True
         self._keys.fetch(KEY)
@@ -225,6 +231,7 @@ class ServerController(QObject):
         if has_ended:
             self._server = None
             self._set(ServingState.OFF)
+            self._resume()
         else:
             self._on_not_stopped(ErrorInfo("The server did not stop.", "Try stopping it again."))
 
@@ -261,9 +268,16 @@ class ServerController(QObject):
         if link is not None and not self._bridge.is_remote:
             return
         if link is not None and self.state is ServingState.ON:
-            self.problem = REMOTE
+            self.problem, self._resumes = PAUSED, True
             self.stop()
+        elif link is None:
+            self._resume()
         self.changed.emit()
+
+    def _resume(self) -> None:
+        """Start again what was stopped for a remote engine."""
+        if self._resumes and self.can_start and not self._bridge.is_remote:
+            self.start(self.choice)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         if self._server is not None:

@@ -138,7 +138,9 @@ class ServerPage(QWidget):
         )  # fmt: skip
         self.view = ServingView(self.serving)
         self.store = ConnectionStore(settings, self.keys, self)
-        self.switch = EngineSwitch(bridge, session, self.store, self.serving.is_own, self)
+        self.switch = EngineSwitch(
+            bridge, session, self.store, self.serving.is_own, lambda: self.serving.is_on, self
+        )
         self.cards = EngineCards(bridge, self.store, lambda: self.switch.used_id)
         self.toast = Toast(self)
         self.connections = ConnectionsPanel(self.store, self.toast)

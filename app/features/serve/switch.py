@@ -24,6 +24,8 @@ from engine.errors import ErrorInfo, InferdeckError, describe
 log = logging.getLogger(__name__)
 
 NOTICE = "elsewhere"
+SWITCHED = "Chats and views now use this engine. The local model was unloaded."
+SERVER_STOPS = "This window's server stopped. It starts again with the local engine."
 OWN = ErrorInfo("This is the address of this window's own server.", "Choose another engine.")
 
 
@@ -41,11 +43,12 @@ class EngineSwitch(QObject):
         session: ModelSession,
         store: ConnectionStore,
         is_own: Callable[[str], bool] = lambda url: False,
+        is_serving: Callable[[], bool] = lambda: False,
         parent: QObject | None = None,
     ) -> None:
-        """`is_own(url)`: whether it is this window's server."""
+        """`is_own(url)`: whether it is this window's server; `is_serving()`: whether that runs."""
         super().__init__(parent)
-        self._is_own = is_own
+        self._is_own, self._is_serving = is_own, is_serving
         self._bridge, self._session, self.store = bridge, session, store
         self._wanted: Connection | None = None  # whose key is being asked for
         self._task: Task | None = None
@@ -107,6 +110,7 @@ class EngineSwitch(QObject):
                 self.store.keep(connection)
         if not self._bridge.is_remote:
             self._own = self._session.latest
+        serves = self._is_serving()  # it stops with the change
         try:
             if connection.server_type is ServerType.INFERDECK:
                 from app.clients.attached import attach
@@ -126,7 +130,7 @@ class EngineSwitch(QObject):
         self.notice.emit(
             Notice(
                 NOTICE, f"Using {connection.name} at {connection.base_url}.",
-                "Chats and views now use this engine. The local model was unloaded.",
+                f"{SWITCHED} {SERVER_STOPS}" if serves else SWITCHED,
                 actions=(("Use local engine", self.back),),
             )
         )  # fmt: skip

@@ -12,7 +12,7 @@ from app.clients.connection import Connection, new_connection
 from app.clients.look import NOT_TOLD
 from app.clients.target import LinkState, ServerType
 from app.features.chat.conversation import State
-from app.features.serve.controller import REMOTE
+from app.features.serve.controller import PAUSED
 from app.features.serve.page import OTHERS, ServerPage
 from app.features.serve.switch import OWN
 from app.main.application import Application
@@ -93,7 +93,7 @@ def test_there_and_back_with_a_chat_open(
     assert len(chat.current.path()) == 6
 
 
-def test_what_the_window_serves_ends_when_it_turns_away(
+def test_the_windows_server_stops_for_a_remote_engine_and_starts_again_after_it(
     qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
 ) -> None:
     from tests.app.features.serve.test_page import free_port, start
@@ -104,11 +104,14 @@ def test_what_the_window_serves_ends_when_it_turns_away(
     page.switch.use(keep(page, elsewhere))
     wait_for_model(qtbot, application, "far")
     qtbot.waitUntil(lambda: page.serving.can_start, timeout=WAIT_MS)
+    assert page.serving.problem == PAUSED
+    port = page.serving.choice.port
     page.panel.toggle()
-    assert page.serving.can_start and page.view.error.text() == f"{REMOTE.cause} {REMOTE.remedy}"
+    assert page.serving.can_start and page.serving.problem == PAUSED
     page.switch.back()
     wait_for_model(qtbot, application, "tiny")
-    start(qtbot, page)
+    qtbot.waitUntil(lambda: page.serving.is_on, timeout=WAIT_MS)
+    assert page.serving.choice.port == port and page.serving.problem is None
 
 
 def test_a_client_in_flight_is_told_when_the_window_turns_away(
