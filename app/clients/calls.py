@@ -139,6 +139,14 @@ COUNTS_ALWAYS = TAKES_IDS - {ServerType.LLAMA_CPP}
 RETURNS_IDS = frozenset((ServerType.INFERDECK, ServerType.VLLM))
 """Servers that report token ids on request (return_token_ids)."""
 
+CONTINUES: Mapping[ServerType, Mapping[str, Any]] = {
+    # vllm/entrypoints/openai/protocol.py, sglang/srt/entrypoints/openai/protocol.py
+    ServerType.VLLM: {"continue_final_message": True, "add_generation_prompt": False},
+    ServerType.SGLANG: {"continue_final_message": True},
+    ServerType.LLAMA_CPP: {},  # tools/server/README.md: it prefills a last assistant message
+}
+"""Servers that go on with a last message of the assistant, and what asks them to."""
+
 UNBOUNDED = 2048
 """max_tokens of a completion without a limit, if the context length is unknown: the servers'
 default is 16."""
@@ -176,6 +184,8 @@ def make_call(
     if is_chat:
         messages = cast(ChatMessages, prompt)
         body["messages"] = [dict(message) for message in messages]
+        if messages[-1]["role"] == "assistant":
+            body |= CONTINUES.get(server_type, {})
         return Call("chat/completions", body, remark(server_type, fields.not_taken))
     if not isinstance(prompt, str) and server_type not in TAKES_IDS:
         cause = f"{server_type} does not accept token ids as a prompt."

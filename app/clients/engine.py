@@ -17,13 +17,22 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
+from app.clients.calls import CONTINUES
 from app.clients.errors import TargetError
 from app.clients.http import TokenCounter
 from app.clients.loop_thread import LoopThread
 from app.clients.probe import probe as ask
 from app.clients.replies import Replies
 from app.clients.stream import Streamer
-from app.clients.target import LinkChanged, LinkState, OnEvent, Probe, Target, parse_address
+from app.clients.target import (
+    Continues,
+    LinkChanged,
+    LinkState,
+    OnEvent,
+    Probe,
+    Target,
+    parse_address,
+)
 from app.clients.watch import NO_PLAN, Watch, model_named
 from engine import messages as m
 from engine.config import EngineConfig
@@ -69,6 +78,12 @@ class ForeignEngine(LoopThread):
     def offers(self) -> tuple[str, ...]:
         """Names of the models that it serves; none before it has answered."""
         return self._found.models if self._found is not None else ()
+
+    @property
+    def continues(self) -> Continues:
+        """Whether the server goes on with a message of the assistant."""
+        is_able = self._found is not None and self._found.server_type in CONTINUES
+        return Continues.TEXT if is_able else Continues.NOT
 
     @property
     def place(self) -> str:

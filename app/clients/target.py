@@ -28,6 +28,14 @@ class ServerType(StrEnum):
     OPENAI = "OpenAI-compatible"
 
 
+class Continues(StrEnum):
+    """How an engine goes on with a reply that has ended."""
+
+    TOKENS = "tokens"  # from its token ids
+    TEXT = "text"  # from a last message of the assistant
+    NOT = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """base_url: of the server, without a path of ours ("http://host:8000"; a "/v1" at its end is

@@ -18,7 +18,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
-from app.clients.target import Event, LinkChanged, LinkState, Past, Remark
+from app.clients.target import Continues, Event, LinkChanged, LinkState, Past, Remark
 from app.link.dispatcher import EventDispatcher, titled
 from app.link.engine_handle import EngineHandle, EngineThreadLike, ThreadFactory, engine_thread
 from app.link.row_names import event_by_row
@@ -61,6 +61,7 @@ class EngineBridge(QObject):
     loaded = Signal(object)  # Loaded
     load_failed = Signal(object)  # LoadFailed
     unloaded = Signal()
+    reconfiguring = Signal(object)  # mapping: changes that this window sends
     reconfigured = Signal(object)  # Reconfigured
     made_room = Signal(object)  # MadeRoom
     reconfigure_failed = Signal(object)  # ReconfigureFailed
@@ -144,6 +145,11 @@ class EngineBridge(QObject):
         # the plan is that of each rank; stages have about as much as the first, of which it is
         devices = rank_devices(self.model.device, max(1, self.model.num_gpus))
         return {CPU: self.plan.host_predicted, **dict.fromkeys(devices, self.plan.predicted)}
+
+    @property
+    def continues(self) -> Continues:
+        """How a reply can go on from the text so far."""
+        return getattr(self.engine, "continues", Continues.TOKENS)
 
     @property
     def place(self) -> str:
@@ -242,6 +248,7 @@ class EngineBridge(QObject):
             self._submit(messages.CountTokens(key, text))
 
     def reconfigure(self, **changes: Any) -> None:
+        self.reconfiguring.emit(changes)
         self._submit(messages.Reconfigure(changes))
 
     def shutdown(self, timeout: float = 5.0) -> None:

@@ -47,6 +47,7 @@ from app.features.serve.switch import ConnectionCommands
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.features.tune.page import TunePage
 from app.link.bridge import EngineBridge
+from app.link.change_watch import ChangeWatch
 from app.link.engine_handle import ThreadFactory
 from app.link.hardware_monitor import GpuFeed, PeaksRecorder, PeaksStore
 from app.link.tasks import wait_for_tasks
@@ -156,6 +157,7 @@ class Application(QObject):
         preferences.bind("log_size", set_log_size)
         place = PROCESS if is_isolated else preferences.get("engine_place")
         self.bridge = EngineBridge(make_thread or factory_of(place))
+        self.changes = ChangeWatch(self.bridge, self)
         self.session = ModelSession(self.bridge, self.settings)
         with styled_together(app):
             self._make_panels()
@@ -190,7 +192,7 @@ class Application(QObject):
         bridge, settings, session = self.bridge, self.settings, self.session
         preferences = settings.preferences
         store = open_store()
-        chat = ChatController(bridge, store)
+        chat = ChatController(bridge, store, self.changes, self.name_of)
         chat_page = ChatPage(
             chat,
             name_of=self.name_of,

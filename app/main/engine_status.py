@@ -12,6 +12,7 @@ from app.clients.target import LinkChanged, LinkState, Remark
 from app.features.models.downloads import State
 from app.features.models.session import LINK
 from app.link.bridge import EngineState
+from app.link.change_watch import Applied
 from app.link.child_engine import IsolatedEngine
 from app.link.engine_handle import ThreadFactory, engine_thread
 from app.window.notices import Kind, Notice
@@ -258,7 +259,7 @@ class FinishedWork(QObject):
         self._show_quantize = partial(app.window.show_widget, quantize)
         self._failed: set[str] = set()  # a queue reports a failure more than once
         app.bridge.loaded.connect(self._on_loaded)
-        app.bridge.reconfigured.connect(self._on_reconfigured)
+        app.changes.applied.connect(self._on_applied)
         models.queue.finished.connect(self._on_downloaded)
         models.queue.changed.connect(self._on_download)
         quantize.run_over.connect(self._on_run)
@@ -268,10 +269,9 @@ class FinishedWork(QObject):
         text = f"Loaded {model.name}."
         self._history.add(Notice("loaded", text, f"{config.dtype} on {config.device}."))
 
-    def _on_reconfigured(self, event: messages.Reconfigured) -> None:
-        if event.seconds >= LONG_S:
-            took = duration_text(event.seconds)
-            self._history.add(Notice("applied", f"Settings applied in {took}."))
+    def _on_applied(self, applied: Applied) -> None:
+        if applied.waited_s >= LONG_S:
+            self._history.add(Notice("applied", f"{applied.text}. {applied.sentence}"))
 
     def _on_downloaded(self, repo_id: str, path: str) -> None:
         self._failed.discard(repo_id)

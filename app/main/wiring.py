@@ -111,6 +111,7 @@ def _connect_panels(app: Application) -> None:
     panel.list.set_advanced(app.settings.flag(ADVANCED, False))
     panel.list.advanced_toggled.connect(lambda on: app.settings.set_flag(ADVANCED, on))
     panel.commands.changed.connect(changed)
+    app.changes.applied.connect(lambda made: panel.commands.said.emit(made.sentence))
     app.pages.tune.result.list.restore_wanted.connect(panel.commands.restore)
     panel.precision.way_out.connect(get_precision)
     app.bridge.snapshot.connect(panel.update_snapshot)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QObject, Signal
 
+from app.clients.target import Continues
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
 from engine.messages import (
@@ -32,7 +33,10 @@ class FakeEngine(QObject):
     crashed = Signal(object)
     loaded = Signal(object)
     state_changed = Signal(object)
+    reconfiguring = Signal(object)
+    reconfigured = Signal(object)
     reconfigure_failed = Signal(object)
+    snapshot = Signal(object)
     tokens_counted = Signal(object)
 
     def __init__(self, state: str = "ready") -> None:
@@ -42,11 +46,13 @@ class FakeEngine(QObject):
         self.config: EngineConfig | None = (
             EngineConfig(max_model_len=8192) if state == "ready" else None
         )
+        self.continues, self.is_remote = Continues.TOKENS, False
         self.requests: dict[str, tuple[Prompt, SamplingParams]] = {}
         self.begun_with: dict[str, tuple[int, ...]] = {}
         self.spread: tuple[tuple[int, str, float], ...] = ()  # reported beside every token
         self.ids: dict[str, int] = {}
         self.order: list[str] = []
+        self.over: set[str] = set()  # requests that have ended: a reply may go on
         self.aborted: list[str] = []
         self.counted: list[str] = []
         self.times: dict[str, list[TokenEvent]] = {}
@@ -75,7 +81,8 @@ class FakeEngine(QObject):
         params: SamplingParams | None = None,
         begin_with: tuple[int, ...] = (),
     ) -> None:
-        assert request_id not in self.requests
+        assert request_id not in self.requests or request_id in self.over
+        self.over.discard(request_id)
         self.begun_with[request_id] = begin_with
         self.requests[request_id] = (prompt, params or SamplingParams())
         self.order.append(request_id)
@@ -131,11 +138,13 @@ class FakeEngine(QObject):
     def finish(
         self, text: str = "", request_id: str = "", reason: FinishReason = FinishReason.STOP
     ) -> None:
+        self.over.add(request_id or self.last)
         event = self.output(request_id or self.last, text, reason)
         self.outputs.emit([event])
         self.ended.emit(event)
 
     def fail(self, cause: str, remedy: str = "", request_id: str = "") -> None:
+        self.over.add(request_id or self.last)
         self.request_failed.emit(RequestFailed(request_id or self.last, ErrorInfo(cause, remedy)))
 
     def crash(self, cause: str, remedy: str = "") -> None:

@@ -21,8 +21,6 @@ from app.storage.profiles import Profile
 from engine import messages
 from engine.config import SETTINGS, Change
 from engine.errors import LoadCancelled
-from engine.snapshot import ModelInfo
-from engine.units import bytes_text
 from widgets.controls.text import server_name
 
 LIVE_DELAY_MS = 250
@@ -49,7 +47,6 @@ class SettingsCommands(QObject):
         super().__init__(parent)
         self._bridge, self._model = bridge, model
         self._precision, self._remarks = precision, remarks
-        self._weights = 0  # bytes of the loaded model
         self.pending: dict[str, Any] = {}
         self._delay = QTimer(self, singleShot=True, interval=LIVE_DELAY_MS)
         self._delay.timeout.connect(self._send_live)
@@ -170,7 +167,6 @@ class SettingsCommands(QObject):
     def open(self) -> None:
         self._drop_unsent()
         self._remarks.clear()
-        self._weights = _weights_of(self._bridge.model)
 
     def _on_state(self, state: EngineState) -> None:
         """Reset without a model. A reload of the same model keeps the state READY."""
@@ -183,8 +179,7 @@ class SettingsCommands(QObject):
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
         before = self._model.applied
-        weights, self._weights = self._weights, _weights_of(event.model)
-        sent = self._model.accept(event.config)
+        self._model.accept(event.config)
         changes = before.differences(event.config) if before is not None else {}
         if changes:
             self.changed.emit(
@@ -192,11 +187,6 @@ class SettingsCommands(QObject):
             )
         if event.notices:
             self.said.emit(" ".join(event.notices))
-        elif sent is not None and sent.change is not Change.LIVE:
-            text = f"{sent.change.value.capitalize()} completed in {event.seconds:.2f} s."
-            if weights and self._weights not in (0, weights):
-                text += f" Weights {bytes_text(weights)} → {bytes_text(self._weights)}."
-            self.said.emit(text)
         self.refreshed.emit()
 
     def _on_failed(self, event: messages.ReconfigureFailed) -> None:
@@ -208,7 +198,3 @@ class SettingsCommands(QObject):
             named = [name for name in names if name in event.error.cause] or names
             self._remarks.refused(named, event.error)
         self.refreshed.emit()
-
-
-def _weights_of(model: ModelInfo | None) -> int:
-    return model.weights_bytes if model is not None else 0
