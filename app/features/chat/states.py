@@ -1,0 +1,163 @@
+"""The state of a running or waiting request in words, with what it waits for. No Qt.
+
+Read from the last snapshot and the change of settings under way; nothing is stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from app.link.change_watch import Applying
+from engine.config import Change
+from engine.snapshot import EngineSnapshot, Part, RequestSnapshot, RequestState, StepRecord
+from engine.snapshot.units import counted, number, percent_text, rough_duration
+
+MEASURED_TOKENS, MEASURED_STEPS = 64, 100
+"""The prefill rate is measured over the last steps that prefill, and at least so many tokens."""
+
+
+class PrefillRate:
+    """Tokens per second of the steps whose work was mostly prefill."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[int, float]] = deque(maxlen=MEASURED_STEPS)
+
+    def take(self, steps: Iterable[StepRecord]) -> None:
+        for step in steps:
+            count = step.num_prefill_tokens
+            if count > step.num_decode_tokens and step.duration > 0:
+                self._steps.append((count, step.duration))
+
+    def clear(self) -> None:
+        """The settings or the model changed."""
+        self._steps.clear()
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """None while too few tokens were measured."""
+        count = sum(tokens for tokens, _ in self._steps)
+        if count < MEASURED_TOKENS:
+            return None
+        return count / sum(seconds for _, seconds in self._steps)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNow:
+    """What states are read from. `held_back`: requests that wait for the end of a static batch in
+    the last step. `prefill_rate`: tokens per second, None if not measured."""
+
+    snapshot: EngineSnapshot | None = None
+    held_back: frozenset[str] = field(default_factory=frozenset)
+    prefill_rate: float | None = None
+    applying: Applying | None = None
+
+
+def state_text(request_id: str, now: EngineNow) -> str:
+    """Why a request produces no token now: "waiting for a batch slot (16 of 16 running)"; "" while
+    it decodes, or where the engine does not say."""
+    applying, snapshot = now.applying, now.snapshot
+    if applying is not None and request_id not in applying.tokens:
+        applying = None
+    if applying is not None and applying.engine_s is None:
+        return _paused(request_id, now, applying)
+    if snapshot is None:
+        return ""
+    request = next((r for r in snapshot.requests if r.request_id == request_id), None)
+    if request is None:
+        return ""
+    match request.state:
+        case RequestState.RUNNING:
+            return _running(request, now)
+        case RequestState.PREEMPTED:
+            if applying is not None:
+                return _to_recompute(request_id, now, applying)
+            return f"preempted: {_resumes(snapshot)}"
+        case RequestState.WAITING:
+            return _waiting(request, snapshot, now)
+    return ""
+
+
+def _paused(request_id: str, now: EngineNow, applying: Applying) -> str:
+    """ "paused: rebuilding the cache, recomputing 573 tokens, about 12 s"."""
+    doing = "reloading the model"
+    if applying.change is Change.CACHE_REBUILD:
+        doing = "rebuilding the cache"
+    count = applying.tokens[request_id]
+    return f"paused: {doing}, then recomputing {counted(count, 'token')}{_about(now, applying)}"
+
+
+def _to_recompute(request_id: str, now: EngineNow, applying: Applying) -> str:
+    count = applying.tokens[request_id]
+    done = "cache rebuilt" if applying.change is Change.CACHE_REBUILD else "model reloaded"
+    return f"paused: {done}, recomputing {counted(count, 'token')}{_about(now, applying)}"
+
+
+def _about(now: EngineNow, applying: Applying) -> str:
+    """All paused requests recompute together."""
+    if not now.prefill_rate:
+        return ""
+    return f", about {rough_duration(sum(applying.tokens.values()) / now.prefill_rate)}"
+
+
+def _running(request: RequestSnapshot, now: EngineNow) -> str:
+    """ "prefill 512 of 1,204 tokens"; the last of its tokens is computed by the decoding step."""
+    total = request.num_prompt_tokens + request.num_output_tokens
+    done = request.num_computed_tokens
+    if total - done <= (1 if request.num_output_tokens else 0):
+        return ""
+    if not request.num_output_tokens:
+        return f"prefill {number(done)} of {counted(total, 'token')}"
+    left = _seconds(total - done, now)
+    return f"recomputing {number(done)} of {counted(total, 'token')}{left}"
+
+
+def _seconds(count: int, now: EngineNow) -> str:
+    return f", about {rough_duration(count / now.prefill_rate)}" if now.prefill_rate else ""
+
+
+def _waiting(request: RequestSnapshot, snapshot: EngineSnapshot, now: EngineNow) -> str:
+    if Part.QUEUE in snapshot.missing or request.num_blocks < 0:
+        return _at_server(snapshot)
+    running = _num_running(snapshot)
+    if request.request_id in now.held_back:
+        unit = "request is" if running == 1 else "requests are"
+        return f"waiting: static batch runs to its end ({running:,} {unit} still running)"
+    return f"waiting for {_missing(snapshot, request)}"
+
+
+def _at_server(snapshot: EngineSnapshot) -> str:
+    """Another server reports at most how many requests it runs."""
+    told = snapshot.told
+    if told is None or told.num_running is None:
+        return ""
+    waiting = f", {told.num_waiting:,} waiting" if told.num_waiting is not None else ""
+    return f"waiting for the first token (server: {told.num_running:,} running{waiting})"
+
+
+def _resumes(snapshot: EngineSnapshot) -> str:
+    return f"resumes after {_missing(snapshot, None)}"
+
+
+def _missing(snapshot: EngineSnapshot, request: RequestSnapshot | None) -> str:
+    """What the next request in line lacks."""
+    running, config, blocks = _num_running(snapshot), snapshot.config, snapshot.blocks
+    most = getattr(config, "max_num_seqs", None)
+    if most is not None and running >= most:
+        return f"a batch slot ({running:,} of {most:,} running)"
+    if not running:
+        return "the next step"
+    if getattr(config, "kv_allocation", "paged") != "paged":
+        return f"KV blocks (contiguous allocation holds {percent_text(snapshot.kv_usage)})"
+    free = blocks.num_free + blocks.num_cached
+    needed = ""
+    if request is not None and blocks.block_size:
+        count = math.ceil(request.num_prompt_tokens / blocks.block_size)
+        needed = f", {count:,} needed" if count > free else ""
+    return f"KV blocks ({free:,} of {blocks.num_blocks:,} free{needed})"
+
+
+def _num_running(snapshot: EngineSnapshot) -> int:
+    return sum(r.state is RequestState.RUNNING for r in snapshot.requests)
