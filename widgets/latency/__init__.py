@@ -1,4 +1,4 @@
 """Latency breakdown of one reply: queue, prefill, and every gap between tokens.
 
-Read `reply` (the breakdown), `chart` (its texts and bars), `popover`.
+Read `causes` (why a gap was long), `reply` (the breakdown), `chart` (texts and bars), `popover`.
 """

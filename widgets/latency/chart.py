@@ -8,9 +8,9 @@ import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QMouseEvent, QPainter, QPen
 
-from engine.snapshot import StepEntry
-from engine.units import duration_text
-from widgets.latency.reply import Cause, Gap, ReplyLatency, Stage
+from engine.snapshot.units import counted, duration_text
+from widgets.latency.causes import Cause, Gap, Reason
+from widgets.latency.reply import ReplyLatency, Stage
 from widgets.plot.painted import NONE, PaintedPlot
 from widgets.plot.table import Cell, ValuesTable
 from widgets.theme.theme import SPACE_1, SPACE_2, theme, ui_font
@@ -20,12 +20,8 @@ Name = Callable[[str], str]
 _MOST_NAMES = 2
 
 
-def duration(seconds: float) -> str:
-    return duration_text(seconds)
-
-
 def tokens(count: int) -> str:
-    return f"{count:,} token" if count == 1 else f"{count:,} tokens"
+    return counted(count, "token")
 
 
 def first_token_text(latency: ReplyLatency) -> str:
@@ -35,9 +31,9 @@ def first_token_text(latency: ReplyLatency) -> str:
     prefills = [s for s in latency.stretches if s.stage is Stage.PREFILL]
     parts = []
     if queue := latency.seconds_of(Stage.QUEUE):
-        parts.append(f"{duration(queue)} queued")
+        parts.append(f"{duration_text(queue)} queued")
     count, cached = sum(s.num_tokens for s in prefills), sum(s.num_cached for s in prefills)
-    prefill = f"{duration(latency.seconds_of(Stage.PREFILL))} prefill"
+    prefill = f"{duration_text(latency.seconds_of(Stage.PREFILL))} prefill"
     if count:
         prefill += f" of {tokens(count)}"
     if len(prefills) > 1:
@@ -46,8 +42,8 @@ def first_token_text(latency: ReplyLatency) -> str:
     if cached:
         parts.append(f"{tokens(cached)} cached")
     if wait := latency.seconds_of(Stage.WAIT):
-        parts.append(f"{duration(wait)} waiting between chunks")
-    return f"First token after {duration(latency.ttft_s)}: {', '.join(parts)}."
+        parts.append(f"{duration_text(wait)} waiting between chunks")
+    return f"First token after {duration_text(latency.ttft_s)}: {', '.join(parts)}."
 
 
 def gaps_text(latency: ReplyLatency) -> str:
@@ -57,26 +53,36 @@ def gaps_text(latency: ReplyLatency) -> str:
     longest = max(gap.seconds for gap in latency.gaps)
     count, slow = len(latency.gaps), len(latency.slow_gaps)
     noun = "gap" if count == 1 else "gaps"
-    figures = f"median {duration(latency.usual_s)}, max {duration(longest)}"
+    figures = f"median {duration_text(latency.usual_s)}, max {duration_text(longest)}"
     text = f"{count:,} {noun} ({slow:,} slow): {figures}."
-    if not any(gap.steps for gap in latency.gaps) and not latency.is_complete:
-        text += " Causes unavailable: the step history has expired."
-    elif not latency.is_complete:
-        text += " The history of earlier steps has expired."
+    unknown = sum(gap.reason is None for gap in latency.slow_gaps)
+    if unknown:
+        text += f" Causes not recorded: {unknown:,} of {slow:,}."
     return text
 
 
 def gap_text(latency: ReplyLatency, index: int, name: Name) -> str:
     gap = latency.gaps[index]
-    text = f"Token {first_token_of(latency, index):,} after {duration(gap.seconds)}"
-    if gap.steps:
-        numbers = f"step {gap.steps[-1].index:,}"
-        if len(gap.steps) > 1:
-            numbers = f"steps {gap.steps[0].index:,} to {gap.steps[-1].index:,}"
+    text = f"Token {first_token_of(latency, index):,} after {duration_text(gap.seconds)}"
+    if numbers := _steps_text(gap):
         text += f", {numbers}"
     if not latency.is_slow(gap):
         return f"{text}: normal."
-    return f"{text}: {_reason(latency, gap, name)}."
+    if gap.reason is None:
+        return f"{text}: cause not recorded."
+    return f"{text}: {reason_text(gap, gap.reason, name)}."
+
+
+def _steps_text(gap: Gap) -> str:
+    """ "steps 17 to 18", also of steps that are no longer kept."""
+    first, last = -1, -1
+    if gap.steps:
+        first, last = gap.steps[0].index, gap.steps[-1].index
+    elif gap.reason is not None:
+        first, last = gap.reason.first_step, gap.reason.last_step
+    if last < 0:
+        return ""
+    return f"step {last:,}" if first == last else f"steps {first:,} to {last:,}"
 
 
 def first_token_of(latency: ReplyLatency, index: int) -> int:
@@ -84,35 +90,47 @@ def first_token_of(latency: ReplyLatency, index: int) -> int:
     return 2 + sum(gap.num_tokens for gap in latency.gaps[:index])
 
 
-def _reason(latency: ReplyLatency, gap: Gap, name: Name) -> str:
-    if not gap.steps and not latency.is_complete:
-        return "cause unavailable (step history expired)"
-    match latency.cause(gap):
+def reason_text(gap: Gap, reason: Reason, name: Name) -> str:
+    """Why a gap was long: a clause."""
+    took, count = duration_text(reason.seconds), reason.num_tokens
+    match reason.cause:
+        case Cause.CONTINUED:
+            return f"continued here, {took} queued and {tokens(count)} of prefill"
+        case Cause.REBUILD | Cause.RELOAD:
+            what = f" ({reason.text})" if reason.text else ""
+            rest = duration_text(max(0.0, gap.seconds - reason.seconds))
+            again = f" + recomputation of {tokens(count)} {rest}" if count else ""
+            return f"{reason.cause} {took}{what}{again}"
         case Cause.PREEMPTED:
-            count = latency.num_recomputed(gap)
-            recomputed = f", {tokens(count)} recomputed" if count else ""
-            return f"preempted to free KV blocks{recomputed}"
+            why = f"by a change of {reason.text}" if reason.text else "to free KV blocks"
+            again = f", {tokens(count)} recomputed" if count else ""
+            return f"preempted {why}{again}"
         case Cause.BETWEEN:
-            return (
-                f"no step ran for {duration(gap.between_s)} "
-                "(settings change, or engine thread waiting for CPU)"
-            )
+            return f"no step ran for {took} (engine thread waiting for the CPU)"
         case Cause.PREFILL:
-            return f"batched with {_prefills(latency.others_prefill(gap), name)}"
+            return f"batched with {_prefills(reason, name, is_stored=gap.is_stored)}"
         case Cause.BATCH:
-            most = max(len(step.entries) for step in gap.steps)
-            return f"batch of {most:,} requests (median: {latency.usual_batch:,.0f})"
-    return "step time was normal; the CPU was probably busy with other work"
+            return f"batch of {reason.batch:,} requests (median: {reason.usual_batch:,})"
+        case Cause.DRAFT:
+            return f"drafting took {took} longer than usual"
+        case Cause.MODEL:
+            return f"the model pass took {took} longer for as much work (busy or slower processor)"
+        case Cause.HOST:
+            return f"scheduling and sampling took {took} longer (garbage collection or busy CPU)"
+    return "no more work than usual; the CPU was probably busy with other work"
 
 
-def _prefills(entries: list[StepEntry], name: Name) -> str:
+def _prefills(reason: Reason, name: Name, *, is_stored: bool) -> str:
     """ "the prefill of 512 tokens for “Planning”"."""
-    total = sum(entry.num_tokens for entry in entries)
-    names = list(dict.fromkeys(f"“{name(entry.request_id)}”" for entry in entries))
-    text = " and ".join(names[:_MOST_NAMES])
+    names = list(reason.others) if is_stored else list(dict.fromkeys(map(name, reason.others)))
+    shown = [f"“{one}”" for one in names]
+    text = " and ".join(shown[:_MOST_NAMES])
     if len(names) > _MOST_NAMES:
-        text = f"{names[0]} and {len(names) - 1:,} others"
-    return f"the prefill of {tokens(total)} for {text}"
+        more = len(names) - 1
+        if names[-1].startswith("+"):  # of stored names the last may be a number
+            more += int(names[-1]) - 1
+        text = f"{shown[0]} and {more:,} others"
+    return f"the prefill of {tokens(reason.num_tokens)} for {text}"
 
 
 HEADERS = (
@@ -133,7 +151,11 @@ def latency_table(latency: ReplyLatency | None) -> ValuesTable:
     for gap in latency.gaps if latency is not None else ():
         assert latency is not None
         step = gap.steps[-1] if gap.steps else None
-        of_step = (None, None) if step is None else (step.index, len(step.entries))
+        of_step: tuple[int | None, int | None] = (None, None)
+        if step is not None:
+            of_step = (step.index, len(step.entries))
+        elif gap.reason is not None and gap.reason.last_step >= 0:
+            of_step = (gap.reason.last_step, gap.reason.batch)
         times = 1e3 * gap.start, 1e3 * gap.seconds
         cause = latency.cause(gap).value
         rows.append(("gap", *times, gap.num_tokens, None, *of_step, cause))
@@ -145,8 +167,14 @@ CAUSE_COLORS = {
     Cause.NONE: "decode",
     Cause.PREFILL: "prefill",
     Cause.PREEMPTED: "preempted",
+    Cause.REBUILD: "badge_rebuild",
+    Cause.RELOAD: "badge_rebuild",
+    Cause.CONTINUED: "queued",
     Cause.BETWEEN: "queued",
     Cause.BATCH: "running",
+    Cause.DRAFT: "draft",
+    Cause.MODEL: "p99",
+    Cause.HOST: "p99",
     Cause.UNKNOWN: "p99",
 }
 _STRIP_HEIGHT = 18
@@ -268,7 +296,7 @@ class LatencyChart(PaintedPlot):
         painter.drawLine(QPointF(0, usual), QPointF(self._room, usual))
         caption = QRectF(0, _STRIP_HEIGHT + SPACE_1, self._room, self._pen_height())
         painter.setPen(table.color("text_muted"))
-        text = f"Inter-token gaps, max {duration(longest)}; dashed line: median"
+        text = f"Inter-token gaps, max {duration_text(longest)}; dashed line: median"
         self.pen.left(painter, caption, self.pen.elided(text, self._room))
 
     # Mouse and keyboard ------------------------------------------------------------------------

@@ -19,7 +19,8 @@ LEGEND = (
     Swatch("decode", of("decode")),
     Swatch("larger batch", of("running")),
     Swatch("preempted", of("preempted")),
-    Swatch("unknown", of("p99")),
+    Swatch("cache rebuild, reload", of("badge_rebuild")),
+    Swatch("slow step", of("p99")),
 )
 HINT = "Hover over a gap or use the arrow keys. T: table of values."
 

@@ -13,15 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from statistics import median
 from typing import NamedTuple
 
-from engine.snapshot import RequestTimes, StepEntry, StepRecord, entry_of
+from engine.snapshot import RequestTimes, StepRecord, entry_of
+from widgets.latency.causes import Cause, Changed, Gap, Reason, ReplyTimes, Usual, explained
 
 SLOW = 1.5
 """A gap is slow if it is longer than the median by this factor ..."""
 SLOW_S = 0.002
 """... and by this many seconds: small differences do not count."""
+NOTABLE = 0.5
+"""Reasons are looked for from this share of both on: the median may still fall."""
 
 
 class Stage(StrEnum):
@@ -30,17 +32,6 @@ class Stage(StrEnum):
     QUEUE = "queue"
     PREFILL = "prefill"
     WAIT = "wait"  # between chunks, or after a preemption
-
-
-class Cause(StrEnum):
-    """Cause of a slow gap (see `ReplyLatency.cause`), as written in the table of values."""
-
-    NONE = ""
-    PREFILL = "concurrent prefill"  # of other requests, in the same steps
-    PREEMPTED = "preempted"  # the request itself
-    BETWEEN = "no step ran"
-    BATCH = "larger batch"  # more requests decoded with it than usual
-    UNKNOWN = "slow, cause unknown"
 
 
 class Stretch(NamedTuple):
@@ -57,24 +48,6 @@ class Stretch(NamedTuple):
         return self.end - self.start
 
 
-class Gap(NamedTuple):
-    """The time before one output event of `num_tokens` tokens, and the steps that ran in it."""
-
-    start: float
-    end: float
-    num_tokens: int
-    steps: tuple[StepRecord, ...]
-
-    @property
-    def seconds(self) -> float:
-        return self.end - self.start
-
-    @property
-    def between_s(self) -> float:
-        """Seconds without a running step."""
-        return max(0.0, self.seconds - sum(step.duration for step in self.steps))
-
-
 @dataclass(frozen=True)
 class ReplyLatency:
     """`stretches` add up to the TTFT; `gaps` follow it. `is_complete`: the steps of the whole reply
@@ -84,7 +57,6 @@ class ReplyLatency:
     stretches: tuple[Stretch, ...]
     gaps: tuple[Gap, ...]
     usual_s: float  # the median gap
-    usual_batch: float  # requests in the median step
     is_complete: bool
 
     @property
@@ -102,43 +74,28 @@ class ReplyLatency:
         """Slow gaps, the slowest first."""
         return sorted(filter(self.is_slow, self.gaps), key=lambda gap: -gap.seconds)
 
-    def others_prefill(self, gap: Gap) -> list[StepEntry]:
-        return [
-            entry
-            for step in gap.steps
-            for entry in step.entries
-            if entry.kind == "prefill" and entry.request_id != self.request_id
-        ]
-
-    def num_recomputed(self, gap: Gap) -> int:
-        """Tokens of this request that were recomputed after a preemption."""
-        own = (entry_of(step, self.request_id) for step in gap.steps)
-        return sum(e.num_tokens for e in own if e is not None and e.kind == "prefill")
-
     def cause(self, gap: Gap) -> Cause:
-        """The first that holds: the request was preempted; half of the excess over the median
-        passed between steps; others were prefilled; the batch was larger than the median. UNKNOWN:
-        none."""
+        """NONE unless it is slow."""
         if not self.is_slow(gap):
             return Cause.NONE
-        if not gap.steps:
-            return Cause.BETWEEN if self.is_complete else Cause.UNKNOWN
-        preempted = any(self.request_id in step.preempted for step in gap.steps)
-        if preempted or self.num_recomputed(gap):
-            return Cause.PREEMPTED
-        if gap.between_s > (gap.seconds - self.usual_s) / 2:
-            return Cause.BETWEEN
-        if self.others_prefill(gap):
-            return Cause.PREFILL
-        if max(len(step.entries) for step in gap.steps) > self.usual_batch:
-            return Cause.BATCH
-        return Cause.UNKNOWN
+        return Cause.UNKNOWN if gap.reason is None else gap.reason.cause
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Of all notable gaps, in order."""
+        return tuple(gap.reason for gap in self.gaps if gap.reason is not None)
 
 
 def reply_latency(
-    request_id: str, times: RequestTimes, steps: Sequence[StepRecord]
+    request_id: str,
+    times: RequestTimes,
+    steps: Sequence[StepRecord],
+    changes: Sequence[Changed] = (),
+    earlier: Usual | None = None,
 ) -> ReplyLatency:
-    """The breakdown of a request. `steps` are in order; those outside the request are ignored."""
+    """The breakdown of a request. `steps` are in order; those outside the request are ignored.
+    `changes`: of settings; `earlier`: medians of a faster part of the reply. Reasons that are
+    stored with the times (`ReplyTimes`) come first."""
     starts = [step.start for step in steps]
     end = times.tokens[-1].time if times.tokens else times.arrival
     first = bisect_left(starts, _begin(times))
@@ -146,19 +103,24 @@ def reply_latency(
     while first > 0 and steps[first - 1].end > _begin(times):
         first -= 1
     own = steps[first : bisect_left(starts, end)]
-    gaps = tuple(_gaps(times, own))
-    lengths = [gap.seconds for gap in gaps]
-    batches = [len(step.entries) for gap in gaps for step in gap.steps]
-    return ReplyLatency(
-        request_id,
-        tuple(_stretches(request_id, times, own)),
-        gaps,
-        usual_s=median(lengths) if lengths else 0.0,
-        usual_batch=median(batches) if batches else 0.0,
-        is_complete=bool(own) and entry_of(own[0], request_id) is not None,
-    )
+    is_complete = bool(own) and entry_of(own[0], request_id) is not None
+    gaps = list(_gaps(times, own))
+    usual = Usual.of(gaps)
+    best = usual if earlier is None else min(usual, earlier, key=lambda one: one.seconds)
+    since = [change._replace(end=change.end - times.arrival) for change in changes]
+    stored = {one.place: one for one in times.reasons} if isinstance(times, ReplyTimes) else {}
+    for index, gap in enumerate(gaps):
+        if index in stored:
+            gaps[index] = gap._replace(reason=stored[index], is_stored=True)
+        elif _is_notable(gap.seconds, best.seconds) and (gap.steps or is_complete):
+            reason = explained(index, gap, request_id, best, since)
+            gaps[index] = gap._replace(reason=reason)
+    stretches = tuple(_stretches(request_id, times, own))
+    return ReplyLatency(request_id, stretches, tuple(gaps), usual.seconds, is_complete)
 
 
+def _is_notable(seconds: float, usual_s: float) -> bool:
+    return seconds - usual_s > NOTABLE * max((SLOW - 1) * usual_s, SLOW_S)
 def _begin(times: RequestTimes) -> float:
     return times.arrival if times.first_scheduled is None else times.first_scheduled
 

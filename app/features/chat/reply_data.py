@@ -7,9 +7,10 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from engine.snapshot import RequestTimes, TokenEvent
+from widgets.latency.causes import Cause, Reason, ReplyTimes
 from widgets.tokens.record import Alternative, Origin, TokenRecord
 
 VERSION = 1
@@ -137,7 +138,7 @@ def pack_times(times: RequestTimes) -> bytes:
 
 
 def as_columns(times: RequestTimes) -> dict[str, Any]:
-    """Plain data, for JSON: microseconds since the arrival."""
+    """Plain data, for JSON: microseconds since the arrival. Reasons are rows, of long gaps only."""
 
     def since_arrival(moment: float | None) -> int | None:
         return None if moment is None else round((moment - times.arrival) * 1e6)
@@ -149,7 +150,37 @@ def as_columns(times: RequestTimes) -> dict[str, Any]:
         "finished": since_arrival(times.finished),
         "gaps": [after - before for before, after in pairwise(moments)],
         "counts": [event.num_tokens for event in times.tokens],
+        **({"reasons": list(map(_row, times.reasons))} if _has_reasons(times) else {}),
     }
+
+
+def _has_reasons(times: RequestTimes) -> TypeGuard[ReplyTimes]:
+    return isinstance(times, ReplyTimes) and bool(times.reasons)
+
+
+def _row(reason: Reason) -> list[Any]:
+    """The values of a reason, without those at the end that are its defaults."""
+    values = [*reason._replace(seconds=round(reason.seconds, 6))]
+    values[Reason._fields.index("others")] = list(reason.others)
+    defaults = [*Reason._field_defaults.values()]
+    defaults[-2] = []
+    while defaults and values[-1] == defaults[-1]:
+        values.pop()
+        defaults.pop()
+    return values
+
+
+def _reason(row: list[Any]) -> Reason | None:
+    """Inverse of `_row`; None for a cause of a newer version. Raises TypeError or ValueError."""
+    if len(row) < 2 or row[1] not in list(Cause):
+        return None
+    reason = Reason(row[0], Cause(row[1]), *row[2 : len(Reason._fields)])
+    numbers = (reason.place, *reason[3:8])
+    if not all(type(one) is int for one in numbers) or type(reason.seconds) not in (int, float):
+        raise ValueError(f"not a reason: {row}")
+    if not all(type(one) is str for one in (*reason.others, reason.text)):
+        raise ValueError(f"not a reason: {row}")
+    return reason._replace(others=tuple(reason.others))
 
 
 def unpack_times(packed: bytes) -> RequestTimes:
@@ -169,4 +200,33 @@ def from_columns(columns: Any) -> RequestTimes:
     moments = (us / 1e6 for us in accumulate(columns["gaps"]))
     tokens = zip(moments, columns["counts"], strict=True)
     scheduled, finished = (None if us is None else us / 1e6 for us in marks)
-    return RequestTimes(0.0, scheduled, tuple(TokenEvent(*t) for t in tokens), finished)
+    events = tuple(TokenEvent(*t) for t in tokens)
+    reasons = map(_reason, columns.get("reasons", ()))
+    known = tuple(one for one in reasons if one is not None and 0 <= one.place < len(events) - 1)
+    times = RequestTimes(0.0, scheduled, events, finished)
+    return ReplyTimes(0.0, scheduled, events, finished, known) if known else times
+
+
+def continued(before: RequestTimes, after: RequestTimes, num_computed: int) -> ReplyTimes:
+    """The times of a reply that ended and went on, without the pause between: the second part
+    arrives as the first one ends. `num_computed`: tokens of the second prefill."""
+    end = before.tokens[-1].time if before.tokens else before.arrival
+    shift = end - after.arrival
+    moved = tuple(event._replace(time=event.time + shift) for event in after.tokens)
+    first, offset = before.tokens, len(before.tokens)
+    reasons = list(before.reasons) if isinstance(before, ReplyTimes) else []
+    if first and moved:
+        queue = after.queue_s or 0.0
+        reasons.append(Reason(offset - 1, Cause.CONTINUED, queue, max(0, num_computed)))
+    if isinstance(after, ReplyTimes):
+        reasons += [one._replace(place=one.place + offset) for one in after.reasons]
+    finished = None if after.finished is None else after.finished + shift - before.arrival
+    scheduled = before.first_scheduled
+    since = lambda moment: moment - before.arrival
+    return ReplyTimes(
+        0.0,
+        None if scheduled is None else since(scheduled),
+        tuple(event._replace(time=since(event.time)) for event in (*first, *moved)),
+        finished,
+        tuple(reasons),
+    )
