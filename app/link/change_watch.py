@@ -17,7 +17,7 @@ from app.link.bridge import EngineBridge, EngineState
 from engine.config import SETTINGS, Change
 from engine.messages import OutputEvent, Reconfigured
 from engine.snapshot import EngineSnapshot, RequestState
-from engine.snapshot.units import bytes_text, counted, duration_text, setting_text
+from engine.units import bytes_text, counted, duration_text, setting_text
 
 
 class Applying(NamedTuple):

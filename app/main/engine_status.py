@@ -19,7 +19,7 @@ from app.window.notices import Kind, Notice
 from app.window.program_settings import PROCESS
 from engine import messages
 from engine.snapshot import EngineSnapshot
-from engine.units import duration_text, rough_duration
+from engine.units import rough_duration
 from widgets.live.figures import StateKind
 from widgets.plot.series import MarkKind
 

@@ -22,6 +22,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
 BUBBLE_SHARE = 0.76
 """A user's message takes at most this share of the column."""
+CONTINUE = "Continue"
 
 
 class MessageRequests(QObject):
@@ -30,6 +31,7 @@ class MessageRequests(QObject):
     edit = Signal(str, str)  # id, new text
     edit_begun = Signal(str)
     regenerate = Signal(str)
+    go_on = Signal(str)
     version = Signal(str, int)  # id, -1 or +1
     latency = Signal(str)
     tokens = Signal(str)
@@ -161,11 +163,13 @@ class AssistantMessageView(MessageView):
         self._status = FiguresLine()
         ask = self._ask
         self._regenerate = IconButton("regenerate", "Regenerate", ask(self.requests.regenerate))
+        self.go_on = IconButton("play", CONTINUE, ask(self.requests.go_on))
         self.latency = IconButton("benchmark", "Latency", ask(self.requests.latency))
         self.tokens = IconButton(
             "tokens", "Tokens: probabilities, alternatives, branches", ask(self.requests.tokens)
         )
-        buttons = (self.versions, self.latency, self.tokens, self._copy, self._regenerate)
+        details = (self.versions, self.latency, self.tokens)
+        buttons = (*details, self._copy, self.go_on, self._regenerate)
         foot = hbox((self._status, 1), *buttons, spacing=SPACE_1)
         self._column = vbox(of=self, spacing=SPACE_1)
         self._show_reasoning(self._parts())  # comes first, also for the Tab key
@@ -237,6 +241,12 @@ class AssistantMessageView(MessageView):
         self.latency.setVisible(record.has_latency)
         self.tokens.setVisible(record.has_tokens)
         self._regenerate.setEnabled(not record.is_open)
+        self.go_on.setVisible(record.not_continued is not None and not record.is_open)
+        self.go_on.setEnabled(not record.not_continued)
+        if record.not_continued:
+            self.go_on.setToolTip(f"{CONTINUE}: {record.not_continued}")
+        else:
+            set_key_tip(self.go_on, CONTINUE, "chat.continue")
         self._copy.setEnabled(bool(record.text))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QMouseEvent, QPainter, QPen
 
-from engine.snapshot.units import counted, duration_text
+from engine.units import counted, duration_text
 from widgets.latency.causes import Cause, Gap, Reason
 from widgets.latency.reply import ReplyLatency, Stage
 from widgets.plot.painted import NONE, PaintedPlot

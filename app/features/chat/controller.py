@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from app.features.chat.attachments import Attachment
+from app.features.chat.continuation import Continuation
 from app.features.chat.conversation import (
     Conversation,
     Message,
@@ -23,7 +24,9 @@ from app.features.chat.library import ChatLibrary
 from app.features.chat.reply_data import ReplyTokens
 from app.features.chat.sampling import Preset, with_field
 from app.features.chat.saving import storable
+from app.features.chat.state_watch import StateWatch
 from app.link.bridge import EngineBridge
+from app.link.change_watch import ChangeWatch
 from app.storage import ChatStore, StorageError
 from engine.sampling_params import SamplingParams
 
@@ -32,10 +35,21 @@ class ChatController(ChatLibrary):
     """The user's text is stored before it is sent. `generation` writes the replies. Signals carry
     ids: of the conversation, then of the message."""
 
-    def __init__(self, engine: EngineBridge, store: ChatStore) -> None:
+    def __init__(
+        self,
+        engine: EngineBridge,
+        store: ChatStore,
+        changes: ChangeWatch | None = None,
+        name_of: Callable[[str], str] | None = None,
+    ) -> None:
+        """`name_of`: how the user knows a request, also one that is no reply."""
         super().__init__(store)
         self.engine = engine
-        self.generation = Generation(engine, self)
+        changes = changes or ChangeWatch(engine, self)
+        self.generation = Generation(engine, self, changes, name_of or self.title_of)
+        self.continuation = Continuation(self)
+        self.states = StateWatch(engine, changes, self)
+        self.states.changed.connect(lambda: self.generation.show_states(self.states.text))
 
     def close(self) -> None:
         """Save what is being generated. The store is closed by its owner, afterwards."""

@@ -299,6 +299,18 @@ class Conversation:
         return texts[::-1]
 
 
+def is_cut(message: Message) -> bool:
+    """Whether a reply ended before the model ended it: stopped, at its limit, by an error, or with
+    the program."""
+    if message.role is not Role.ASSISTANT or not message.text:
+        return False
+    figures = message.figures
+    at_limit = figures is not None and figures.finish_reason == "length"
+    return message.state in (State.STOPPED, State.INTERRUPTED, State.ERROR) or (
+        message.state is State.COMPLETE and at_limit
+    )
+
+
 def connected(records: Iterable[StoredMessage]) -> list[StoredMessage]:
     """In the given order, but each after its parent: what was written during a recovery is stored
     before what was recovered. A damaged file may have messages of unknown parents, or in a circle:

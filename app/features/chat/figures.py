@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,11 @@ from app.features.models.precision import precision_change
 from engine.messages import OutputEvent
 from engine.snapshot import RequestTimes
 from engine.units import duration_text
+from widgets.latency.causes import Cause
 
 if TYPE_CHECKING:
     from app.features.chat.conversation import Passages
+    from app.features.chat.open_reply import Earlier
 
 GAP = "    "
 """Separates groups of figures; within a group a middle dot does."""
@@ -28,7 +30,8 @@ class Figures:
     were generated; `num_given_tokens` before them come from another version.
 
     `itl_*` pool the gaps between output events; p99 is None for fewer than 100 samples. The rate
-    is that of decoding, after the first token.
+    is that of decoding, after the first token. `num_continued_tokens` were there when the reply,
+    which had ended, was continued for the last time.
     """
 
     num_tokens: int
@@ -43,6 +46,7 @@ class Figures:
     itl_p99_ms: float | None = None
     itl_max_ms: float | None = None
     num_given_tokens: int = 0
+    num_continued_tokens: int = 0
 
     @property
     def prefill_ms(self) -> float | None:
@@ -71,7 +75,6 @@ class Figures:
     ) -> Figures:
         """From the last event of a reply of `num_tokens` tokens."""
         times = event.times or RequestTimes(arrival=event.time)
-        gaps = sorted(gap * 1e3 for gap in times.itl_s)
         ttft, queue = times.ttft_s, times.queue_s
         return cls(
             num_tokens=num_tokens,
@@ -81,12 +84,51 @@ class Figures:
             finish_reason=event.finish_reason.value if event.finish_reason else "",
             ttft_ms=None if ttft is None else ttft * 1e3,
             queue_ms=None if queue is None else queue * 1e3,
-            itl_ms=sum(gaps) / len(gaps) if gaps else None,
-            itl_p50_ms=_percentile(gaps, 0.5) if gaps else None,
-            itl_p99_ms=_percentile(gaps, 0.99) if len(gaps) >= 100 else None,
-            itl_max_ms=gaps[-1] if gaps else None,
             num_given_tokens=num_given_tokens,
+            **_itl(times.itl_s),
         )
+
+
+def _itl(gaps_s: Sequence[float]) -> dict[str, Any]:
+    gaps = sorted(gap * 1e3 for gap in gaps_s)
+    if not gaps:
+        return {}
+    return {
+        "itl_ms": sum(gaps) / len(gaps),
+        "itl_p50_ms": _percentile(gaps, 0.5),
+        "itl_p99_ms": _percentile(gaps, 0.99) if len(gaps) >= 100 else None,
+        "itl_max_ms": gaps[-1],
+    }
+
+
+def joined(earlier: Earlier, after: Figures, times: RequestTimes) -> Figures:
+    """Of a reply that went on: `after` are the figures of its second part, `times` those of the
+    whole reply. The wait for the continuation's first token is no inter-token latency."""
+    before = earlier.figures
+    whole = replace(
+        after,
+        num_tokens=earlier.num_tokens + after.num_tokens,
+        num_cached_tokens=before.num_cached_tokens if before is not None else 0,
+        ttft_ms=None if before is None else before.ttft_ms,
+        queue_ms=None if before is None else before.queue_ms,
+        num_continued_tokens=earlier.num_tokens,
+    )
+    if before is not None:
+        given = before.num_given_tokens
+        whole = replace(
+            whole,
+            num_prompt_tokens=before.num_prompt_tokens,
+            num_tokens=whole.num_tokens - given,
+            num_given_tokens=given,
+        )
+    if earlier.times is None:
+        return whole
+    waits = {r.place for r in getattr(times, "reasons", ()) if r.cause is Cause.CONTINUED}
+    gaps: list[float] = []
+    for index, (one, other) in enumerate(pairwise(times.tokens)):
+        if index not in waits:
+            gaps += [(other.time - one.time) / other.num_tokens] * other.num_tokens
+    return replace(whole, **_itl(gaps))
 
 
 def _percentile(ordered: list[float], fraction: float) -> float:
@@ -98,14 +140,16 @@ def figures_line(figures: Figures, precisions: str = "") -> str:
     """The line of figures under a reply, with `precisions` at its end."""
     groups = []
     if figures.ttft_ms is not None:
-        groups.append(f"TTFT {_coarse(figures.ttft_ms)} ms{_parts_of_ttft(figures)}")
+        groups.append(f"TTFT {_text(figures.ttft_ms)}{_parts_of_ttft(figures)}")
     if figures.itl_ms is not None:
-        groups.append(f"ITL {duration_text(figures.itl_ms / 1e3)}")
+        groups.append(f"ITL {_text(figures.itl_ms)}")
     if figures.tokens_per_s is not None:
         groups.append(f"{figures.tokens_per_s:,.0f} tok/s")
     unit = "token" if figures.num_tokens == 1 else "tokens"
     given = f" + {figures.num_given_tokens:,} reused tokens" if figures.num_given_tokens else ""
-    groups.append(f"{figures.num_tokens:,} {unit}{given}")
+    again = figures.num_continued_tokens
+    later = f" (continued after {again:,})" if again else ""
+    groups.append(f"{figures.num_tokens:,} {unit}{given}{later}")
     if precisions:
         groups.append(precisions)
     return GAP.join(groups)
@@ -120,7 +164,7 @@ def _parts_of_ttft(figures: Figures) -> str:
     )
     if figures.queue_ms is None or figures.prefill_ms is None:
         return f" ({cached})"
-    queue, prefill = _coarse(figures.queue_ms), _coarse(figures.prefill_ms)
+    queue, prefill = _text(figures.queue_ms), _text(figures.prefill_ms)
     return f" (queue {queue} · prefill {prefill}, {cached})"
 
 
@@ -130,14 +174,14 @@ def figures_details(figures: Figures, precisions: str = "") -> str:
     if precisions:
         lines.append(f"Precision: {precisions}")
     if figures.ttft_ms is not None:
-        lines.append(f"TTFT (arrival to first token): {duration_text(figures.ttft_ms / 1e3)}")
+        lines.append(f"TTFT (arrival to first token): {_text(figures.ttft_ms)}")
     if figures.itl_ms is not None and figures.itl_p50_ms is not None:
         p99 = figures.itl_p99_ms
-        tail = "" if p99 is None else f", p99 {duration_text(p99 / 1e3)}"
+        tail = "" if p99 is None else f", p99 {_text(p99)}"
         lines.append(
-            f"ITL (time between tokens): mean {duration_text(figures.itl_ms / 1e3)}, "
-            f"p50 {duration_text(figures.itl_p50_ms / 1e3)}{tail}, "
-            f"max {duration_text((figures.itl_max_ms or 0.0) / 1e3)}"
+            f"ITL (time between tokens): mean {_text(figures.itl_ms)}, "
+            f"p50 {_text(figures.itl_p50_ms)}{tail}, "
+            f"max {_text(figures.itl_max_ms or 0.0)}"
         )
     lines.append(
         f"Prompt: {figures.num_prompt_tokens:,} tokens, "
@@ -146,6 +190,8 @@ def figures_details(figures: Figures, precisions: str = "") -> str:
     lines.append(f"Reply: {figures.num_tokens:,} tokens")
     if figures.num_given_tokens:
         lines.append(f"Reused from the previous version: {figures.num_given_tokens:,} tokens")
+    if figures.num_continued_tokens:
+        lines.append(f"Continued after {figures.num_continued_tokens:,} tokens")
     if figures.finish_reason in FINISHES:
         lines.append(f"Finish reason: {FINISHES[figures.finish_reason]}")
     return "\n".join(lines)
@@ -160,9 +206,8 @@ FINISHES = {
 """Texts of the finish reasons."""
 
 
-def _coarse(value: float) -> str:
-    """A TTFT; with tenths below ten only."""
-    return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}".removesuffix(".0")
+def _text(milliseconds: float) -> str:
+    return duration_text(milliseconds / 1e3)
 
 
 def precisions_of(passages: Passages) -> str:

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from PySide6.QtCore import QObject, Signal
 
+from app.features.chat.cause_recorder import CauseRecorder
 from app.features.chat.conversation import Conversation, Message, State, followed
-from app.features.chat.figures import Figures
+from app.features.chat.figures import Figures, joined
 from app.features.chat.library import ChatLibrary
-from app.features.chat.reply_data import ReplyTokens
+from app.features.chat.open_reply import Earlier, OpenReply, Progress, records_of
+from app.features.chat.reply_data import ReplyTokens, continued
 from app.features.models.precision import precision_text
 from app.link.bridge import EngineBridge
+from app.link.change_watch import ChangeWatch
+from engine.config import Change
 from engine.errors import ErrorInfo
-from engine.messages import EngineCrashed, OutputEvent, RequestFailed
-from engine.snapshot import FinishReason
-from widgets.tokens.record import Alternative, TokenRecord
+from engine.messages import EngineCrashed, OutputEvent, Reconfigured, RequestFailed
+from engine.sampling_params import SamplingParams
+from engine.snapshot import EngineSnapshot, FinishReason, RequestTimes
+from widgets.latency.causes import Cause, Changed
 
 STATUS_INTERVAL_S = 1.0
 """Interval at which the figures of all open replies are refreshed."""
+TOKENS_INTERVAL_S = 5.0
+"""Interval at which the tokens of open replies are saved: after a crash they can be continued."""
 
 _ENDS = {
     FinishReason.STOP: State.COMPLETE,
@@ -30,65 +38,38 @@ _ENDS = {
 }
 
 
-class Progress:
-    """Figures of a reply while it is generated."""
-
-    def __init__(self) -> None:
-        self.num_tokens = 0
-        self.num_prompt_tokens = 0
-        self.step_index = 0
-        self._first: float | None = None
-        self._first_tokens = 0
-        self._last = 0.0
-
-    def add(self, event: OutputEvent) -> None:
-        self.num_tokens += len(event.token_ids)
-        self.num_prompt_tokens = event.num_prompt_tokens
-        self.step_index = event.step_index
-        self._last = event.time
-        if self._first is None and event.token_ids:
-            self._first, self._first_tokens = event.time, self.num_tokens
-
-    @property
-    def itl_ms(self) -> float | None:
-        """Mean gap between tokens so far."""
-        gaps = self.num_tokens - self._first_tokens
-        if self._first is None or gaps < 1:
-            return None
-        return (self._last - self._first) * 1e3 / gaps
-
-
-@dataclass(slots=True)
-class OpenReply:
-    conversation: Conversation
-    reply: Message
-    is_sent: bool = False
-    progress: Progress = field(default_factory=Progress)
-    tokens: list[TokenRecord] = field(default_factory=list)
-    model: str = ""  # whose tokens the reply begins with
-
-
 class Generation(QObject):
     """Signals name the conversation and the reply. `text_appended` comes in the same call in
     which the engine's output arrives: a first token is painted before that call returns."""
 
     text_appended = Signal(str, str, str)
     reply_changed = Signal(str, str)
+    started = Signal()  # a reply was requested
 
-    def __init__(self, engine: EngineBridge, library: ChatLibrary) -> None:
+    def __init__(
+        self,
+        engine: EngineBridge,
+        library: ChatLibrary,
+        changes: ChangeWatch,
+        name_of: Callable[[str], str],
+    ) -> None:
+        """`name_of`: how the user knows a request, also one that is no reply."""
         super().__init__(library)
         self._engine, self._saver = engine, library.saver
         self._tokens, self._times = library.tokens, library.times
         self._open: dict[str, OpenReply] = {}
         # by reply, to name requests; weak: a deleted conversation drops out
         self._conversations = WeakValueDictionary[str, Conversation]()
-        self._shown_at = 0.0
+        self._shown_at = self._saved_at = 0.0
+        self._causes = CauseRecorder(name_of)
         self._take_precision()
+        engine.snapshot.connect(self._on_snapshot)
         engine.outputs.connect(self._on_outputs)
         engine.request_failed.connect(self._on_failed)
         engine.crashed.connect(self._on_crashed)
         engine.state_changed.connect(self._on_state)
         engine.reconfigure_failed.connect(self._take_precision)
+        changes.answered.connect(self._on_reconfigured)
 
     @property
     def num_sent(self) -> int:
@@ -103,10 +84,14 @@ class Generation(QObject):
         """The conversation of a reply that was started by this instance."""
         return self._conversations.get(reply_id)
 
-    def start(self, conversation: Conversation, reply: Message) -> None:
-        """Send the request for `reply`, now or once a model is loaded."""
-        entry = self._open[reply.id] = OpenReply(conversation, reply, model=self._model_name)
+    def start(
+        self, conversation: Conversation, reply: Message, earlier: Earlier | None = None
+    ) -> None:
+        """Send the request for `reply`, now or once a model is loaded. `earlier`: it goes on."""
+        entry = OpenReply(conversation, reply, model=self._model_name, earlier=earlier)
+        self._open[reply.id] = entry
         self._conversations[reply.id] = conversation
+        self.started.emit()
         if self._engine.is_ready:
             self._send(entry)
         else:
@@ -141,9 +126,13 @@ class Generation(QObject):
         entry.is_sent, entry.model = True, self._model_name
         entry.reply.state = State.STREAMING
         entry.tokens = list(entry.reply.opening)
-        prompt, sampling = entry.conversation.prompt_for(entry.reply), entry.conversation.sampling
         begin_with = tuple(token.token_id for token in entry.tokens)
-        self._engine.add_request(entry.reply.id, prompt, sampling, begin_with)
+        entry.awaits_text = entry.earlier is not None and bool(begin_with)
+        self._causes.begin(entry.reply.id)
+        prompt = entry.conversation.prompt_for(entry.reply)
+        if entry.earlier is not None and entry.earlier.passes_text:
+            prompt = (*prompt, {"role": "assistant", "content": entry.reply.text})
+        self._engine.add_request(entry.reply.id, prompt, _sampling(entry), begin_with)
         self._changed(entry)
 
     def _on_state(self, state: object) -> None:
@@ -160,9 +149,11 @@ class Generation(QObject):
         for event in events:
             if event.request_id in self._open:
                 batches.setdefault(event.request_id, []).append(event)
+        self._causes.take_outputs(events)
         for request_id, batch in batches.items():
             self._extend(self._open[request_id], batch)
         self._show_progress()
+        self._save_tokens()
 
     def _extend(self, entry: OpenReply, batch: list[OutputEvent]) -> None:
         if any(event.token_ids for event in batch):
@@ -170,22 +161,58 @@ class Generation(QObject):
         for event in batch:
             entry.progress.add(event)
             entry.tokens += records_of(event)
-        text = "".join(event.text for event in batch)
-        if text:
-            entry.reply.text += text
-            self.text_appended.emit(entry.conversation.id, entry.reply.id, text)
+        new = entry.take_text("".join(event.text for event in batch))
+        if new:
+            self.text_appended.emit(entry.conversation.id, entry.reply.id, new)
+        elif new is None:
+            self._changed(entry)
         last = batch[-1]
         if last.finish_reason is not None:
-            name = self._model_name
-            num_given = len(entry.reply.opening)
-            entry.reply.figures = Figures.of(last, entry.progress.num_tokens, name, num_given)
-            if last.times is not None and last.times.tokens:
-                self._times.keep(entry.reply.id, last.times)
+            self._take_figures(entry, last)
             self._finish(entry, _ENDS[last.finish_reason], last.error)
             return
         self._saver.touch(entry.reply)
         if batch[0].is_first:
             self._changed(entry)
+
+    def _take_figures(self, entry: OpenReply, last: OutputEvent) -> None:
+        """Of a whole reply: with what it had before it was continued."""
+        reply, earlier, times = entry.reply, entry.earlier, last.times
+        if earlier is not None and not entry.progress.num_tokens:
+            return  # ended before it went on
+        num_given = 0 if earlier is not None else len(reply.opening)
+        figures = Figures.of(last, entry.progress.num_tokens, self._model_name, num_given)
+        if times is None or not times.tokens:
+            self._causes.drop(reply.id)
+            reply.figures = figures
+            return
+        whole = self._whole_times(entry, last, times)
+        reply.figures = figures if earlier is None else joined(earlier, figures, whole)
+        self._times.keep(reply.id, whole)
+
+        def explain(times: RequestTimes) -> None:
+            found = self._whole_times(entry, last, times)
+            if found != whole:
+                self._times.keep(reply.id, found)
+                self._changed(entry)
+
+        self._causes.end(reply.id, times, explain)
+
+    def _whole_times(
+        self, entry: OpenReply, last: OutputEvent, times: RequestTimes
+    ) -> RequestTimes:
+        if entry.earlier is None or entry.earlier.times is None:
+            return times
+        computed = last.num_prompt_tokens + len(entry.reply.opening) - last.num_cached_tokens
+        return continued(entry.earlier.times, times, computed)
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        self._causes.take_steps(snapshot.steps)
+
+    def _on_reconfigured(self, event: Reconfigured, text: str) -> None:
+        kinds = {Change.CACHE_REBUILD: Cause.REBUILD, Change.RELOAD: Cause.RELOAD}
+        cause = kinds.get(event.change, Cause.NONE) if event.change else Cause.NONE
+        self._causes.take_change(Changed(time.perf_counter(), event.seconds, cause, text))
 
     def _follow_precision(self, entry: OpenReply) -> None:
         """Outputs and settings changes arrive in order, so this text has the current precision."""
@@ -200,6 +227,14 @@ class Generation(QObject):
             if len(passages) > 1:
                 self._changed(entry)
 
+    def show_states(self, text_of: Callable[[str], str]) -> None:
+        """Show the replies that wait for something else now."""
+        for entry in list(self._open.values()):
+            text = text_of(entry.reply.id) if entry.is_sent else ""
+            if text != entry.state:
+                entry.state = text
+                self._changed(entry)
+
     def _show_progress(self) -> None:
         """All replies at once, so that the list is painted once."""
         now = time.monotonic()
@@ -212,17 +247,27 @@ class Generation(QObject):
     def _on_failed(self, failed: RequestFailed) -> None:
         entry = self._open.get(failed.request_id)
         if entry is not None:
-            self._finish(entry, State.ERROR, failed.error)
+            self._fail(entry, failed.error)
 
     def _on_crashed(self, crash: EngineCrashed) -> None:
         for entry in list(self._open.values()):
             if entry.is_sent:
-                self._finish(entry, State.ERROR, crash.error)
+                self._fail(entry, crash.error)
+
+    def _fail(self, entry: OpenReply, error: ErrorInfo) -> None:
+        self._causes.drop(entry.reply.id)
+        self._finish(entry, State.ERROR, error)
 
     def close(self) -> None:
         """Save the tokens of open replies, as the program exits."""
         for entry in self._open.values():
             self._keep_tokens(entry)
+
+    def _save_tokens(self) -> None:
+        now = time.monotonic()
+        if now - self._saved_at >= TOKENS_INTERVAL_S:
+            self._saved_at = now
+            self.close()
 
     def _keep_tokens(self, entry: OpenReply) -> None:
         count = len(entry.reply.opening) + entry.progress.num_tokens
@@ -233,6 +278,8 @@ class Generation(QObject):
         del self._open[entry.reply.id]
         self._keep_tokens(entry)
         entry.reply.state, entry.reply.error = state, error
+        if entry.earlier is not None:
+            entry.reply.opening = ()
         self._saver.save_now(entry.reply)
         self._changed(entry)
 
@@ -240,19 +287,9 @@ class Generation(QObject):
         self.reply_changed.emit(entry.conversation.id, entry.reply.id)
 
 
-def records_of(event: OutputEvent) -> list[TokenRecord]:
-    """The tokens of an event: accepted drafts, then the model's own token in place of the rejected
-    ones."""
-    records = [
-        TokenRecord(
-            token.token_id, token.token, token.logprob, token.rank,
-            tuple(Alternative(*alternative) for alternative in token.alternatives),
-        )
-        for token in event.logprobs
-    ]  # fmt: skip
-    if event.drafts is not None and records:
-        for i in range(min(event.drafts.num_accepted, len(records))):
-            records[i] = records[i]._replace(is_draft=True)
-        if event.drafts.rejected:
-            records[-1] = records[-1]._replace(rejected=event.drafts.rejected)
-    return records
+def _sampling(entry: OpenReply) -> SamplingParams:
+    """Max tokens are for what is new in a reply that goes on."""
+    sampling = entry.conversation.sampling
+    if entry.earlier is None or sampling.max_tokens is None:
+        return sampling
+    return replace(sampling, max_tokens=sampling.max_tokens + len(entry.reply.opening))

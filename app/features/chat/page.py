@@ -32,7 +32,7 @@ from widgets.controls.layouts import STRETCH, hbox, vbox
 from widgets.controls.notice import Notice, Toast
 from widgets.theme.theme import SPACE_3
 
-FROM_ANYWHERE = ("stop", "regenerate", "copy")
+FROM_ANYWHERE = ("stop", "regenerate", "continue", "copy")
 """These leave the shown page as it is: a reply is stopped or regenerated while watching charts."""
 
 
@@ -110,6 +110,8 @@ class ChatPage(QWidget):
                     lambda: controller.is_busy),
             command("regenerate", "Send or regenerate", self.composer.send_or_regenerate,
                     "Ctrl+Return", "regenerate", "reply"),
+            command("continue", "Continue reply", controller.continuation.start,
+                    "Ctrl+Shift+Return", "play", "reply", controller.continuation.is_possible),
             command("edit", "Edit last message", self.edit_last, "Ctrl+E", "edit", "reply"),
             command("copy", "Copy last reply", self.copy_last, "Ctrl+Shift+C", "copy", "reply"),
             command("latency", "Show request latency", self.latency.show_last, "Ctrl+Shift+L",

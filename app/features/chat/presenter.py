@@ -1,7 +1,4 @@
-"""`Presenter`: shows the controller's chats in the page's widgets, and passes on what they ask.
-
-Records of messages and of rows of the list are made here, with their states as text.
-"""
+"""`Presenter`: shows the controller's chats in the page's widgets, and passes on what they ask."""
 
 from __future__ import annotations
 
@@ -10,22 +7,11 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject
 
-from app.features.chat.attachments import Attachment
-from app.features.chat.controller import ChatController
-from app.features.chat.conversation import Conversation, Message, Role, State
-from app.features.chat.figures import (
-    GAP,
-    figures_details,
-    figures_line,
-    marks_of,
-    note_of,
-    precisions_of,
-)
 from app.features.chat.file_actions import RECOVER, REPLACE
-from app.features.chat.labels import date_text, found_record, model_text, sampling_fields
+from app.features.chat.labels import found_record, model_text, sampling_fields
+from app.features.chat.records import conversation_record, message_record
 from engine.errors import ErrorInfo
-from engine.units import bytes_text, duration_text
-from widgets.chat.records import AttachmentRecord, ConversationRecord, MessageRecord
+from widgets.chat.records import ConversationRecord, MessageRecord
 from widgets.chat.sampling_popover import CUSTOM
 
 if TYPE_CHECKING:
@@ -43,7 +29,7 @@ class Presenter(QObject):
         super().__init__(page)
         self._page = page
         self._controller = controller = page.controller
-        self._can = (False, False)  # stop the reply; rename, delete the chat
+        self._can = (False, False, False)  # stop the reply; rename, delete the chat; continue
         self._connect_widgets(page)
         controller.list_changed.connect(self._show_list)
         controller.current_changed.connect(self._show_current)
@@ -54,6 +40,7 @@ class Presenter(QObject):
         controller.deleted.connect(self._deleted)
         controller.was_archived.connect(self._archived)
         controller.generation.reply_changed.connect(self._message_changed)
+        controller.continuation.failed.connect(page.toast.show_message)
         controller.generation.text_appended.connect(self._text_appended)
         controller.engine.state_changed.connect(lambda state: self._show_state())
         controller.saver.problem_changed.connect(self._show_problem)
@@ -75,6 +62,7 @@ class Presenter(QObject):
         page.composer.regenerate_requested.connect(lambda: controller.regenerate())
         transcript.edit.connect(controller.edit)
         transcript.regenerate.connect(controller.regenerate)
+        transcript.go_on.connect(controller.continuation.start)
         transcript.version.connect(controller.step_version)
         transcript.latency.connect(page.latency.show)
         transcript.tokens.connect(page.tokens.show)
@@ -131,7 +119,9 @@ class Presenter(QObject):
 
     def _show_state(self) -> None:
         """The composer's button, the context meter, and the title of an empty page."""
-        can = (self._controller.is_busy, self._controller.current.is_stored)
+        controller = self._controller
+        is_stored, can_go_on = controller.current.is_stored, controller.continuation.is_possible()
+        can = (controller.is_busy, is_stored, can_go_on)
         if can != self._can:
             self._can = can
             self._page.actions_changed.emit()
@@ -209,97 +199,3 @@ class Presenter(QObject):
     def _transfer_failed(self, error: ErrorInfo) -> None:
         notice = self._page.transfer_notice
         notice.say(f"{error.cause} {error.remedy}".strip(), "Close", lambda: notice.say(""))
-
-
-_QUEUED = {
-    "no model": "queued until a model is loaded",
-    "loading": "queued until the model is loaded",
-    "crashed": "queued until the engine restarts",
-    "ready": "sending",
-}
-
-
-def message_record(
-    controller: ChatController,
-    conversation: Conversation,
-    message: Message,
-    numbers: tuple[int, int] | None = None,
-) -> MessageRecord:
-    """`numbers`: of its version, where they are known."""
-    version, count = numbers or conversation.version_of(message)
-    figures, error, passages = message.figures, message.error, message.passages
-    return MessageRecord(
-        id=message.id,
-        is_user=message.role is Role.USER,
-        text=message.text,
-        is_open=message.state.is_open,
-        status=_status(controller, message),
-        figures=figures_line(figures, precisions_of(passages)) if figures else "",
-        details=figures_details(figures, precisions_of(passages)) if figures else "",
-        error=(error.cause, error.remedy) if error else None,
-        version=version,
-        num_versions=count,
-        has_latency=controller.times.has(message.id),
-        has_tokens=controller.tokens.has(message.id),
-        attachments=tuple(
-            AttachmentRecord(a.name, bytes_text(a.num_bytes), a.text)
-            for a in (Attachment(**stored) for stored in message.attachments)
-        ),
-        marks=marks_of(passages) if len(passages) > 1 else (),
-        note=note_of(passages) if len(passages) > 1 else "",
-    )
-
-
-def _status(controller: ChatController, message: Message) -> str:
-    """The state of a reply that is open or did not finish; "" for all others."""
-    figures = ""
-    if message.figures:
-        figures = figures_line(message.figures, precisions_of(message.passages))
-    match message.state:
-        case State.WAITING:
-            return _QUEUED.get(str(controller.engine.state), _QUEUED["ready"])
-        case State.STREAMING:
-            return _progress(controller, message)
-        case State.STOPPED:
-            return GAP.join(filter(None, ["stopped", figures]))
-        case State.INTERRUPTED:
-            return "interrupted: Inferdeck closed during generation"
-        case State.COMPLETE if message.figures and message.figures.finish_reason == "length":
-            return GAP.join(["max tokens reached", figures])
-    return ""
-
-
-def _progress(controller: ChatController, message: Message) -> str:
-    progress = controller.generation.progress(message.id)
-    if progress is None or not progress.num_tokens:
-        return "waiting for first token"
-    parts = ["generating"]
-    if progress.itl_ms is not None:
-        parts.append(f"{duration_text(progress.itl_ms / 1e3)}/token")
-    count = progress.num_tokens
-    parts.append(f"{count:,} token" if count == 1 else f"{count:,} tokens")
-    others = controller.generation.num_sent - 1
-    shared = f"batched with {others} other {'chat' if others == 1 else 'chats'}" if others else ""
-    where = f"step {progress.step_index:,}" if progress.step_index >= 0 else ""
-    parts += [" ".join(filter(None, (where, shared)))] if where or shared else []
-    return GAP.join(parts)
-
-
-def conversation_record(
-    controller: ChatController, conversation: Conversation, now: float
-) -> ConversationRecord:
-    busy = conversation.open_replies
-    detail = _busy_detail(controller, busy[-1]) if busy else date_text(conversation.updated, now)
-    return ConversationRecord(
-        conversation.id, conversation.title, detail, bool(busy),
-        is_pinned=conversation.is_pinned, is_archived=conversation.is_archived,
-    )  # fmt: skip
-
-
-def _busy_detail(controller: ChatController, reply: Message) -> str:
-    if reply.state is State.WAITING:
-        return "queued"
-    progress = controller.generation.progress(reply.id)
-    if progress is None or progress.itl_ms is None:
-        return "generating"
-    return f"generating · {duration_text(progress.itl_ms / 1e3)}/token"

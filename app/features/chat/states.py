@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from app.link.change_watch import Applying
 from engine.config import Change
 from engine.snapshot import EngineSnapshot, Part, RequestSnapshot, RequestState, StepRecord
-from engine.snapshot.units import counted, number, percent_text, rough_duration
+from engine.units import counted, number, percent_text, rough_duration
 
 MEASURED_TOKENS, MEASURED_STEPS = 64, 100
 """The prefill rate is measured over the last steps that prefill, and at least so many tokens."""

@@ -136,8 +136,8 @@ def finished(num_gaps: int = 211) -> OutputEvent:
 def test_the_line_of_figures() -> None:
     figures = Figures.of(finished(), 212, "Qwen3")
     assert figures_line(figures) == (
-        "TTFT 84 ms (queue 3 · prefill 81, 768 of 803 tokens cached)    ITL 18.2 ms    55 tok/s"
-        "    212 tokens"
+        "TTFT 84 ms (queue 3 ms · prefill 81 ms, 768 of 803 tokens cached)    ITL 18.2 ms"
+        "    55 tok/s    212 tokens"
     )
     assert "p99 18.2 ms" in figures_details(figures)
     assert Figures.from_dict({**asdict(figures), "from_a_newer_version": 1}) == figures
@@ -152,11 +152,11 @@ def test_p99_needs_a_hundred_samples() -> None:
 
 def test_progress_counts_gaps_after_the_first_event() -> None:
     progress = Progress()
-    assert progress.itl_ms is None
+    assert progress.itl_s is None
     for n, size in enumerate((1, 2, 2)):
         progress.add(OutputEvent("r", "x", (0,) * size, 5.0 + 0.04 * n, n, 7, 0))
     assert (progress.num_tokens, progress.num_prompt_tokens) == (5, 7)
-    assert progress.itl_ms == pytest.approx(20.0)
+    assert progress.itl_s == pytest.approx(0.020)
 
 
 def test_every_sampling_field_is_a_parameter_and_survives_storing() -> None:
