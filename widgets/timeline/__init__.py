@@ -1,4 +1,5 @@
 """The step timeline.
 
-    history (steps and spans), picture (pixels), table (text), view (widget), panel
+    history (steps and spans), picture (pixels), table (text)
+    view (widget), latency_row (above it), panel
 """

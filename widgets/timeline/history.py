@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from engine.snapshot import PackedEntries, RequestSnapshot, RequestState, StepRecord, packed
 
 CAPACITY = 10_000
+_FIRST_NUMBERS = 256
 FINISHED = 0x80
 """Flag on the kind of a request's last cell."""
 RESUMED = 0x40
@@ -45,10 +46,13 @@ class Kind(IntEnum):
 
 
 class Column(NamedTuple):
-    """One step: the numbers of its requests, and the work of each."""
+    """One step: the numbers of its requests, and the work of each. mean_gap, longest_gap: seconds
+    between its output tokens and those before; NaN without any."""
 
     numbers: NDArray[np.int64]
     kinds: NDArray[np.uint8]
+    mean_gap: float
+    longest_gap: float
 
 
 @dataclass(slots=True)
@@ -78,6 +82,7 @@ class StepHistory:
         self._arrivals: dict[str, float] = {}
         self._waiting: dict[str, Span] = {}
         self._spans: deque[Span] = deque()
+        self._output_at = np.full(_FIRST_NUMBERS, np.nan)  # end of its last step, by number
 
     # What there is -----------------------------------------------------------------------------
 
@@ -125,6 +130,14 @@ class StepHistory:
         chosen = islice(self._records, start - self.first, end - self.first)
         return np.array([record.duration for record in chosen])
 
+    def gaps(self, start: int, end: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(mean, longest) seconds between output tokens, of each step; NaN without any."""
+        chosen = list(islice(self._columns, start - self.first, end - self.first))
+        return (
+            np.array([column.mean_gap for column in chosen]),
+            np.array([column.longest_gap for column in chosen]),
+        )
+
     # Feeding -----------------------------------------------------------------------------------
 
     def add(self, steps: Iterable[StepRecord], requests: Sequence[RequestSnapshot] = ()) -> None:
@@ -142,6 +155,7 @@ class StepHistory:
         entries = cast("PackedEntries", step.entries)
         numbers = self._begin_all(entries.request_ids, ordinal)
         kinds = _kinds(entries)
+        gaps = self._gaps(np.array(numbers, np.int64), kinds, entries, step.end)
         finished = set(step.finished)
         if finished:
             is_last = [request_id in finished for request_id in entries.request_ids]
@@ -149,11 +163,30 @@ class StepHistory:
         self._last_seen.update(dict.fromkeys(numbers, ordinal))
         others, waits = self._add_waits(step, ordinal)
         self._records.append(step)
-        self._columns.append(Column(np.array(numbers + others, np.int64), np.append(kinds, waits)))
+        numbers += others
+        self._columns.append(Column(np.array(numbers, np.int64), np.append(kinds, waits), *gaps))
         for request_id in finished:
             self._numbers.pop(request_id, None)
         if len(self._records) > self.capacity:
             self._forget_oldest()
+
+    def _gaps(
+        self, numbers: NDArray[np.int64], kinds: NDArray[np.uint8], entries: PackedEntries,
+        now: float,
+    ) -> tuple[float, float]:
+        """Mean and longest time per output token. What a request did before a decode, a decode or
+        the end of its prefill, had an output too."""
+        while self._next_number > len(self._output_at):
+            self._output_at = np.append(self._output_at, np.full(len(self._output_at), np.nan))
+        before = self._output_at[numbers]
+        self._output_at[numbers] = now
+        kind = kinds & np.uint8(0xFF ^ RESUMED)
+        has_gap = ((kind == Kind.DECODE) | (kind == Kind.DRAFT)) & ~np.isnan(before)
+        if not has_gap.any():
+            return np.nan, np.nan
+        spent = now - before[has_gap]
+        tokens = 1 + entries.numbers("num_accepted")[has_gap]
+        return float(spent.sum() / tokens.sum()), float((spent / tokens).max())
 
     def _add_waits(self, step: StepRecord, ordinal: int) -> tuple[list[int], NDArray[np.uint8]]:
         """Numbers and kinds of requests that were preempted, or held back, in a step."""

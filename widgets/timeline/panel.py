@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QWidget
 
 from engine.snapshot import EngineSnapshot, Part, StepRecord
@@ -15,12 +16,17 @@ from widgets.controls.swatches import Swatch, Swatches, of
 from widgets.controls.text import not_reported_text
 from widgets.plot.clock import RedrawClock
 from widgets.plot.painted import NONE
+from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
+from widgets.timeline.latency_row import LatencyRow
 from widgets.timeline.table import Name, batch_text, step_text, time_text
 from widgets.timeline.view import TimelineView
 
 EMPTY_TEXT = "Steps appear here when a reply is generated. Send a message."
-HINT = "Hover over a step to see its batch. Drag or scroll to go back in time. Ctrl+scroll to zoom."
+HINT = (
+    "Hover over a step to see its batch; click to keep it. Drag or scroll to go back in time. "
+    "Ctrl+scroll to zoom."
+)
 LEGEND = (
     Swatch("queued", of("queued")),
     Swatch("cached", of("cached")),
@@ -31,6 +37,8 @@ LEGEND = (
     Swatch("resumed", lambda table: (table.value("preempted"), table.value("prefill"))),
     Swatch("idle slot", of("queued"), fill=Qt.BrushStyle.BDiagPattern),
 )
+LATENCIES_FROM = 360
+"""Pixels of the panel's height with room for the latencies above the timeline."""
 _WORDS_INTERVAL_S = 0.5
 
 
@@ -66,7 +74,10 @@ class TimelinePanel(QFrame):
         zoom_out = IconButton("minus", "Zoom out (-)", lambda: self.view.zoom(-1))
         zoom_in = IconButton("plus", "Zoom in (+)", lambda: self.view.zoom(1))
         self._empty = centered(EMPTY_TEXT)
-        self._stack = stack(self._empty, self.view)
+        self.latencies = LatencyRow(self.view)
+        self._shown = QWidget()
+        vbox(self.latencies, (self.view, 1), of=self._shown, spacing=SPACE_1)
+        self._stack = stack(self._empty, self._shown)
         self.legend = Swatches(LEGEND)
         self.line, self.batch = ElidedLine(), ElidedLine("text_muted")
         vbox(
@@ -74,6 +85,10 @@ class TimelinePanel(QFrame):
             (self._stack, 1), self.legend, self.line, self.batch,
             of=self, spacing=SPACE_1, margins=(SPACE_3, 0, SPACE_3, SPACE_2),
         )  # fmt: skip
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.latencies.setVisible(self.height() >= scaled(LATENCIES_FROM))
 
     # Feeding -----------------------------------------------------------------------------------
 
@@ -87,7 +102,7 @@ class TimelinePanel(QFrame):
             return
         self.view.history.add(snapshot.steps, snapshot.requests)
         if self.view.history.end:
-            self._stack.setCurrentWidget(self.view)
+            self._stack.setCurrentWidget(self._shown)
         self.view.changed()
         due = snapshot.time - self._words_at >= _WORDS_INTERVAL_S or not snapshot.num_running
         if due and self.isVisible():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -75,9 +76,6 @@ def paint_bars(
 
 
 BARS_HEIGHT = 30
-ROW_HEIGHTS = (18, 14, 10, 8, 6)
-"""Pixels per row: the first height that fits all requests, else the last, with the newest
-requests."""
 
 
 class Scene(NamedTuple):
@@ -86,7 +84,8 @@ class Scene(NamedTuple):
     start: int
     end: int
     numbers: list[int]
-    num_above: int  # requests for which there was no room
+    num_above: int  # requests above the first row
+    num_below: int  # and below the last
     row_height: int
     spans: list[Span]
     longest: float
@@ -94,24 +93,31 @@ class Scene(NamedTuple):
     bars: QImage
 
 
-def make_scene(history: StepHistory, start: int, end: int, pitch: int, room: int) -> Scene:
-    """The steps start to end - 1 of `history`, `pitch` pixels each, in `room` pixels of height."""
+def make_scene(
+    history: StepHistory, start: int, end: int, pitch: int, room: int, heights: Sequence[int],
+    below: int = 0,
+) -> Scene:
+    """The steps start to end - 1 of `history`, `pitch` pixels each, in `room` pixels of height.
+    heights: of a row, the first with room for all requests, else the last; `below`: requests to
+    leave below the last row, where there is no room for all."""
     ordinals, numbers, kinds = history.cells(start, end)
     spans = history.spans(start, end)
     waiting = np.array([span.number for span in spans], np.int64)
     everyone = np.union1d(numbers, waiting)
-    fits = [height for height in ROW_HEIGHTS if height * len(everyone) <= room]
-    row_height = fits[0] if fits else ROW_HEIGHTS[-1]
-    rows = everyone[-max(1, room // row_height) :]
+    fits = [height for height in heights if height * len(everyone) <= room]
+    row_height = fits[0] if fits else heights[-1]
+    shown = max(1, room // row_height)
+    last = len(everyone) - min(below, max(0, len(everyone) - shown))
+    rows = everyone[max(0, last - shown) : last]
     matrix = np.full((max(1, len(rows)), end - start), Kind.NOTHING, np.uint8)
     if len(rows):
-        shown = numbers >= rows[0]
-        place = np.searchsorted(rows, numbers[shown])
-        matrix[place, ordinals[shown] - start] = kinds[shown]
+        is_shown = (numbers >= rows[0]) & (numbers <= rows[-1])
+        place = np.searchsorted(rows, numbers[is_shown])
+        matrix[place, ordinals[is_shown] - start] = kinds[is_shown]
     durations = history.durations(start, end)
     longest = float(durations.max())
     return Scene(
-        start, end, rows.tolist(), len(everyone) - len(rows), row_height, spans, longest,
-        to_image(paint_cells(matrix, pitch, row_height, theme())),
+        start, end, rows.tolist(), last - len(rows), len(everyone) - last, row_height, spans,
+        longest, to_image(paint_cells(matrix, pitch, row_height, theme())),
         to_image(paint_bars(durations, longest, pitch, BARS_HEIGHT, theme())),
     )  # fmt: skip

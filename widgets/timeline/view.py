@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QPointF, QRect, QRectF, QSignalBlocker, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QFont,
@@ -15,14 +16,15 @@ from PySide6.QtGui import (
     QResizeEvent,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QScrollBar, QWidget
 
 from engine.units import duration_text
 from widgets.plot.clock import RedrawClock
 from widgets.plot.painted import NONE, PaintedPlot
 from widgets.plot.table import ValuesTable
+from widgets.plot.text import TextPen
 from widgets.theme.fonts import scaled
-from widgets.theme.theme import SPACE_1, SPACE_2, theme, ui_font
+from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme
 from widgets.timeline.history import StepHistory
 from widgets.timeline.picture import BARS_HEIGHT, Scene, make_scene
 from widgets.timeline.table import steps_table
@@ -30,19 +32,30 @@ from widgets.timeline.table import steps_table
 PITCHES = (2, 3, 4, 6, 8, 12, 16, 24)
 """Zoom levels, in pixels per step."""
 _FIRST_PITCH = 8
-_LABEL_WIDTH = 132  # at the usual size of text, as the next two
-_LABELS_FROM = 10  # pixels of a row in which a name can be read
-_ABOVE_HEIGHT = 14  # of the line that counts requests without a row
-_MOST_LABEL = 0.45  # of the view's width
+_LABEL_WIDTH = 132  # at the usual size of text
+_MOST_LABEL = 0.3  # of the view's width
+_DENSE = 0.78  # of the small text: names of rows that are close together
+_CLICK = 3  # pixels: a press that moves less chooses a step
+
+
+class _Drag(NamedTuple):
+    """Where it began, and what was shown."""
+
+    start: QPointF
+    end: int
+    below: int
 
 
 class TimelineView(PaintedPlot):
     """Items are steps, by ordinal. `followed(bool)`: whether the newest step stays at the right
-    edge."""
+    edge; `chosen(ordinal)`: a click or Enter, NONE for no step; `moved`: other steps are shown, or
+    the same at another place."""
 
     preferred = QSize(600, 240)
     least = QSize(_LABEL_WIDTH + 96, 80)
     followed = Signal(bool)
+    chosen = Signal(int)
+    moved = Signal()
 
     def __init__(self, clock: RedrawClock, parent: QWidget | None = None) -> None:
         super().__init__("Step timeline", clock=clock, parent=parent)
@@ -50,11 +63,33 @@ class TimelineView(PaintedPlot):
         self.name: Callable[[str], str] = lambda request_id: request_id[:8]
         self._pinned: int | None = None  # the step after the last one shown, where not the newest
         self.pitch = _FIRST_PITCH
-        self._drag: tuple[float, int] | None = None
+        self.chosen_index = NONE
+        self._drag: _Drag | None = None
         self._scene: Scene | None = None
+        self._below = 0  # requests below the last row; 0: the newest ones are seen
+        self.bar = QScrollBar(Qt.Orientation.Vertical, self)
+        self.bar.setAccessibleName("Requests")
+        self.bar.hide()
+        self.bar.valueChanged.connect(self._scroll_rows)
+        self._make_pens()
 
     def text_font(self) -> QFont:
-        return ui_font("small")
+        return figure_font("small")
+
+    def _make_pens(self) -> None:
+        dense = figure_font("small")
+        dense.setPointSizeF(_DENSE * dense.pointSizeF())
+        self._dense_pen = TextPen(dense)
+
+    def apply_theme(self) -> None:
+        self._make_pens()
+        super().apply_theme()
+
+    @property
+    def row_heights(self) -> tuple[int, ...]:
+        """Pixels of a row: airy, close, and as close as names can be read."""
+        line, dense = self.line_height, self._dense_pen.metrics
+        return round(line) + 4, round(line), round(dense.ascent() + 0.25 * dense.descent())
 
     # What is shown -----------------------------------------------------------------------------
 
@@ -82,13 +117,24 @@ class TimelineView(PaintedPlot):
         """New steps arrived. Cheap: drawn by the clock."""
         if self.pointed_index != NONE and self.pointed_index < self.history.first:
             self.point_at(NONE)
+        if self.chosen_index != NONE and self.chosen_index < self.history.first:
+            self.choose(NONE)
         self.request_redraw()
 
     def clear(self) -> None:
         self.history.clear()
         self.follow()
         self.point_at(NONE)
+        self.choose(NONE)
+        self._below = 0
         self.redraw()
+
+    def choose(self, ordinal: int) -> None:
+        """Mark a step; NONE for none."""
+        if ordinal != self.chosen_index:
+            self.chosen_index = ordinal
+            self.update()
+            self.chosen.emit(ordinal)
 
     def follow(self) -> None:
         self._pin(None)
@@ -120,9 +166,38 @@ class TimelineView(PaintedPlot):
         start = max(self.history.first, end - self.num_columns)
         self._scene = None
         if end > start:
-            room = self._cells_rect().height()
-            self._scene = make_scene(self.history, start, end, self.pitch, room)
+            self._scene = self._make_scene(start, end)
+        self._show_bar()
         super().redraw()
+        self.moved.emit()
+
+    def _make_scene(self, start: int, end: int) -> Scene:
+        room = self._cells_rect().height()
+        made = make_scene(
+            self.history, start, end, self.pitch, room, self.row_heights, self._below
+        )
+        self._below = made.num_below
+        return made
+
+    def _show_bar(self) -> None:
+        """A scroll bar, where there is no room for every request."""
+        scene = self._scene
+        hidden = scene.num_above + scene.num_below if scene is not None else 0
+        with QSignalBlocker(self.bar):
+            self.bar.setRange(0, hidden)
+            self.bar.setPageStep(len(scene.numbers) if scene is not None else 1)
+            self.bar.setValue(hidden - (scene.num_below if scene is not None else 0))
+        self.bar.setVisible(hidden > 0)
+        self.bar.setToolTip(f"{hidden:,} more requests")
+
+    def _scroll_rows(self, value: int) -> None:
+        self._below = self.bar.maximum() - value
+        self.redraw()
+
+    @property
+    def scene(self) -> Scene | None:
+        """What is drawn; None without steps."""
+        return self._scene
 
     def paint(self, painter: QPainter) -> None:
         if self._scene is not None:
@@ -130,31 +205,32 @@ class TimelineView(PaintedPlot):
 
     def _paint_scene(self, painter: QPainter, scene: Scene) -> None:
         area, table = self._cells_rect(), theme()
-        left = self._left(scene)
+        left, right = self.left(scene), self.label_width - SPACE_2
         painter.drawImage(left, area.top(), scene.cells)
         self._paint_spans(painter, scene, left)
         self.pen.use(painter)
         painter.setPen(table.color("text_muted"))
         bars_top = self.height() - BARS_HEIGHT
         painter.drawImage(left, bars_top, scene.bars)
-        beside = max(bars_top, area.top())  # of a low panel: below what may stand above
-        scale = QRectF(0, beside, self._label_width - SPACE_2, self.height() - beside)
-        self.pen.right(painter, scale, f"max step {duration_text(scene.longest)}")
-        if scene.num_above:
-            above = QRectF(0, 0, self._label_width - SPACE_2, area.top())
-            self.pen.right(painter, above, f"{scene.num_above:,} more above")
-        if scene.row_height >= scaled(_LABELS_FROM):
-            painter.setPen(table.color("text"))
-            for row, number in enumerate(scene.numbers):
-                top = area.top() + row * scene.row_height
-                place = QRectF(0, top, self._label_width - SPACE_2, scene.row_height)
-                name = self.name(self.history.request_id(number))
-                self.pen.right(painter, place, self.pen.elided(name, place.width()))
-        if scene.start <= self.pointed_index < scene.end:
-            x = left + (self.pointed_index - scene.start) * self.pitch
-            painter.setPen(QPen(table.color("accent"), 1))
-            width = max(1, self.pitch - 1)
-            painter.drawRect(QRect(x - 1, area.top(), width + 1, self.height() - area.top() - 1))
+        longest = duration_text(scene.longest)
+        words = [f"max step {longest}", f"max {longest}", longest]
+        fitting = [text for text in words if self.pen.width(text) <= right] or words[-1:]
+        self.pen.right(painter, QRectF(0, bars_top, right, BARS_HEIGHT), fitting[0])
+        self._paint_names(painter, scene, right)
+        for ordinal, width in ((self.chosen_index, 2), (self.pointed_index, 1)):
+            if scene.start <= ordinal < scene.end:
+                x = left + (ordinal - scene.start) * self.pitch
+                painter.setPen(QPen(table.color("accent"), width))
+                painter.drawRect(QRect(x - 1, 0, max(2, self.pitch), self.height() - 1))
+
+    def _paint_names(self, painter: QPainter, scene: Scene, width: int) -> None:
+        is_dense = scene.row_height < round(self.line_height)
+        pen = (self._dense_pen if is_dense else self.pen).use(painter)
+        painter.setPen(theme().color("text"))
+        for row, number in enumerate(scene.numbers):
+            place = QRectF(0, row * scene.row_height, width, scene.row_height)
+            name = self.name(self.history.request_id(number))
+            pen.right(painter, place, pen.elided(name, width))
 
     def _paint_spans(self, painter: QPainter, scene: Scene, left: int) -> None:
         """Waiting requests as thin lines."""
@@ -175,18 +251,17 @@ class TimelineView(PaintedPlot):
     # Geometry ----------------------------------------------------------------------------------
 
     def _cells_rect(self) -> QRect:
-        has_more = self._scene is not None and self._scene.num_above
-        top = scaled(_ABOVE_HEIGHT) if has_more else 0
-        height = self.height() - top - BARS_HEIGHT - SPACE_1
-        left = self._label_width
-        return QRect(left, top, max(0, self.width() - left), max(0, height))
+        left, height = self.label_width, self.height() - BARS_HEIGHT - SPACE_1
+        # room for the scroll bar, whether it is seen or not: columns keep their place
+        width = self.width() - left - self.bar.sizeHint().width()
+        return QRect(left, 0, max(0, width), max(0, height))
 
     @property
-    def _label_width(self) -> int:
+    def label_width(self) -> int:
         """Bounded, so that steps keep most of a narrow view."""
         return min(scaled(_LABEL_WIDTH), int(_MOST_LABEL * self.width()))
 
-    def _left(self, scene: Scene) -> int:
+    def left(self, scene: Scene) -> int:
         """x of the first step: the newest one ends at the right edge."""
         area = self._cells_rect()
         return area.left() + area.width() - (scene.end - scene.start) * self.pitch
@@ -194,30 +269,36 @@ class TimelineView(PaintedPlot):
     def item_at(self, position: QPointF) -> int:
         if self._scene is None:
             return NONE
-        column = int((position.x() - self._left(self._scene)) // self.pitch)
+        column = int((position.x() - self.left(self._scene)) // self.pitch)
         ordinal = self._scene.start + column
         return ordinal if self._scene.start <= ordinal < self._scene.end else NONE
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        width, height = self.bar.sizeHint().width(), self._cells_rect().height()
+        self.bar.setGeometry(self.width() - width, 0, width, height)
         self.redraw()
 
     # Mouse and keyboard ------------------------------------------------------------------------
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         if self._drag is not None:
-            start, end = self._drag
-            self.show_until(end - round((event.position().x() - start) / self.pitch))
+            moved = event.position() - self._drag.start
+            rows = round(moved.y() / self._scene.row_height) if self._scene else 0
+            self._below = max(0, self._drag.below + rows)
+            self.show_until(self._drag.end - round(moved.x() / self.pitch))
         super().mouseMoveEvent(event)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         super().mousePressEvent(event)
         if event.button() == Qt.MouseButton.LeftButton:
-            self._drag = (event.position().x(), self.end)
+            self._drag = _Drag(event.position(), self.end, self._below)
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         super().mouseReleaseEvent(event)
-        self._drag = None
+        drag, self._drag = self._drag, None
+        if drag is not None and (event.position() - drag.start).manhattanLength() < _CLICK:
+            self.choose(self.item_at(event.position()))
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         self.follow()
@@ -225,7 +306,9 @@ class TimelineView(PaintedPlot):
     def wheelEvent(self, event: QWheelEvent) -> None:
         delta = event.angleDelta()
         notches = (delta.y() or delta.x()) / 120
-        if event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+        if event.position().x() < self.label_width and self.bar.maximum():
+            self.bar.setValue(self.bar.value() - round(3 * notches))
+        elif event.modifiers() & Qt.KeyboardModifier.ControlModifier:
             self.zoom(1 if notches > 0 else -1)
         else:
             self.show_until(self.end - round(notches * max(1, self.num_columns // 8)))
@@ -244,6 +327,12 @@ class TimelineView(PaintedPlot):
             self.follow()
         elif key in (Qt.Key.Key_Plus, Qt.Key.Key_Equal, Qt.Key.Key_Minus):
             self.zoom(-1 if key == Qt.Key.Key_Minus else 1)
+        elif key in (Qt.Key.Key_Up, Qt.Key.Key_Down):
+            self.bar.setValue(self.bar.value() + (-1 if key == Qt.Key.Key_Up else 1))
+        elif key in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self.choose(self.pointed_index)
+        elif key == Qt.Key.Key_Escape and self.chosen_index != NONE:
+            self.choose(NONE)
         else:
             super().keyPressEvent(event)
 

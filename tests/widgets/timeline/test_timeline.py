@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtWidgets import QApplication
@@ -17,7 +19,9 @@ from tests.widgets import synthetic
 from widgets.plot.clock import RedrawClock
 from widgets.theme.tables import word
 from widgets.theme.theme import apply_theme, theme
+from widgets.timeline.history import StepHistory
 from widgets.timeline.panel import EMPTY_TEXT, HINT, TimelinePanel
+from widgets.timeline.picture import make_scene
 from widgets.timeline.table import step_text, time_text
 from widgets.timeline.view import NONE, PITCHES
 
@@ -71,7 +75,7 @@ def full(panel: TimelinePanel) -> TimelinePanel:
 def place(panel: TimelinePanel, ordinal: int) -> QPoint:
     """A place in the column of a step."""
     view = panel.view
-    right = view.width()
+    right = view.width() - view.bar.sizeHint().width()
     return QPoint(right - (view.end - ordinal) * view.pitch + 1, 40)
 
 
@@ -194,19 +198,82 @@ def test_a_cell_has_the_color_of_what_was_done(full: TimelinePanel) -> None:
     column = place(full, 295).x()
     assert image.pixel(column, row) == word(series.decode)
     column = place(full, 290).x()
-    second = row + full.view._scene.row_height  # type: ignore[union-attr]
+    second = row + full.view.scene.row_height  # type: ignore[union-attr]
     assert image.pixel(column, second) == word(series.cached)
     assert image.pixel(column + 4, second) == word(series.prefill)
 
 
-def test_more_requests_than_rows_are_counted(panel: TimelinePanel) -> None:
-    entries = tuple(StepEntry(f"r{i}", "decode", 1) for i in range(200))
+def many(count: int) -> StepRecord:
+    entries = tuple(StepEntry(f"r{i}", "decode", 1) for i in range(count))
+    return StepRecord(0, 0.0, 0.01, entries, count, 0)
+
+
+def test_more_requests_than_rows_scroll(qtbot: QtBot, panel: TimelinePanel) -> None:
     panel.set_names(lambda name: name)
-    panel.update_snapshot(state(StepRecord(0, 0.0, 0.01, entries, 200, 0)))
-    panel.view.redraw()
-    scene = panel.view._scene
+    panel.update_snapshot(state(many(200)))
+    view = panel.view
+    view.redraw()
+    scene = view.scene
     assert scene is not None and scene.num_above == 200 - len(scene.numbers) > 0
-    assert not panel.view.grab().isNull()
+    assert view.bar.isVisible() and scene.numbers[-1] == 199
+    view.setFocus()
+    qtbot.keyClick(view, Qt.Key.Key_Up)
+    assert view.scene is not None and view.scene.numbers[-1] == 198 and view.scene.num_below == 1
+    view.bar.setValue(0)
+    assert view.scene.numbers[0] == 0 and view.scene.num_above == 0
+    panel.clear()
+    assert not view.bar.isVisible()
+
+
+def test_sixty_four_rows_have_names_on_a_full_page(panel: TimelinePanel) -> None:
+    panel.set_names(lambda name: name)
+    panel.resize(1200, 1000)
+    panel.update_snapshot(state(many(64)))
+    panel.view.redraw()
+    scene = panel.view.scene
+    assert scene is not None and len(scene.numbers) == 64 and not panel.view.bar.isVisible()
+    lowest = min(panel.view.row_heights)
+    assert scene.row_height >= lowest >= 0.75 * panel.view.line_height - 1
+
+
+@given(st.integers(1, 120), st.integers(20, 600), st.integers(0, 150))
+def test_every_request_is_in_one_place_wherever_the_rows_are(
+    count: int, room: int, below: int
+) -> None:
+    history = StepHistory()
+    history.add([many(count)])
+    scene = make_scene(history, 0, 1, 4, room, (18, 14, 10), below)
+    assert scene.num_above + len(scene.numbers) + scene.num_below == count
+    assert scene.numbers == list(range(scene.num_above, scene.num_above + len(scene.numbers)))
+    assert scene.row_height * len(scene.numbers) <= max(room, 10)
+    if scene.num_above or scene.num_below:
+        assert scene.row_height == 10 and len(scene.numbers) == max(1, room // 10)
+
+
+def test_a_click_and_enter_choose_a_step(qtbot: QtBot, full: TimelinePanel) -> None:
+    view, chosen = full.view, list[int]()
+    view.chosen.connect(chosen.append)
+    qtbot.mouseClick(view, Qt.MouseButton.LeftButton, pos=place(full, 290))
+    assert chosen == [290] and view.follows
+    view.setFocus()
+    view.point_at(280)
+    qtbot.keyClick(view, Qt.Key.Key_Return)
+    qtbot.keyClick(view, Qt.Key.Key_Escape)
+    assert chosen == [290, 280, NONE]
+
+
+def test_latencies_share_the_axis_and_the_cursor(qtbot: QtBot, full: TimelinePanel) -> None:
+    assert not full.latencies.isVisible()
+    full.resize(700, 600)
+    assert full.latencies.isVisible()
+    at = QPoint(place(full, 290).x(), 20)
+    qtbot.mouseMove(full.latencies, at)
+    qtbot.waitUntil(lambda: full.view.pointed_index == 290, timeout=2000)
+    qtbot.mouseClick(full.latencies, Qt.MouseButton.LeftButton, pos=at)
+    assert full.view.chosen_index == 290
+    rows = full.latencies.values_table().rows
+    assert rows[0][0] == 299 and rows[0][1] == pytest.approx(20.0)
+    assert not full.latencies.grab().isNull()
 
 
 def test_ten_thousand_steps_are_kept_and_no_more(panel: TimelinePanel) -> None:
