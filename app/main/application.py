@@ -186,7 +186,9 @@ class Application(QObject):
             bridge, settings.profiles, this_machine(), recent=recent, times=settings
         )
         refuse = self.engine_settings.commands.refusal_of
-        self.views = EngineViews(bridge, self._clock, self, self.name_of, refuse)
+        self.views = EngineViews(
+            bridge, self._clock, self, self.name_of, refuse, self.charts.group.cursor
+        )
 
     def _make_pages(self) -> Pages:
         bridge, settings, session = self.bridge, self.settings, self.session
@@ -207,7 +209,7 @@ class Application(QObject):
             store,
             chat,
             chat_page,
-            TunePage(bridge, settings, self._clock, self._marks),
+            TunePage(bridge, settings, self._clock, self._marks, self.charts.group.cursor),
             self.views.make_page(),
             ModelsPages(models, WelcomePage(in_use, estimate)),
             make_quantize_page(bridge, settings, session, models, trash),

@@ -23,7 +23,7 @@ from widgets.plot.engine_charts import (
     TokenRateChart,
     area,
 )
-from widgets.plot.link import ChartGroup
+from widgets.plot.link import ChartGroup, LinkedCursor
 from widgets.plot.marks import MarkLog, SpanLog, SpanPicker
 from widgets.plot.series import Mark, MarkKind, Series, SeriesKind
 from widgets.plot.time_chart import TimeChart
@@ -118,7 +118,8 @@ class LiveCharts(QWidget):
     """A grid of time charts.
 
     `update_snapshot` only appends; `clock` decides when to draw and measures the cost
-    (`clock.redraw_ms_per_s`). Several instances may share `marks`.
+    (`clock.redraw_ms_per_s`). Several instances may share `marks`
+    and `cursor`.
     """
 
     span_picked = Signal(float, float)  # start and end, on the engine's clock
@@ -129,12 +130,13 @@ class LiveCharts(QWidget):
         clock: RedrawClock | None = None,
         marks: MarkLog | None = None,
         order: Sequence[str] = ORDER,
+        cursor: LinkedCursor | None = None,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
         self.clock = clock or RedrawClock(parent=self)
         self.marks = marks or MarkLog(self)
-        self.group = ChartGroup(parent=self)
+        self.group = ChartGroup(cursor, parent=self)
         self._time = EngineTime()
         self._kept_at = self._stretch_began = -math.inf
         self._fullest = 0.0

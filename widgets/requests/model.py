@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from PySide6.QtCore import QModelIndex, QObject, Qt
@@ -11,6 +11,7 @@ from engine.snapshot import FinishReason, RequestSnapshot, RequestState, Request
 from engine.snapshot.metrics import METRICS
 from engine.units import NOTHING
 from widgets.controls.tables import Index, RowTable
+from widgets.theme.theme import theme
 
 ENDS = {
     FinishReason.STOP: "finished",
@@ -113,10 +114,12 @@ COLUMNS = (
            lambda r: r.num_preemptions),
 )  # fmt: skip
 NAME, STATE = 0, 1
+MARK_ALPHA = 0.22
 
 
 class RequestModel(RowTable[RequestRecord]):
-    """Rows in arrival order. `name`: display name; `times`: token times, where kept."""
+    """Rows in arrival order. `name`: display name; `times`: token times, where kept;
+    `marked`: drawn in colour."""
 
     HEADINGS = tuple(column.title for column in COLUMNS)
 
@@ -124,6 +127,7 @@ class RequestModel(RowTable[RequestRecord]):
         super().__init__(parent)
         self.name: Callable[[str], str] = lambda request_id: request_id[:8]
         self.times: dict[str, RequestTimes] = {}
+        self.marked: frozenset[str] = frozenset()
         self._places: dict[str, int] = {}  # request id -> row
         # ended before a snapshot showed them: one that is under way may show them still running
         self._early: dict[str, tuple[FinishReason, RequestTimes]] = {}
@@ -176,6 +180,12 @@ class RequestModel(RowTable[RequestRecord]):
         self._number(active)
         self.set_rows(active)
 
+    def mark(self, request_ids: Iterable[str]) -> None:
+        self.marked = frozenset(request_ids)
+        if self.records:
+            last = self.index(len(self.records) - 1, len(COLUMNS) - 1)
+            self.dataChanged.emit(self.index(0, 0), last, [Qt.ItemDataRole.BackgroundRole])
+
     def row_of(self, request_id: str) -> int | None:
         return self._places.get(request_id)
 
@@ -224,6 +234,8 @@ class RequestModel(RowTable[RequestRecord]):
                 return _alignment(column)
             case Qt.ItemDataRole.ToolTipRole:
                 return f"{self.name(record.request_id)}\n{record.request_id}"
+        if role == Qt.ItemDataRole.BackgroundRole and record.request_id in self.marked:
+            return theme().color("accent", MARK_ALPHA)
         if role == SORT:
             if index.column() == NAME:
                 return record.arrival

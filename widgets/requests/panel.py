@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from PySide6.QtCore import QModelIndex, QPoint, QSortFilterProxyModel, Qt, Signal
 from PySide6.QtGui import QKeyEvent
@@ -43,6 +43,7 @@ class RequestsPanel(QFrame):
         self.table.setModel(self._sorted)
         self.table.sortByColumn(NAME, Qt.SortOrder.DescendingOrder)
         self._is_live = True
+        self._mark_title = ""
         self.table.delete_pressed.connect(self._abort_selected)
         self.table.doubleClicked.connect(lambda index: self._inspect())
         self.table.return_pressed.connect(self._inspect)
@@ -91,10 +92,19 @@ class RequestsPanel(QFrame):
         self._is_live = False
         self.abort_button.hide()
 
+    def mark(self, request_ids: Iterable[str], title: str) -> None:
+        """Colour these requests; `title`: what they have in common, "" for none."""
+        self.model.mark(request_ids)
+        self._mark_title = title
+        self._show_counts()
+
     def _show_counts(self) -> None:
         records = self.model.records
         active = sum(record.is_active for record in records)
         counts = f"{active:,} active · {len(records) - active:,} finished"
+        if self._mark_title:
+            shown = sum(record.request_id in self.model.marked for record in records)
+            counts += f" · {shown:,} in {self._mark_title} (highlighted)"
         self.note.set_text(counts if records else "")
         self._stack.setCurrentIndex(1 if records else 0)
         self._show_buttons()

@@ -106,6 +106,12 @@ class StepHistory:
         found = place < len(self._records) and self._records[place].index == index
         return self.first + place if found else None
 
+    def ordinal_at(self, time: float) -> int:
+        """The step that ran at a time, or ended less than a second before it; -1 for none."""
+        place = bisect_left(self._records, time, key=lambda step: step.start) - 1
+        is_near = place >= 0 and time - self._records[place].end < 1.0
+        return self.first + place if is_near else -1
+
     def request_id(self, number: int) -> str:
         return self._ids[number]
 

@@ -14,6 +14,9 @@ from app.features.inspect.bottleneck import BottleneckPanel
 from app.features.inspect.memory_view import MemoryPanel
 from app.features.inspect.page import InspectPage, Tab
 from app.features.inspect.slot import SharedView
+from app.features.inspect.step_link import StepLink
+from app.features.inspect.step_state import StepState
+from app.features.inspect.timeline_tab import TimelineTab
 from app.link.bridge import EngineBridge, EngineState
 from app.window.docks import CardDock, PanelDock
 from engine import messages
@@ -22,6 +25,8 @@ from widgets.blocks.panel import BlocksPanel
 from widgets.latency.popover import LatencyPopover
 from widgets.latency.reply import reply_latency
 from widgets.plot.clock import RedrawClock
+from widgets.plot.link import ChartGroup, LinkedCursor
+from widgets.plot.painted import NONE
 from widgets.requests.panel import RequestsPanel
 from widgets.speculation.panel import SpeculationPanel
 from widgets.timeline.panel import TimelinePanel
@@ -45,9 +50,10 @@ class EngineViews(QObject):
         parent: QObject,
         name_of: Callable[[str], str],
         refuse: Callable[[str, Any], str] = lambda name, value: "",
+        cursor: LinkedCursor | None = None,
     ) -> None:
         """`name_of`: display name of a request, e.g. the title of its chat. `refuse(setting,
-        value)`: why the engine cannot take a value, or ""."""
+        value)`: why the engine cannot take a value, or "". `cursor`: shared with charts."""
         super().__init__(parent)
         self.kv_blocks = BlocksPanel(clock)
         self.timeline = TimelinePanel(clock)
@@ -72,6 +78,12 @@ class EngineViews(QObject):
             (self.memory_dock, "Ctrl+Shift+M"),
         )
         self.page: InspectPage | None = None
+        self.step_link = StepLink(self.timeline.view, cursor or LinkedCursor(self), self)
+        self.speculation.chart.join(ChartGroup(self.step_link.cursor, self))
+        self.step_state = StepState(name_of, self.bottleneck.model.split)
+        self.step_state.closed.connect(lambda: self.timeline.view.choose(NONE))
+        self.step_state.request_wanted.connect(self.show_request)
+        self.timeline.view.chosen.connect(lambda ordinal: self._on_chosen_step())
         for view in (
             self.kv_blocks, self.timeline, self.requests, self.speculation, self.bottleneck,
             self.memory,
@@ -102,7 +114,10 @@ class EngineViews(QObject):
 
     def make_page(self, *others: Tab) -> InspectPage:
         """The Inspect page; `others`: tabs after those of the views."""
-        tabs = [Tab(title, name, self._places[name].slot()) for title, name in TABS]
+        slots = {name: self._places[name].slot() for _, name in TABS}
+        self.timeline_tab = TimelineTab(slots["step-timeline"], self.step_state)
+        contents: dict[str, QWidget] = {**slots, "step-timeline": self.timeline_tab}
+        tabs = [Tab(title, name, contents[name]) for title, name in TABS]
         self.page = InspectPage([*tabs, *others])
         return self.page
 
@@ -133,6 +148,20 @@ class EngineViews(QObject):
         """Point at a step in the timeline, and show the timeline."""
         self._bring_to_front(self.timeline_dock)
         self.timeline.show_step(index)
+
+    def show_request(self, request_id: str) -> None:
+        """Select a request in the table of requests, and show that."""
+        self._bring_to_front(self.requests_dock)
+        self.requests.select(request_id)
+
+    def _on_chosen_step(self) -> None:
+        step = self.step_link.chosen
+        if self.page is not None:
+            self.timeline_tab.show_step(step)
+        entries = () if step is None else step.entries
+        self.requests.mark(
+            {entry.request_id for entry in entries}, "" if step is None else f"step {step.index:,}"
+        )
 
     def clear(self) -> None:
         self._on_state(EngineState.EMPTY)

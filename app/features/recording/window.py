@@ -59,6 +59,7 @@ class ReplayWindow(QMainWindow):
         self.views = EngineViews(
             cast(EngineBridge, self.player), clock, self,
             lambda request_id: names.get(request_id, request_id[:8]),
+            cursor=self.charts.group.cursor,
         )  # fmt: skip
         self.views.bottleneck.set_recorded()
         self.views.requests.set_recorded()

@@ -30,6 +30,7 @@ from engine.snapshot import EngineSnapshot
 from widgets.controls.layouts import vbox
 from widgets.live.charts import LiveCharts
 from widgets.plot.clock import RedrawClock
+from widgets.plot.link import LinkedCursor
 from widgets.plot.marks import MarkLog, SpanLog
 from widgets.plot.series import MarkKind
 
@@ -49,6 +50,7 @@ class TunePage(QWidget):
         settings: SettingsStore,
         clock: RedrawClock,
         marks: MarkLog,
+        cursor: LinkedCursor | None = None,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
@@ -56,7 +58,7 @@ class TunePage(QWidget):
         self.history = TuneHistory()
         self.spans = SpanLog(self)
         self.load_bar = LoadBar(self.load, bridge, settings)
-        self.charts = LiveCharts(clock, marks, ORDER)
+        self.charts = LiveCharts(clock, marks, ORDER, cursor)
         self.charts.enable_picking(self.spans)
         self.comparison = CompareView(self.history, marks, self.spans, lambda: self.charts.now)
         self.result = ResultBar(self.history, marks, lambda: self.charts.now)
