@@ -18,7 +18,7 @@ from app.features.inspect.step_breakdown import (
     short_ms,
     split_text,
 )
-from app.features.inspect.what_if_table import WhatIfTable, hint_of
+from app.features.inspect.what_if_table import WhatIfTable, hint_of, is_enabled
 from engine.messages import PeaksMeasured
 from engine.snapshot import EngineSnapshot, Part, StepRecord
 from widgets.controls.frames import scroll_area, scroll_by_keys
@@ -191,6 +191,8 @@ class BottleneckPanel(QFrame):
     def _emit_gains(self, breakdown: StepBreakdown | None) -> None:
         words: dict[str, str] = {}
         for one in breakdown.ceilings if breakdown is not None else ():
+            if is_enabled(one, self._config):
+                continue
             before, hint = words.get(one.setting), hint_of(one)
             words[one.setting] = f"{before}; {hint[:1].lower()}{hint[1:]}" if before else hint
         self.estimated.emit(words)

@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
 
 from engine.config import SETTINGS, Change
 from engine.telemetry.what_if import DRAFT_LENGTH, WORTH, SpeedupBound
-from engine.units import setting_text
+from engine.units import NOTHING, setting_text
 from widgets.controls import layouts
 from widgets.controls.tables import SmallFigures, dress_table
 from widgets.theme.theme import theme, theme_notifier
@@ -62,6 +62,11 @@ def what_if(one: SpeedupBound, config: Any, refuse: Callable[[str, Any], str]) -
         if reason := refuse(name, value):
             return WhatIf({}, "Unavailable", reason)
     return found
+
+
+def is_enabled(one: SpeedupBound, config: Any) -> bool:
+    """Whether the engine has this value already."""
+    return what_if(one, config, lambda name, value: "").short == ENABLED
 
 
 def _precision(one: SpeedupBound, config: Any) -> WhatIf:
@@ -153,10 +158,12 @@ class WhatIfTable(QTableWidget):
             why = one.why
             if one.loose is not None:
                 why += f" Up to {_factor(one.loose)} {one.gains} if launch overhead also decreases."
-            found = self._what_ifs[row]
-            if found.refusal:
+            found, gain = self._what_ifs[row], _gain(one)
+            if found.short == ENABLED:  # nothing is left to gain from it
+                why, gain = found.refusal, NOTHING
+            elif found.refusal:
                 why += f" {found.refusal}"
-            for column, text in enumerate((one.label, one.value, _gain(one), found.short, why)):
+            for column, text in enumerate((one.label, one.value, gain, found.short, why)):
                 self._put(row, column, text, found.refusal if column == _APPLY else why)
             self._show_button(row, one, found)
         self.paint_factors()
@@ -190,7 +197,8 @@ class WhatIfTable(QTableWidget):
     def paint_factors(self) -> None:
         """Mute the rows without a gain."""
         for row, one in enumerate(self._ceilings):
-            color = QBrush(theme().color("text" if one.is_worth_trying else "text_muted"))
+            has_gain = one.is_worth_trying and self._what_ifs[row].short != ENABLED
+            color = QBrush(theme().color("text" if has_gain else "text_muted"))
             for column in range(_WHY):
                 item = self.item(row, column)
                 if item is not None and item.foreground() != color:

@@ -23,6 +23,7 @@ from engine.hardware.machine import machine_name
 from engine.hardware.peaks import Peaks
 from engine.messages import MeasurePeaks, PeaksMeasured, Reconfigure
 from engine.snapshot import EngineSnapshot, GpuFigures, GpuProcess, StepEntry, StepRecord
+from engine.snapshot.units import NOTHING
 from engine.telemetry.what_if import SpeedupBound
 from tests.app.fakes import FakeEngineThread
 from tests.app.window_fixtures import next_run
@@ -211,6 +212,10 @@ def test_a_setting_with_a_gain_is_applied_and_another_says_why_not(
     reasons = {value: table.item(rows[value], 3).text() for value in values}
     assert reasons["every prefix cached"] == ENABLED and reasons["more batch slots"] == NO_GAIN
     assert reasons["int8"] not in ("", ENABLED, NO_GAIN)
+    for row in range(table.rowCount()):  # what is on already has nothing to gain, in no words
+        if table.item(row, 3).text() == ENABLED:
+            assert table.item(row, 2).text() == NOTHING
+            assert not numbers(table.item(row, 4).text())
     table.selectRow(rows["int8"])
     assert "Stored as AWQ." in panel.why.text()
     panel.set_recorded()
