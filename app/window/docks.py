@@ -61,7 +61,8 @@ class PanelDock(QDockWidget):
     def __init__(self, title: str, name: str, content: QWidget) -> None:
         super().__init__(title)
         self.setObjectName(name)
-        self.setTitleBarWidget(_TitleBar(self))
+        self.title_bar = _TitleBar(self)
+        self.setTitleBarWidget(self.title_bar)
         self.setWidget(Contained(content))  # what a panel writes moves no other
 
     def bring_to_front(self) -> None:
@@ -85,16 +86,22 @@ class CardDock(PanelDock):
 
 
 class _TitleBar(QWidget):
-    """Title and close button; QDockWidget drags by the rest."""
+    """Title and close button; QDockWidget drags by the rest. A dock behind tabs has its title
+    there."""
 
     def __init__(self, dock: QDockWidget) -> None:
         super().__init__(dock)
-        title = label(dock.windowTitle(), "title")
+        self.title = label(dock.windowTitle(), "title")
         close = IconButton("close", "Close (reopen from the View menu)", dock.close)
         close.setAccessibleName(f"Close {dock.windowTitle()}")
-        above = SPACE_2 if isinstance(dock, CardDock) else 0
-        margins = (SPACE_3, above, SPACE_2, SPACE_1)
-        hbox(title, STRETCH, close, of=self, spacing=-1, margins=margins)
+        self._above = SPACE_2 if isinstance(dock, CardDock) else 0
+        self._row = hbox(self.title, STRETCH, close, of=self, spacing=-1)
+        self.show_title(True)
+
+    def show_title(self, is_shown: bool) -> None:
+        self.title.setVisible(is_shown)
+        above, below = (self._above, SPACE_1) if is_shown else (1, 0)
+        self._row.setContentsMargins(SPACE_3, above, SPACE_2, below)
 
 
 class DockArea(QMainWindow):
@@ -117,6 +124,18 @@ class DockArea(QMainWindow):
         self.setCorner(Qt.Corner.BottomLeftCorner, areas.LeftDockWidgetArea)
         self.setTabPosition(areas.AllDockWidgetAreas, QTabWidget.TabPosition.North)
         self._pressed_at = 0
+        self._title_timer = QTimer(self, singleShot=True, interval=0)
+        self._title_timer.timeout.connect(self._show_titles)
+
+    # Titles --------------------------------------------------------------------------------------
+
+    def _show_titles(self) -> None:
+        """A dock in a group of tabs has its name there."""
+        for dock in self.docks:
+            if isinstance(dock, PanelDock):
+                others = self.tabifiedDockWidgets(dock)
+                is_tab = not dock.isFloating() and any(not other.isHidden() for other in others)
+                dock.title_bar.show_title(not is_tab)
 
     # The height of the docks below ---------------------------------------------------------------
 
@@ -169,6 +188,8 @@ class DockArea(QMainWindow):
         for dock in docks:
             self.addDockWidget(Qt.DockWidgetArea.BottomDockWidgetArea, dock)
             dock.hide()
+            for changed in (dock.visibilityChanged, dock.topLevelChanged, dock.dockLocationChanged):
+                changed.connect(self._title_timer.start)
 
     def arrange(self, plan: DockPlan, settings: QDockWidget, others: Sequence[QDockWidget]) -> None:
         areas = Qt.DockWidgetArea

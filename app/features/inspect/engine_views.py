@@ -80,9 +80,7 @@ class EngineViews(QObject):
         self.page: InspectPage | None = None
         self.step_link = StepLink(self.timeline.view, cursor or LinkedCursor(self), self)
         self.speculation.chart.join(ChartGroup(self.step_link.cursor, self))
-        self.step_state = StepState(name_of, self.bottleneck.model.split)
-        self.step_state.closed.connect(lambda: self.timeline.view.choose(NONE))
-        self.step_state.request_wanted.connect(self.show_request)
+        self._name_of = name_of
         self.timeline.view.chosen.connect(lambda ordinal: self._on_chosen_step())
         for view in (
             self.kv_blocks, self.timeline, self.requests, self.speculation, self.bottleneck,
@@ -115,6 +113,9 @@ class EngineViews(QObject):
     def make_page(self, *others: Tab) -> InspectPage:
         """The Inspect page; `others`: tabs after those of the views."""
         slots = {name: self._places[name].slot() for _, name in TABS}
+        self.step_state = StepState(self._name_of, self.bottleneck.model.split)
+        self.step_state.closed.connect(lambda: self.timeline.view.choose(NONE))
+        self.step_state.request_wanted.connect(self.show_request)
         self.timeline_tab = TimelineTab(slots["step-timeline"], self.step_state)
         contents: dict[str, QWidget] = {**slots, "step-timeline": self.timeline_tab}
         tabs = [Tab(title, name, contents[name]) for title, name in TABS]

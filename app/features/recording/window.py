@@ -81,8 +81,9 @@ class ReplayWindow(QMainWindow):
         sides = Qt.DockWidgetArea
         self.area.addDockWidget(sides.RightDockWidgetArea, self.about_dock)
         docks = [dock for dock, _ in self.views.docks]
+        self.area.take(docks)
         for dock in docks:
-            self.area.addDockWidget(sides.BottomDockWidgetArea, dock)
+            dock.show()
             dock.visibilityChanged.connect(self.charts.clock.wake)
         for dock, following in pairwise(docks):
             self.area.tabifyDockWidget(dock, following)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QMouseEvent
-from PySide6.QtWidgets import QApplication, QTabBar
+from PySide6.QtWidgets import QApplication, QLabel, QTabBar
 from pytestqt.qtbot import QtBot
 
 from app.main.application import Application
-from app.window.docks import DockArea
+from app.window.docks import CardDock, DockArea
 from tests.app.window_fixtures import next_run
 
 
@@ -119,3 +119,18 @@ def test_in_place_of_a_tab_that_is_closed_its_neighbour_is_seen(
             qtbot.waitUntil(lambda name=closed: is_seen(name))
             by_name[closed].close()
             qtbot.waitUntil(lambda name=neighbour: is_seen(name))
+
+
+def test_a_dock_behind_tabs_has_its_name_once(qtbot: QtBot, qapp: QApplication) -> None:
+    area = DockArea(QLabel("page"))
+    qtbot.addWidget(area)
+    docks = [CardDock(name, name, QLabel(name)) for name in ("one", "two")]
+    area.take(docks)
+    area.resize(600, 400)
+    area.show()
+    area.tabifyDockWidget(*docks)
+    for dock in docks:
+        dock.show()
+    qtbot.waitUntil(lambda: all(dock.title_bar.title.isHidden() for dock in docks))
+    docks[1].hide()
+    qtbot.waitUntil(lambda: not docks[0].title_bar.title.isHidden())
