@@ -60,6 +60,11 @@ def evaluations_dir() -> Path:
     return data_dir() / "evaluations"
 
 
+def recordings_dir() -> Path:
+    """Saved recordings; created with the first one."""
+    return data_dir() / "recordings"
+
+
 def resources_dir() -> Path:
     return Path(next(iter(resources.__path__)))
 
@@ -101,7 +106,7 @@ def _made(folder: Path) -> Path:
 _PRIVATE = (
     "chats*.sqlite3*", "window*.ini", "profiles*.json", "shortcuts*.json", "layouts*.json",
     "downloads.json", "trash.json", "running-*", "inferdeck.log*", "evaluations", "evaluations/*",
-    "evaluations/*/*", "reports", "reports/*",
+    "evaluations/*/*", "reports", "reports/*", "recordings", "recordings/*",
 )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from app.features.compare.replies import Reply, keep_as_chat
 from app.features.compare.replies import name_of as name_of_compared
 from app.features.inspect.engine_views import EngineViews
 from app.features.inspect.log_view import LogPanel
-from app.features.inspect.page import InspectPage
+from app.features.inspect.page import InspectPage, Tab
 from app.features.models.downloads import DownloadQueue, DownloadWork
 from app.features.models.estimate import estimate
 from app.features.models.hub import Hub
@@ -41,6 +41,7 @@ from app.features.quantize.page import QuantizePage
 from app.features.quantize.place import CompareInChat, QuantizeWork, make_quantize_page
 from app.features.recording.commands import RecordingController
 from app.features.recording.crash_watch import CrashWatch
+from app.features.recording.panel import RecordingsPanel
 from app.features.recording.recorder import FlightRecorder
 from app.features.serve.page import ServerPage
 from app.features.serve.switch import ConnectionCommands
@@ -63,7 +64,7 @@ from app.main.engine_status import (
 from app.main.main_window import Dialogs, MainWindow
 from app.main.startup import Startup
 from app.main.wiring import connect
-from app.paths import downloads_file, trash_file
+from app.paths import downloads_file, recordings_dir, trash_file
 from app.server.call import origin_of
 from app.storage import open_store
 from app.storage.chat_store import ChatStore
@@ -201,7 +202,9 @@ class Application(QObject):
             steps=self.views.steps_between,
             asks_about_links=lambda: preferences.get("confirm_links"),
         )
-        trash, hub = Trash(trash_file()), Hub()  # one trash for both pages: its journal is one file
+        hub = Hub()
+        trash = self.trash = Trash(trash_file())  # one for all: its journal is one file
+        self.recordings_panel = RecordingsPanel()
         in_use = lambda: bridge.gives_back
         queue = DownloadQueue(hub, downloads_file())
         models = ModelsPage(settings, queue, trash, hub, in_use, session.is_open, estimate)
@@ -210,7 +213,7 @@ class Application(QObject):
             chat,
             chat_page,
             TunePage(bridge, settings, self._clock, self._marks, self.charts.group.cursor),
-            self.views.make_page(),
+            self.views.make_page(Tab("Recordings", "recordings", self.recordings_panel)),
             ModelsPages(models, WelcomePage(in_use, estimate)),
             make_quantize_page(bridge, settings, session, models, trash),
             ServerPage(bridge, settings, session),
@@ -253,7 +256,9 @@ class Application(QObject):
         self.preferences = SettingsController(settings.preferences, panel, window.commands, window)
         self.dialogs = Dialogs(window, self.preferences)
         self.recorder = FlightRecorder(bridge, window)
-        self.recordings = RecordingController(self.recorder, window)
+        self.recordings = RecordingController(
+            self.recorder, self.recordings_panel, self.trash, recordings_dir(), window
+        )
         self.compare = CompareManager(bridge, panel.precision, window, session, settings)
         self.broadcast = BroadcastManager(bridge, window, self._keep_reply)
         charts = (self.charts, self.pages.tune.charts)

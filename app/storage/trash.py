@@ -82,8 +82,10 @@ class Trash:
         try:
             if _uses_shared_blobs(entry.aside) and not entry.original.exists():
                 _delete_through_hub(entry)
-            if entry.aside.exists():
+            if entry.aside.is_dir():
                 shutil.rmtree(entry.aside)
+            else:
+                entry.aside.unlink(missing_ok=True)
         except OSError as error:
             raise TrashError(
                 f"Cannot remove {entry.aside}: {error.strerror or error}.",

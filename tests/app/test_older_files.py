@@ -751,6 +751,8 @@ def test_the_window_opens_with_all_of_it(
     application.recordings.open(older / "recordings" / "run.inferdeck-flight")
     qtbot.waitUntil(lambda: bool(application.recordings.windows))
     replay = application.recordings.windows[-1]
-    qtbot.waitUntil(lambda: replay.player.position > 0 and not replay.player.is_jumping)
+    qtbot.waitUntil(lambda: replay.views.kv_blocks.map.blocks is not None)
+    replay.player.seek(replay.player.duration)
+    qtbot.waitUntil(lambda: not replay.player.is_jumping)
     assert replay.views.timeline.view.history.end == 4
     replay.close()

@@ -18,7 +18,7 @@ class AboutTable(QTableWidget):
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(0, 2)
-        self._config: Any = None
+        self.config: Any = None
         self._about = _rows_of(recording.about)
         dress_table(self, "Recorded settings, hardware and versions")
         SmallFigures(self)
@@ -32,28 +32,14 @@ class AboutTable(QTableWidget):
         self._fill()
 
     def show_config(self, config: Any) -> None:
-        if config != self._config:
-            self._config = config
+        if config != self.config:
+            self.config = config
             self._fill()
-
-    def changes(self, config: Any) -> str:
-        """The differences of another configuration, as text."""
-        if self._config is None:
-            return ""
-        pairs = (
-            (setting.label, getattr(self._config, name), getattr(config, name))
-            for name, setting in SETTINGS.items()
-        )
-        return ", ".join(
-            f"{label} {setting_text(before)} → {setting_text(now)}"
-            for label, before, now in pairs
-            if before != now
-        )
 
     def _fill(self) -> None:
         rows = self._about
-        if self._config is not None:
-            values = [(one.label, getattr(self._config, name)) for name, one in SETTINGS.items()]
+        if self.config is not None:
+            values = [(one.label, getattr(self.config, name)) for name, one in SETTINGS.items()]
             rows = [*((label, setting_text(value)) for label, value in values), *rows]
         self.setRowCount(len(rows))
         for row, texts in enumerate(rows):

@@ -69,6 +69,14 @@ def write(path: Path, about: dict[str, Any], segments: Iterable[bytes]) -> int:
     return size
 
 
+def read_about(path: Path) -> dict[str, Any]:
+    """The JSON header alone. Raises OSError, or RecordingError with the cause and the remedy."""
+    if not path.is_file():
+        raise RecordingError(f"{path.name} is not a file.", f"Choose a *{SUFFIX} file.")
+    with path.open("rb") as data:
+        return _head(path, data.read(2 * _LONGEST_LINE))[0]
+
+
 def read(path: Path) -> Recording:
     """Raises RecordingError with the cause and the remedy."""
     try:

@@ -7,8 +7,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from PySide6.QtCore import QObject, QSignalBlocker, Qt, QTimer, Signal
+from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QComboBox, QFrame, QLabel, QSlider, QWidget
 
+from app.features.recording.marks import EventMark, event_marks, mark_after, mark_before
+from app.features.recording.scrubber import MarkStrip
 from app.link.bridge import EngineState
 from app.wire.recording import Frame
 from app.wire.snapshots import merge_snapshots
@@ -16,9 +19,9 @@ from engine import messages
 from engine.snapshot import EngineSnapshot
 from engine.units import duration_text
 from widgets.controls.buttons import IconButton
-from widgets.controls.layouts import dressed, hbox
+from widgets.controls.layouts import dressed, hbox, vbox
 from widgets.theme.icons import set_icon
-from widgets.theme.theme import SPACE_2, SPACE_3, figure_font
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
 TICK_MS = 100
 LONGEST_PAUSE_S = 2.0
@@ -51,6 +54,7 @@ class Player(QObject):
         super().__init__(parent)
         self._frames = tuple(frames)
         self._times = playing_times(self._frames)
+        self.marks = event_marks(self._frames, self._times, request_names(self._frames))
         self._next = 0  # index of the frame that is handed on next
         self._target = 0  # frames before this are handed on by the jump under way
         self.position = 0.0
@@ -78,6 +82,15 @@ class Player(QObject):
     @property
     def duration(self) -> float:
         return self._times[-1] if self._times else 0.0
+
+    @property
+    def beginning(self) -> float:
+        """The first position with something to show."""
+        shown = (
+            at for at, frame in zip(self._times, self._frames, strict=True)
+            if isinstance(frame.event, messages.SnapshotEvent)
+        )  # fmt: skip
+        return next(shown, 0.0)
 
     @property
     def speed(self) -> float:
@@ -132,6 +145,16 @@ class Player(QObject):
         if self._times:
             index = min(max(self._next - 1 + frames, 0), len(self._times) - 1)
             self.seek(self._times[index])
+
+    def next_mark(self) -> None:
+        self._seek_mark(mark_after(self.marks, self.position))
+
+    def previous_mark(self) -> None:
+        self._seek_mark(mark_before(self.marks, self.position))
+
+    def _seek_mark(self, mark: EventMark | None) -> None:
+        if mark is not None:
+            self.seek(mark.at)
 
     def stop(self) -> None:
         self.pause()
@@ -221,6 +244,7 @@ def request_names(frames: Sequence[Frame]) -> dict[str, str]:
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _TICKS_PER_S = 20
 _KEYS = ("Ctrl+Left", "Ctrl+P", "Ctrl+Right")
+_MARK_KEYS = ("Ctrl+Shift+Left", "Ctrl+Shift+Right")
 
 
 class PlayBar(QFrame):
@@ -238,7 +262,8 @@ class PlayBar(QFrame):
             button.setShortcut(keys)
         self.slider = dressed(
             QSlider(Qt.Orientation.Horizontal), "Playback position",
-            f"Playback position. Idle gaps are shortened to {duration_text(LONGEST_PAUSE_S)}.",
+            f"Playback position. Idle gaps are shortened to {duration_text(LONGEST_PAUSE_S)}. "
+            "Previous and next mark: Ctrl+Shift+Left, Ctrl+Shift+Right.",
         )  # fmt: skip
         self.slider.setRange(0, max(1, round(player.duration * _TICKS_PER_S)))
         self.slider.setPageStep(10 * _TICKS_PER_S)
@@ -249,9 +274,14 @@ class PlayBar(QFrame):
         self.speed.addItems([f"{speed:g}×" for speed in SPEEDS])
         self.speed.setCurrentIndex(SPEEDS.index(1.0))
         self.speed.currentIndexChanged.connect(self._on_speed)
+        self.marks = MarkStrip(player.marks, player.duration)
+        self.marks.chosen.connect(player.seek)
+        for keys, do in zip(_MARK_KEYS, (player.previous_mark, player.next_mark), strict=True):
+            QShortcut(QKeySequence(keys), self).activated.connect(do)
+        scrubber = vbox(self.marks, self.slider, spacing=0)
         hbox(
-            self.back, self.play, self.on, (self.slider, 1), self.time, self.speed,
-            of=self, margins=(SPACE_3, SPACE_2, SPACE_3, SPACE_2),
+            self.back, self.play, self.on, (scrubber, 1), self.time, self.speed,
+            of=self, margins=(SPACE_3, SPACE_1, SPACE_3, SPACE_2),
         )  # fmt: skip
         player.moved.connect(self._show_position)
         player.playing_changed.connect(self._show_playing)

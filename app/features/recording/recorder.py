@@ -89,8 +89,18 @@ class FlightRecorder(QObject):
     def seconds(self) -> float:
         """Time from the first frame to the last."""
         frames = [*(s.frames[0] for s in self._segments), *self._open[:1]]
-        last = self._open[-1] if self._open else self._segments[-1].frames[-1] if frames else None
-        return last.time - frames[0].time if last is not None else 0.0
+        return self._last.time - frames[0].time if frames else 0.0
+
+    @property
+    def _last(self) -> Frame:
+        return self._open[-1] if self._open else self._segments[-1].frames[-1]
+
+    @property
+    def _model_name(self) -> str:
+        """Of the model that was loaded last; "" for none."""
+        loaded = self._in_force.get(messages.Loaded)
+        event = loaded.event if loaded is not None else None
+        return event.model.name if isinstance(event, messages.Loaded) else ""
 
     # Taking ------------------------------------------------------------------------------------
 
@@ -158,19 +168,32 @@ class FlightRecorder(QObject):
     # Saving ------------------------------------------------------------------------------------
 
     def save(
-        self, path: Path, done: Callable[[int], None], failed: Callable[[ErrorInfo], None]
-    ) -> None:
-        """Write everything in a thread; then `done(size in bytes)` or `failed`."""
-        first = self._segments[0].before if self._segments else self._before_open
-        parts: list[bytes | tuple[Frame, ...]] = [first]
-        parts += [segment.packed or segment.frames for segment in self._segments]
+        self,
+        path: Path,
+        done: Callable[[int], None],
+        failed: Callable[[ErrorInfo], None],
+        seconds: float | None = None,
+    ) -> float:
+        """Write the last `seconds`, or everything, in a thread; then `done(size in bytes)` or
+        `failed`. Returns the seconds that are written: whole segments."""
+        since = float("-inf") if seconds is None else self._last.time - seconds
+        segments = [one for one in self._segments if one.frames[-1].time >= since]
+        begin, before = (
+            (segments[0].frames[0], segments[0].before) if segments
+            else (self._open[0], self._before_open)
+        )  # fmt: skip
+        parts: list[bytes | tuple[Frame, ...]] = [before]
+        parts += [segment.packed or segment.frames for segment in segments]
         parts.append(tuple(self._open))
+        length, model = self._last.time - begin.time, self._model_name
 
         def work() -> int:
-            segments = (p if isinstance(p, bytes) else file.pack(p) for p in parts if p)
-            return file.write(path, about_machine(), segments)
+            packed = (p if isinstance(p, bytes) else file.pack(p) for p in parts if p)
+            about = {**about_machine(), "seconds": round(length, 3), "model": model}
+            return file.write(path, about, packed)
 
         run_task(self, work, done, failed)
+        return length
 
 
 def about_machine() -> dict[str, Any]:

@@ -23,6 +23,7 @@ from PySide6.QtWidgets import QFrame, QLabel, QMainWindow, QWidget
 from app.features.inspect.engine_views import EngineViews
 from app.features.recording.about import AboutTable
 from app.features.recording.file import Recording
+from app.features.recording.marks import changes_text
 from app.features.recording.player import PlayBar, Player, request_names
 from app.link.bridge import EngineBridge, EngineState
 from app.window.docks import CardDock, DockArea
@@ -120,12 +121,12 @@ class ReplayWindow(QMainWindow):
         close.activated.connect(self.close)
 
     def _begin(self) -> None:
-        """Start at the end, where recordings are usually saved."""
+        """Start at the beginning."""
         sizes = Qt.Orientation
         self.area.resizeDocks([self.about_dock], [_ABOUT_WIDTH], sizes.Horizontal)
         views = self.views.docks[0][0]
         self.area.resizeDocks([views], [_VIEWS_HEIGHT], sizes.Vertical)
-        self.player.seek(self.player.duration)
+        self.player.seek(self.player.beginning)
 
     # What the recording says --------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ class ReplayWindow(QMainWindow):
         self.about.show_config(event.config)
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
-        changes = self.about.changes(event.config)
+        changes = changes_text(self.about.config, event.config)
         if changes:
             self.charts.mark(changes)
         self.about.show_config(event.config)

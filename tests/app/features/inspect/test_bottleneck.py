@@ -23,7 +23,7 @@ from engine.hardware.machine import machine_name
 from engine.hardware.peaks import Peaks
 from engine.messages import MeasurePeaks, PeaksMeasured, Reconfigure
 from engine.snapshot import EngineSnapshot, GpuFigures, GpuProcess, StepEntry, StepRecord
-from engine.snapshot.units import NOTHING
+from engine.units import NOTHING
 from engine.telemetry.what_if import SpeedupBound
 from tests.app.fakes import FakeEngineThread
 from tests.app.window_fixtures import next_run

@@ -294,11 +294,13 @@ def application(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
 
 
 def replay(qtbot: QtBot, application: Application, path: Path) -> ReplayWindow:
-    """The recording, at its end."""
+    """The recording, which opens at its beginning, at its end."""
     application.recordings.open(path)
     qtbot.waitUntil(lambda: bool(application.recordings.windows), timeout=10_000)
     window = application.recordings.windows[-1]
-    qtbot.waitUntil(lambda: window.player.position > 0, timeout=5000)
+    qtbot.waitUntil(lambda: window.views.kv_blocks.map.blocks is not None, timeout=5000)
+    assert window.player.position == window.player.beginning < window.player.duration
+    window.player.seek(window.player.duration)
     qtbot.waitUntil(lambda: not window.player.is_jumping, timeout=10_000)
     return window
 
@@ -382,7 +384,10 @@ def window(qtbot: QtBot, qapp: QApplication) -> Iterator[ReplayWindow]:
     made = ReplayWindow(file.Recording(Path("a"), {}, tuple(frames), "It is cut short."))
     qtbot.addWidget(made)
     made.show()
-    qtbot.waitUntil(lambda: made.player.position > 0 and not made.player.is_jumping, timeout=5000)
+    qtbot.waitUntil(lambda: num_steps(made) == 1 and not made.player.is_jumping, timeout=5000)
+    assert made.player.position == made.player.beginning == 0.25
+    made.player.seek(made.player.duration)
+    qtbot.waitUntil(lambda: not made.player.is_jumping, timeout=5000)
     yield made
     made.close()
 

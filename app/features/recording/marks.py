@@ -1,0 +1,90 @@
+"""Marks of a recording: models, changed settings, starts of requests. No Qt."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from app.wire.recording import Frame
+from engine import messages
+from engine.config import SETTINGS
+from engine.units import setting_text
+
+_NEAR_S = 0.02  # the cursor is at a mark: the next one is another
+
+
+class MarkOf(StrEnum):
+    MODEL = "model"
+    SETTING = "setting"
+    REQUEST = "request"
+    CRASH = "crash"
+
+
+class EventMark(NamedTuple):
+    """`at`: seconds of playback."""
+
+    at: float
+    of: MarkOf
+    text: str
+
+
+def event_marks(
+    frames: Sequence[Frame], times: Sequence[float], names: Mapping[str, str]
+) -> tuple[EventMark, ...]:
+    """Marks in order of time. `times`: of the frames; `names`: of the requests."""
+    return tuple(_found(frames, times, names))
+
+
+def _found(
+    frames: Sequence[Frame], times: Sequence[float], names: Mapping[str, str]
+) -> Iterator[EventMark]:
+    config: Any = None
+    seen: set[str] = set()
+    for at, (_, event) in zip(times, frames, strict=True):
+        match event:
+            case messages.Loaded():
+                config = event.config
+                yield EventMark(at, MarkOf.MODEL, f"Model {event.model.name}")
+            case messages.Unloaded():
+                yield EventMark(at, MarkOf.MODEL, "Model unloaded")
+            case messages.EngineCrashed():
+                yield EventMark(at, MarkOf.CRASH, "Engine crashed")
+            case messages.Reconfigured():
+                text = changes_text(config, event.config)
+                config = event.config
+                if text:
+                    yield EventMark(at, MarkOf.SETTING, text)
+            case messages.SnapshotEvent(snapshot):
+                config = config if config is not None else snapshot.config
+                new = [r.request_id for r in snapshot.requests if r.request_id not in seen]
+                seen.update(new)
+                for request in new:
+                    name = names.get(request, request[:8])
+                    yield EventMark(at, MarkOf.REQUEST, f"{name[:1].upper()}{name[1:]} starts")
+
+
+def changes_text(before: Any, after: Any) -> str:
+    """ "Max running requests 16 → 3"; "" for equal settings, or where there are none before."""
+    if before is None:
+        return ""
+    pairs = (
+        (setting.label, getattr(before, name), getattr(after, name))
+        for name, setting in SETTINGS.items()
+    )
+    return ", ".join(
+        f"{label} {setting_text(old)} → {setting_text(new)}"
+        for label, old, new in pairs
+        if old != new
+    )
+
+
+def mark_after(marks: Sequence[EventMark], position: float) -> EventMark | None:
+    place = bisect_right(marks, position + _NEAR_S, key=lambda mark: mark.at)
+    return marks[place] if place < len(marks) else None
+
+
+def mark_before(marks: Sequence[EventMark], position: float) -> EventMark | None:
+    place = bisect_left(marks, position - _NEAR_S, key=lambda mark: mark.at) - 1
+    return marks[place] if place >= 0 else None
