@@ -15,8 +15,8 @@ from PySide6.QtWidgets import (
 
 from app.features.inspect.step_breakdown import parts_of
 from engine.snapshot import StepEntry, StepRecord
-from engine.units import duration_text, number, percent_text
 from engine.telemetry.step_cost import Split
+from engine.units import duration_text, number, percent_text
 from widgets.controls.buttons import IconButton
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import dressed, hbox, label, vbox, wrapped

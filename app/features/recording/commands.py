@@ -77,7 +77,8 @@ class RecordingController(QObject):
     def save(self, path: Path, seconds: float | None = None) -> None:
         """Save the last `seconds`, or everything."""
         if not self._recorder.is_empty:
-            saved = lambda size: self._saved(path, length, size)
+            length: float
+            saved = lambda size: self._saved(path, length, size)  # called later
             length = self._recorder.save(path, saved, self._not_saved, seconds)
 
     def save_last(self, seconds: float | None) -> None:

@@ -23,8 +23,8 @@ from engine.hardware.machine import machine_name
 from engine.hardware.peaks import Peaks
 from engine.messages import MeasurePeaks, PeaksMeasured, Reconfigure
 from engine.snapshot import EngineSnapshot, GpuFigures, GpuProcess, StepEntry, StepRecord
-from engine.units import NOTHING
 from engine.telemetry.what_if import SpeedupBound
+from engine.units import NOTHING
 from tests.app.fakes import FakeEngineThread
 from tests.app.window_fixtures import next_run
 from tests.figures import numbers

@@ -169,7 +169,7 @@ def test_a_stopped_engine_leaves_a_report(
     text = file.read_text(encoding="utf-8")
     assert "RuntimeError: the script" in text
     assert "Traceback: the script" in text and "max_num_seqs" in text
-    assert "step 1: 2.0 ms" in text and "a long story" not in text
+    assert "step 1: 2 ms" in text and "a long story" not in text
     opened: list[Path] = []
     monkeypatch.setattr("app.main.wiring.open_file", opened.append)
     notices.frame("engine").buttons[1].click()
