@@ -21,6 +21,7 @@ from app.screenshot.pages import (
     take_settings,
 )
 from app.storage.model_sources import is_starter, shape_sources
+from widgets.plot.painted import NONE
 
 LOAD_WORKLOAD, LOAD_CONCURRENCY, LOAD_REQUESTS = "query-rewrite", 8, 30
 
@@ -37,6 +38,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     camera.chat.open(camera.chat.conversations[-1].id)
     yield from camera.take("generating")
     yield from _docks(camera)
+    yield from _inspect(camera)
     camera.wait_for_replies()
     yield from _pages(camera)
     yield from _models(camera)
@@ -71,6 +73,20 @@ def _docks(camera: Camera) -> Iterator[Path]:
         yield from camera.take(dock.objectName())
     log.hide()
     camera.application.charts_dock.raise_()
+
+
+def _inspect(camera: Camera) -> Iterator[Path]:
+    """Every tab of the Inspect page, with a step selected in the timeline."""
+    window, views = camera.window, camera.application.views
+    page = camera.application.pages.inspect
+    window.show_widget(page)
+    views.timeline.view.choose(views.timeline.view.history.end - 1)
+    for tab in range(page.tabs.count()):
+        page.tabs.setCurrentIndex(tab)
+        yield from camera.take(f"inspect-{page.current}")
+    page.tabs.setCurrentIndex(0)
+    views.timeline.view.choose(NONE)
+    window.show_page(0)
 
 
 def _pages(camera: Camera) -> Iterator[Path]:
@@ -145,7 +161,7 @@ def _recording(camera: Camera) -> Iterator[Path]:
         camera.wait(lambda: bool(flight.windows), "the recording did not open", START_S)
     camera.application.notices.dismiss("recording")
     window = flight.windows[0]
-    camera.wait(lambda: window.player.position > 0, "playback did not start", START_S)
+    window.player.seek(window.player.duration / 2)
     camera.wait(lambda: not window.player.is_jumping, "seeking did not finish", START_S)
     for dock in (window.views.timeline_dock, window.views.bottleneck_dock):
         dock.raise_()

@@ -103,6 +103,7 @@ def _work(entry: StepEntry) -> tuple[str, str]:
     return "decode", number(entry.num_tokens)
 
 
+_LEAST = 1e-3  # of the step: a smaller part is none
 _MEASURED = (
     ("Model", "weights", "model_s"), ("Sampling", "arithmetic", "sample_s"),
     ("Scheduling", "python", "schedule_s"), ("Output processing", "launch", "commit_s"),
@@ -116,5 +117,5 @@ def measured_parts(step: StepRecord) -> list[Part]:
     return [
         Part(text, color, spent / whole, (duration_text(spent), percent_text(spent / whole)))
         for text, color, name in _MEASURED
-        if (spent := getattr(step, name)) > 0
+        if (spent := getattr(step, name)) > _LEAST * whole
     ]

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 
 from app.features.recording.shelf import StoredRecording
 from engine.units import bytes_text, duration_text
-from widgets.controls.layouts import STRETCH, button, centered, dressed, hbox, label, stack, vbox
+from widgets.controls.layouts import STRETCH, button, centered, dressed, hbox, stack, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.notice import Toast
 from widgets.controls.tables import SmallFigures, dress_table
@@ -28,7 +28,7 @@ EMPTY = (
     "requests and settings."
 )
 SPANS: tuple[tuple[str, float | None], ...] = (
-    ("1 min", 60.0), ("5 min", 300.0), ("15 min", 900.0), ("everything", None),
+    ("last minute", 60.0), ("last 5 min", 300.0), ("last 15 min", 900.0), ("everything", None),
 )  # fmt: skip
 _HEADINGS = ("Recorded", "Model", "Length", "Size", "File")
 
@@ -52,7 +52,7 @@ class RecordingsPanel(QWidget):
         self.span = dressed(QComboBox(), "Length", "Length of the recording to save")
         self.span.addItems([text for text, _ in SPANS])
         self.span.setCurrentIndex(len(SPANS) - 1)
-        self.save = button("Save recording", self._save, kind="primary")
+        self.save = button("Save recording", self._save)
         self.open = button("Open", self._open, "Replay the selected recording (Enter)")
         self.delete = button("Delete", self._delete, "Delete the selected recording (Delete)")
         tip = "Replay a recording from another folder"
@@ -62,7 +62,7 @@ class RecordingsPanel(QWidget):
         self._stack = stack(centered(EMPTY), self.table)
         self.toast = Toast(self)
         vbox(
-            hbox(label("Save the last"), self.span, self.save, (self.note, 1), other),
+            hbox(self.save, self.span, (self.note, 1), other),
             (self._stack, 1),
             hbox(self.open, self.delete, STRETCH),
             of=self, spacing=SPACE_2, margins=(SPACE_3, 0, SPACE_3, SPACE_2),
@@ -116,6 +116,7 @@ class RecordingsPanel(QWidget):
 
     def _show_buttons(self) -> None:
         for each in (self.open, self.delete):
+            each.setVisible(bool(self._recordings))
             each.setEnabled(self._selected is not None)
 
     # What one can do ---------------------------------------------------------------------------
