@@ -9,6 +9,7 @@ Properties that widgets set to ask for a look (see `widgets.theme.theme.restyle`
                   "warning" | "better" | "worse",
                   tone="success" | "warning" (the colour alone),
                   badge="live" | "cache rebuild" | "reload" | "neutral"
+    QTabBar       tight=True (tabs closer together)
     QAbstractItemView, QTextEdit...   bare=True (no border, the surface of what is around it)
 """
 
@@ -245,6 +246,7 @@ QTabBar::tab {
     background: transparent; color: $text_muted; padding: 6px 12px; border: none;
     border-bottom: 2px solid transparent;
 }
+QTabBar[tight="true"]::tab { padding: 6px 8px; }
 QTabBar::tab:hover { color: $text; }
 QTabBar::tab:selected { color: $text; border-bottom: 2px solid $accent; }
 QTabBar::tab:focus { background: $hover; }

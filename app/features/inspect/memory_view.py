@@ -14,10 +14,10 @@ from engine.snapshot import EngineSnapshot, GpuFigures, undivided
 from engine.snapshot import Part as SnapshotPart
 from engine.units import bytes_text
 from widgets.controls.frames import scroll_area, scroll_by_keys
-from widgets.controls.layouts import STRETCH, dressed, hbox, vbox
-from widgets.controls.lines import ElidedLine
+from widgets.controls.layouts import STRETCH, dressed, hbox, vbox, wrapped
 from widgets.controls.text import not_reported_text
 from widgets.plot.parts_bar import Part, PartsBar
+from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_6
 
 EMPTY_TEXT = "Open a model to see predicted and measured memory use."
@@ -52,13 +52,13 @@ class MemoryPanel(QFrame):
         self._empty = QLabel(EMPTY_TEXT, wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
         self.plan = PartsBar("Model memory", ("predicted", "measured", "error"))
         self.machine = PartsBar("System memory", ("now",))
-        self.cache_line, self.error_line = ElidedLine("text_muted"), ElidedLine()
-        self.machine_line = ElidedLine("text_muted")
-        self.gpu_title, self.gpu_line = _title("GPU", SPACE_2), ElidedLine("text_muted")
+        self.cache_line, self.error_line = wrapped("small"), wrapped("small")
+        self.machine_line = wrapped("small")
+        self.gpu_title, self.gpu_line = _title("GPU", SPACE_2), wrapped("small")
         self.gpus = PartsBar("GPU memory", ("used", "this process", ""))
         self._plan_title, self._ram_title = _title("Model"), _title("In RAM", SPACE_2)
         self.ram = PartsBar("Model memory in RAM", ("predicted", "measured", "error"))
-        self.ram_line, self.ram_cache_line = ElidedLine("text_muted"), ElidedLine("text_muted")
+        self.ram_line, self.ram_cache_line = wrapped("small"), wrapped("small")
         self._machine_title = _title("Machine")
         model = vbox(
             self._plan_title, self.plan, self.error_line, self.cache_line, self._ram_title,
@@ -80,7 +80,7 @@ class MemoryPanel(QFrame):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         directions = QBoxLayout.Direction
-        wide = self.width() >= _SIDE_BY_SIDE
+        wide = self.width() >= scaled(_SIDE_BY_SIDE)
         self._sides.setDirection(directions.LeftToRight if wide else directions.TopToBottom)
 
     # Feeding -----------------------------------------------------------------------------------
@@ -124,14 +124,14 @@ class MemoryPanel(QFrame):
             return
         self._stack.setCurrentWidget(self._area)
         self.plan.show_parts(_plan_parts(figures))
-        self.error_line.set_text(_mismatch_text(figures))
-        self.cache_line.set_text(_cache_text(figures))
+        self.error_line.setText(_mismatch_text(figures))
+        self.cache_line.setText(_cache_text(figures))
         self._show_ram(figures)
         memory, device = figures.memory, figures.model.device
         place = f"GPU ({device})" if is_on_gpu(figures.model) else "Machine"
         self._machine_title.setText(place)
         self.machine.show_parts(_machine_parts(figures))
-        self.machine_line.set_text(
+        self.machine_line.setText(
             f"Engine limit: {bytes_text(memory.plan.limit)} of {bytes_text(memory.total)}; "
             f"{bytes_text(memory.plan.free)} free at load time"
         )
@@ -154,8 +154,8 @@ class MemoryPanel(QFrame):
                 bytes_text(size // max(1, plan.bytes_per_block) * plan.host_bytes_per_block)
                 for size in (memory.kv_used, memory.kv_cached)
             )
-            self.ram_cache_line.set_text(f"KV cache in RAM: {used} used · {cached} cached")
-            self.ram_line.set_text(
+            self.ram_cache_line.setText(f"KV cache in RAM: {used} used · {cached} cached")
+            self.ram_line.setText(
                 f"Engine RAM limit: {bytes_text(plan.host_limit)}; "
                 f"{bytes_text(plan.host_free)} free at load time"
             )
@@ -166,7 +166,7 @@ class MemoryPanel(QFrame):
             widget.setVisible(bool(self._gpus))
         if self._gpus:
             self.gpus.show_parts(_gpu_parts(self._gpus))
-            self.gpu_line.set_text(_process_text(self._gpus))
+            self.gpu_line.setText(_process_text(self._gpus))
 
 
 def _title(text: str, above: int = 0) -> QLabel:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QKeyEvent, QKeySequence, QShortcut
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QKeyEvent, QKeySequence, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import QFrame, QTabBar, QWidget
 
 from widgets.controls.frames import Contained
 from widgets.controls.layouts import dressed, stack, vbox
-from widgets.theme.theme import SPACE_1, SPACE_2
+from widgets.theme.theme import SPACE_1, SPACE_2, restyle, theme_notifier
+
+_TAB_PADDING = 26  # pixels of a tab beside its text
 
 
 class Tab(NamedTuple):
@@ -41,11 +43,28 @@ class InspectPage(QWidget):
             key.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
             key.activated.connect(lambda place=place: self.tabs.setCurrentIndex(place))
         self.tabs.currentChanged.connect(self.views.setCurrentIndex)
+        theme_notifier().changed.connect(self._fit_tabs)
         panel = QFrame()
         panel.setProperty("panel", True)
         vbox(self.tabs, (self.views, 1), of=panel, spacing=SPACE_2,
              margins=(SPACE_1, SPACE_1, SPACE_1, SPACE_1))  # fmt: skip
         vbox((panel, 1), of=self)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit_tabs()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        QTimer.singleShot(0, self, self._fit_tabs)  # the style has its fonts by then
+
+    def _fit_tabs(self) -> None:
+        """Tabs move together where they would not fit."""
+        width = self.tabs.fontMetrics().horizontalAdvance
+        texts = sum(width(self.tabs.tabText(i)) + _TAB_PADDING for i in range(self.tabs.count()))
+        is_tight = texts > self.width()
+        if bool(self.tabs.property("tight")) != is_tight:
+            restyle(self.tabs, tight=is_tight)
 
     @property
     def current(self) -> str:

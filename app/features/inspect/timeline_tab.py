@@ -11,9 +11,9 @@ from engine.snapshot import StepRecord
 from widgets.controls.layouts import hbox
 from widgets.theme.fonts import scaled
 
-BESIDE_FROM, STATE_WIDTH, STATE_SHARE = 860, 340, 0.45
-"""Pixels of the page's width with room beside the timeline, and of that room; below it the step
-takes this share of the height."""
+BESIDE_FROM, STATE_WIDTH, STATE_SHARE = 640, 340, 0.42
+"""Pixels of the page's width with room beside the timeline, and of the step's width, at most this
+share; in a narrower page the step is below, with this share of the height."""
 
 
 class TimelineTab(QWidget):
@@ -31,10 +31,11 @@ class TimelineTab(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        directions, is_wide = QBoxLayout.Direction, self.width() >= scaled(BESIDE_FROM)
+        directions, is_wide = QBoxLayout.Direction, self.width() >= BESIDE_FROM
         self._sides.setDirection(directions.LeftToRight if is_wide else directions.TopToBottom)
         if is_wide:
-            self.state.setFixedWidth(scaled(STATE_WIDTH))
+            most = round(STATE_SHARE * self.width())
+            self.state.setFixedWidth(min(scaled(STATE_WIDTH), most))
             self.state.setMinimumHeight(0)
             self.state.setMaximumHeight(16_777_215)
         else:
