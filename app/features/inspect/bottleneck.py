@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QComboBox, QFrame, QLabel, QStackedLayout, QWidget
 
@@ -36,7 +36,11 @@ NOT_RECORDED = "Peak memory bandwidth and compute were not recorded."
 RECORDED = "Settings in a recording are read-only."
 NOT_THERE = "No recent steps match this filter."
 _INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
-_SIDE_BY_SIDE = 720  # pixels: wider panels show parts and table side by side
+_SIDE_BY_SIDE, _SIDE_BY_SIDE_IF_LOW = 1000, 720
+"""Pixels: wider panels show parts and table side by side."""
+_LOW = 400  # pixels of height
+_FULL_REASONS = 1100, 480  # pixels of width and height with room for every reason in full
+_AGAIN_MS = 2000  # after a measurement that the engine was too busy for
 _PARTS_WIDTH = 420
 _MOST_PARTS = 0.42  # of the panel's width
 
@@ -63,6 +67,8 @@ class BottleneckPanel(QFrame):
         self._why_not = ""
         self._not_reported = ""  # why a remote engine has nothing to show
         self._shown_at = float("-inf")
+        self._again = QTimer(self, singleShot=True, interval=_AGAIN_MS)
+        self._again.timeout.connect(self._ask_if_unknown)
         self._build()
         self._show_breakdown()
 
@@ -105,7 +111,10 @@ class BottleneckPanel(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        wide = self.width() >= scaled(_SIDE_BY_SIDE)
+        width, height = (scaled(length) for length in _FULL_REASONS)
+        self.table.set_wrapped(self.width() >= width and self.height() >= height)
+        is_low = self.height() < scaled(_LOW)
+        wide = self.width() >= scaled(_SIDE_BY_SIDE_IF_LOW if is_low else _SIDE_BY_SIDE)
         parts = min(scaled(_PARTS_WIDTH), round(_MOST_PARTS * self.width()))
         directions = QBoxLayout.Direction
         self._sides.setDirection(directions.LeftToRight if wide else directions.TopToBottom)
@@ -143,6 +152,7 @@ class BottleneckPanel(QFrame):
         self.measure.setEnabled(self._is_live)
         if event.peaks is None:
             self._asked = False  # asked again when the engine rests
+            self._again.start()
             self._why_not = f"Peak bandwidth and compute not measured: {event.why_not}"
             self.peaks_line.setText(self._why_not)
         else:
@@ -160,6 +170,7 @@ class BottleneckPanel(QFrame):
         self._reset(is_open=False)
 
     def _reset(self, *, is_open: bool) -> None:
+        self._again.stop()
         self.model.clear()
         self._is_open, self._asked, self._is_idle, self._not_reported = is_open, False, False, ""
         self._show_breakdown()

@@ -168,6 +168,16 @@ class WhatIfTable(QTableWidget):
             self._show_button(row, one, found)
         self.paint_factors()
 
+    def set_wrapped(self, wraps: bool) -> None:
+        """Show each reason in full, where there is the height."""
+        if wraps != self.wordWrap():
+            self.setWordWrap(wraps)
+            modes, rows = QHeaderView.ResizeMode, self.verticalHeader()
+            rows.setSectionResizeMode(modes.ResizeToContents if wraps else modes.Interactive)
+            if not wraps:
+                for row in range(self.rowCount()):
+                    self.setRowHeight(row, rows.defaultSectionSize())
+
     def _show_button(self, row: int, one: SpeedupBound, found: WhatIf) -> None:
         button = self.cellWidget(row, _APPLY)
         if found.refusal:
