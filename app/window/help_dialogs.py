@@ -18,6 +18,7 @@ from app.window.crash_report import reports_dir
 from widgets.chat.message_text import MessageText
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox
+from widgets.plot.chart_menu import KEYS
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import (
     SPACE_1,
@@ -128,7 +129,7 @@ def in_columns(sections: Mapping[str, Rows]) -> list[dict[str, Rows]]:
 
 class ShortcutsDialog(_TableDialog):
     def __init__(self, commands: CommandRegistry) -> None:
-        super().__init__("Keyboard shortcuts", "", commands.shortcuts())
+        super().__init__("Keyboard shortcuts", "", {**commands.shortcuts(), "Charts": KEYS})
         if CHANGE_KEYS in commands:
             self._change = commands.action(CHANGE_KEYS)
             self.add_button("Change…", self._change_keys, "Customize keyboard shortcuts")

@@ -10,12 +10,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QAccessible, QActionGroup, QColor, QKeyEvent
+from PySide6.QtGui import QAccessible, QColor, QKeyEvent
 from PySide6.QtWidgets import QMenu, QWidget
 
 from engine.units import duration_text, number
 from widgets.controls.layouts import hbox, vbox
 from widgets.plot.axis import Range, Unit, high_without_outliers, log_range, range_for, shown_unit
+from widgets.plot.chart_menu import extend_menu
 from widgets.plot.clock import RedrawClock
 from widgets.plot.data import NOTHING, ChartData
 from widgets.plot.header import ChartHeader
@@ -27,15 +28,13 @@ from widgets.plot.series import (
     Series,
     SeriesKind,
 )
-from widgets.plot.table import Column, ValuesTable, join_columns, save_table
+from widgets.plot.table import Column, ValuesTable, join_columns
 from widgets.plot.time_view import TimeView
 from widgets.theme.theme import SPACE_1, SPACE_2, theme
 
 _DOT_ALPHA = 0.45
 _HINT = "Ctrl+drag or Ctrl+scroll to zoom, double-click or Esc to zoom out"
 _NUM_PEAKS = 150  # most triangles at the end of the axis: one for each few pixels
-WINDOWS_S = (30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)
-"""Time ranges in the menu, in seconds."""
 
 
 class TimeChart(TimeView):
@@ -354,41 +353,13 @@ class TimeChart(TimeView):
         else:
             super().keyPressEvent(event)
 
-    # Menu -------------------------------------------------------------------------------------
-
     def make_menu(self) -> QMenu:
         menu = super().make_menu()
-        if len(self.group.charts) > 1:
-            menu.addAction("Save all charts as CSV…", self._ask_for_all)
-        menu.addSeparator()
-        zoom_out = menu.addAction("Zoom out", self.group.zoom_out)
-        zoom_out.setEnabled(self.group.zoom is not None)
-        choices = [
-            ("Fit axis to data", self.fits_data, self.set_fit_to_data),
-            ("Pause", self.is_paused, self.set_paused),
-        ]
-        if self.may_be_log:
-            choices.insert(1, ("Logarithmic axis", self.is_log, self.set_log))
-        for text, value, change in choices:
-            action = menu.addAction(text)
-            action.setCheckable(True)
-            action.setChecked(value)
-            action.toggled.connect(change)
-        lengths = menu.addMenu("Time range")
-        group = QActionGroup(lengths)
-        for seconds in WINDOWS_S:
-            action = lengths.addAction(duration_text(seconds))
-            action.setCheckable(True)
-            action.setChecked(seconds == self.window_s)
-            action.triggered.connect(partial(self._choose_window, seconds))
-            group.addAction(action)
+        extend_menu(menu, self)
         return menu
 
-    def _ask_for_all(self) -> None:
-        table = self.group.values_table
-        self.ask("charts", ".csv", lambda path: save_table(table(), path), "charts")
-
-    def _choose_window(self, seconds: float, *_: object) -> None:
+    def choose_window(self, seconds: float) -> None:
+        """The user chose another length of time."""
         self.group.zoom_out()
         self.set_window(seconds)
         self.window_changed.emit(seconds)
