@@ -1,7 +1,7 @@
 """A folder that runs without Python: `python -m app.bundle --output DIR`.
 
 Needs `pip install "inferdeck[bundle]"` (PyInstaller). The build has this machine's architecture and
-needs its C library's version or a newer one, and Qt's system libraries for the window.
+needs its C library's version or a newer one; the window needs a display.
 """
 
 from __future__ import annotations

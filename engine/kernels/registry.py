@@ -87,7 +87,7 @@ def quantized_choices() -> tuple[Choice, ...]:
         why = f"{tiled}; no compiled kernels: {found.problem}"
         return (Choice("linear, quantized", "any", 1, "tiled", why),)
     why = (
-        f"compiled by {found.library.compiler} for {found.library.instructions}: reads packed "
+        f"{found.library.origin} for {found.library.instructions}: reads packed "
         "weights once; batch-invariant; quantizes activations for int8 only"
     )
     fused = "compiled: one pass each, computes in float32, rounds once"

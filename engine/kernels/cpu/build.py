@@ -54,10 +54,12 @@ class Compiler(NamedTuple):
     version: str
 
     @property
-    def title(self) -> str:
-        """Name and number: "gcc 12.2.0"."""
+    def origin(self) -> str:
+        """ "compiled by gcc 12.2.0", or "prebuilt"."""
+        if not self.version:
+            return self.path
         number = re.search(r"\d+\.\d+(\.\d+)?", self.version)
-        return f"{Path(self.path).name} {number[0] if number else ''}".strip()
+        return f"compiled by {Path(self.path).name} {number[0] if number else ''}".strip()
 
 
 def compiled(processor: str = "native") -> tuple[Path, Compiler]:

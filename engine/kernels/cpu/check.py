@@ -76,16 +76,16 @@ def difference(library: Library) -> str:
         for title, multiply, x, expected in _products(library, generator):
             whole = multiply(x)
             if _is_off(whole, expected):
-                return f"{library.compiler}: incorrect matmul result with {title}"
+                return f"{library.origin}: incorrect matmul result with {title}"
             for rows in _ROWS:
                 if not torch.equal(multiply(x[:rows]), whole[:rows]):
-                    return f"{library.compiler}: results depend on the number of rows"
+                    return f"{library.origin}: results depend on the number of rows"
         for found, expected in _small_operations(library, generator):
             if _is_off(found, expected):
-                return f"{library.compiler}: incorrect norm, rotary embedding or activation result"
+                return f"{library.origin}: incorrect norm, rotary embedding or activation result"
         for found, expected in _attention(library, generator):
             if _is_off(found, expected, _CLOSE_IN_8_BITS):
-                return f"{library.compiler}: incorrect attention result"
+                return f"{library.origin}: incorrect attention result"
     return ""
 
 

@@ -71,8 +71,8 @@ class Library:
     cache_write: Callable[..., None]
     barrier: Callable[..., int]
 
-    def __init__(self, path: Path, compiler: str) -> None:
-        self.compiler = compiler
+    def __init__(self, path: Path, origin: str) -> None:
+        self.origin = origin
         loaded = ctypes.CDLL(str(path))  # calls leave the interpreter to other threads
         loaded.native_instructions.restype = ctypes.c_char_p
         self.instructions: str = loaded.native_instructions().decode()
@@ -118,6 +118,6 @@ def load() -> Library:
     """Compiles at the first call on a machine (a few seconds). Raises UnavailableError."""
     path, compiler = compiled()
     try:
-        return Library(path, compiler.title)
+        return Library(path, compiler.origin)
     except (OSError, AttributeError) as error:  # the compiler's fault, or no programs here (noexec)
         raise UnavailableError(f"cannot load the compiled kernels: {error}") from error

@@ -247,7 +247,7 @@ def test_every_processor_attends_and_writes_the_same(processor: str) -> None:
     if PROCESSORS[processor] not in Path("/proc/cpuinfo").read_text().split():
         pytest.skip(f"this CPU has no {PROCESSORS[processor]}")
     path, compiler = build.compiled(processor)
-    made = Library(path, compiler.title)
+    made = Library(path, compiler.origin)
     for forms in (("auto", "auto"), ("int8", "fp8")):
         for dtype in ROUNDING:
             scene = Scene(((900, 3), (40, 1)), group=5, widths=(80, 96), forms=forms, dtype=dtype,

@@ -296,7 +296,7 @@ def test_every_processor_computes_the_same(processor: str) -> None:
     if PROCESSORS[processor] not in flags:
         pytest.skip(f"this CPU has no {PROCESSORS[processor]}")
     path, compiler = build.compiled(processor)
-    made = Library(path, compiler.title)
+    made = Library(path, compiler.origin)
     assert processor == "native" or made.instructions in ("AVX2", "AVX-VNNI")
     ours = library()
     assert ours is not None and difference(made) == ""

@@ -42,7 +42,7 @@ def test_without_a_compiler_the_prebuilt_library_is_used(
     monkeypatch.setattr(build, "_compiler_path", lambda: None)
     path, compiler = build.compiled()
     assert path.name == build.prebuilt_name(next(iter(build.PROCESSORS)))
-    assert compiler.title == "prebuilt"
+    assert compiler.origin == "prebuilt"
     build.is_expected.cache_clear()
     assert build.is_expected()
     build.is_expected.cache_clear()
