@@ -21,7 +21,15 @@ from app.features.models.placement import (
 )
 from engine.config import SETTINGS, EngineConfig
 from engine.snapshot import EngineSnapshot, ModelInfo, SpeculationSnapshot, StepRecord
-from engine.units import bytes_text, kv_precision_text, precision_name, setting_text
+from engine.units import (
+    bytes_text,
+    counted,
+    kv_precision_text,
+    percent_text,
+    precision_name,
+    rough_duration,
+    setting_text,
+)
 from widgets.live.figures import parallel_text
 from widgets.speculation import panel as speculation
 
@@ -113,6 +121,8 @@ class Hints:
         self.places = Places()
         self._seconds: deque[_Second] = deque()
         self._snapshot: EngineSnapshot | None = None
+        self._earlier_preemptions = 0  # until the last change, those that it made included
+        self._last_preemption: StepRecord | None = None  # since then
         self._makers: dict[str, Callable[[EngineSnapshot], str]] = {
             "max_num_seqs": lambda s: f"{s.num_running} running · {s.num_waiting} waiting",
             "max_num_batched_tokens": self._largest_step,
@@ -151,7 +161,12 @@ class Hints:
         }
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        self._snapshot = snapshot
+        before, self._snapshot = self._snapshot, snapshot
+        if before is None or before.config != snapshot.config:
+            self._earlier_preemptions = snapshot.counters.preemptions
+            self._last_preemption = None
+        elif late := [step for step in snapshot.steps if step.preempted]:
+            self._last_preemption = late[-1]
         for step in snapshot.steps:
             second = int(step.start)
             if not self._seconds or self._seconds[-1].second != second:
@@ -240,14 +255,25 @@ class Hints:
             return f"Up to {_count(s.blocks.block_size - 1, 'unused slot')} per request"
         return f"{s.blocks.num_wasted_tokens / slots * 100:.1f} % of allocated slots are unused"
 
-    @staticmethod
-    def _capacity(s: EngineSnapshot) -> str:
+    def _capacity(self, s: EngineSnapshot) -> str:
         tokens = s.blocks.num_blocks * s.blocks.block_size
         plan = s.memory.plan
         size = f"{bytes_text(plan.cache_bytes_in_all)} {of_gpus(s.model)}".rstrip()
         size += _in_ram(plan.host_kv_cache)
-        preemptions = _count(s.counters.preemptions, "preemption")
-        return f"{size} · {_count(tokens, 'token')} · {preemptions}"
+        return f"{size} · {_count(tokens, 'token')} · {self._preemptions(s)}"
+
+    def _preemptions(self, s: EngineSnapshot) -> str:
+        """ "2 preemptions since the last change, the last 40 s ago at 98 % KV usage (3 before)"."""
+        count = max(0, s.counters.preemptions - self._earlier_preemptions)
+        if not count and not self._earlier_preemptions:
+            return "no preemptions"
+        text = f"{counted(count, 'preemption')} since the last change"
+        last = self._last_preemption
+        if count and last is not None:
+            usage = f" at {percent_text(last.kv_usage)} KV usage" if last.kv_usage else ""
+            text += f", the last {rough_duration(max(0.0, s.time - last.end))} ago{usage}"
+        before = self._earlier_preemptions
+        return f"{text} ({before:,} before)" if before else text
 
     @staticmethod
     def _kv_dtype(s: EngineSnapshot) -> str:

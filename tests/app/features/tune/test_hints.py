@@ -18,7 +18,14 @@ from app.features.models.placement import (
 )
 from app.features.tune.hints import Hints
 from engine.config import EngineConfig
-from engine.snapshot import EngineSnapshot, StepEntry, StepRecord, ThreadFigures, ThreadsOf
+from engine.snapshot import (
+    Counters,
+    EngineSnapshot,
+    StepEntry,
+    StepRecord,
+    ThreadFigures,
+    ThreadsOf,
+)
 from tests.app.fakes import Script, snapshot_at_rest
 from tests.figures import numbers
 
@@ -268,6 +275,25 @@ def test_figures_of_a_plan_say_on_how_many_gpus_they_are(idle: EngineSnapshot) -
         )
     hints.update(divided(idle, 2, "cuda:0"))
     assert hints.hint(STAGES)
+
+
+def test_preemptions_are_those_since_the_last_change(idle: EngineSnapshot) -> None:
+    def seen(count: int, at: float, seqs: int, *steps: StepRecord) -> list[float]:
+        hints.update(
+            dataclasses.replace(
+                idle, time=at, steps=steps, config=EngineConfig(max_num_seqs=seqs),
+                counters=Counters(preemptions=count),
+            )
+        )  # fmt: skip
+        return numbers(hints.hint("kv_cache_memory_bytes").rpartition(" · ")[2])
+
+    hints = Hints()
+    assert seen(0, 1.0, 4) == []
+    step = StepRecord(1, 9.5, 0.5, (), 1, 0, preempted=("a",), kv_usage=0.98)
+    assert seen(12, 50.0, 4, step) == [12, 40, 98]
+    assert seen(12, 60.0, 4) == [12, 50, 98]
+    assert seen(15, 70.0, 2) == [0, 15]  # the change itself preempted three
+    assert seen(16, 80.0, 2) == [1, 15]
 
 
 def test_stages_beside_layers_in_ram(idle: EngineSnapshot) -> None:
