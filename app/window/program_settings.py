@@ -159,6 +159,12 @@ _ALL = (
         words=("questions", "confirmation", "quit", "close", "quantize", "evaluate", "leave"),
     ),
     Preference(
+        "chat_titles", "Chats", "Automatic titles",
+        "The model names a chat after its first reply, once nothing else runs. Off: the first "
+        "words of the first message. The demo model and remote servers are not asked.", True,
+        words=("chat", "name", "title", "rename", "background", "idle"),
+    ),
+    Preference(
         "model_folders", "Folders", "Model folders",
         "Scanned for models, up to two levels deep. Removing a folder here deletes no files.", (),
         words=("path", "directory", "library", "checkpoint", "local"), key="models/folders",

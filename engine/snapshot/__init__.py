@@ -31,6 +31,7 @@ from engine.snapshot.memory import (
     undivided,
 )
 from engine.snapshot.requests import (
+    BACKGROUND,
     FinishReason,
     PackedTokens,
     RequestSnapshot,

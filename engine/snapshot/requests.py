@@ -10,6 +10,9 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
+BACKGROUND = "background-"
+"""Requests whose id begins so serve no user: their latencies are not sampled."""
+
 
 class RequestState(StrEnum):
     WAITING = "waiting"

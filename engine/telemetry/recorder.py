@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.scheduling.request import Grant, Outcome, Request, StepPlan
 from engine.scheduling.scheduler import Scheduler
-from engine.snapshot import Counters, Sample, StepEntry, StepRecord, TokenEvent
+from engine.snapshot import BACKGROUND, Counters, Sample, StepEntry, StepRecord, TokenEvent
 from engine.speculation.statistics import num_accepted
 
 # Limit for callers that take no snapshots (the library, the command line).
@@ -61,7 +61,9 @@ class Recorder:
 
     def tokens(self, request: Request, count: int, now: float) -> None:
         """`count` tokens of the request became visible at `now`."""
-        if request.token_events:
+        if request.request_id.startswith(BACKGROUND):
+            pass
+        elif request.token_events:
             gap = (now - request.token_events[-1].time) / count
             self.itl.extend(Sample(now, gap) for _ in range(count))
         else:

@@ -16,7 +16,6 @@ from app.features.chat.conversation import (
     State,
     passages_before,
     sampling_to_dict,
-    title_of,
 )
 from app.features.chat.figures import Figures
 from app.features.chat.generation import Generation
@@ -25,10 +24,12 @@ from app.features.chat.reply_data import ReplyTokens
 from app.features.chat.sampling import Preset, with_field
 from app.features.chat.saving import storable
 from app.features.chat.state_watch import StateWatch
+from app.features.chat.titles import Titles, title_of
 from app.link.bridge import EngineBridge
 from app.link.change_watch import ChangeWatch
 from app.storage import ChatStore, StorageError
 from engine.sampling_params import SamplingParams
+from engine.snapshot import BACKGROUND
 
 
 class ChatController(ChatLibrary):
@@ -41,24 +42,30 @@ class ChatController(ChatLibrary):
         store: ChatStore,
         changes: ChangeWatch | None = None,
         name_of: Callable[[str], str] | None = None,
+        wants_titles: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`name_of`: how the user knows a request, also one that is no reply."""
+        """`name_of`: how the user knows a request, also one that is no reply; `wants_titles`:
+        whether the model names chats."""
         super().__init__(store)
         self.engine = engine
         changes = changes or ChangeWatch(engine, self)
         self.generation = Generation(engine, self, changes, name_of or self.title_of)
         self.continuation = Continuation(self)
+        self.titles = Titles(self, wants_titles)
         self.states = StateWatch(engine, changes, self)
         self.states.changed.connect(lambda: self.generation.show_states(self.states.text))
 
     def close(self) -> None:
         """Save what is being generated. The store is closed by its owner, afterwards."""
+        self.titles.close()
         self.generation.close()
         self.saver.close()
 
     # What there is ---------------------------------------------------------------------------
 
     def title_of(self, reply_id: str) -> str:
+        if reply_id.startswith(BACKGROUND):
+            return "Chat title"
         conversation = self.generation.conversation_of(reply_id)
         return conversation.title if conversation is not None else reply_id[:8]
 

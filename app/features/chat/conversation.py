@@ -11,7 +11,6 @@ the one with the greatest `shown` is on the screen. The path is the chain of sho
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -42,7 +41,6 @@ on one core, in proportion to it."""
 _SAVED = (*CONTROLS, "stop")
 
 NEW_TITLE = "New chat"
-TITLE_LENGTH = 48
 
 
 class Role(StrEnum):
@@ -353,16 +351,6 @@ def _message(record: StoredMessage) -> Message:
             record, role=role, state=state, figures=None, error=None, attachments=(), passages=()
         )
         return Message.from_record(plain)
-
-
-def title_of(text: str) -> str:
-    """A title from the first line of a message, without markup, cut at a word."""
-    lines = [re.sub(r"^[#>*\-\s`]+|[*_`]+", "", line).strip() for line in text.splitlines()]
-    line = re.sub(r"\s+", " ", next((line for line in lines if line), ""))
-    if len(line) > TITLE_LENGTH:
-        cut = line[:TITLE_LENGTH]
-        line = (cut[: cut.rindex(" ")] if " " in cut else cut).rstrip(" ,.;:") + "…"
-    return line or NEW_TITLE
 
 
 def sampling_to_dict(params: SamplingParams) -> dict[str, Any]:
