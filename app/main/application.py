@@ -22,6 +22,7 @@ from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QApplication
 
 from app.features.chat.controller import ChatController
+from app.features.chat.last_chat import LastChatKeeper
 from app.features.chat.page import ChatPage
 from app.features.chat.recovery_work import RecoveryWork
 from app.features.compare.commands import BroadcastManager, CompareManager
@@ -195,7 +196,8 @@ class Application(QObject):
         bridge, settings, session = self.bridge, self.settings, self.session
         preferences = settings.preferences
         store = open_store()
-        chat = ChatController(bridge, store, self.changes, self.name_of)
+        wants_titles = lambda: preferences.get("chat_titles")
+        chat = ChatController(bridge, store, self.changes, self.name_of, wants_titles)
         chat_page = ChatPage(
             chat,
             name_of=self.name_of,
@@ -294,6 +296,7 @@ class Application(QObject):
         self.crash = CrashWatch(bridge, self.recorder, restorable, self)
         self.peaks = PeaksRecorder(bridge, PeaksStore(), self)  # after the views: they listen
         self.gpu = GpuFeed(bridge, self)
+        self.last_chat = LastChatKeeper(pages.chat_page, settings)
         self.startup = Startup(self)
 
     # What the user sees of it ------------------------------------------------------------------

@@ -40,6 +40,7 @@ class Startup(QObject):
 
     def open(self, given: Mapping[str, Any], remains: Remains | None) -> None:
         """Called once the window shows. `remains`: of a crashed run."""
+        self._app.last_chat.reopen()
         if ATTACH in given:
             if remains is not None:
                 self._app.crash.offer(remains)

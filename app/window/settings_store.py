@@ -81,6 +81,16 @@ class LoadChoice:
     is_raw: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LastChat:
+    """The chat that was open, "" for a new one. `message`, `character`: its first line on the
+    screen; "" for the end."""
+
+    chat: str = ""
+    message: str = ""
+    character: int = 0
+
+
 def chosen_settings(config: EngineConfig) -> dict[str, Any]:
     """The settings of `config` (as requested) that differ from the defaults."""
     return {
@@ -123,6 +133,7 @@ class SettingsStore:
 
     layout = _Stored("window/layout", str, str)
     """The name of the current layout."""
+    last_chat = _json("chat/last", LastChat, "{}")
     load_choice = _json("tune/load", LoadChoice, "{}")
     serving = _Stored("server/choice", ServingChoice.from_text, ServingChoice.to_text)
     """The server's last settings; its key is in the keyring."""

@@ -164,6 +164,8 @@ class AssistantMessageView(MessageView):
         ask = self._ask
         self._regenerate = IconButton("regenerate", "Regenerate", ask(self.requests.regenerate))
         self.go_on = IconButton("play", CONTINUE, ask(self.requests.go_on))
+        self.go_on.setText(CONTINUE)
+        self.go_on.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self.latency = IconButton("benchmark", "Latency", ask(self.requests.latency))
         self.tokens = IconButton(
             "tokens", "Tokens: probabilities, alternatives, branches", ask(self.requests.tokens)

@@ -55,10 +55,8 @@ class ReadingPlace(QObject):
         if view is None:
             return
         edge = transcript.verticalScrollBar().value()
-        inside = edge - transcript.top_of(view) - view.text.mapTo(view, QPoint()).y()
-        inside = max(0, min(inside, view.text.height() - 1))
-        character = view.text.cursorForPosition(QPoint(0, inside)).position()
-        line = transcript.top_of(view) + self._top_of(view, character)
+        character = first_character(transcript, view)
+        line = transcript.top_of(view) + top_of_line(view, character)
         self._place = _Place(view, character, edge - line)
         for widget in _moving(view):
             widget.installEventFilter(self)
@@ -90,16 +88,25 @@ class ReadingPlace(QObject):
         if transcript.follows or place.view not in transcript.views:
             self._let_go()
             return
-        line = transcript.top_of(place.view) + self._top_of(place.view, place.character)
+        line = transcript.top_of(place.view) + top_of_line(place.view, place.character)
         transcript.is_moving = True  # the end of a range that is yet to grow is not the end
         transcript.verticalScrollBar().setValue(line + place.distance)
         transcript.is_moving = False
 
-    def _top_of(self, view: MessageView, character: int) -> int:
-        """Top of the line with a character, in its view's coordinates."""
-        cursor = QTextCursor(view.text.document())
-        cursor.setPosition(min(character, view.text.document().characterCount() - 1))
-        return view.text.mapTo(view, view.text.cursorRect(cursor).topLeft()).y()
+
+def first_character(transcript: Transcript, view: MessageView) -> int:
+    """The character in the text of `view` that begins the top line of the viewport."""
+    edge = transcript.verticalScrollBar().value()
+    inside = edge - transcript.top_of(view) - view.text.mapTo(view, QPoint()).y()
+    inside = max(0, min(inside, view.text.height() - 1))
+    return view.text.cursorForPosition(QPoint(0, inside)).position()
+
+
+def top_of_line(view: MessageView, character: int) -> int:
+    """Top of the line with a character, in its view's coordinates."""
+    cursor = QTextCursor(view.text.document())
+    cursor.setPosition(min(character, view.text.document().characterCount() - 1))
+    return view.text.mapTo(view, view.text.cursorRect(cursor).topLeft()).y()
 
 
 def _moving(view: MessageView) -> Iterator[QWidget]:

@@ -22,7 +22,7 @@ from widgets.chat.message_view import (
     MessageView,
     UserMessageView,
 )
-from widgets.chat.reading_place import ReadingPlace
+from widgets.chat.reading_place import ReadingPlace, first_character, top_of_line
 from widgets.chat.records import MessageRecord
 from widgets.controls.buttons import JumpButton
 from widgets.controls.layouts import STRETCH, dressed, hbox, vbox
@@ -176,6 +176,20 @@ class Transcript(QScrollArea):
         if word is not None and word.bottom() > self.viewport().height() - SPACE_4:
             top += word.top() - self.viewport().height() // 2
         self.verticalScrollBar().setValue(top - SPACE_4)
+
+    def reading_place(self) -> tuple[str, int] | None:
+        """The first line on the screen: its message and the character that begins it; None at the
+        end, which is followed."""
+        view = None if self.follows else self.first_in_view
+        return None if view is None else (view.record.id, first_character(self, view))
+
+    def go_to_place(self, message_id: str, character: int) -> None:
+        """Scroll to what `reading_place` returned."""
+        self.reveal(message_id)
+        view = self._views.get(message_id)
+        if view is not None:
+            line = self.top_of(view) + top_of_line(view, character)
+            self.verticalScrollBar().setValue(line)
 
     def edit_message(self, message_id: str) -> None:
         view = self._views.get(message_id)

@@ -72,6 +72,11 @@ class Generation(QObject):
         changes.answered.connect(self._on_reconfigured)
 
     @property
+    def num_open(self) -> int:
+        """Replies that are generated, or wait for a model."""
+        return len(self._open)
+
+    @property
     def num_sent(self) -> int:
         return sum(entry.is_sent for entry in self._open.values())
 
@@ -186,25 +191,18 @@ class Generation(QObject):
             self._causes.drop(reply.id)
             reply.figures = figures
             return
-        whole = self._whole_times(entry, last, times)
+        num_computed = last.num_prompt_tokens + len(reply.opening) - last.num_cached_tokens
+        whole = _whole_times(entry, times, num_computed)
         reply.figures = figures if earlier is None else joined(earlier, figures, whole)
         self._times.keep(reply.id, whole)
 
         def explain(times: RequestTimes) -> None:
-            found = self._whole_times(entry, last, times)
+            found = _whole_times(entry, times, num_computed)
             if found != whole:
                 self._times.keep(reply.id, found)
                 self._changed(entry)
 
         self._causes.end(reply.id, times, explain)
-
-    def _whole_times(
-        self, entry: OpenReply, last: OutputEvent, times: RequestTimes
-    ) -> RequestTimes:
-        if entry.earlier is None or entry.earlier.times is None:
-            return times
-        computed = last.num_prompt_tokens + len(entry.reply.opening) - last.num_cached_tokens
-        return continued(entry.earlier.times, times, computed)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self._causes.take_steps(snapshot.steps)
@@ -285,6 +283,12 @@ class Generation(QObject):
 
     def _changed(self, entry: OpenReply) -> None:
         self.reply_changed.emit(entry.conversation.id, entry.reply.id)
+
+
+def _whole_times(entry: OpenReply, times: RequestTimes, num_computed: int) -> RequestTimes:
+    if entry.earlier is None or entry.earlier.times is None:
+        return times
+    return continued(entry.earlier.times, times, num_computed)
 
 
 def _sampling(entry: OpenReply) -> SamplingParams:

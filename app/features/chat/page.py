@@ -111,7 +111,7 @@ class ChatPage(QWidget):
             command("regenerate", "Send or regenerate", self.composer.send_or_regenerate,
                     "Ctrl+Return", "regenerate", "reply"),
             command("continue", "Continue reply", controller.continuation.start,
-                    "Ctrl+Shift+Return", "play", "reply", controller.continuation.is_possible),
+                    "Ctrl+.", "play", "reply", controller.continuation.is_possible),
             command("edit", "Edit last message", self.edit_last, "Ctrl+E", "edit", "reply"),
             command("copy", "Copy last reply", self.copy_last, "Ctrl+Shift+C", "copy", "reply"),
             command("latency", "Show request latency", self.latency.show_last, "Ctrl+Shift+L",

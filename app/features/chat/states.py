@@ -74,7 +74,7 @@ def state_text(request_id: str, now: EngineNow) -> str:
         case RequestState.PREEMPTED:
             if applying is not None:
                 return _to_recompute(request_id, now, applying)
-            return f"preempted: {_resumes(snapshot)}"
+            return f"preempted: waiting for {_missing(snapshot, None)}"
         case RequestState.WAITING:
             return _waiting(request, snapshot, now)
     return ""
@@ -135,10 +135,6 @@ def _at_server(snapshot: EngineSnapshot) -> str:
         return ""
     waiting = f", {told.num_waiting:,} waiting" if told.num_waiting is not None else ""
     return f"waiting for the first token (server: {told.num_running:,} running{waiting})"
-
-
-def _resumes(snapshot: EngineSnapshot) -> str:
-    return f"resumes after {_missing(snapshot, None)}"
 
 
 def _missing(snapshot: EngineSnapshot, request: RequestSnapshot | None) -> str:
