@@ -16,6 +16,7 @@ from PySide6.QtGui import (
     QPainter,
     QPen,
     QResizeEvent,
+    QShowEvent,
 )
 from PySide6.QtWidgets import QToolTip, QWidget
 
@@ -83,8 +84,11 @@ class BlockMap(PaintedPlot):
         owner_is_gone = bool(self.chosen_owner) and self.chosen_owner not in owners
         self.chosen_owner = "" if owner_is_gone else self.chosen_owner
         count = blocks.num_blocks if blocks else 0
-        if isinstance(self.cells, Bars) or self.cells.num_blocks != count:
+        is_other = isinstance(self.cells, Bars) or self.cells.num_blocks != count
+        if is_other and self.isVisible():
             self._fit()
+        elif is_other:  # cells are found when they are seen
+            self.cells = _NOTHING
         cell_is_gone = self.pointed_index >= self.num_items
         self.pointed_index = NONE if cell_is_gone else self.pointed_index
         self.request_redraw()
@@ -192,6 +196,10 @@ class BlockMap(PaintedPlot):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._fit()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
         self._fit()
 
     def _fit(self) -> None:

@@ -244,5 +244,10 @@ def test_a_large_cache_in_a_low_panel_has_a_row_per_request(
         panel.map, Qt.MouseButton.LeftButton, pos=panel.map.cell_rect(1).center()
     )  # fmt: skip
     assert panel.map.chosen_owner == "b"
+    panel.hide()
+    panel.update_snapshot(state(large(100_000, 3000), 13.0))
+    assert panel.map.num_items == 0  # nothing is counted while nothing is seen
+    panel.show()
+    assert [row.num_blocks for row in panel.map.cells.rows[:2]] == [3000, 3000]  # type: ignore[union-attr]
     panel.resize(1200, 800)
     assert isinstance(panel.map.cells, Grid) and panel.map.pointed_index == NONE
