@@ -65,6 +65,7 @@ class LLMEngine:
         self._seeds = random.Random(config.seed)
         self._host = ModelHost(config, progress, cancelled)
         self._loop = StepLoop(self._host, clock)
+        self._settings_since = clock()
 
     # -- what it is -------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class LLMEngine:
         speculation = None if loop.speculator is None else loop.speculator.snapshot()
         return take_snapshot(
             self._host.assembly, loop.scheduler, loop.recorder, self._meter, speculation,
-            loop.threads.figures(), self._clock(),
+            loop.threads.figures(), self._clock(), self._settings_since,
         )  # fmt: skip
 
     def inspect_block(self, block: int) -> BlockDetails | None:
@@ -263,15 +264,24 @@ class LLMEngine:
             with _nothing_changed():
                 plan = self._host.plan_for(wanted)
                 self._loop.refit(wanted, plan)
-            with self._loop.exchange():
+            with self._exchange():
                 self._host.rebuild_cache(wanted, plan, progress, cancelled)
         elif change is Change.RELOAD:
             with _nothing_changed():
                 resolved, checkpoint = resolve(wanted, self._host.assembly.taken)
                 self._loop.refit(resolved, self._host.plan_for(resolved, checkpoint))
-            with self._loop.exchange():
+            with self._exchange():
                 self._host.reload(resolved, checkpoint, progress, cancelled)
         return change
+
+    @contextmanager
+    def _exchange(self) -> Iterator[None]:
+        """Also where it fails and leads back: nothing was computed for as long as it took."""
+        try:
+            with self._loop.exchange():
+                yield
+        finally:
+            self._settings_since = self._clock()
 
     def _update(self, wanted: EngineConfig) -> None:
         before = self.config
@@ -286,6 +296,7 @@ class LLMEngine:
                 except BaseException as second:
                     raise EngineLostError.of(error, second) from None
                 raise
+        self._settings_since = self._clock()
 
     def shutdown(self, error: ErrorInfo | None = None) -> None:
         """End all requests, aborted or with `error`, and free the model's memory. The engine cannot

@@ -61,6 +61,7 @@ from app.main.engine_status import (
     EngineStatus,
     FinishedWork,
     factory_of,
+    feed_metrics,
 )
 from app.main.main_window import Dialogs, MainWindow
 from app.main.startup import Startup
@@ -81,6 +82,7 @@ from app.window.settings_store import SettingsStore
 from app.window.settings_watch import SettingsWatch
 from widgets.controls.kept_focus import KeptFocus
 from widgets.live.charts import LiveCharts
+from widgets.live.metric_store import MetricStore
 from widgets.live.strip import StatStrip
 from widgets.plot.clock import RedrawClock
 from widgets.plot.marks import MarkLog
@@ -159,6 +161,8 @@ class Application(QObject):
         preferences.bind("log_size", set_log_size)
         place = PROCESS if is_isolated else preferences.get("engine_place")
         self.bridge = EngineBridge(make_thread or factory_of(place))
+        self.metrics = MetricStore()
+        feed_metrics(self.metrics, self.bridge)  # first: views read them at each snapshot
         self.changes = ChangeWatch(self.bridge, self)
         self.session = ModelSession(self.bridge, self.settings)
         with styled_together(app):
@@ -177,12 +181,12 @@ class Application(QObject):
     def _make_panels(self) -> None:
         bridge, settings = self.bridge, self.settings
         self._clock, self._marks = RedrawClock(), MarkLog()  # one clock: all charts draw together
-        self.strip = StatStrip(self._clock)
+        self.strip = StatStrip(self.metrics, self._clock)
         self.load_strip = LoadStrip()
         self.work = WorkArea()
         self.notices = NoticeArea()
         self.history = NoticeHistory(self)
-        self.charts = LiveCharts(self._clock, self._marks)
+        self.charts = LiveCharts(self.metrics, self._clock, self._marks)
         recent = lambda: [(m.path, m.load_format, m.title) for m in settings.recent]
         self.engine_settings = EngineSettingsPanel(
             bridge, settings.profiles, this_machine(), recent=recent, times=settings
@@ -214,11 +218,13 @@ class Application(QObject):
             store,
             chat,
             chat_page,
-            TunePage(bridge, settings, self._clock, self._marks, self.charts.group.cursor),
+            TunePage(
+                bridge, settings, self.metrics, self._clock, self._marks, self.charts.group.cursor
+            ),
             self.views.make_page(Tab("Recordings", "recordings", self.recordings_panel)),
             ModelsPages(models, WelcomePage(in_use, estimate)),
             make_quantize_page(bridge, settings, session, models, trash),
-            ServerPage(bridge, settings, session),
+            ServerPage(bridge, settings, session, self.metrics),
         )
 
     def _make_window(self) -> None:

@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from app.clients.target import LinkChanged, LinkState, Remark
 from app.features.models.downloads import State
 from app.features.models.session import LINK
-from app.link.bridge import EngineState
+from app.link.bridge import EngineBridge, EngineState
 from app.link.change_watch import Applied
 from app.link.child_engine import IsolatedEngine
 from app.link.engine_handle import ThreadFactory, engine_thread
@@ -21,6 +21,7 @@ from engine import messages
 from engine.snapshot import EngineSnapshot
 from engine.units import rough_duration
 from widgets.live.figures import StateKind
+from widgets.live.metric_store import MetricStore
 from widgets.plot.series import MarkKind
 
 if TYPE_CHECKING:
@@ -28,6 +29,27 @@ if TYPE_CHECKING:
 
 TICK_MS = 1000
 NO_RESPONSE: tuple[str, StateKind] = ("Not responding", "error")
+
+
+def feed_metrics(store: MetricStore, bridge: EngineBridge) -> None:
+    """Let `store` take every snapshot of the bridge's engine. While another model loads, and after
+    the window turned to another engine, nothing measured is shown."""
+
+    def take(snapshot: EngineSnapshot) -> None:
+        if bridge.state is EngineState.READY:
+            store.update(snapshot)
+
+    def take_past(snapshots: tuple[EngineSnapshot, ...]) -> None:
+        for snapshot in snapshots:
+            take(snapshot)
+
+    def follow(state: EngineState) -> None:
+        if state is not EngineState.READY:
+            store.end()
+
+    bridge.past.connect(take_past)
+    bridge.snapshot.connect(take)
+    bridge.state_changed.connect(follow)
 
 
 class EngineStatus(QObject):

@@ -239,6 +239,7 @@ class _Reader(SnapshotReader):
             "threads": [threads[n] for n in ThreadFigures._fields if n in threads] or None,
             "missing": (),
             "told": None,
+            "settings_since": line.get("settings_since"),
         }
         return WireSnapshot(*msgspec.structs.astuple(checked(values, _Named, FRAME)))
 

@@ -96,7 +96,7 @@ class WireRequest(msgspec.Struct, array_like=True):
 
 
 class WireSnapshot(msgspec.Struct, array_like=True):
-    """None means "unchanged" in config, model, plan, blocks and gpus."""
+    """None means "unchanged" in config, model, plan, blocks, gpus and settings_since."""
 
     time: float
     step_index: int
@@ -116,6 +116,7 @@ class WireSnapshot(msgspec.Struct, array_like=True):
     gpus: tuple[GpuFigures, ...] | None = None
     threads: ThreadFigures | None = None
     in_ram: tuple[int, int] = (0, 0)
+    settings_since: float | None = None
 
 
 class SnapshotWriter:
@@ -148,6 +149,7 @@ class SnapshotWriter:
             gpus=self._changed("gpus", s.gpus),
             threads=s.threads,
             in_ram=(s.memory.host_weights, s.memory.host_kv_cache),
+            settings_since=self._changed("settings_since", s.settings_since),
         )
 
     def _known(self, r: RequestSnapshot) -> int:
@@ -171,7 +173,7 @@ class SnapshotReader:
 
     def __init__(self, here: Here = lambda time: time) -> None:
         self._here = here
-        self._before: dict[str, Any] = {"gpus": ()}  # version 0.1 sends none
+        self._before: dict[str, Any] = {"gpus": (), "settings_since": 0.0}  # older versions: none
         self._tokens: dict[str, tuple[TokenEvent, ...]] = {}
         self._blocks = BlockReader()
 
@@ -181,6 +183,7 @@ class SnapshotReader:
         if len(wire.memory) != len(MEMORY):
             raise ProtocolError(f"Unexpected number of memory values: {len(wire.memory)}.")
         plan = self._kept("plan", wire.plan)
+        since = wire.settings_since and here(wire.settings_since)
         known = self._tokens
         requests = tuple(self._request(r, known.get(r.request_id, ())) for r in wire.requests)
         self._remember({r.request_id: tuple(r.times.tokens) for r in requests})
@@ -205,6 +208,7 @@ class SnapshotReader:
             told=wire.told,
             gpus=self._kept("gpus", wire.gpus),
             threads=wire.threads,
+            settings_since=self._kept("settings_since", since),
         )
 
     def _remember(self, tokens: dict[str, tuple[TokenEvent, ...]]) -> None:

@@ -207,7 +207,8 @@ class EngineSnapshot:
     snapshot; everything else is the current state. `missing`: parts that the source does not
     report; their values are empty. `told`: gauges that replace the parts from which they would be
     counted. `gpus`: of the engine's machine, while it computes on one. `threads`: while it computes
-    on the CPU; None if not reported."""
+    on the CPU; None if not reported. `settings_since`: when the settings and the model took effect,
+    after a reload or a rebuild of the cache if one was needed; 0: not reported."""
 
     time: float
     step_index: int
@@ -225,6 +226,7 @@ class EngineSnapshot:
     told: ReportedLoad | None = None
     gpus: tuple[GpuFigures, ...] = ()
     threads: ThreadFigures | None = None
+    settings_since: float = 0.0
 
     @property
     def num_running(self) -> int:

@@ -80,6 +80,7 @@ def take_snapshot(
     speculation: SpeculationSnapshot | None,
     threads: ThreadFigures | None,
     now: float,
+    settings_since: float = 0.0,
 ) -> EngineSnapshot:
     """The engine now, with the steps and samples that `recorder` gathered since the last call."""
     steps, ttft, itl = recorder.drain()
@@ -99,6 +100,7 @@ def take_snapshot(
         speculation=speculation,
         gpus=meter.gpus,
         threads=threads,
+        settings_since=settings_since,
     )
 
 

@@ -14,18 +14,15 @@ from engine.snapshot.metrics import METRICS
 from engine.units import bytes_text, duration_text, number, whole
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import dressed, vbox
-from widgets.controls.text import EngineTime, not_reported
+from widgets.controls.text import not_reported
+from widgets.live.figures import LATENCY_SPAN
+from widgets.live.metric_store import GIB, MetricStore
+from widgets.live.store_charts import LatencyChart, TokenRateChart
 from widgets.plot.clock import RedrawClock
-from widgets.plot.engine_charts import (
-    LatencyChart,
-    ShareOverSpan,
-    StackedAreaChart,
-    TokenRateChart,
-    area,
-)
 from widgets.plot.link import ChartGroup, LinkedCursor
 from widgets.plot.marks import MarkLog, SpanLog, SpanPicker
 from widgets.plot.series import Mark, MarkKind, Series, SeriesKind
+from widgets.plot.stacked_chart import StackedAreaChart, area
 from widgets.plot.time_chart import TimeChart
 from widgets.theme.theme import SPACE_2, theme_notifier
 
@@ -102,12 +99,8 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-GIB = 2**30
 _GAUGE_INTERVAL_S = 0.2  # least time between two points of a gauge
 _SILENCE_S = 5.0  # a longer pause between snapshots is a gap
-_HIT_SPAN_S = 60.0
-_TTFT_SPAN_S = 60.0
-_ITL_SPAN_S = 10.0
 _CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least, for the layout
 _NARROW, _LOW = 260, 120  # least, where more charts fit that way
 _MAY_BE_MISSING = ("tokens", "requests", "cache", "memory")
@@ -115,7 +108,7 @@ ORDER = ("memory", "ttft", "itl", "tokens", "requests", "cache")
 
 
 class LiveCharts(QWidget):
-    """A grid of time charts.
+    """A grid of time charts of `store`, which takes each snapshot before.
 
     `update_snapshot` only appends; `clock` decides when to draw and measures the cost
     (`clock.redraw_ms_per_s`). Several instances may share `marks`
@@ -127,6 +120,7 @@ class LiveCharts(QWidget):
 
     def __init__(
         self,
+        store: MetricStore,
         clock: RedrawClock | None = None,
         marks: MarkLog | None = None,
         order: Sequence[str] = ORDER,
@@ -134,25 +128,24 @@ class LiveCharts(QWidget):
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
+        self.store = store
         self.clock = clock or RedrawClock(parent=self)
         self.marks = marks or MarkLog(self)
         self.group = ChartGroup(cursor, parent=self)
-        self._time = EngineTime()
         self._kept_at = self._stretch_began = -math.inf
         self._fullest = 0.0
-        self._hits = ShareOverSpan(_HIT_SPAN_S)
         self._not_reported: dict[str, str] = {}  # chart: note
-        now = self._time.now
+        now = store.time.now
         self.memory = _memory_chart(self.clock, now)
         self.ttft = LatencyChart(
-            METRICS["ttft"].title, span_s=_TTFT_SPAN_S, clock=self.clock, time_source=now,
+            METRICS["ttft"].title, store=store, key="ttft", clock=self.clock, time_source=now,
             empty_text="TTFT appears with the first token. Send a message or start a load test.",
         )  # fmt: skip
         self.itl = LatencyChart(
-            METRICS["itl"].title, span_s=_ITL_SPAN_S, clock=self.clock, time_source=now,
+            METRICS["itl"].title, store=store, key="itl", clock=self.clock, time_source=now,
             empty_text="ITL appears with the second token. Send a message or start a load test.",
         )  # fmt: skip
-        self.tokens = TokenRateChart(self.clock, now)
+        self.tokens = TokenRateChart(store, self.clock, now)
         self.requests = _requests_chart(self.clock, now)
         self.cache = _cache_chart(self.clock, now)
         self.charts: tuple[TimeChart, ...] = tuple(getattr(self, name) for name in order)
@@ -229,11 +222,10 @@ class LiveCharts(QWidget):
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Append what is new in a snapshot. Draws nothing."""
         at = snapshot.time
-        self._time.synchronise(at)
         self._add_steps(snapshot.steps)
         self.ttft.add_samples(snapshot.ttft)
         self.itl.add_samples(snapshot.itl)
-        self.tokens.add_counters(at, snapshot.counters)
+        self.tokens.request_redraw()
         if at - self._kept_at < _GAUGE_INTERVAL_S and snapshot.num_running:
             return
         self._kept_at = at
@@ -246,9 +238,8 @@ class LiveCharts(QWidget):
         if Part.KV_USAGE not in missing:
             self.cache.append("kv_usage", at, snapshot.kv_usage * 100)
         if Part.PREFIX_CACHE not in missing:
-            counters = snapshot.counters
-            share = self._hits.add(at, counters.prefix_hits, counters.prefix_queries)
-            self.cache.append("prefix_hits", at, share * 100)
+            share = self.store.prefix_hits()
+            self.cache.append("prefix_hits", at, math.nan if share is None else share.rate * 100)
 
     def _add_steps(self, steps: Sequence[StepRecord]) -> None:
         """The highest KV usage of each interval: a request may start and end between two
@@ -309,7 +300,7 @@ class LiveCharts(QWidget):
         self.memory.set_available("gpu", True)
         self.memory.append("gpu", at, sum(gpu.used for gpu in undivided(gpus)) / GIB)
         if self._gpu is None:
-            self._gpu = GpuCharts(self.clock, self._time.now)
+            self._gpu = GpuCharts(self.clock, self.store.time.now)
             self._join(self._gpu.load, self._gpu.power)
         self._gpu.update(at, gpus)
 
@@ -325,7 +316,7 @@ class LiveCharts(QWidget):
 
     @property
     def now(self) -> float:
-        return self._time.now()
+        return self.store.time.now()
 
     def mark(
         self, text: str, kind: MarkKind = MarkKind.SETTING, details: tuple[str, ...] = ()
@@ -344,7 +335,6 @@ class LiveCharts(QWidget):
         SpanPicker(chart).picked.connect(self.span_picked)
 
     def clear(self) -> None:
-        self._hits.clear()
         self._kept_at = self._stretch_began = -math.inf
         self._fullest = 0.0
         for chart in self.charts:
@@ -359,10 +349,6 @@ class LiveCharts(QWidget):
         """Pause the charts; recording continues."""
         for chart in self.charts:
             chart.set_paused(paused)
-
-    def set_speed(self, speed: float) -> None:
-        """Speed of the clock, see `EngineTime`."""
-        self._time.set_speed(speed)
 
     def set_window(self, seconds: float) -> None:
         self._window_s = seconds
@@ -442,7 +428,8 @@ def _cache_chart(clock: RedrawClock, now: Callable[[], float]) -> TimeChart:
             Series("kv_usage", "used", "kv_usage", hold=True, silence=_SILENCE_S, text=whole,
                    tip=METRICS["kv_usage"].description),
             Series("prefix_hits", "prefix hits", "prefix_hits", silence=_SILENCE_S, text=whole,
-                   tip="Prompt tokens served from the prefix cache over the last minute"),
+                   tip="Prompt tokens served from the prefix cache "
+                   f"{LATENCY_SPAN}"),
         ),
         clock=clock, value_template="100", top=100.0, time_source=now,
         empty_text="KV usage and prefix hits appear when a model is loaded.",

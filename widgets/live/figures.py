@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -13,11 +10,12 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QColor, QPainter, QPen, QPolygonF
 
-from engine.snapshot import EngineSnapshot, ModelInfo, Part, RequestState, Sample
+from engine.snapshot import EngineSnapshot, ModelInfo, RequestState
 from engine.snapshot.metrics import METRICS, Metric
 from engine.units import (
     NOTHING,
     bytes_text,
+    duration_text,
     figure,
     kv_precision_text,
     number,
@@ -25,50 +23,9 @@ from engine.units import (
     weights_text,
 )
 from widgets.controls.text import not_reported
-from widgets.plot.series import FEWEST_FOR_P99, Floats, RingBuffer, percentiles
-
-SPAN_S = 60.0
-STEP_S = 1.0
-"""Seconds between two points: a sparkline is about 80 pixels wide."""
-_PAUSE_S = 10.0  # longer than a step of a large model on a small machine
-_KEPT = 2 * round(SPAN_S / STEP_S)
-
-
-class StatTrends:
-    """One point per figure and second. NaN: a gap."""
-
-    def __init__(self, keys: tuple[str, ...]) -> None:
-        self._rings = {key: RingBuffer(_KEPT) for key in keys}
-        self.newest = -math.inf  # time of the newest point
-
-    def is_due(self, at: float) -> bool:
-        """Whether it is time for the next point."""
-        return at - self.newest >= STEP_S
-
-    def add(self, at: float, values: Mapping[str, float]) -> None:
-        """A point per figure; a gap for those missing from `values`."""
-        self.newest = at
-        for key, ring in self._rings.items():
-            ring.append(at, values.get(key, math.nan))
-
-    def clear(self) -> None:
-        self.newest = -math.inf
-        for ring in self._rings.values():
-            ring.clear()
-
-    def points(self, key: str) -> tuple[Floats, Floats]:
-        """The last minute before the newest point: positions 0 to 1, and values. A pause is a
-        gap."""
-        ring = self._rings[key]
-        last = ring.last()
-        if last is None:
-            return np.empty(0), np.empty(0)
-        times, values = ring.times, ring.values
-        first = int(np.searchsorted(times, last[0] - SPAN_S))
-        times, values = times[first:], values[first:]
-        pauses = np.flatnonzero(np.diff(times) > _PAUSE_S) + 1
-        places = 1 - (last[0] - times) / SPAN_S
-        return np.insert(places, pauses, places[pauses]), np.insert(values, pauses, math.nan)
+from widgets.live.metric_store import GIB, MISSING, SPAN_S, MetricStore, memory_used
+from widgets.live.statistics import Shown
+from widgets.plot.series import FEWEST_FOR_P99, Floats
 
 
 def draw_sparkline(
@@ -96,10 +53,7 @@ def draw_sparkline(
 
 StateKind = Literal["idle", "busy", "loading", "error"]
 
-GIB = 2**30
-LATENCY_SPAN_S = 120.0
-RATE_SPAN_S = 3.0
-TREND_SPAN_S = 5.0
+LATENCY_SPAN = f"over {duration_text(SPAN_S)} or since the last change"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,133 +86,86 @@ class Figure:
 
 FIGURES = (
     Figure("output", METRICS["output"], "000", 3, "tokens_out", 1.0),
-    Figure("ttft", METRICS["ttft"], "0,000", 2, "p50", 1.0, "p50",
-           ", median over the last 2 minutes"),
+    Figure("ttft", METRICS["ttft"], "0,000", 2, "p50", 1.0, "p50", f", median {LATENCY_SPAN}"),
     Figure("itl", METRICS["itl"], "00 / 00", 1, "p50", 1.0, "p50 / p99",
-           ", over the last 2 minutes\n"
-           f"({NOTHING}: fewer than {FEWEST_FOR_P99} samples)"),
+           f", {LATENCY_SPAN}\n({NOTHING}: fewer than {FEWEST_FOR_P99} samples)"),
     Figure("kv", METRICS["kv_usage"], "100", 5, "kv_usage", 100.0),
     Figure("hits", METRICS["prefix_hit_rate"], "100", 6, "prefix_hits", 100.0,
-           span=" since the engine started"),
+           span=f" {LATENCY_SPAN}"),
     Figure("memory", METRICS["memory"], "0.0 / 0.0", 4, "other", 0.1,
            span=" and the engine's memory budget"),
 )  # fmt: skip
 
 
 class Value(NamedTuple):
-    """A figure's text. `is_current` False: older than the span. `why_not`: why it is missing.
-    `more`: details for the tooltip."""
+    """A figure's text. `is_firm` False: of few samples, of a busy machine, or older than the span.
+    `why_not`: why it is missing. `more`: details for the tooltip. `few`: " (n=7)" of few samples,
+    for a table or a card."""
 
     text: str
-    is_current: bool = True
+    is_firm: bool = True
     why_not: str = ""
     more: str = ""
+    few: str = ""
 
 
-_PARTS = {"kv": Part.KV_USAGE, "hits": Part.PREFIX_CACHE, "memory": Part.MEMORY}
-"""Snapshot parts that figures need."""
+EMPTY = Value(NOTHING, is_firm=False)
 
 
-class StatFigures:
-    """Takes snapshots; `values(now)` gives the text of every figure. `now` is engine time."""
-
-    def __init__(self) -> None:
-        self._latencies = {"ttft": RingBuffer(2048), "itl": RingBuffer(8192)}
-        self._counted: deque[tuple[float, int]] = deque()  # time, tokens
-        self._snapshot: EngineSnapshot | None = None
-        self.trends = StatTrends(tuple(one.key for one in FIGURES))
-
-    def update(self, snapshot: EngineSnapshot) -> None:
-        """Take a snapshot. Cheap."""
-        self._snapshot = snapshot
-        self._add("ttft", snapshot.ttft)
-        self._add("itl", snapshot.itl)
-        tokens = snapshot.counters.generation_tokens
-        if self._counted and tokens < self._counted[-1][1]:
-            self._counted.clear()  # the engine was started again
-        self._counted.append((snapshot.time, tokens))
-        self._forget_counts(snapshot.time)
-        if self.trends.is_due(snapshot.time):
-            self.trends.add(snapshot.time, self._numbers(snapshot))
-
-    def clear(self) -> None:
-        """Reset: no model is loaded."""
-        self._snapshot = None
-        self._counted.clear()
-        self.trends.clear()
-        for ring in self._latencies.values():
-            ring.clear()
-
-    def _numbers(self, snapshot: EngineSnapshot) -> dict[str, float]:
-        """The sparklines' points: over a shorter span than the printed values."""
-        now = snapshot.time
-        recent = {k: ring.between(now - TREND_SPAN_S, now) for k, ring in self._latencies.items()}
-        numbers = {key: float(np.median(found)) for key, found in recent.items() if len(found)}
-        counters = snapshot.counters
-        if counters.prefix_queries:
-            numbers["hits"] = counters.prefix_hit_rate * 100
-        numbers |= {
-            "output": self._tokens_per_second(now),
-            "kv": snapshot.kv_usage * 100,
-            "memory": _used(snapshot) / GIB,
-        }
-        return {k: v for k, v in numbers.items() if _PARTS.get(k) not in snapshot.missing}
-
-    def _add(self, key: str, samples: Sequence[Sample]) -> None:
-        if samples:
-            self._latencies[key].extend([s.time for s in samples], [s.value * 1e3 for s in samples])
-
-    def values(self, now: float) -> dict[str, Value]:
-        """The value of each figure by its key."""
-        rate = self._tokens_per_second(now)
-        values = {"output": Value(number(rate, 0)) if rate else Value(NOTHING)}
-        values |= {key: self._latency(key, now) for key in self._latencies}
-        snapshot = self._snapshot
-        if snapshot is None:
-            return values | dict.fromkeys(("kv", "hits", "memory"), Value(NOTHING))
-        counters, memory = snapshot.counters, snapshot.memory
-        used = _used(snapshot)
-        hits = number(counters.prefix_hit_rate * 100, 0) if counters.prefix_queries else NOTHING
-        limit = number(memory.plan.limit / GIB, 1) if memory.plan.limit else NOTHING
-        values |= {
-            "kv": Value(number(snapshot.kv_usage * 100, 0)),
-            "hits": Value(hits),
-            "memory": Value(f"{number(used / GIB, 1)} / {limit}", more=placement_text(snapshot)),
-        }
-        for key, part in _PARTS.items():
-            if words := not_reported(snapshot, part):
-                values[key] = Value(NOTHING, why_not=words)
-        return values
-
-    def _forget_counts(self, now: float) -> None:
-        """Keep one count from before the span as the rate's start."""
-        while len(self._counted) > 1 and self._counted[1][0] <= now - RATE_SPAN_S:
-            self._counted.popleft()
-
-    def _tokens_per_second(self, now: float) -> float:
-        self._forget_counts(now)
-        if not self._counted:
-            return 0.0
-        (begin, before), (_, tokens) = self._counted[0], self._counted[-1]
-        return (tokens - before) / min(max(now - begin, 0.1), RATE_SPAN_S)
-
-    def _latency(self, key: str, now: float) -> Value:
-        ring = self._latencies[key]
-        recent = ring.between(now - LATENCY_SPAN_S, math.inf)
-        is_current = len(recent) > 0
-        found = percentiles(recent if is_current else ring.values[-FEWEST_FOR_P99:])
-        if not found.num_samples:
-            return Value(NOTHING)
-        if key == "ttft":
-            return Value(figure(found.p50), is_current)
-        p99 = figure(found.p99) if found.num_samples >= FEWEST_FOR_P99 else NOTHING
-        return Value(f"{figure(found.p50)} / {p99}", is_current)
+def header_values(store: MetricStore, now: float) -> dict[str, Value]:
+    """The value of each figure by its key. `now` is engine time."""
+    rate = store.rate("out", now)
+    values = {
+        "output": EMPTY if rate is None else Value(number(rate, 0)),
+        "ttft": _latency(store.latency("ttft"), now, with_p99=False),
+        "itl": _latency(store.latency("itl"), now, with_p99=True),
+    }
+    snapshot = store.snapshot
+    if snapshot is None:
+        return dict.fromkeys((one.key for one in FIGURES), EMPTY)
+    share, limit = store.prefix_hits(), snapshot.memory.plan.limit
+    of_limit = number(limit / GIB, 1) if limit else NOTHING
+    used = number(memory_used(snapshot) / GIB, 1)
+    values |= {
+        "kv": Value(number(snapshot.kv_usage * 100, 0)),
+        "hits": EMPTY if share is None else Value(number(share.rate * 100, 0)),
+        "memory": Value(f"{used} / {of_limit}", more=placement_text(snapshot)),
+    }
+    for key, part in MISSING.items():
+        if words := not_reported(snapshot, part):
+            values[key] = Value(NOTHING, why_not=words)
+    return values
 
 
-def _used(snapshot: EngineSnapshot) -> int:
-    """Bytes of the process, or the sum of the engine's where the system does not report it."""
-    memory = snapshot.memory
-    return memory.process or memory.weights + memory.kv_cache + memory.other
+def latency_text(ms: float | None) -> str:
+    """ "7.4", "63", "1,204": with tenths below ten only."""
+    return figure(ms, 2)
+
+
+def _latency(shown: Shown, now: float, *, with_p99: bool) -> Value:
+    if shown.p50 is None:
+        return EMPTY
+    text = latency_text(shown.p50)
+    if with_p99:
+        text += f" / {latency_text(shown.p99)}"
+    few = f" (n={shown.num_samples})" if shown.is_few else ""
+    return Value(text, is_firm(shown, now), more=reservations(shown, now), few=few)
+
+
+def is_firm(shown: Shown, now: float) -> bool:
+    """Whether there is nothing to say against a latency: see `reservations`."""
+    return not (shown.is_few or shown.is_busy_machine or now - shown.newest > SPAN_S)
+
+
+def reservations(shown: Shown, now: float = 0.0) -> str:
+    """The number of samples; their age if they are old; what else the machine did."""
+    samples = "1 sample" if shown.num_samples == 1 else f"{shown.num_samples:,} samples"
+    lines = [f"{samples}: a rough figure" if shown.is_few else samples]
+    if (age := now - shown.newest) > SPAN_S:
+        lines.append(f"Newest sample: {duration_text(age, digits=2)} ago")
+    if shown.is_busy_machine:
+        lines.append(f"Other programs used {shown.other_cores:.1f} cores")
+    return "\n".join(lines)
 
 
 def placement_text(snapshot: EngineSnapshot) -> str:

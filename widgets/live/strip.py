@@ -20,19 +20,19 @@ from PySide6.QtWidgets import QFrame, QSizePolicy, QToolTip, QWidget
 
 from engine.snapshot import EngineSnapshot
 from engine.units import NOTHING, duration_text
-from widgets.controls.text import EngineTime
 from widgets.live.figures import (
+    EMPTY,
     FIGURES,
-    SPAN_S,
     Figure,
     StateKind,
-    StatFigures,
-    Value,
     device_text,
     draw_sparkline,
+    header_values,
     precision_text,
     state_text,
 )
+from widgets.live.metric_store import MetricStore
+from widgets.live.trends import TREND_S
 from widgets.plot.clock import RedrawClock, work_time
 from widgets.plot.text import TextPen
 from widgets.theme.theme import (
@@ -50,16 +50,19 @@ _LEAST_WORDS = 200  # pixels that model and state keep before figures give way
 _DOT = 8
 _FIGURE_INTERVAL_S = 0.45
 _LINE_HEIGHT = 11
-_LINE_TIP = f"\nSparkline: last {duration_text(SPAN_S)}"
+_LINE_TIP = f"\nSparkline: last {duration_text(TREND_S)}"
 
 
 class StatStrip(QFrame):
-    """Model, precision and device; the engine's state; as many figures as fit. `update_snapshot`
-    only stores the snapshot; `clock` decides when the strip is painted. The state is the latest
+    """Model, precision and device; the engine's state; as many figures of `store` as fit, which
+    takes each snapshot before. `clock` decides when the strip is painted. The state is the latest
     from `set_state` or a snapshot."""
 
-    def __init__(self, clock: RedrawClock | None = None, parent: QWidget | None = None) -> None:
+    def __init__(
+        self, store: MetricStore, clock: RedrawClock | None = None, parent: QWidget | None = None
+    ) -> None:
         super().__init__(parent)
+        self.store = store
         self.clock = clock or RedrawClock(parent=self)
         self.setProperty("panel", True)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
@@ -68,9 +71,7 @@ class StatStrip(QFrame):
         self._model = ("No model", "", "")
         self._state = "Open a model to start"
         self._kind: StateKind = "idle"
-        self._time = EngineTime()
-        self._figures = StatFigures()
-        self._values = {one.key: Value(NOTHING) for one in FIGURES}
+        self._values = dict.fromkeys((one.key for one in FIGURES), EMPTY)
         self._templates = {one.key: one.template for one in FIGURES}
         self._dirty = True
         self._drawn_state: tuple[str, str] = ("", "")
@@ -99,20 +100,13 @@ class StatStrip(QFrame):
         self._request_redraw()
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """Take a snapshot: state and samples."""
-        self._time.synchronise(snapshot.time)
-        self._figures.update(snapshot)
+        """Take a snapshot: model and state."""
         model = snapshot.model
         self.set_model(model.name, precision_text(snapshot), device_text(snapshot))
         self.set_state(*state_text(snapshot))
 
-    def set_speed(self, speed: float) -> None:
-        """Speed of the clock, see `EngineTime`."""
-        self._time.set_speed(speed)
-
     def clear(self) -> None:
         """Reset: no model is loaded."""
-        self._figures.clear()
         self.set_model("No model")
         self.set_state("Open a model to start")
 
@@ -134,7 +128,7 @@ class StatStrip(QFrame):
         return f"{one.label} {value.why_not or f'{value.text} {one.unit}'}"
 
     def _tip(self, one: Figure) -> str:
-        value = self._values[one.key]
+        value = header_values(self.store, self.store.time.now())[one.key]
         if value.why_not:
             return f"{one.label}: {value.why_not}"
         more = f"\n{value.more}" if value.more else ""
@@ -146,8 +140,9 @@ class StatStrip(QFrame):
             self.clock.wake()
 
     def wants_redraw(self) -> bool:
-        """Whether there is something new, or a rate is still falling."""
-        return self._dirty or self._values["output"].text != NOTHING
+        """Whether there is something new, a rate is still falling, or a latency grows old."""
+        ages = any(self._values[key].is_firm for key in ("ttft", "itl"))
+        return self._dirty or ages or self._values["output"].text not in (NOTHING, "0")
 
     def redraw(self) -> None:
         """Update the figures at a readable pace (a new state at once); paint if something
@@ -158,11 +153,11 @@ class StatStrip(QFrame):
         self._dirty = False
         self._drawn_state, self._drawn_at = self.state, now
         before = self._values
-        self._values = self._figures.values(self._time.now())
+        self._values = header_values(self.store, self.store.time.now())
         for key, value in self._values.items():
             if len(value.text) > len(self._templates[key]):
                 self._templates[key] = re.sub(r"\d", "0", value.text)
-        shown, lines = self.text(), self._figures.trends.newest
+        shown, lines = self.text(), self.store.trends.newest
         changed = lines != self._drawn_lines or self._values != before
         self._drawn_lines = lines
         if shown != self.accessibleDescription() or changed:
@@ -259,13 +254,12 @@ class StatStrip(QFrame):
         painter.setPen(table.color("text_muted"))
         self._label_pen.use(painter).left(painter, upper, one.label)
         value = self._values[one.key]
-        is_live = value.is_current and value.text != NOTHING
-        painter.setPen(table.color("text" if is_live else "text_muted"))
+        painter.setPen(table.color("text" if value.is_firm else "text_muted"))
         self._value_pen.use(painter).left(painter, lower, value.text)
         painter.setPen(table.color("text_muted"))
         unit = lower.translated(self._value_pen.width(value.text) + 5, self._unit_drop)
         self._unit_pen.use(painter).left(painter, unit, one.unit)
-        places, values = self._figures.trends.points(one.key)
+        places, values = self.store.trends.points(one.key)
         place = QRectF(rect.left(), lower.bottom() + 2, rect.width(), _LINE_HEIGHT - 2)
         color = QColor(table.line_color(one.color))
         draw_sparkline(painter, place, places, values, one.top, color)

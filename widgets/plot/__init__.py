@@ -4,12 +4,12 @@
     painted                                   Plot and PaintedPlot: menu, T, hover, keys, theme
     axis, items, labels, mark_strip, overlay  parts of a time chart
     plot_view, header, link, marks, time_view what its view and its group add
-    time_chart, engine_charts, parts_bar
+    time_chart, stacked_chart, parts_bar
 """
 
 from widgets.plot.clock import RedrawClock
-from widgets.plot.engine_charts import LatencyChart, StackedAreaChart
 from widgets.plot.series import Series, SeriesKind
+from widgets.plot.stacked_chart import StackedAreaChart
 from widgets.plot.time_chart import TimeChart
 
-__all__ = ["LatencyChart", "RedrawClock", "Series", "SeriesKind", "StackedAreaChart", "TimeChart"]
+__all__ = ["RedrawClock", "Series", "SeriesKind", "StackedAreaChart", "TimeChart"]

@@ -32,6 +32,7 @@ from engine import messages
 from engine.snapshot import EngineSnapshot, GpuFigures
 from widgets.controls.layouts import dressed, hbox, vbox
 from widgets.live.charts import LiveCharts
+from widgets.live.metric_store import MetricStore
 from widgets.live.strip import StatStrip
 from widgets.plot.clock import RedrawClock
 from widgets.theme.theme import SPACE_2, SPACE_3
@@ -52,8 +53,9 @@ class ReplayWindow(QMainWindow):
         self.resize(*SIZE)
         self.player = Player(recording.frames, self)
         clock = RedrawClock(parent=self)
-        self.strip = StatStrip(clock)
-        self.charts = LiveCharts(clock)
+        self.metrics = MetricStore()
+        self.strip = StatStrip(self.metrics, clock)
+        self.charts = LiveCharts(self.metrics, clock)
         self._gpus: tuple[GpuFigures, ...] = ()
         names = request_names(recording.frames)
         # the player has the signals of the bridge that views listen to
@@ -131,6 +133,7 @@ class ReplayWindow(QMainWindow):
     # What the recording says --------------------------------------------------------------------
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        self.metrics.update(snapshot)
         self.strip.update_snapshot(snapshot)
         self.charts.update_snapshot(snapshot)
         if snapshot.gpus != self._gpus:
@@ -153,10 +156,12 @@ class ReplayWindow(QMainWindow):
         if state is EngineState.CRASHED:
             self.strip.set_state("Engine crashed", "error")
         elif state is EngineState.EMPTY:
+            self.metrics.end()
             self.strip.clear()
 
     def _forget(self) -> None:
         """Playback starts over."""
+        self.metrics.clear()
         self.strip.clear()
         self.charts.clear()
         self.views.clear()
@@ -168,8 +173,7 @@ class ReplayWindow(QMainWindow):
             self.charts.set_paused(True)
 
     def _set_pace(self, pace: float) -> None:
-        self.charts.set_speed(pace)
-        self.strip.set_speed(pace)
+        self.metrics.time.set_speed(pace)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         self.player.stop()

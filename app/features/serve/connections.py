@@ -15,7 +15,7 @@ from app.clients.target import LinkState, Probe, Target
 from app.link.tasks import Task, run_task
 from app.window.settings_store import SettingsStore
 from engine.errors import ErrorInfo
-from widgets.live.figures import StatTrends
+from widgets.live.trends import StatTrends
 
 EVERY_MS = 2000
 ASKED_EVERY = 5

@@ -6,18 +6,24 @@ from PySide6.QtCore import QRectF, QSize, QTimer, Signal
 from PySide6.QtGui import QColor, QHideEvent, QPainter, QPaintEvent, QShowEvent
 from PySide6.QtWidgets import QCheckBox, QFrame, QLabel, QSizePolicy, QWidget
 
-from app.clients.target import LinkState
+from app.clients.target import LinkState, ServerType
 from app.features.serve.connections import TREND, Watcher
 from app.features.serve.parts import Figure, FigureRow, StateLine
 from app.link.bridge import EngineBridge
-from engine.snapshot import EngineSnapshot, RequestState
-from engine.units import NOTHING, duration_text
+from engine.snapshot import EngineSnapshot
+from engine.units import duration_text
 from widgets.controls.buttons import ButtonRows
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine, title_line
-from widgets.controls.text import EngineTime
-from widgets.live.figures import StateKind, StatFigures, StatTrends, draw_sparkline
-from widgets.live.figures import state_text as words_of
+from widgets.live.figures import (
+    LATENCY_SPAN,
+    StateKind,
+    draw_sparkline,
+    header_values,
+    state_text,
+)
+from widgets.live.metric_store import RATE_S, MetricStore
+from widgets.live.trends import StatTrends
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme, theme_notifier
 
 FIGURES = (
@@ -31,10 +37,13 @@ FIGURES = (
     Figure("itl", "ITL p50, ms", "0,000.0", "Inter-token latency, all clients, since "
            "the last poll"),
 )  # fmt: skip
-LOCAL_FIGURES = tuple(
-    figure._replace(tip=figure.tip.replace("since the last poll", "over the last 2 minutes"))
-    for figure in FIGURES
-)
+_POLLED = "since the last poll"
+_TIPS = {
+    "tokens": FIGURES[3].tip.replace(_POLLED, f"over {duration_text(RATE_S)}"),
+    "ttft": FIGURES[4].tip.replace(_POLLED, LATENCY_SPAN),
+    "itl": FIGURES[5].tip.replace(_POLLED, LATENCY_SPAN),
+}
+"""Of the figures that are those of the header."""
 KINDS: dict[LinkState, StateKind] = {
     LinkState.LIVE: "busy",
     LinkState.CONNECTING: "loading",
@@ -51,10 +60,14 @@ class TrendLine(QWidget):
 
     def __init__(self, trends: StatTrends, key: str) -> None:
         super().__init__()
-        self._trends, self._key = trends, key
+        self.follow(trends, key)
         dressed(self, "Output tok/s, last minute", "Output tok/s, last minute")
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         theme_notifier().changed.connect(self.update)
+
+    def follow(self, trends: StatTrends, key: str) -> None:
+        self._trends, self._key = trends, key
+        self.update()
 
     def sizeHint(self) -> QSize:
         return QSize(120, LINE_HEIGHT)
@@ -72,25 +85,29 @@ class TrendLine(QWidget):
 
 
 class EngineCard(QFrame):
-    """Base of the cards. `in_use`: the window uses this engine."""
+    """Base of the cards. An engine that the window uses shows the figures of the header (`store`),
+    renewed as often."""
 
     use_wanted = Signal()
 
     def __init__(
-        self, title: str, place: str, kind: str, use: str, trends: StatTrends, key: str,
-        figures: tuple[Figure, ...] = FIGURES,
+        self, title: str, place: str, kind: str, use: str, store: MetricStore, trends: StatTrends,
+        key: str,
     ) -> None:  # fmt: skip
         super().__init__()
         dressed(self, title, panel=True)
+        self.store = store
         self.mark = dressed(QLabel("in use"), badge="live")
         self.mark.hide()
         self.place = ElidedLine("text_muted")
         self.place.set_text(place)
         self.state = StateLine()
-        self.figures = FigureRow(f"{title} metrics", figures, width=92)
+        self.figures = FigureRow(f"{title} metrics", FIGURES, width=92)
         self.trend = TrendLine(trends, key)
         self.use = button(use, self.use_wanted.emit)
         self.foot = ButtonRows((self.use,))
+        self._every = QTimer(self, interval=EVERY_MS)
+        self._every.timeout.connect(self.renew)
         badge = dressed(QLabel(kind), badge="neutral")
         vbox(
             hbox(title_line(title), badge, STRETCH, self.mark), self.place, self.state, SPACE_1,
@@ -98,11 +115,43 @@ class EngineCard(QFrame):
             of=self, spacing=SPACE_1, margins=(SPACE_3, SPACE_2, SPACE_3, SPACE_3),
         )  # fmt: skip
 
+    def renew(self) -> None:
+        """Show the current state and figures."""
+
     def set_in_use(self, in_use: bool, tip: str) -> None:
         self.mark.setVisible(in_use)
         self.use.setEnabled(not in_use)
         self.use.setToolTip(tip)
         restyle(self.use, kind="" if in_use else "primary")
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._every.start()
+        self.renew()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._every.stop()
+
+    def show_measured(self, snapshot: EngineSnapshot) -> None:
+        """Show what the header shows. `snapshot`: the store's newest."""
+        values = header_values(self.store, self.store.time.now())
+        output, ttft, itl = values["output"], values["ttft"], values["itl"]
+        self.figures.show_values(
+            {
+                "running": f"{snapshot.num_running:,}",
+                "waiting": f"{snapshot.num_waiting:,}",
+                "kv": f"{values['kv'].text} %",
+                "tokens": output.text,
+                "ttft": f"{ttft.text}{ttft.few}",
+                "itl": f"{itl.text.partition(' / ')[0]}{itl.few}",
+            }
+        )
+        shown = {"tokens": output, "ttft": ttft, "itl": itl}
+        self.figures.set_muted(False, [key for key, one in shown.items() if not one.is_firm])
+        for key, one in shown.items():
+            self.figures.set_tip(key, f"{_TIPS[key]}\n{one.more}".rstrip())
+        self.trend.follow(self.store.trends, "output")
 
 
 class ConnectionCard(EngineCard):
@@ -111,13 +160,14 @@ class ConnectionCard(EngineCard):
     edit_wanted = Signal()
     watch_toggled = Signal(bool)
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: Watcher, store: MetricStore) -> None:
         connection = watcher.connection
         super().__init__(
             connection.name, connection.base_url, connection.kind, "Use this engine",
-            watcher.trends, TREND,
+            store, watcher.trends, TREND,
         )  # fmt: skip
         self.watcher = watcher
+        self._is_in_use = False
         self.watch = dressed(
             QCheckBox("Poll in background"),
             tip="Poll metrics every 2 s, even while this page is hidden",
@@ -130,6 +180,12 @@ class ConnectionCard(EngineCard):
         watcher.changed.connect(self.renew)
         self.renew()
 
+    def set_in_use(self, in_use: bool, tip: str) -> None:
+        super().set_in_use(in_use, tip)
+        if in_use != self._is_in_use:
+            self._is_in_use = in_use
+            self.renew()
+
     def renew(self) -> None:
         watcher = self.watcher
         figures, state = watcher.figures, watcher.state
@@ -139,9 +195,16 @@ class ConnectionCard(EngineCard):
             if not figures.has_metrics:
                 words += " · no metrics"
         self.state.say(words, KINDS[state])
+        # of other servers the header has this window's requests only
+        is_ours = self._is_in_use and watcher.connection.server_type is ServerType.INFERDECK
+        if is_ours and self.store.snapshot is not None:
+            self.show_measured(self.store.snapshot)
+            return
         self.figures.show_values(figures.texts() if figures is not None else {})
         self.figures.set_muted(state is not LinkState.LIVE)
-        self.trend.update()
+        for figure in FIGURES:
+            self.figures.set_tip(figure.key, figure.tip)
+        self.trend.follow(watcher.trends, TREND)
 
 
 EVERY_MS = 500
@@ -151,69 +214,28 @@ TITLE = "This machine"
 class LocalCard(EngineCard):
     """Follows the bridge while it uses the local engine."""
 
-    def __init__(self, bridge: EngineBridge, parent: QWidget | None = None) -> None:
-        self._taken = StatFigures()
+    def __init__(self, bridge: EngineBridge, store: MetricStore) -> None:
         super().__init__(
-            TITLE, "local engine", "Inferdeck", "Use local engine",
-            self._taken.trends, "output", LOCAL_FIGURES,
-        )  # fmt: skip
+            TITLE, "local engine", "Inferdeck", "Use local engine", store, store.trends, "output"
+        )
         self._bridge = bridge
-        self._time = EngineTime()
-        self._snapshot: EngineSnapshot | None = None
-        self._every = QTimer(self, interval=EVERY_MS)  # rates come to rest without snapshots
-        self._every.timeout.connect(self._show)
-        bridge.snapshot.connect(self._on_snapshot)
         bridge.state_changed.connect(lambda state: self.renew())
         self.renew()
 
     def renew(self) -> None:
-        bridge = self._bridge
+        bridge, snapshot = self._bridge, self.store.snapshot
         if not bridge.is_remote and bridge.is_ready and bridge.model is not None:
             self.place.set_text(f"{bridge.model.name} (this window)")
+            if snapshot is not None:
+                self.state.say(*state_text(snapshot))
+                self.show_measured(snapshot)
             return
-        self._snapshot = None
-        self._taken.clear()
         self.figures.show_values({})
         self.place.set_text("local engine")
         away = "unloaded while another engine is in use"
         self.state.say(away if bridge.is_remote else bridge.state.value, "idle")
-        self.trend.update()
+        self.trend.follow(StatTrends(("output",)), "output")
 
     def set_in_use(self, in_use: bool, tip: str) -> None:
         super().set_in_use(in_use, tip)
         self.use.setVisible(not in_use)
-
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        self._every.start()
-        self._show()
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
-        self._every.stop()
-
-    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
-        if not self._bridge.is_remote:
-            self._time.synchronise(snapshot.time)
-            self._taken.update(snapshot)
-            self._snapshot = snapshot
-
-    def _show(self) -> None:
-        snapshot = self._snapshot
-        if snapshot is None:
-            return
-        states = [request.state for request in snapshot.requests]
-        running = states.count(RequestState.RUNNING)
-        values = self._taken.values(self._time.now())
-        self.state.say(*words_of(snapshot))
-        self.figures.show_values(
-            {
-                "running": f"{running:,}",
-                "waiting": f"{len(states) - running:,}",
-                "kv": f"{100 * snapshot.kv_usage:.0f}\u00a0%",
-                "tokens": values["output"].text,
-                "ttft": values["ttft"].text,
-                "itl": values["itl"].text.partition(" / ")[0] or NOTHING,
-            }
-        )
-        self.trend.update()

@@ -23,6 +23,7 @@ from widgets.controls.frames import PageFrame, scroll_by_keys
 from widgets.controls.layouts import button, vbox, wrapped
 from widgets.controls.notice import Toast
 from widgets.controls.text import set_key_tip
+from widgets.live.metric_store import MetricStore
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, restyle
 
@@ -126,7 +127,11 @@ class ServerPage(QWidget):
     commands_changed = Signal()
 
     def __init__(
-        self, bridge: EngineBridge, settings: SettingsStore, session: ModelSession
+        self,
+        bridge: EngineBridge,
+        settings: SettingsStore,
+        session: ModelSession,
+        metrics: MetricStore,
     ) -> None:
         super().__init__()
         self._settings = settings
@@ -141,7 +146,7 @@ class ServerPage(QWidget):
         self.switch = EngineSwitch(
             bridge, session, self.store, self.serving.is_own, lambda: self.serving.is_on, self
         )
-        self.cards = EngineCards(bridge, self.store, lambda: self.switch.used_id)
+        self.cards = EngineCards(bridge, self.store, metrics, lambda: self.switch.used_id)
         self.toast = Toast(self)
         self.connections = ConnectionsPanel(self.store, self.toast)
         self._right = QStackedWidget()

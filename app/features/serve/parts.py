@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import QRectF, QSize, Qt
@@ -56,9 +56,13 @@ class FigureRow(QWidget):
     def value(self, key: str) -> str:
         return self._cells[key].value.text()
 
-    def set_muted(self, is_muted: bool) -> None:
-        for cell in self._cells.values():
-            restyle(cell.value, role="muted" if is_muted else "")
+    def set_muted(self, is_muted: bool, keys: Collection[str] = ()) -> None:
+        """All values, or those of `keys`."""
+        for key, cell in self._cells.items():
+            cell.set_muted(is_muted or key in keys)
+
+    def set_tip(self, key: str, text: str) -> None:
+        self._cells[key].setToolTip(text)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -92,6 +96,11 @@ class _Cell(QWidget):
         if text != self.value.text():
             self.value.setText(text)
             self.setAccessibleName(f"{self._figure.label}: {text}")
+
+    def set_muted(self, is_muted: bool) -> None:
+        role = "muted" if is_muted else ""
+        if (self.value.property("role") or "") != role:
+            restyle(self.value, role=role)
 
     def _fit(self) -> None:
         self.value.setFont(figure_font("body", QFont.Weight.DemiBold))

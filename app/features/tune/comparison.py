@@ -1,120 +1,16 @@
-"""Recent latency, throughput and KV usage, and the comparison of two time ranges. No Qt."""
+"""The comparison of two time ranges, by the figures of the metric store. No Qt."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-
-from engine.snapshot import EngineSnapshot, Sample
 from engine.snapshot.metrics import METRICS, Metric
 from engine.units import MINUS, NOTHING, figure, number
-from widgets.plot.series import FEWEST_FOR_P99, Floats, Mark, RingBuffer
-
-_TTFT_KEPT, _ITL_KEPT, _STATES_KEPT, _OTHERS_KEPT = 16_384, 262_144, 262_144, 16_384
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Statistics of one range. p99 of fewer than 100 samples is None."""
-
-    num_samples: int = 0
-    p50: float | None = None
-    p99: float | None = None
-    largest: float | None = None
-
-    @classmethod
-    def of(cls, values: Floats) -> Figures:
-        if not len(values):
-            return cls()
-        p99 = float(np.percentile(values, 99)) if len(values) >= FEWEST_FOR_P99 else None
-        return cls(len(values), float(np.median(values)), p99, float(values.max()))
-
-
-class TuneHistory:
-    """Bounded history in engine time. Older samples than `complete_since` were dropped."""
-
-    def __init__(self) -> None:
-        self._ttft = RingBuffer(_TTFT_KEPT)
-        self._itl = RingBuffer(_ITL_KEPT)
-        self._kv_usage = RingBuffer(_STATES_KEPT)
-        self._others = RingBuffer(_OTHERS_KEPT)  # cores that other programs use
-        self.complete_since = -math.inf
-
-    def update(self, snapshot: EngineSnapshot) -> None:
-        for ring, samples in ((self._ttft, snapshot.ttft), (self._itl, snapshot.itl)):
-            _extend(ring, samples)
-            if len(ring) == ring.capacity:
-                self.complete_since = max(self.complete_since, float(ring.times[0]))
-        for step in snapshot.steps:  # usage peaks between two snapshots count
-            if step.kv_usage is not None:
-                self._kv_usage.append(min(step.end, snapshot.time), step.kv_usage * 100)
-        self._kv_usage.append(snapshot.time, snapshot.kv_usage * 100)
-        if snapshot.threads is not None and snapshot.threads.others is not None:
-            self._others.append(snapshot.time, snapshot.threads.others)
-
-    @property
-    def began(self) -> float:
-        """Time of the oldest complete data; infinity without any."""
-        times = self._kv_usage.times
-        return max(float(times[0]), self.complete_since) if len(times) else math.inf
-
-    def figures(self, start: float, end: float) -> dict[str, Figures]:
-        """Of the range `start` to `end`: "ttft" and "itl" in ms, "output" in tokens per second of
-        its whole seconds, "kv_usage" in percent at every step and state."""
-        return {
-            "ttft": Figures.of(self._ttft.between(start, end)),
-            "itl": Figures.of(self._itl.between(start, end)),
-            "output": Figures.of(self._tokens_per_second(start, end)),
-            "kv_usage": Figures.of(self._states(start, end)),
-        }
-
-    def observed(self, start: float, end: float) -> dict[str, tuple[Floats, float | None]]:
-        """Independent observations and p50 of the range: "ttft" by request and "itl" by second, in
-        ms, "output" in tokens per second of its whole seconds."""
-        ttft, itl = (ring.between(start, end) for ring in (self._ttft, self._itl))
-        tokens = self._tokens_per_second(start, end)
-        return {
-            "ttft": (ttft, Figures.of(ttft).p50),
-            "itl": (self._by_second(start, end), Figures.of(itl).p50),
-            "output": (tokens if len(ttft) or len(itl) else tokens[:0], Figures.of(tokens).p50),
-        }
-
-    def _by_second(self, start: float, end: float) -> Floats:
-        """Median ITL of each whole second with tokens."""
-        edges = start + np.arange(math.floor(end - start + 1e-9) + 1)
-        cuts = np.searchsorted(self._itl.times, edges)
-        found = [self._itl.values[a:b] for a, b in pairwise(cuts) if b > a]
-        return np.array([float(np.median(values)) for values in found])
-
-    def busy_cores(self, start: float, end: float) -> float | None:
-        """Mean number of cores that other programs used; None if unknown."""
-        found = self._others.between(start, end)
-        return float(found.mean()) if len(found) else None
-
-    def _tokens_per_second(self, start: float, end: float) -> Floats:
-        """Counted from latency samples: each token is one TTFT or ITL sample."""
-        seconds = math.floor(end - start + 1e-9)
-        if seconds < 1 or not self.began < end:
-            return np.empty(0)
-        edges = start + np.arange(seconds + 1)
-        found = [np.searchsorted(ring.times, edges) for ring in (self._ttft, self._itl)]
-        return np.diff(found[0] + found[1]).astype(float)
-
-    def _states(self, start: float, end: float) -> Floats:
-        found = self._kv_usage.between(start, end)
-        before = self._kv_usage.at(start)  # still valid at start
-        return found if before is None else np.append(before[1], found)
-
-
-def _extend(ring: RingBuffer, samples: tuple[Sample, ...]) -> None:
-    if samples:
-        ring.extend([s.time for s in samples], [s.value * 1e3 for s in samples])
-
+from widgets.live.metric_store import MetricStore
+from widgets.live.statistics import Figures
+from widgets.plot.series import Mark
 
 REACH_S = 60.0
 """Longest range before and after a mark."""
@@ -158,8 +54,8 @@ def change(before: float | None, after: float | None) -> float | None:
     return 100 * (after - before) / before if before and after is not None else None
 
 
-def compare(history: TuneHistory, a: TimeRange, b: TimeRange) -> list[Row]:
-    first, second = history.figures(*a), history.figures(*b)
+def compare(store: MetricStore, a: TimeRange, b: TimeRange) -> list[Row]:
+    first, second = store.figures(*a), store.figures(*b)
     return [Row(METRICS[key], first[key], second[key]) for key in BETTER]
 
 
@@ -173,6 +69,11 @@ def around(
     start = min(max(before, began, mark.time - REACH_S), mark.time)
     end = max(min(after, now, mark.time + REACH_S), mark.time)
     return TimeRange(start, mark.time), TimeRange(mark.time, end)
+
+
+def exact(mark: Mark, store: MetricStore) -> Mark:
+    """At the time from which its change held."""
+    return replace(mark, time=store.change_near(mark.time))
 
 
 def value_text(value: float | None) -> str:

@@ -16,13 +16,12 @@ from PySide6.QtWidgets import QComboBox, QFrame, QGridLayout, QLabel, QWidget
 
 from app.features.tune.comparison import (
     BETTER,
-    Figures,
     Row,
     TimeRange,
-    TuneHistory,
     around,
     as_text,
     compare,
+    exact,
     in_brief,
     tone,
     value_text,
@@ -32,6 +31,8 @@ from engine.snapshot.metrics import METRICS, Metric
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine, title_line
+from widgets.live.metric_store import MetricStore
+from widgets.live.statistics import Figures
 from widgets.plot.marks import MarkLog, Span, SpanLog
 from widgets.plot.series import FEWEST_FOR_P99, Mark, MarkKind
 from widgets.theme.theme import (
@@ -130,7 +131,7 @@ class CompareView(QFrame):
 
     def __init__(
         self,
-        history: TuneHistory,
+        store: MetricStore,
         marks: MarkLog,
         spans: SpanLog,
         now: Callable[[], float],
@@ -139,7 +140,7 @@ class CompareView(QFrame):
         super().__init__(parent)
         self.setProperty("panel", True)
         self.setAccessibleName("Range comparison")
-        self._history, self._marks, self._spans, self._now = history, marks, spans, now
+        self._store, self._marks, self._spans, self._now = store, marks, spans, now
         self._picked: list[TimeRange] = []
         self.rows: list[Row] = []
         self.ranges: tuple[TimeRange, TimeRange] | None = None
@@ -226,9 +227,10 @@ class CompareView(QFrame):
         if self.source.currentData() == PICKED:
             return (self._picked[0], self._picked[1]) if len(self._picked) == 2 else None
         mark, now = self._mark, self._now()
-        if mark is None or self._history.began > now:
+        if mark is None or self._store.began > now:
             return None
-        return around(mark, self._marks.marks, self._history.began, now)
+        marks = [exact(one, self._store) for one in self._marks.marks]
+        return around(exact(mark, self._store), marks, self._store.began, now)
 
     # Showing -----------------------------------------------------------------------------------
 
@@ -241,7 +243,7 @@ class CompareView(QFrame):
     def refresh(self) -> None:
         """Update; while range B grows, once a second while visible."""
         found = self.ranges = self._find()
-        self.rows = compare(self._history, *found) if found is not None else []
+        self.rows = compare(self._store, *found) if found is not None else []
         self.table.setVisible(found is not None and not self._is_brief)
         self.table.show_rows(self.rows)
         self.copy_button.setEnabled(found is not None)
@@ -263,7 +265,7 @@ class CompareView(QFrame):
         words = f"A {a.seconds:.0f} s · B {b.seconds:.0f} s"
         if self._mark is not None and self.source.currentData() == LATEST:
             words = f"{self._mark.text} · {words}"
-        if a.start < self._history.complete_since:
+        if a.start < self._store.complete_since:
             words = f"{words} · range A starts before the oldest data"
         return words
 

@@ -18,7 +18,6 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QWidget
 
-from app.features.tune.comparison import TuneHistory
 from app.features.tune.comparison_view import CompareView
 from app.features.tune.load import BackgroundLoad
 from app.features.tune.load_bar import LoadBar
@@ -29,6 +28,7 @@ from app.window.settings_store import SettingsStore
 from engine.snapshot import EngineSnapshot
 from widgets.controls.layouts import vbox
 from widgets.live.charts import LiveCharts
+from widgets.live.metric_store import MetricStore
 from widgets.plot.clock import RedrawClock
 from widgets.plot.link import LinkedCursor
 from widgets.plot.marks import MarkLog, SpanLog
@@ -48,6 +48,7 @@ class TunePage(QWidget):
         self,
         bridge: EngineBridge,
         settings: SettingsStore,
+        store: MetricStore,
         clock: RedrawClock,
         marks: MarkLog,
         cursor: LinkedCursor | None = None,
@@ -55,13 +56,13 @@ class TunePage(QWidget):
     ) -> None:
         super().__init__(parent)
         self.load = BackgroundLoad(bridge, self)
-        self.history = TuneHistory()
+        self.store = store
         self.spans = SpanLog(self)
         self.load_bar = LoadBar(self.load, bridge, settings)
-        self.charts = LiveCharts(clock, marks, ORDER, cursor)
+        self.charts = LiveCharts(store, clock, marks, ORDER, cursor)
         self.charts.enable_picking(self.spans)
-        self.comparison = CompareView(self.history, marks, self.spans, lambda: self.charts.now)
-        self.result = ResultBar(self.history, marks, lambda: self.charts.now)
+        self.comparison = CompareView(store, marks, self.spans, lambda: self.charts.now)
+        self.result = ResultBar(store, marks, lambda: self.charts.now)
         self.result.figures.toggled.connect(self._show_figures)
         self.comparison.hide()
         vbox(self.load_bar, self.result, self.comparison, (self.charts, 1), of=self)
@@ -119,5 +120,4 @@ class TunePage(QWidget):
             self._on_snapshot(snapshot)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
-        self.history.update(snapshot)
         self.charts.update_snapshot(snapshot)

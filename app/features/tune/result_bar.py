@@ -16,11 +16,12 @@ from PySide6.QtWidgets import QFrame, QLabel, QWidget
 
 from app.features.tune.changes import Change, ChangeHistory, Choices
 from app.features.tune.changes_popover import ChangesPopover
-from app.features.tune.comparison import TimeRange, TuneHistory, around
+from app.features.tune.comparison import TimeRange, around, exact
 from app.features.tune.verdict import State, Verdict, busy_text, headline, judge
 from widgets.controls.layouts import button, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import set_key_tip
+from widgets.live.metric_store import MetricStore
 from widgets.plot.marks import MarkLog
 from widgets.plot.series import Mark
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
@@ -34,7 +35,7 @@ class ResultBar(QFrame):
 
     def __init__(
         self,
-        history: TuneHistory,
+        store: MetricStore,
         marks: MarkLog,
         now: Callable[[], float],
         parent: QWidget | None = None,
@@ -42,7 +43,7 @@ class ResultBar(QFrame):
         super().__init__(parent)
         self.setProperty("panel", True)
         self.setAccessibleName("Result of the last change")
-        self._history, self._marks, self._now = history, marks, now
+        self._store, self._marks, self._now = store, marks, now
         self.changes = ChangeHistory()
         self.verdicts: list[Verdict] = []
         self.text = HINT
@@ -91,7 +92,7 @@ class ResultBar(QFrame):
         """Once a second while visible and the range after the change grows."""
         latest = self.changes.latest
         ranges = self._ranges(latest) if latest is not None else None
-        self.verdicts = judge(self._history, *ranges) if ranges is not None else []
+        self.verdicts = judge(self._store, *ranges) if ranges is not None else []
         self._show(latest, ranges)
         self._write()
         grows = ranges is not None and ranges[1].end >= self._now() - SHOW_MS / 1e3
@@ -102,11 +103,13 @@ class ResultBar(QFrame):
 
     def _ranges(self, change: Change) -> tuple[TimeRange, TimeRange] | None:
         """Before its first step, and after its last."""
-        marks, began, now = self._marks.marks, self._history.began, self._now()
+        store, began, now = self._store, self._store.began, self._now()
+        marks = [exact(mark, store) for mark in self._marks.marks]
         if began > now:
             return None
         first, last = (
-            around(Mark(at, change.text), marks, began, now) for at in (change.since, change.at)
+            around(exact(Mark(at, change.text), store), marks, began, now)
+            for at in (change.since, change.at)
         )
         return first[0], last[1]
 
@@ -131,8 +134,7 @@ class ResultBar(QFrame):
         ]  # fmt: skip
         if self._claims:
             parts += [v.words for v in self.verdicts if v.state is not State.CHANGED]
-        busy = [self._history.busy_cores(*stretch) for stretch in ranges]
-        parts.append(busy_text(max((cores for cores in busy if cores is not None), default=None)))
+        parts.append(busy_text(max(self._store.other_cores(*stretch) for stretch in ranges)))
         return " · ".join(filter(None, parts))
 
     def _write(self) -> None:

@@ -16,8 +16,9 @@ from enum import Enum, auto
 
 import numpy as np
 
-from app.features.tune.comparison import BETTER, LITTLE_PERCENT, TuneHistory, change
+from app.features.tune.comparison import BETTER, LITTLE_PERCENT, change
 from engine.units import MINUS, number
+from widgets.live.history import SampleHistory
 from widgets.plot.series import Floats
 
 FALSE_CLAIMS = 0.001
@@ -28,8 +29,6 @@ WANTED: Mapping[str, int] = {"ttft": 20, "itl": LEAST, "output": LEAST}
 """Observations (requests, seconds, seconds) of a claim without its number of samples."""
 MOST_CORRELATED = 0.6
 """Neighbours beyond this are a trend, such as a growing queue, which a change may well cause."""
-BUSY_CORES = 0.5
-"""Other programs that use more cores make the result doubtful."""
 _NAMES = {"ttft": "TTFT", "itl": "ITL", "output": "throughput"}
 _MORE = {"ttft": ("longer", "shorter"), "itl": ("longer", "shorter"), "output": ("higher", "lower")}
 
@@ -109,7 +108,7 @@ def size_text(key: str, factor: float) -> str:
 
 
 def judge(
-    history: TuneHistory, before: tuple[float, float], after: tuple[float, float]
+    history: SampleHistory, before: tuple[float, float], after: tuple[float, float]
 ) -> list[Verdict]:
     """Of TTFT, ITL and throughput in both ranges (start and end, engine time)."""
     found = [history.observed(*ends) for ends in (before, after)]
@@ -162,8 +161,8 @@ def _inflation(ranks: Floats) -> float:
     return (1 + rho) / (1 - rho)
 
 
-def busy_text(cores: float | None) -> str:
+def busy_text(cores: float) -> str:
     """ "Machine busy: other programs use 1.4 cores"; "" for an idle machine."""
-    if cores is None or cores < BUSY_CORES:
+    if not cores:
         return ""
     return f"Machine busy: other programs use {cores:.1f} cores"

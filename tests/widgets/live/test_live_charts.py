@@ -8,14 +8,16 @@ import math
 import re
 import time
 
+import numpy as np
 import pytest
 from PySide6.QtWidgets import QApplication, QScrollArea
 
-from engine.snapshot import Counters, GpuFigures, RequestState, Sample, StepRecord
+from engine.snapshot import Counters, EngineSnapshot, GpuFigures, RequestState, Sample, StepRecord
 from tests.figures import numbers
 from tests.widgets.synthetic import GIB, divided_snapshot, load_run, memory, snapshot
 from widgets.live.charts import LiveCharts, columns_for
-from widgets.live.figures import FIGURES, state_text
+from widgets.live.figures import FIGURES, header_values, state_text
+from widgets.live.metric_store import MetricStore
 from widgets.live.strip import StatStrip
 from widgets.plot.clock import RedrawClock
 from widgets.theme.theme import apply_theme
@@ -31,7 +33,7 @@ def clock(qapp: QApplication):
 
 @pytest.fixture
 def charts(qtbot, clock: RedrawClock) -> LiveCharts:
-    made = LiveCharts(clock)
+    made = LiveCharts(MetricStore(), clock)
     qtbot.addWidget(made)
     made.resize(1300, 480)
     return made
@@ -39,10 +41,15 @@ def charts(qtbot, clock: RedrawClock) -> LiveCharts:
 
 @pytest.fixture
 def strip(qtbot, clock: RedrawClock) -> StatStrip:
-    made = StatStrip(clock)
+    made = StatStrip(MetricStore(), clock)
     qtbot.addWidget(made)
     made.resize(1280, made.sizeHint().height())
     return made
+
+
+def take(view: LiveCharts | StatStrip, one: EngineSnapshot) -> None:
+    view.store.update(one)
+    view.update_snapshot(one)
 
 
 def redraw(charts: LiveCharts) -> None:
@@ -70,7 +77,7 @@ def test_blocks_that_were_held_between_two_states_are_in_the_chart(charts: LiveC
         StepRecord(i, now - 1 + i / 10, 0.05, (), 0, 0, kv_usage=u) for i, u in enumerate(usage)
     )
     idle = snapshot(now)
-    charts.update_snapshot(dataclasses.replace(idle, steps=steps))
+    take(charts, dataclasses.replace(idle, steps=steps))
     used = charts.cache.data.history["kv_usage"]
     assert used.values.max() == pytest.approx(70)
     assert used.last() == (idle.time, pytest.approx(idle.kv_usage * 100))
@@ -80,7 +87,7 @@ def test_blocks_that_were_held_between_two_states_are_in_the_chart(charts: LiveC
 def test_the_charts_show_what_the_snapshots_say(charts: LiveCharts) -> None:
     end = time.perf_counter()
     for one in load_run(end, 60):
-        charts.update_snapshot(one)
+        take(charts, one)
     redraw(charts)
     newest = {
         chart.title: {label.label: label.y for label in chart.view.end_labels}
@@ -105,7 +112,7 @@ def test_an_hour_of_snapshots_stays_bounded(charts: LiveCharts) -> None:
     for i in range(3000):
         at = end - 3600 + i * 1.2
         sample = (Sample(at, 0.03),) * 30
-        charts.update_snapshot(snapshot(at, num_running=1, ttft=sample, itl=sample))
+        take(charts, snapshot(at, num_running=1, ttft=sample, itl=sample))
         if i % 500 == 0:
             redraw(charts)
     charts.set_window(1200.0)
@@ -121,39 +128,41 @@ def test_states_are_kept_five_times_a_second_and_samples_all(charts: LiveCharts)
     end = time.perf_counter()
     for i in range(100):
         at = end - 1 + i * 0.01
-        charts.update_snapshot(snapshot(at, num_running=1, itl=(Sample(at, 0.03),)))
+        take(charts, snapshot(at, num_running=1, itl=(Sample(at, 0.03),)))
     assert len(charts.requests.data.history["running"]) == 5
     assert len(charts.itl.data.history["samples"]) == 100
 
 
 def test_the_last_state_of_a_run_is_kept(charts: LiveCharts) -> None:
     end = time.perf_counter()
-    charts.update_snapshot(snapshot(end - 0.05, num_running=1))
-    charts.update_snapshot(snapshot(end, num_running=0))
+    take(charts, snapshot(end - 0.05, num_running=1))
+    take(charts, snapshot(end, num_running=0))
     assert charts.requests.data.history["running"].last()[1] == 0
 
 
 def test_tokens_per_second_come_from_the_counters(charts: LiveCharts) -> None:
     start = math.floor(time.perf_counter()) - 10.0
-    for i in range(51):  # 100 out and 1,000 in per second, for 5 s; 7,000 before
+    charts.store.time.set_speed(0.0)
+    for i in range(51):  # 100 out and 1,000 in per second, for 10 s; 7,000 before
         counters = Counters(prompt_tokens=7000 + 200 * i, generation_tokens=7000 + 20 * i)
-        charts.update_snapshot(snapshot(start + i * 0.2, num_running=1, counters=counters))
+        take(charts, snapshot(start + i * 0.2, num_running=1, counters=counters))
     charts.tokens.prepare(start + 11.5)
-    rates = dict(zip(*(charts.tokens.data.history["out"].times,
-                       charts.tokens.data.history["out"].values), strict=True))  # fmt: skip
-    assert rates[start + 2] == 100
-    assert rates[start + 3] == 100
-    assert charts.tokens.data.history["in"].values.max() == 1000
-    assert sum(rates.values()) == 1000  # none lost, and none from before the window looked
+    charts.tokens.prepare(start + 16)
+    out = charts.tokens.data.history["out"]
+    rates = dict(zip(out.times, out.values, strict=True))
+    assert rates[start + 4] == rates[start + 5] == pytest.approx(100)
+    assert np.nanmax(charts.tokens.data.history["in"].values) == pytest.approx(1000)
+    assert rates[start + 10] == pytest.approx(100) and rates[start + 14] == 0
+    assert np.nansum(out.values) == pytest.approx(1000, abs=100)  # none from before
 
 
 def test_the_prefix_hit_rate_is_that_of_the_last_minute(charts: LiveCharts) -> None:
     end = time.perf_counter()
     early = Counters(prefix_queries=1000, prefix_hits=0)
     late = Counters(prefix_queries=1100, prefix_hits=80)
-    charts.update_snapshot(snapshot(end - 100, counters=early))
-    charts.update_snapshot(snapshot(end - 70, counters=early))
-    charts.update_snapshot(snapshot(end, counters=late))
+    take(charts, snapshot(end - 100, counters=early))
+    take(charts, snapshot(end - 70, counters=early))
+    take(charts, snapshot(end, counters=late))
     assert charts.cache.data.history["prefix_hits"].last()[1] == pytest.approx(80.0)
 
 
@@ -167,7 +176,7 @@ def test_gpus_have_charts_of_their_own_once_there_are_some(charts: LiveCharts) -
     key = charts.memory.legend.keys["gpu"]
     assert key.isHidden() and len(charts.charts) == 6
     now = time.perf_counter()
-    charts.update_snapshot(snapshot(now))
+    take(charts, snapshot(now))
     charts.mark("before")
     charts.update_gpus(now, (CARD, dataclasses.replace(CARD, temperature_c=80.0, utilization=0.1)))
     redraw(charts)
@@ -183,7 +192,7 @@ def test_gpus_have_charts_of_their_own_once_there_are_some(charts: LiveCharts) -
 
 def test_what_a_gpu_does_not_tell_is_not_drawn(charts: LiveCharts) -> None:
     now = time.perf_counter()
-    charts.update_snapshot(snapshot(now))
+    take(charts, snapshot(now))
     charts.update_gpus(now, (GpuFigures("A card", total=16 * GIB, used=GIB),))
     redraw(charts)
     load, power = charts.charts[-2:]
@@ -195,20 +204,20 @@ def test_what_a_gpu_does_not_tell_is_not_drawn(charts: LiveCharts) -> None:
 def test_what_of_a_model_is_in_ram_is_told(charts: LiveCharts, strip: StatStrip) -> None:
     divided = divided_snapshot(1.0)
     for view in (charts, strip):
-        view.update_snapshot(divided)
+        take(view, divided)
     assert charts.memory.note.endswith("; 788 MiB in RAM")
     values(strip)
     figure = next(one for one in FIGURES if one.key == "memory")
     assert all(size in strip._tip(figure) for size in (" MiB of weights", " MiB of KV"))
     assert "cuda:0 20/28 layers, RTX 3050" in strip.title
-    strip.update_snapshot(snapshot(2.0))
+    take(strip, snapshot(2.0))
     values(strip)
     assert "0.34 GiB" not in strip._tip(figure)
 
 
 def test_the_memory_of_a_divided_gpu_is_counted_once(charts: LiveCharts) -> None:
     now = time.perf_counter()
-    charts.update_snapshot(snapshot(now))
+    take(charts, snapshot(now))
     whole = dataclasses.replace(CARD, uuid="GPU-0")
     part = GpuFigures("A part", total=8 * GIB, used=2 * GIB, uuid="MIG-0", part_of="GPU-0")
     other = dataclasses.replace(part, uuid="MIG-1", used=3 * GIB)
@@ -217,7 +226,7 @@ def test_the_memory_of_a_divided_gpu_is_counted_once(charts: LiveCharts) -> None
 
 
 def test_a_mark_stands_in_every_chart_at_the_engines_time(charts: LiveCharts) -> None:
-    charts.update_snapshot(snapshot(5000.0))  # another clock than ours
+    take(charts, snapshot(5000.0))  # another clock than ours
     charts.mark("max_num_seqs 8 → 16")
     for chart in charts.charts:
         (mark,) = chart.marks
@@ -226,7 +235,7 @@ def test_a_mark_stands_in_every_chart_at_the_engines_time(charts: LiveCharts) ->
 
 
 def test_pausing_and_clearing_reach_every_chart(charts: LiveCharts) -> None:
-    charts.update_snapshot(snapshot(time.perf_counter(), num_running=1))
+    take(charts, snapshot(time.perf_counter(), num_running=1))
     charts.set_paused(True)
     assert all(chart.is_paused for chart in charts.charts)
     charts.set_paused(False)
@@ -273,7 +282,7 @@ def test_where_room_is_scarce_rows_are_lower_before_one_lies_below_the_fold(
 def test_times_line_up_from_chart_to_chart(charts: LiveCharts) -> None:
     charts.show()
     for one in load_run(time.perf_counter(), 5):
-        charts.update_snapshot(one)
+        take(charts, one)
     redraw(charts)
     rights = {round(chart.view.plot_rect.right()) for chart in charts.charts}
     assert max(rights) - min(rights) <= 1
@@ -283,13 +292,13 @@ def test_a_snapshot_is_taken_without_drawing(charts: LiveCharts) -> None:
     charts.show()
     drawn = [chart.num_drawn_points() for chart in charts.charts]
     for one in load_run(time.perf_counter(), 5):
-        charts.update_snapshot(one)
+        take(charts, one)
     assert [chart.num_drawn_points() for chart in charts.charts] == drawn
 
 
 def test_no_timer_is_left(qtbot, charts: LiveCharts, clock: RedrawClock) -> None:
     charts.show()
-    charts.update_snapshot(snapshot(time.perf_counter(), num_running=1))
+    take(charts, snapshot(time.perf_counter(), num_running=1))
     assert clock.is_running
     charts.close()
     qtbot.waitUntil(lambda: not clock.is_running, timeout=2000)
@@ -315,7 +324,7 @@ def test_the_strip_shows_the_parallel_sizes(
     model = dataclasses.replace(
         seen.model, device=device, device_name=name, num_ranks=ranks, num_stages=stages
     )
-    strip.update_snapshot(dataclasses.replace(seen, model=model))
+    take(strip, dataclasses.replace(seen, model=model))
     assert strip.title.endswith(f"  ·  {words}")
     values(strip)
     tip = strip._tip(next(one for one in FIGURES if one.key == "memory"))
@@ -330,7 +339,7 @@ def test_the_strip_starts_with_nothing(strip: StatStrip) -> None:
 
 def test_the_strip_says_what_runs(strip: StatStrip) -> None:
     for one in load_run(time.perf_counter(), 20):
-        strip.update_snapshot(one)
+        take(strip, one)
     found = values(strip)
     name, weights, where = strip.title.split("  ·  ")
     assert (name, weights) == ("Qwen3-0.6B", "BF16")
@@ -353,39 +362,39 @@ def test_the_strip_says_what_runs(strip: StatStrip) -> None:
 
 
 def test_an_idle_engine_is_ready_and_writes_nothing(strip: StatStrip) -> None:
-    strip.update_snapshot(snapshot(time.perf_counter()))
+    take(strip, snapshot(time.perf_counter()))
     assert strip.state == ("Ready", "idle")
     assert values(strip)["output"] == "–"
 
 
 def test_the_output_rate_comes_to_rest(strip: StatStrip) -> None:
     now = 5000.0
-    for i in range(31):
+    for i in range(51):
         counters = Counters(generation_tokens=10 * i)
-        strip._figures.update(snapshot(now - 3 + i * 0.1, num_running=1, counters=counters))
-    assert strip._figures.values(now)["output"].text == "100"
-    assert strip._figures.values(now + 10)["output"].text == "–"
+        take(strip, snapshot(now - 5 + i * 0.1, num_running=1, counters=counters))
+    assert header_values(strip.store, now)["output"].text == "100"
+    assert header_values(strip.store, now + 10)["output"].text == "0"
 
 
 def test_few_gaps_have_no_p99(strip: StatStrip) -> None:
     now = time.perf_counter()
-    strip.update_snapshot(snapshot(now, itl=tuple(Sample(now, 0.02) for _ in range(99))))
+    take(strip, snapshot(now, itl=tuple(Sample(now, 0.02) for _ in range(99))))
     assert values(strip)["itl"] == "20 / –"
-    strip.update_snapshot(snapshot(now, itl=(Sample(now, 0.02),)))
+    take(strip, snapshot(now, itl=(Sample(now, 0.02),)))
     assert values(strip)["itl"] == "20 / 20"
 
 
 def test_old_latencies_are_kept_but_not_as_current(strip: StatStrip) -> None:
-    strip._figures.update(snapshot(1000.0, ttft=(Sample(1000.0, 0.084),)))
-    assert strip._figures.values(1000.0)["ttft"][:2] == ("84", True)
-    assert strip._figures.values(2000.0)["ttft"][:2] == ("84", False)
+    take(strip, snapshot(1000.0, ttft=(Sample(1000.0, 0.084),) * 20))
+    assert header_values(strip.store, 1000.0)["ttft"][:2] == ("84", True)
+    assert header_values(strip.store, 2000.0)["ttft"][:2] == ("84", False)
 
 
 def test_figures_change_at_a_readable_pace_and_words_at_once(strip: StatStrip) -> None:
     now = time.perf_counter()
-    strip.update_snapshot(snapshot(now, num_running=1, num_used=115))
+    take(strip, snapshot(now, num_running=1, num_used=115))
     redraw_strip(strip)
-    strip.update_snapshot(snapshot(now, num_running=1, num_used=576))
+    take(strip, snapshot(now, num_running=1, num_used=576))
     strip.redraw()
     assert strip._values["kv"].text == "10"
     assert strip.wants_redraw()  # it is not forgotten
@@ -396,11 +405,12 @@ def test_figures_change_at_a_readable_pace_and_words_at_once(strip: StatStrip) -
 
 
 def test_the_newest_word_on_the_state_counts(strip: StatStrip) -> None:
-    strip.update_snapshot(snapshot(time.perf_counter(), num_running=2))
+    take(strip, snapshot(time.perf_counter(), num_running=2))
     strip.set_state("Loading weights", "loading")
     assert strip.state == ("Loading weights", "loading")
-    strip.update_snapshot(snapshot(time.perf_counter(), num_running=2))
+    take(strip, snapshot(time.perf_counter(), num_running=2))
     assert strip.state[1] == "busy"
+    strip.store.end()
     strip.clear()
     assert values(strip)["memory"] == "–"
 
@@ -426,10 +436,10 @@ def test_a_narrow_strip_drops_figures_instead_of_cutting(strip, width, keys) -> 
 
 def test_figures_do_not_move_when_their_values_change(strip: StatStrip) -> None:
     now = time.perf_counter()
-    strip.update_snapshot(snapshot(now, num_used=10, ttft=(Sample(now, 0.0995),)))
+    take(strip, snapshot(now, num_used=10, ttft=(Sample(now, 0.0995),)))
     redraw_strip(strip)
     before = [place for _, place in strip.shown_figures()]
-    strip.update_snapshot(snapshot(now, num_used=1100, ttft=(Sample(now, 1.2),) * 9))
+    take(strip, snapshot(now, num_used=1100, ttft=(Sample(now, 1.2),) * 9))
     redraw_strip(strip)
     assert [place for _, place in strip.shown_figures()] == before
 
@@ -437,8 +447,8 @@ def test_figures_do_not_move_when_their_values_change(strip: StatStrip) -> None:
 def test_memory_of_the_strip_and_of_the_chart_agree(strip: StatStrip, charts: LiveCharts) -> None:
     now = time.perf_counter()
     one = snapshot(now, num_used=500, num_cached=100)
-    strip.update_snapshot(one)
-    charts.update_snapshot(one)
+    take(strip, one)
+    take(charts, one)
     stacked = sum(charts.memory.data.history[k].last()[1] for k in charts.memory.stacked)
     assert values(strip)["memory"].startswith(f"{stacked:.1f} / ")
     assert memory(500, 100).process / GIB == pytest.approx(stacked)

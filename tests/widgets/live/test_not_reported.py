@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 from pytestqt.qtbot import QtBot
 
@@ -13,7 +14,8 @@ from engine.snapshot import EngineSnapshot, Part, ReportedLoad
 from tests.widgets.synthetic import snapshot
 from widgets.controls.text import not_reported, not_reported_text, server_name
 from widgets.live.charts import LiveCharts
-from widgets.live.figures import StatFigures, state_text
+from widgets.live.figures import header_values, state_text
+from widgets.live.metric_store import MetricStore
 from widgets.requests.model import NOTHING, RequestModel
 
 NO_LOAD = ReportedLoad()
@@ -38,7 +40,7 @@ def test_a_text_names_who_does_not_report() -> None:
 
 
 def test_lines_of_the_previous_engine_end(qtbot: QtBot) -> None:
-    charts = LiveCharts()
+    charts = LiveCharts(MetricStore())
     qtbot.addWidget(charts)
     charts.update_snapshot(snapshot(9.0))
     weights = charts.memory.data.history["weights"]
@@ -53,13 +55,13 @@ def test_lines_of_the_previous_engine_end(qtbot: QtBot) -> None:
 
 
 def test_the_strip_shows_no_zeros_for_what_is_not_reported() -> None:
-    figures = StatFigures()
+    store = MetricStore()
     given = elsewhere(Part.KV_USAGE, Part.PREFIX_CACHE, Part.MEMORY)
-    figures.update(given)
-    values = figures.values(10.0)
+    store.update(given)
+    values = header_values(store, 10.0)
     for key in ("kv", "hits", "memory"):
         assert values[key].text == NOTHING and "TGI" in values[key].why_not
-        assert key not in figures._numbers(given)
+        assert np.isnan(store.trends.points(key)[1]).all()
     assert values["output"].why_not == ""
 
 
@@ -82,7 +84,7 @@ def test_the_state_is_what_the_server_reports() -> None:
 def test_charts_note_what_is_not_reported(
     qtbot: QtBot, missing: tuple[Part, ...], chart: str
 ) -> None:
-    charts = LiveCharts()
+    charts = LiveCharts(MetricStore())
     qtbot.addWidget(charts)
     given = elsewhere(*missing)
     charts.update_snapshot(given)

@@ -14,7 +14,9 @@ from PySide6.QtGui import QColor, QImage, QPainter
 
 from engine.snapshot import Sample
 from tests.widgets.synthetic import snapshot
-from widgets.live.figures import FIGURES, SPAN_S, StatFigures, StatTrends, draw_sparkline
+from widgets.live.figures import FIGURES, draw_sparkline
+from widgets.live.metric_store import MetricStore
+from widgets.live.trends import TREND_S, StatTrends
 
 WIDTH, HEIGHT = 60, 12
 
@@ -57,20 +59,20 @@ def test_points_lie_between_the_edges_newest_at_the_right(steps: list[float]) ->
     assert (np.diff(places) >= 0).all() and places[0] >= -1e-9
     kept = values[np.isfinite(values)]
     assert values[-1] == trends.newest and (np.diff(kept) >= 1.0 - 1e-9).all()
-    assert kept[0] >= trends.newest - SPAN_S
+    assert kept[0] >= trends.newest - TREND_S
 
 
 def test_the_figures_leave_a_point_a_second_and_a_gap_where_nothing_was_measured() -> None:
-    figures = StatFigures()
-    for step in range(40):
+    store = MetricStore()
+    for step in range(80):
         at = 100.0 + step / 4
         itl = tuple(Sample(at, 0.02) for _ in range(4)) if step < 8 else ()
-        figures.update(replace(snapshot(at), itl=itl, ttft=()))
-    _, kv = figures.trends.points("kv")
-    _, itl_values = figures.trends.points("itl")
-    _, ttft = figures.trends.points("ttft")
-    assert len(kv) == len(itl_values) == 10 and np.isfinite(kv).all()
+        store.update(replace(snapshot(at), itl=itl, ttft=()))
+    _, kv = store.trends.points("kv")
+    _, itl_values = store.trends.points("itl")
+    _, ttft = store.trends.points("ttft")
+    assert len(kv) == len(itl_values) == 20 and np.isfinite(kv).all()
     assert itl_values[0] == pytest.approx(20) and np.isnan(itl_values[-1])
     assert np.isnan(ttft).all()
-    figures.clear()
-    assert all(len(figures.trends.points(one.key)[0]) == 0 for one in FIGURES)
+    store.end()
+    assert all(len(store.trends.points(one.key)[0]) == 0 for one in FIGURES)

@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 
 from engine.units import duration_text, figure, number
 from widgets.plot.data import as_steps, decimate, pick_states, thin_samples
-from widgets.plot.engine_charts import RateBins, ShareOverSpan
 from widgets.plot.labels import spread
 from widgets.plot.series import (
     RingBuffer,
-    RollingPercentiles,
-    percentiles,
 )
 
 finite = st.floats(-1e6, 1e6)
@@ -162,81 +159,3 @@ def test_numbers_as_text() -> None:
     assert number(math.nan, 1) == "–"
     assert (figure(7.42), figure(31.4), figure(1204.2), figure(0.0)) == ("7.4", "31", "1,204", "0")
     assert (duration_text(30), duration_text(120), duration_text(3600)) == ("30 s", "2 min", "1 h")
-
-
-# Percentiles and rates ------------------------------------------------------------------------
-
-
-def test_fewer_than_100_samples_have_no_99th_percentile_but_a_largest() -> None:
-    few = percentiles(np.arange(99.0))
-    assert (few.p50, few.p99, few.num_samples) == (49.0, 98.0, 99)
-    many = percentiles(np.arange(1001.0))
-    assert (many.p50, many.p99) == (500.0, 990.0)
-    assert math.isnan(percentiles(np.empty(0)).p50)
-
-
-def test_rolling_percentiles_do_not_depend_on_how_often_they_are_asked() -> None:
-    def run(times_asked: list[float]) -> list[tuple[float, float]]:
-        samples = RingBuffer(1000)
-        samples.extend(np.linspace(0.2, 20, 400), np.arange(400.0))
-        rolling = RollingPercentiles(samples, span=5.0, step=0.5, longest=60.0)
-        return [(t, p.p50) for now in times_asked for t, p in rolling.advance(now)]
-
-    often, once = run([0.1 * i for i in range(250)]), run([24.9])
-    assert often == once
-    assert once[0][0] == 0.5
-    assert once[-1][0] == 24.5
-    at_10 = dict(once)[10.0]
-    assert at_10 == pytest.approx(np.median(np.arange(400.0)[(np.linspace(0.2, 20, 400) > 5)
-                                                             & (np.linspace(0.2, 20, 400) <= 10)]))
-
-
-def test_rolling_percentiles_catch_up_with_bounded_work() -> None:
-    samples = RingBuffer(100)
-    samples.append(1.0, 5.0)
-    rolling = RollingPercentiles(samples, span=5.0, step=0.5, longest=1200.0)
-    rolling.advance(2.0)
-    caught_up = rolling.advance(100_000.0)
-    assert 60 <= len(caught_up) <= 120
-    assert caught_up[0][0] >= 100_000.0 - 1201
-    assert caught_up[-1][0] >= 100_000.0 - 11
-    assert [t for t, _ in rolling.advance(100_001.0)] == [100_000.5, 100_001.0]
-
-
-@given(st.lists(st.tuples(st.floats(0, 50), st.integers(0, 100)), max_size=60))
-def test_rate_bins_lose_no_count(counts: list[tuple[float, int]]) -> None:
-    bins, closed = RateBins(width=1.0, patience=0.3), []
-    for at, count in sorted(counts):
-        bins.add(at, count)
-        closed += bins.close(at)
-    closed += bins.close(60.0)
-    assert sum(rate for _, rate in closed) == pytest.approx(sum(count for _, count in counts))
-    ends = [end for end, _ in closed]
-    assert ends == sorted(set(ends))
-
-
-def test_a_bin_without_counts_is_zero_and_a_late_one_is_waited_for() -> None:
-    bins = RateBins(width=1.0, patience=0.3)
-    bins.add(0.5, 10)
-    assert bins.close(1.2) == []  # a snapshot of this second may still come
-    assert bins.open
-    assert bins.close(1.3) == [(1.0, 10.0)]
-    assert not bins.open
-    assert bins.close(3.4) == [(2.0, 0.0), (3.0, 0.0)]
-
-
-def test_rate_bins_are_bounded_when_nobody_looks() -> None:
-    bins = RateBins(width=1.0, longest=100)
-    for second in range(5000):
-        bins.add(second, 1)
-    assert len(bins.open) <= 100
-
-
-def test_share_over_a_span() -> None:
-    share = ShareOverSpan(60.0)
-    assert math.isnan(share.add(0.0, 0, 0))
-    assert share.add(1.0, 30, 100) == pytest.approx(0.3)
-    assert share.add(30.0, 130, 200) == pytest.approx(0.65)
-    assert share.add(100.0, 230, 300) == pytest.approx(1.0)  # the last minute only
-    assert math.isnan(share.add(500.0, 230, 300))
-    assert share.add(501.0, 5, 10) == pytest.approx(0.5)  # the engine was started again

@@ -17,13 +17,16 @@ from pytestqt.qtbot import QtBot
 
 from engine.snapshot import Sample
 from tests.figures import numbers
-from widgets.plot import LatencyChart, RedrawClock, Series, SeriesKind, StackedAreaChart, TimeChart
+from tests.widgets.synthetic import snapshot
+from widgets.live.metric_store import MetricStore
+from widgets.live.store_charts import LatencyChart
+from widgets.plot import RedrawClock, Series, SeriesKind, StackedAreaChart, TimeChart
 from widgets.plot.axis import Range
 from widgets.plot.data import HISTORY_S, MAX_DOTS, MAX_LINE_POINTS
-from widgets.plot.engine_charts import area
 from widgets.plot.header import ChartHeader
 from widgets.plot.labels import LabelPlace, end_label_rects, is_named
 from widgets.plot.series import Mark
+from widgets.plot.stacked_chart import area
 from widgets.theme.theme import SPACE_3, apply_theme, load_theme
 
 NOW = 1000.0
@@ -447,12 +450,23 @@ def test_the_legend_gives_way_to_the_title(chart: TimeChart) -> None:
 # Latency and memory ---------------------------------------------------------------------------
 
 
+def take(chart: LatencyChart, samples: list[Sample]) -> None:
+    chart.store.update(snapshot(NOW, ttft=tuple(samples)))
+    chart.add_samples(samples)
+
+
+def latency_chart(title: str, clock: RedrawClock) -> LatencyChart:
+    return LatencyChart(
+        title, store=MetricStore(), key="ttft", clock=clock, time_source=lambda: NOW
+    )
+
+
 def test_latency_lines_are_percentiles_of_the_samples(qtbot, clock: RedrawClock) -> None:
-    chart = LatencyChart("ITL", span_s=10.0, clock=clock, time_source=lambda: NOW)
+    chart = latency_chart("ITL", clock)
     qtbot.addWidget(chart)
     values = np.random.default_rng(0).gamma(4, 0.008, 1000)
     times = np.linspace(NOW - 9.99, NOW, 1000)
-    chart.add_samples([Sample(t, v) for t, v in zip(times, values, strict=True)])
+    take(chart, [Sample(t, v) for t, v in zip(times, values, strict=True)])
     chart.redraw()
     p50 = chart.data.history["p50"].last()
     assert p50 == (NOW, pytest.approx(np.median(values) * 1e3))
@@ -461,9 +475,9 @@ def test_latency_lines_are_percentiles_of_the_samples(qtbot, clock: RedrawClock)
 
 
 def test_few_samples_have_a_max_instead_of_a_p99(qtbot, clock: RedrawClock) -> None:
-    chart = LatencyChart("TTFT", span_s=60.0, clock=clock, time_source=lambda: NOW)
+    chart = latency_chart("TTFT", clock)
     qtbot.addWidget(chart)
-    chart.add_samples([Sample(NOW - 3, 0.080), Sample(NOW - 2, 0.120)])
+    take(chart, [Sample(NOW - 3, 0.080), Sample(NOW - 2, 0.120)])
     chart.redraw()
     labels = {label.label: label.value for label in chart.view.end_labels}
     assert labels == {"p50": "100", "max": "120"}
@@ -472,13 +486,13 @@ def test_few_samples_have_a_max_instead_of_a_p99(qtbot, clock: RedrawClock) -> N
 @pytest.fixture
 def itl(qtbot, clock: RedrawClock) -> LatencyChart:
     """1,000 gaps of 30 ms, and three of 5, 9 and 14 s."""
-    made = LatencyChart("ITL", span_s=10.0, clock=clock, time_source=lambda: NOW)
+    made = latency_chart("ITL", clock)
     qtbot.addWidget(made)
     made.resize(420, 240)
     made.show()
     long = {500: 5.0, 501: 14.0, 800: 9.0}
     times = np.linspace(NOW - 90, NOW, 1000)
-    made.add_samples([Sample(t, long.get(i, 0.03)) for i, t in enumerate(times)])
+    take(made, [Sample(t, long.get(i, 0.03)) for i, t in enumerate(times)])
     made.redraw()
     return made
 
@@ -539,9 +553,9 @@ def test_zeros_stay_on_a_logarithmic_axis(chart: TimeChart) -> None:
 
 
 def test_seconds_replace_thousands_of_milliseconds(qtbot, clock: RedrawClock) -> None:
-    chart = LatencyChart("TTFT", span_s=60.0, clock=clock, time_source=lambda: NOW)
+    chart = latency_chart("TTFT", clock)
     qtbot.addWidget(chart)
-    chart.add_samples([Sample(NOW - 5, 0.4), Sample(NOW - 4, 48.888)])
+    take(chart, [Sample(NOW - 5, 0.4), Sample(NOW - 4, 48.888)])
     chart.redraw()
     labels = {label.label: label.value for label in chart.view.end_labels}
     assert labels == {"p50": "24.6", "max": "48.9"}
@@ -550,8 +564,9 @@ def test_seconds_replace_thousands_of_milliseconds(qtbot, clock: RedrawClock) ->
     assert chart.values_table().headers[1] == "samples (ms)"
     texts = {reading.label: reading.value for reading in chart.readings_at(NOW - 4)}
     assert texts["samples"] == "48.888 s"
+    chart.store.clear()
     chart.clear()
-    chart.add_samples([Sample(NOW - 1, 0.4)])
+    take(chart, [Sample(NOW - 1, 0.4)])
     chart.redraw()
     assert chart._header.title == "TTFT, ms"
 

@@ -350,7 +350,8 @@ def test_a_recording_of_a_real_run_replays_to_equal_views(
     assert np.array_equal(blocks.owner, before.owner) and np.array_equal(blocks.fill, before.fill)
     for name in ("ttft", "itl", "memory", "requests", "cache"):
         one, other = getattr(window.charts, name).data, getattr(live.charts, name).data
-        for key in set(one.series) - {"p50", "p99"}:  # these are worked out when they are drawn
+        made_when_drawn = {"p50", "p99", "before"}
+        for key in set(one.series) - made_when_drawn:
             for part in ("times", "values"):
                 drawn, wanted = (getattr(data.history[key], part) for data in (one, other))
                 assert np.array_equal(drawn, wanted, equal_nan=True)
@@ -461,7 +462,7 @@ def test_charts_that_are_drawn_during_a_jump_miss_nothing(
         qtbot.waitUntil(lambda: not window.player.is_jumping, timeout=5000)
     assert charts.itl.now == pytest.approx(59 / 4)  # time stands still
     rates = charts.tokens.data.history["out"]
-    assert len(rates.values) >= 12 and list(rates.values[1:]) == [20.0] * (len(rates.values) - 1)
+    assert len(rates.values) >= 12 and rates.values[1:] == pytest.approx(20.0, rel=0.03)
     medians = charts.itl.data.history["p50"]
     assert medians.times[0] < 1.0 and medians.times[-1] > 14.0
     assert np.nanmax(medians.values) == pytest.approx(50.0)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +11,7 @@ from hypothesis import strategies as st
 from app.features.tune.comparison import (
     BETTER,
     REACH_S,
-    Figures,
     TimeRange,
-    TuneHistory,
     around,
     as_text,
     change,
@@ -24,66 +20,21 @@ from app.features.tune.comparison import (
     in_brief,
     tone,
 )
-from engine.snapshot import Sample, StepRecord
+from engine.snapshot import Sample
 from engine.snapshot.metrics import METRICS
 from tests.figures import numbers
 from tests.widgets.synthetic import snapshot
+from widgets.live.metric_store import MetricStore
 from widgets.plot.series import Mark
 
 
-def fed(ttft: list[Sample], itl: list[Sample], until: float = 20.0) -> TuneHistory:
+def fed(ttft: list[Sample], itl: list[Sample], until: float = 20.0) -> MetricStore:
     """States every second from 0 on; all samples at once."""
-    history = TuneHistory()
+    history = MetricStore()
     for second in range(int(until) + 1):
         history.update(replace(snapshot(float(second)), ttft=(), itl=()))
     history.update(replace(snapshot(until), ttft=tuple(ttft), itl=tuple(itl)))
     return history
-
-
-def test_the_figures_of_a_range_are_those_of_its_samples() -> None:
-    itl = [Sample(1 + 0.05 * n, 0.010 if n < 100 else 0.030) for n in range(200)]
-    history = fed([Sample(1.0, 0.2), Sample(7.0, 0.4)], itl)
-    before, after = history.figures(0.0, 5.99), history.figures(5.99, 12.0)
-    assert before["itl"] == Figures(100, pytest.approx(10), pytest.approx(10), pytest.approx(10))
-    assert after["itl"].p50 == pytest.approx(30) and after["itl"].num_samples == 100
-    assert before["ttft"].num_samples == 1 and after["ttft"].p50 == pytest.approx(400)
-
-
-def test_p99_needs_a_hundred_samples() -> None:
-    few, enough = Figures.of(np.arange(99.0)), Figures.of(np.arange(100.0))
-    assert few.p99 is None and few.largest == 98 and few.num_samples == 99
-    assert enough.p99 is not None and Figures.of(np.empty(0)) == Figures()
-
-
-def test_every_token_counts_once_in_the_second_in_which_it_came() -> None:
-    itl = [Sample(2.0 + n / 40, 0.025) for n in range(1, 100)]
-    history = fed([Sample(2.0, 0.1)], itl)
-    tokens = history.figures(2.0, 5.0)["output"]
-    assert tokens.num_samples == 3  # whole seconds
-    assert tokens.p50 == 40 and tokens.largest == 40
-    assert history.figures(2.0, 2.9)["output"] == Figures()  # not a whole one
-
-
-@given(st.lists(st.floats(0.001, 9.999), max_size=60), st.integers(1, 9))
-def test_no_token_is_lost_between_two_ranges(times: list[float], cut: int) -> None:
-    history = fed([], [Sample(at, 0.01) for at in sorted(times)])
-    counted = [history._tokens_per_second(*r).sum() for r in ((0.0, cut), (cut, 10.0))]
-    assert sum(counted) == len(times)
-
-
-def test_blocks_count_also_when_they_were_given_back_before_the_next_state() -> None:
-    history = fed([], [], until=2.0)
-    step = StepRecord(0, 2.2, 0.1, (), 1, 0, kv_usage=0.4)
-    history.update(replace(snapshot(3.0), steps=(step, replace(step, kv_usage=None))))
-    usage = history.figures(2.0, 3.0)["kv_usage"]
-    assert (usage.num_samples, usage.largest) == (3, pytest.approx(40))
-    assert history.figures(0.0, 2.0)["kv_usage"].largest == 0
-
-
-def test_before_any_state_there_is_nothing() -> None:
-    history = TuneHistory()
-    assert history.began == math.inf
-    assert set(history.figures(0.0, 10.0).values()) == {Figures()}
 
 
 MARKS = st.lists(st.floats(0, 500), min_size=1, max_size=8, unique=True).map(sorted)

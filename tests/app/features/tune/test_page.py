@@ -64,7 +64,7 @@ def start(qtbot: QtBot, page: TunePage, completed: int = 1) -> None:
 
 def wait_for_samples(qtbot: QtBot, page: TunePage, count: int) -> None:
     """Until so many gaps between tokens are known; snapshots bring them."""
-    figures = lambda: page.history.figures(0.0, page.charts.now)
+    figures = lambda: page.store.figures(0.0, page.charts.now)
     qtbot.waitUntil(lambda: figures()["itl"].num_samples >= count)
 
 
@@ -231,9 +231,9 @@ def test_two_dragged_ranges_are_compared_and_forgotten(
 ) -> None:
     start(qtbot, page, completed=4)
     wait_for_samples(qtbot, page, 100)
-    times = page.history._itl.times
-    qtbot.waitUntil(lambda: page.history._itl.times[-1] - times[0] > 0.7)
-    first, last = float(times[0]), float(page.history._itl.times[-1])
+    times = page.store.rings["itl"].times
+    qtbot.waitUntil(lambda: page.store.rings["itl"].times[-1] - times[0] > 0.7)
+    first, last = float(times[0]), float(page.store.rings["itl"].times[-1])
     view = page.comparison
     page.charts.span_picked.emit(last - 0.3, last)
     assert view.note.text() == HINT_SECOND and view.ranges is None

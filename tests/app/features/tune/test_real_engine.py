@@ -55,10 +55,10 @@ def test_a_load_runs_beside_a_chat_and_through_a_rebuild_of_the_cache(
     assert counts.failed == 0 and counts.in_flight == 0 and load.problem is None
     assert ends.count(FinishReason.LENGTH) >= counts.completed
     tune = application.pages.tune  # its charts take a state a little later than the strip
-    figures = tune.history.figures(0.0, tune.charts.now)
+    figures = application.metrics.figures(0.0, tune.charts.now)
 
     def has_all() -> bool:
-        figures.update(tune.history.figures(0.0, tune.charts.now))
+        figures.update(application.metrics.figures(0.0, tune.charts.now))
         return figures["ttft"].num_samples >= 12 and figures["itl"].num_samples >= 12 * 3
 
     qtbot.waitUntil(has_all, timeout=SERVE_MS)

@@ -1,0 +1,276 @@
+"""`MetricStore`: the one source of every measured figure that the window shows. No Qt.
+
+    samples     . .  .|. x   .  . .  . .  |  x  . . .
+    epochs     |------|-------------------|----------->     begun by a model or a change of settings
+    shown                                      [----->]     the last minute, within the epoch
+
+A sample belongs to an epoch if it began and ended in it. One that began before (x: a request that
+waited, a gap in which the cache was rebuilt) is drawn, and counts as a token, but enters no
+statistic. The server's /metrics count the same samples cumulatively, across epochs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.snapshot import EngineSnapshot, Part
+from widgets.controls.text import EngineTime
+from widgets.live.history import SampleHistory
+from widgets.live.statistics import Shown
+from widgets.live.totals import PercentileLine, RunningTotal
+from widgets.live.trends import StatTrends
+
+SPAN_S = 60.0
+"""Statistics are of the samples of this long before the newest one, within the epoch."""
+RATE_S = 3.0
+"""Rates are of this long before the last whole second, within the epoch."""
+LATENCIES = ("ttft", "itl")
+KEYS = ("output", "ttft", "itl", "kv", "hits", "memory")
+"""Of the sparklines."""
+MISSING = {"kv": Part.KV_USAGE, "hits": Part.PREFIX_CACHE, "memory": Part.MEMORY}
+"""The parts of a snapshot that figures need."""
+GIB = 2**30
+_EPOCHS_KEPT, _MEMOS_KEPT = 64, 16
+_SAME_S = 0.05  # the clock of a server that was reached again is another by less
+_HEARD_S = 1.0  # the window is busy for so long at most
+_LATE_S = 1.3  # snapshots come up to a second late
+_SILENT_S = 10.0  # without a sample: the sparkline has a gap
+
+
+@dataclass(slots=True)
+class Epoch:
+    """A time of one model at one set of settings. `reported`: its start by the engine. `end`:
+    infinity for the current one. `last`: the latencies that were shown at its end."""
+
+    start: float
+    model: str
+    config: Any
+    reported: float
+    end: float = math.inf
+    last: dict[str, Shown] = field(default_factory=dict)
+
+    def has_same(self, s: EngineSnapshot) -> bool:
+        """Whether model and settings have not changed until `s`."""
+        is_later = s.settings_since - self.reported > _SAME_S
+        is_same = self.config is s.config or self.config == s.config
+        return self.model == _model_of(s) and is_same and not is_later
+
+
+class Share(NamedTuple):
+    """`rate` (0 to 1) of `num_tokens`."""
+
+    rate: float
+    num_tokens: int
+
+
+class MetricStore(SampleHistory):
+    """Takes every snapshot of one engine, in order. Times are those of the engine's clock."""
+
+    def __init__(self) -> None:
+        self.trends = StatTrends(KEYS)
+        self.time = EngineTime()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything: a recording plays from its beginning."""
+        super().__init__()
+        self._lines = {key: self._line(key) for key in LATENCIES}
+        self._tokens = {"in": RunningTotal(), "out": RunningTotal()}
+        self._hits, self._queries = RunningTotal(), RunningTotal()
+        self._epochs: deque[Epoch] = deque(maxlen=_EPOCHS_KEPT)
+        self._memo: dict[tuple[str, float, float, int], Shown] = {}
+        self.trends.clear()
+        self.snapshot: EngineSnapshot | None = None
+        """The newest; None without a model."""
+        self.last_time = -math.inf
+
+    def _line(self, key: str) -> PercentileLine:
+        return PercentileLine(lambda at: self.latency(key, at), SPAN_S)
+
+    # Feeding ----------------------------------------------------------------------------------
+
+    def update(self, snapshot: EngineSnapshot) -> None:
+        """Costs time for what is new only."""
+        ended = self._begin(snapshot) if self._is_change(snapshot) else None
+        self.snapshot, self.last_time = snapshot, max(snapshot.time, self.last_time)
+        self.time.synchronise(snapshot.time)
+        starts = np.array([epoch.start for epoch in self._epochs])
+        for key in LATENCIES:
+            self.add_samples(key, getattr(snapshot, key), starts)
+        if ended is not None:
+            self._keep_last(ended)
+        self.add_states(snapshot)
+        self._count(snapshot)
+        if self.trends.is_due(snapshot.time):
+            self.trends.add(snapshot.time, self._points(snapshot))
+
+    def end(self) -> None:
+        """The model was unloaded, or the window turned to another engine."""
+        epoch = self.epoch
+        if epoch is not None:
+            epoch.end = math.nextafter(self.last_time, math.inf)  # the last samples are in it
+            self._keep_last(epoch)
+        self.snapshot = None
+        self.trends.clear()
+        for total in (*self._tokens.values(), self._hits, self._queries):
+            total.restart()
+
+    def _is_change(self, s: EngineSnapshot) -> bool:
+        epoch = self.epoch
+        return epoch is None or not epoch.has_same(s)
+
+    def _begin(self, s: EngineSnapshot) -> Epoch | None:
+        """The epoch that ends. The new one starts when its settings took effect. Where that is not
+        reported, this snapshot is the first of them; if nothing was before it, its samples are."""
+        before = self._epochs[-1] if self._epochs else None
+        if before is not None and before.end < math.inf and before.has_same(s):
+            before.end = math.inf  # a load that was refused: nothing changed
+            return None
+        start = s.settings_since
+        if not start:
+            begins = () if before else (x.time - x.value for x in (*s.ttft, *s.itl))
+            start = min((s.time, *begins))
+        if before is not None:
+            start = max(start, before.start if before.end == math.inf else before.end)
+            before.end = min(before.end, start)
+        self._epochs.append(Epoch(start, _model_of(s), s.config, s.settings_since))
+        return before
+
+    def _keep_last(self, epoch: Epoch) -> None:
+        epoch.last = {key: self._shown(key, epoch, epoch.end) for key in LATENCIES}
+
+    def _count(self, s: EngineSnapshot) -> None:
+        counters, is_whole = s.counters, 0 < s.step_index == len(s.steps)
+        for total, count in (
+            (self._tokens["in"], counters.prompt_tokens),
+            (self._tokens["out"], counters.generation_tokens),
+            (self._hits, counters.prefix_hits),
+            (self._queries, counters.prefix_queries),
+        ):
+            total.add(s.time, count, is_whole=is_whole)
+
+    def _points(self, s: EngineSnapshot) -> dict[str, float]:
+        """The sparklines' points: the figures shown now."""
+        shown = {key: self.latency(key) for key in LATENCIES}
+        points = {
+            key: one.p50
+            for key, one in shown.items()
+            if one.p50 is not None and s.time - one.newest <= _SILENT_S
+        }
+        if (rate := self.rate("out", s.time)) is not None:
+            points["output"] = rate
+        if (share := self.prefix_hits()) is not None:
+            points["hits"] = share.rate * 100
+        points |= {"kv": s.kv_usage * 100, "memory": memory_used(s) / GIB}
+        return {k: v for k, v in points.items() if MISSING.get(k) not in s.missing}
+
+    # Epochs -----------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The current one; None without a model."""
+        return self.epoch_at(math.inf)
+
+    def epoch_at(self, at: float) -> Epoch | None:
+        for epoch in reversed(self._epochs):
+            if epoch.start <= at:
+                return epoch if at < epoch.end or epoch.end == math.inf else None
+        return None
+
+    def change_near(self, time: float) -> float:
+        """The start of the epoch that began closest before or at `time`; `time` itself where none
+        began in the seconds before: a mark is set when the window hears of its change."""
+        starts = (epoch.start for epoch in self._epochs)
+        return max((s for s in starts if -_SAME_S <= time - s <= _HEARD_S), default=time)
+
+    @property
+    def previous(self) -> Epoch | None:
+        """The epoch before the current one."""
+        epoch = self.epoch
+        return self._epochs[-2] if epoch is not None and len(self._epochs) > 1 else None
+
+    def before(self, key: str, at: float = math.inf) -> Shown | None:
+        """The latency that was shown last before the epoch at `at`, of the same model."""
+        now = self.epoch_at(at)
+        for epoch in reversed(self._epochs):
+            if now is None or epoch.start >= now.start or epoch.model != now.model:
+                continue
+            if (last := epoch.last.get(key)) is not None and last.num_samples:
+                return last
+        return None
+
+    # What is shown ----------------------------------------------------------------------------
+
+    def latency(self, key: str, at: float = math.inf) -> Shown:
+        """ "ttft" or "itl" as shown at time `at`."""
+        epoch = self.epoch_at(at)
+        return Shown() if epoch is None else self._shown(key, epoch, at)
+
+    def _shown(self, key: str, epoch: Epoch, at: float) -> Shown:
+        times, values = self.rings[key].times, self.rings[key].values
+        low, end = np.searchsorted(times, (epoch.start, epoch.end)).tolist()
+        high = min(int(np.searchsorted(times, at, side="right")), end)
+        while high > low and math.isnan(values[high - 1]):
+            high -= 1
+        if high <= low:
+            return Shown(since=epoch.start)
+        newest = float(times[high - 1])
+        low = max(low, int(np.searchsorted(times, newest - SPAN_S, side="right")))
+        memo = key, epoch.start, newest, high - low
+        if memo not in self._memo:
+            if len(self._memo) >= _MEMOS_KEPT:
+                del self._memo[next(iter(self._memo))]
+            others = self.other_cores(max(epoch.start, newest - SPAN_S), newest)
+            self._memo[memo] = Shown.between(values[low:high], others, epoch.start, newest)
+        return self._memo[memo]
+
+    def line(self, key: str) -> PercentileLine:
+        """A latency over time, up to the newest snapshot."""
+        line, times = self._lines[key], self.rings[key].times
+        if len(times):
+            line.advance(float(times[0]), self.last_time)
+        return line
+
+    def last_second(self, now: float) -> int:
+        """The last one that is over and known, at time `now`."""
+        return math.floor(min(max(self.last_time, now - _LATE_S), now))
+
+    def rate(self, which: str, now: float) -> float | None:
+        """Tokens per second, "in" (computed) or "out", as shown at time `now`; None before the
+        first token in this epoch."""
+        return self.rate_at(which, self.last_second(now))
+
+    def rate_at(self, which: str, second: int) -> float | None:
+        total, at = self._tokens[which], float(second)
+        epoch = self.epoch_at(at)
+        if epoch is None or at - epoch.start < 1 or not total.between(epoch.start, at) > 0.5:
+            return None
+        start = max(epoch.start, at - RATE_S)
+        return total.between(start, at) / (at - start)
+
+    def prefix_hits(self, at: float = math.inf) -> Share | None:
+        """Of the tokens that were looked up; None without any in this epoch."""
+        epoch = self.epoch_at(at)
+        newest = self._queries.grew_until(min(at, self.last_time))
+        if epoch is None or newest <= epoch.start:
+            return None
+        start = max(epoch.start, newest - SPAN_S)
+        count = self._queries.between(start, newest)
+        hits = self._hits.between(start, newest)
+        return Share(hits / count, max(1, round(count))) if count > 0 else None
+
+
+def _model_of(s: EngineSnapshot) -> str:
+    return s.model.path or s.model.name
+
+
+def memory_used(s: EngineSnapshot) -> int:
+    """Bytes that the process uses, or the sum of the engine's where the system does not report
+    them."""
+    memory = s.memory
+    return memory.process or memory.weights + memory.kv_cache + memory.other
