@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from statistics import median
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -237,8 +238,9 @@ class EventDispatcher(QObject):
             self._receiver.take_progress(latest)
 
     def _flush_snapshots(self) -> None:
-        if self.snapshots:
-            merged, self.snapshots = merge_snapshots(self.snapshots), []
+        pending, self.snapshots = self.snapshots, []
+        for _, alike in groupby(pending, key=lambda s: s.settings_since):
+            merged = merge_snapshots(list(alike))
             merged = dataclasses.replace(merged, model=self._titled(merged.model))
             self.snapshot_at = time.perf_counter()
             with self._snapshot_throttle.measure():

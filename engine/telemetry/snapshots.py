@@ -164,7 +164,8 @@ def memory_snapshot(
     held = assembly.held
     bytes_per_token = plan.bytes_per_block // blocks.block_size
     # RAM is taken page by page as blocks are written; a GPU gives the whole cache at once
-    resident = used + cached if assembly.config.device == CPU else held.cache
+    written = used - blocks.num_reserved * plan.bytes_per_block
+    resident = written + cached if assembly.config.device == CPU else held.cache
     return MemorySnapshot(
         plan=plan,
         weights=held.weights,

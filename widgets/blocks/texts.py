@@ -30,11 +30,10 @@ def summary(blocks: BlockSnapshot, precision: str = "") -> str:
 
 
 def losses(blocks: BlockSnapshot, counters: Counters) -> str:
-    """Unused slots in partly filled blocks, prefix hits and evictions."""
+    """Unused slots in partly filled blocks, and evictions."""
     slots = blocks.num_used * blocks.block_size
     lost = f"{100 * blocks.num_wasted_tokens / slots:.1f} %" if slots else "0 %"
-    hits = f"{100 * counters.prefix_hit_rate:.0f} %" if counters.prefix_queries else "–"
-    return f"unused slots {lost} · prefix hits {hits} · evictions {counters.evictions:,}"
+    return f"unused slots {lost} · evictions {counters.evictions:,}"
 
 
 def describe(blocks: BlockSnapshot, block: int, owners: Sequence[str], name: Name) -> str:

@@ -9,14 +9,14 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QGridLayout, QWidget
 
-from engine.snapshot import EngineSnapshot, GpuFigures, MemorySnapshot, Part, StepRecord, undivided
+from engine.snapshot import EngineSnapshot, GpuFigures, Part, StepRecord, undivided
 from engine.snapshot.metrics import METRICS
 from engine.units import bytes_text, duration_text, number, whole
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import dressed, vbox
 from widgets.controls.text import not_reported
 from widgets.live.figures import LATENCY_SPAN
-from widgets.live.metric_store import GIB, MetricStore
+from widgets.live.metric_store import GIB, MetricStore, memory_parts
 from widgets.live.store_charts import LatencyChart, TokenRateChart
 from widgets.plot.clock import RedrawClock
 from widgets.plot.link import ChartGroup, LinkedCursor
@@ -232,7 +232,7 @@ class LiveCharts(QWidget):
         self._note_missing(snapshot)
         missing = snapshot.missing
         if Part.MEMORY not in missing:
-            self._add_memory(at, snapshot.memory)
+            self._add_memory(snapshot)
         self.requests.append("running", at, snapshot.num_running)
         self.requests.append("waiting", at, snapshot.num_waiting)
         if Part.KV_USAGE not in missing:
@@ -281,13 +281,13 @@ class LiveCharts(QWidget):
             if part in missing and not self.cache.data.is_empty:
                 self.cache.append(key, at, math.nan)
 
-    def _add_memory(self, at: float, memory: MemorySnapshot) -> None:
-        parts = {key: getattr(memory, key) / GIB for key in self.memory.stacked}
-        self.memory.append_row(at, parts)
+    def _add_memory(self, snapshot: EngineSnapshot) -> None:
+        memory, parts = snapshot.memory, memory_parts(snapshot)
+        self.memory.append_row(snapshot.time, {key: size / GIB for key, size in parts.items()})
+        self.memory.set_available("kv_reserved", parts["kv_reserved"] > 0)
         limit = memory.plan.limit / GIB
         self.memory.set_limit(limit or None)
-        measured = memory.weights + memory.kv_cache
-        note = f"predicted {bytes_text(memory.plan.predicted)}, measured {bytes_text(measured)}"
+        note = f"predicted {bytes_text(memory.plan.predicted)} with a full KV cache"
         if memory.plan.host_layers:  # the other figures are of the GPU
             note += f"; {bytes_text(memory.host_weights + memory.host_kv_cache)} in RAM"
         self.memory.set_note(note)
@@ -398,13 +398,16 @@ def _memory_chart(clock: RedrawClock, now: Callable[[], float]) -> StackedAreaCh
             area("weights", "weights", "weights", text=_hundredths, silence=_SILENCE_S),
             area("kv_used", "KV used", "kv_used", text=_hundredths, silence=_SILENCE_S),
             area("kv_cached", "KV cached", "kv_cached", text=_hundredths, silence=_SILENCE_S),
+            area("kv_reserved", "KV reserved", "free", text=_hundredths, silence=_SILENCE_S,
+                 tip="KV cache without tokens"),
             area("other", "other", "other", text=_hundredths, silence=_SILENCE_S),
             Series("gpu", "GPU", "gpu_memory", dashed=True, hold=True, text=_hundredths),
         ),
         clock=clock, value_template="00.00", least_span=0.1, time_source=now,
         empty_text="Memory usage by category appears when a model is loaded.",
     )  # fmt: skip
-    chart.set_available("gpu", False)
+    for key in ("gpu", "kv_reserved"):
+        chart.set_available(key, False)
     return chart
 
 

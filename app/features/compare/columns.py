@@ -14,7 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.compare.export import figures, latency_text, pair_text
+from app.features.compare.export import figures, pair_text
 from app.features.compare.record import LEFT, RIGHT, SIDE_NAMES, SIDES, Comparison, PromptReplies
 from app.features.compare.replies import Reply
 from app.features.compare.reply_view import ReplyView
@@ -87,8 +87,7 @@ class Columns(QWidget):
 
     def show_pair(self, pair: PromptReplies | None) -> None:
         """Show both replies to a prompt; None: no prompt is chosen."""
-        texts = (pair_text(pair), latency_text(pair)) if pair is not None else ()
-        self.line.set_text(" ".join(filter(None, texts)))
+        self.line.set_text(pair_text(pair) if pair is not None else "")
         for side in self.sides:
             side.show_pair(pair)
 

@@ -105,27 +105,15 @@ def pair_text(pair: PromptReplies) -> str:
     return f"Identical up to token {at:,} of {count:,} ({100 * at / max(1, count):.0f} %)."
 
 
-def latency_text(pair: PromptReplies) -> str:
-    """ "TTFT 81.0 ms and 44.2 ms, 18.2 and 30.4 tok/s."; "" until both are complete."""
-    if pair.both is None:
-        return ""
-    left, right = pair.both
-    parts = []
-    if left.ttft_s is not None and right.ttft_s is not None:
-        times = (duration_text(seconds) for seconds in (left.ttft_s, right.ttft_s))
-        parts.append("TTFT " + " and ".join(times))
-    if left.tokens_per_s is not None and right.tokens_per_s is not None:
-        parts.append(f"{left.tokens_per_s:,.1f} and {right.tokens_per_s:,.1f} tok/s")
-    return f"{', '.join(parts)}." if parts else ""
-
-
 def figures(comparison: Comparison) -> list[tuple[str, str, str]]:
     """(name, left, right) of each figure."""
     weights = [_or_dash(side.weights_bytes, bytes_text) for side in comparison.sides]
     ttft = [_or_dash(comparison.mean_ttft_s(s), lambda t: duration_text(t)) for s in SIDES]
     rates = [_or_dash(comparison.mean_rate(s), lambda r: f"{r:,.1f} tok/s") for s in SIDES]
     switches = [_switch(side) for side in comparison.sides]
-    rows = (("Weights", weights), ("TTFT", ttft), ("Decoding", rates), ("Switch", switches))
+    rows = (
+        ("Weights", weights), ("Mean TTFT", ttft), ("Mean decoding", rates), ("Switch", switches),
+    )  # fmt: skip
     return [(name, values[LEFT], values[RIGHT]) for name, values in rows]
 
 

@@ -110,7 +110,8 @@ class MemoryTracker:
             self._touched = np.zeros(blocks.num_blocks, np.bool_)
             self._activations = None
         self._memory, self._model = memory, snapshot.model
-        self._touched |= (blocks.owner != BLOCK_FREE) | is_on_gpu(snapshot.model)
+        is_written = (blocks.owner != BLOCK_FREE) & (blocks.fill > 0)
+        self._touched |= is_written | is_on_gpu(snapshot.model)
         rest = memory.process - memory.weights - self._touched_bytes(memory)
         if is_new:
             self._grown = 0
