@@ -71,7 +71,7 @@ from app.server.call import origin_of
 from app.storage import open_store
 from app.storage.chat_store import ChatStore
 from app.storage.trash import Trash
-from app.window.docks import CLOSED_DOCKS, TUNE_DOCKS, CardDock, DockPlan, Page, PanelDock
+from app.window.docks import TUNE_DOCKS, CardDock, DockPlan, Page, PanelDock
 from app.window.layouts import LayoutController, LayoutStore, plan_of
 from app.window.notices import NoticeArea
 from app.window.notifications import NoticeHistory
@@ -122,17 +122,14 @@ def page_list(pages: Pages) -> list[Page]:
         Page(
             "Tune", "tune", tune, tuple(tune.commands()), (tune.commands_changed,), TUNE_DOCKS
         ),
-        Page(
-            "Inspect", "inspect", pages.inspect, docks=CLOSED_DOCKS, shows=pages.inspect.show_view
-        ),
-        Page("Models", "models", place, tuple(place.commands()), (), DockPlan(below=())),
+        Page("Inspect", "inspect", pages.inspect, shows=pages.inspect.show_view),
+        Page("Models", "models", place, tuple(place.commands())),
         Page(
             "Quantize", "quantize", quantize, tuple(quantize.commands()),
-            (quantize.commands_changed,), CLOSED_DOCKS, quantize.may_close,
+            (quantize.commands_changed,), may_close=quantize.may_close,
         ),
         Page(
-            "Server", "server", server, tuple(server.commands()), (server.commands_changed,),
-            CLOSED_DOCKS,
+            "Server", "server", server, tuple(server.commands()), (server.commands_changed,)
         ),
     ]  # fmt: skip
 
@@ -205,6 +202,7 @@ class Application(QObject):
         chat_page = ChatPage(
             chat,
             name_of=self.name_of,
+            clock=self._clock,
             steps=self.views.steps_between,
             asks_about_links=lambda: preferences.get("confirm_links"),
         )

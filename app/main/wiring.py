@@ -24,7 +24,7 @@ from widgets.theme.theme import apply_text_size
 if TYPE_CHECKING:
     from app.main.application import Application
 
-CHAT_LIST, ADVANCED = "chat-list", "advanced-settings"
+CHAT_LIST, INSPECTOR, ADVANCED = "chat-list", "reply-inspector", "advanced-settings"
 
 
 def connect(app: Application) -> None:
@@ -131,16 +131,21 @@ def _connect_panels(app: Application) -> None:
 def _connect_pages(app: Application) -> None:
     pages, window = app.pages, app.window
     pages.chat_page.composer.compare_requested.connect(app.compare.show)
-    pages.chat_page.latency.popover.step_wanted.connect(app.views.show_step)
+    pages.chat_page.inspector.view.latency.step_wanted.connect(app.views.show_step)
+    app.bridge.snapshot.connect(pages.chat_page.inspector.take)
     pages.server.requests_wanted.connect(app.views.requests_dock.bring_to_front)
     for page in (pages.models_place, pages.quantize, pages.server):
         page.wants_front.connect(partial(window.show_widget, page))
     for begins_chat in (pages.models_place.chat_wanted, pages.quantize.model_chosen):
         begins_chat.connect(lambda *_: window.show_widget(pages.chat_page))
-    settings = app.settings
-    if not settings.flag(CHAT_LIST, True):
-        pages.chat_page.panes.toggle()
-    pages.chat_page.list_toggled.connect(lambda on: settings.set_flag(CHAT_LIST, on))
+    settings, panes = app.settings, pages.chat_page.panes
+
+    def keep_panes() -> None:
+        settings.set_flag(CHAT_LIST, panes.list_wanted)
+        settings.set_flag(INSPECTOR, panes.inspector_wanted)
+
+    panes.want(settings.flag(CHAT_LIST, True), settings.flag(INSPECTOR, True))
+    pages.chat_page.panes_changed.connect(keep_panes)
 
 
 def _connect_window(app: Application) -> None:

@@ -118,9 +118,8 @@ def _latency(camera: Camera) -> Iterator[Path]:
     camera.wait_for_replies()
     camera.chat.open(chosen)
     pause(2 * SNAPSHOT_INTERVAL_MS)  # its last steps
-    page.latency.show_last()
+    page.open_inspector()
     yield from camera.take("latency")
-    page.latency.popover.hide()
 
 
 def _tokens(camera: Camera) -> Iterator[Path]:

@@ -1,7 +1,7 @@
 """Dock positions per page: from this run, the last run, or the page's plan.
 
-Qt shrinks the docks below the page in a low window and does not grow them again: this restores
-their height, up to the one that the user or the plan chose.
+Qt shrinks the docks below the page in a low window and does not grow them again, and widens docks
+for larger text for ever: this restores the sizes that the user or the plan chose.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from PySide6.QtCore import QByteArray, QObject, Qt, QTimer, Signal
 
-from app.window.docks import DockArea, DockPlan, PanelDock
+from app.window.docks import FIRST_VERSION, LAYOUT_VERSION, DockArea, DockPlan, PanelDock
 from app.window.settings_store import SettingsStore
+from widgets.theme.fonts import scaled, text_scale
+from widgets.theme.restyling import restyling
 
 SETTINGS_WIDTH = 320
+_WIDTH = "docks/settings-width"
+"""Stored: of the engine settings on every page, in pixels at the default text size."""
 
 
 class DockLayouts(QObject):
@@ -43,9 +47,18 @@ class DockLayouts(QObject):
         self._later.timeout.connect(self._give_back)
         area.resized.connect(self._later.start)
         area.dragged.connect(self._keep_height)
+        stored = store.text(_WIDTH, "")
+        self._width = int(stored) if stored.isdecimal() else SETTINGS_WIDTH
+        self._settled = 0  # pixels of the settings when they were last placed
+        self._widen = QTimer(self, singleShot=True)
+        self._widen.timeout.connect(self._place_settings)
+        settings_dock.visibilityChanged.connect(self._on_seen)
+        restyling().beginning.connect(self._note_width)
+        restyling().arranged.connect(self._after_text_size)
 
     def show_page(self, page: str) -> None:
         """Store the docks of the current page and restore those of another."""
+        self._note_width()
         self._states[self._page] = self._area.save()
         self._page = page
         self.restore()
@@ -60,12 +73,19 @@ class DockLayouts(QObject):
         state = self._state(self._page)
         if self._area.restore(state):
             self._later.start()
+            self._widen.start()
             return
+        self.reset()
         if not state.isEmpty():
             self.unreadable.emit(self._page)
-        self.reset()
         # Sizes of docks hold only once the window has its own.
         QTimer.singleShot(0, self, self._size)
+
+    def restore_earlier(self) -> bool:
+        """Restore this page from a state of an earlier version."""
+        state = self._state(self._page)
+        versions = range(FIRST_VERSION, LAYOUT_VERSION)
+        return any(self._area.restore(state, version) for version in versions)
 
     def states(self) -> dict[str, bytes]:
         """The states of every page visited in this layout."""
@@ -82,6 +102,8 @@ class DockLayouts(QObject):
 
     def keep(self) -> None:
         """Store all states for the next run."""
+        self._note_width()
+        self._store.set_text(_WIDTH, f"{self._width}")
         self._states[self._page] = self._area.save()
         self.write()
 
@@ -97,7 +119,8 @@ class DockLayouts(QObject):
 
     def _size(self) -> None:
         plan, sizes = self._plan(self._page), Qt.Orientation
-        self._area.resizeDocks([self._settings], [SETTINGS_WIDTH], sizes.Horizontal)
+        self._width = SETTINGS_WIDTH
+        self._place_settings()
         self._heights[self._page] = 0
         height = self._planned_height()
         by_name = {dock.objectName(): dock for dock in self._others}
@@ -108,17 +131,46 @@ class DockLayouts(QObject):
     def _planned_height(self) -> int:
         return self._plan(self._page).height_in(self._area.window().height())
 
+    # The engine settings -------------------------------------------------------------------------
+
+    @property
+    def _width_now(self) -> int:
+        """Pixels of the docked settings; 0 if they are closed, behind a tab or floating."""
+        is_seen = not self._settings.visibleRegion().isEmpty()
+        return self._settings.width() if is_seen and not self._settings.isFloating() else 0
+
+    def _on_seen(self, is_seen: bool) -> None:
+        if is_seen:
+            self._widen.start()
+
+    def _note_width(self) -> None:
+        """Learn what the user dragged since the settings were placed."""
+        width = self._width_now
+        if width and self._settled and width != self._settled:
+            self._width = round(width / max(1.0, text_scale()))
+
+    def _place_settings(self) -> None:
+        self._area.resizeDocks([self._settings], [scaled(self._width)], Qt.Orientation.Horizontal)
+        self._settled = self._width_now
+
+    def _after_text_size(self) -> None:
+        self._place_settings()
+        height = self._height_wanted()
+        if height and self._area.height_below > height:
+            self._area.set_height_below(height)
+
     # In a window that changes its height ---------------------------------------------------------
 
     def _keep_height(self, height: int) -> None:
         self._heights[self._page] = height
 
-    def _give_back(self) -> None:
+    def _height_wanted(self) -> int:
+        """0: not known."""
         if self._page not in self._heights:
             self._heights[self._page] = self._store.dock_height_of(self._page)
         height = self._heights[self._page]
-        if height is None:
-            return
-        height = height or self._planned_height()
-        if 0 < self._area.height_below < height:
+        return 0 if height is None else height or self._planned_height()
+
+    def _give_back(self) -> None:
+        if 0 < self._area.height_below < (height := self._height_wanted()):
             self._area.set_height_below(height)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 from PySide6.QtCore import QByteArray, QEvent, QRectF, Qt, QTimer, Signal, SignalInstance
 from PySide6.QtGui import QGuiApplication, QPainter, QPaintEvent, QResizeEvent
@@ -17,24 +16,21 @@ from widgets.controls.frames import Contained
 from widgets.controls.layouts import STRETCH, hbox, label
 from widgets.theme.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
-LAYOUT_VERSION = 3
-"""Increase it when added or removed docks make stored states incompatible."""
+LAYOUT_VERSION, FIRST_VERSION = 4, 3
+"""Increase it when the pages' plans change: states of an earlier version stand for what was planned
+then, and only what the user saved under a name is restored from it. `FIRST_VERSION`: the first with
+the docks of today."""
 
 
 @dataclass(frozen=True, slots=True)
 class DockPlan:
-    """Where the docks are at the first visit of a page. `below`: stacks of tabs, side by side;
-    `height`: theirs, and at most `share` of the window's, or what leaves `beside` pixels of it if
-    that is more. A dock that is not named is closed. The settings are at one side, or closed
-    too."""
+    """Where the docks are at the first visit of a page. `has_settings`: the engine settings are
+    open, at the left on every page. `below`: stacks of tabs, side by side; `height`: theirs, and at
+    most `share` of the window's, or what leaves `beside` pixels of it if that is more. A dock that
+    is not named is closed."""
 
-    settings: Literal["left", "right", "closed"] = "right"
-    below: tuple[tuple[str, ...], ...] = (
-        (
-            "live-charts", "kv-blocks", "step-timeline", "requests", "speculation", "bottleneck",
-            "memory",
-        ),
-    )  # fmt: skip
+    has_settings: bool = False
+    below: tuple[tuple[str, ...], ...] = ()
     height: int = 372
     share: float = 0.4
     beside: int = 10_000
@@ -44,15 +40,23 @@ class DockPlan:
         return min(self.height, max(round(window * self.share), window - self.beside))
 
 
-DEFAULT_DOCKS = DockPlan()
+CLOSED_DOCKS = DockPlan()
+ALL_DOCKS = DockPlan(
+    True,
+    (
+        (
+            "live-charts", "kv-blocks", "step-timeline", "requests", "speculation", "bottleneck",
+            "memory",
+        ),
+    ),
+)  # fmt: skip
 TUNE_DOCKS = DockPlan(
-    "left",
+    True,
     (("kv-blocks", "memory"), ("step-timeline", "requests", "bottleneck", "speculation")),
     620,
     share=0.32,  # a small window is for the charts
     beside=510,  # two rows of charts, and what is above them
 )
-CLOSED_DOCKS = DockPlan("closed", ())
 
 
 class PanelDock(QDockWidget):
@@ -124,6 +128,7 @@ class DockArea(QMainWindow):
         self.setCorner(Qt.Corner.BottomLeftCorner, areas.LeftDockWidgetArea)
         self.setTabPosition(areas.AllDockWidgetAreas, QTabWidget.TabPosition.North)
         self._pressed_at = 0
+        self._untabbed = QByteArray()
         self._title_timer = QTimer(self, singleShot=True, interval=0)
         self._title_timer.timeout.connect(self._show_titles)
 
@@ -190,16 +195,16 @@ class DockArea(QMainWindow):
             dock.hide()
             for changed in (dock.visibilityChanged, dock.topLevelChanged, dock.dockLocationChanged):
                 changed.connect(self._title_timer.start)
+        self._untabbed = self.saveState()
 
     def arrange(self, plan: DockPlan, settings: QDockWidget, others: Sequence[QDockWidget]) -> None:
         areas = Qt.DockWidgetArea
-        is_left = plan.settings == "left"
-        side = areas.LeftDockWidgetArea if is_left else areas.RightDockWidgetArea
+        self.restoreState(self._untabbed)  # dissolves stacks: Qt would leave their tab bars
         for dock in (settings, *others):
             dock.setFloating(False)
             self.removeDockWidget(dock)
-        self.addDockWidget(side, settings)
-        settings.setVisible(plan.settings != "closed")
+        self.addDockWidget(areas.LeftDockWidgetArea, settings)
+        settings.setVisible(plan.has_settings)
         by_name = {dock.objectName(): dock for dock in others}
         stacks = [[by_name[name] for name in names] for names in plan.below]
         for number, stack in enumerate(stacks):
@@ -213,20 +218,21 @@ class DockArea(QMainWindow):
             for dock in stack:
                 dock.show()
             stack[0].raise_()
-        named = {dock for stack in stacks for dock in stack}
+        named = [dock for stack in stacks for dock in stack]
         for dock in others:
-            if dock not in named:  # it has a place, for when it is opened
+            if dock not in named:  # it has a place, for when it is opened: one more tab
                 self.addDockWidget(areas.BottomDockWidgetArea, dock)
-                if stacks:
-                    self.tabifyDockWidget(stacks[-1][-1], dock)
+                if named:
+                    self.tabifyDockWidget(named[-1], dock)
+                named.append(dock)
                 dock.hide()
 
     def save(self) -> QByteArray:
         return self.saveState(LAYOUT_VERSION)
 
-    def restore(self, state: QByteArray) -> bool:
+    def restore(self, state: QByteArray, version: int = LAYOUT_VERSION) -> bool:
         """Restore the docks; those that float on a missing screen dock again."""
-        restored = not state.isEmpty() and self.restoreState(state, LAYOUT_VERSION)
+        restored = not state.isEmpty() and self.restoreState(state, version)
         QTimer.singleShot(0, self, self.bring_home)
         return restored
 
@@ -258,6 +264,6 @@ class Page:
     widget: QWidget
     commands: tuple[Command, ...] = ()
     changed: tuple[SignalInstance, ...] = ()
-    docks: DockPlan = DEFAULT_DOCKS
+    docks: DockPlan = CLOSED_DOCKS
     may_close: Callable[[QWidget], bool] = lambda window: True
     shows: Callable[[str], bool] = lambda name: False

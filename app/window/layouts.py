@@ -17,7 +17,7 @@ from app.storage.json_file import KeptFile
 from app.storage.profiles import clean_name
 from app.window.commands import Command, CommandRegistry
 from app.window.dock_layouts import DockLayouts
-from app.window.docks import CLOSED_DOCKS, TUNE_DOCKS, DockPlan
+from app.window.docks import ALL_DOCKS, CLOSED_DOCKS, DockPlan
 from app.window.notices import Notice, error_notice
 from app.window.program_settings import PREFERENCES
 from app.window.settings_store import SettingsStore
@@ -50,11 +50,10 @@ BUILT_IN = (
 )
 _PLANS: dict[str, dict[str, DockPlan]] = {
     CHAT: {},
-    TUNING: {"Chat": TUNE_DOCKS},
+    TUNING: {"Chat": ALL_DOCKS},
     PRESENTATION: {
-        "Chat": DockPlan("closed", (("live-charts",),), 420),
+        "Chat": DockPlan(below=(("live-charts",),), height=420),
         "Tune": CLOSED_DOCKS,
-        "Models": CLOSED_DOCKS,
     },
 }
 
@@ -343,6 +342,8 @@ class LayoutController(QObject):
             return None
 
     def _on_unreadable(self, page: str) -> None:
+        if self.current.is_built_in or self._docks.restore_earlier():
+            return
         name, base = self.current.name, self.current.base
         cause = f"The panel layout for the {page} page was saved by another version."
         stays = f"The saved layout “{name}” is unchanged until you update it."

@@ -76,7 +76,7 @@ def make_chat(folder: Path, state: str = "ready") -> Chat:
     store = ChatStore(folder / "chats.sqlite3")
     controller = ChatController(engine, store)
     page = ChatPage(controller)
-    page.resize(900, 640)
+    page.resize(1200, 640)
     page.show()
     return Chat(engine, store, controller, page)
 

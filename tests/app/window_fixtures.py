@@ -23,9 +23,12 @@ def script() -> Script:
 def application(
     qapp: QApplication, qtbot: QtBot, script: Script, request: pytest.FixtureRequest
 ) -> Iterator[Application]:
-    """A module that says OPENS gets it with this model open, and one may have its own `script`."""
+    """A module that says OPENS gets it with this model open, one that says DOCK with this dock, and
+    one may have its own `script`."""
     made = Application(qapp, lambda on_event: FakeEngineThread(on_event, script))
     made.show()
+    if dock := getattr(request.module, "DOCK", ""):
+        made.window.commands.run(f"dock.{dock}")
     try:
         if opens := getattr(request.module, "OPENS", ""):
             open_model(qtbot, made, opens)

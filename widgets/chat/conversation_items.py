@@ -12,7 +12,7 @@ from PySide6.QtCore import (
     Qt,
     Signal,
 )
-from PySide6.QtGui import QFontMetrics, QKeyEvent, QPainter, QTextCharFormat
+from PySide6.QtGui import QFontMetrics, QKeyEvent, QMouseEvent, QPainter, QTextCharFormat
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QLineEdit,
@@ -140,6 +140,11 @@ class ConversationView(QListView):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setMouseTracking(True)
         self.clicked.connect(self.chosen)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        """A right click opens the menu and selects nothing: the shown chat stays marked."""
+        if event.button() != Qt.MouseButton.RightButton:
+            super().mousePressEvent(event)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         index = self.currentIndex()

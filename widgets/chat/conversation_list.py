@@ -153,7 +153,7 @@ class ConversationList(QWidget):
     def rename(self, conversation_id: str) -> None:
         index = self._model.index_of(conversation_id)
         if index.isValid():
-            self.view.setCurrentIndex(index)
+            self.view.scrollTo(index)
             self.view.edit(index)
 
     def _open_index(self, index: QModelIndex) -> None:

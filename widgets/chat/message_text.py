@@ -10,6 +10,7 @@ from functools import partial
 from PySide6.QtCore import QMimeData, QPointF, QRect, QRectF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import (
     QKeyEvent,
+    QMouseEvent,
     QPainter,
     QPaintEvent,
     QPen,
@@ -42,6 +43,7 @@ class MessageText(QTextBrowser):
 
     link_activated = Signal(str)
     height_changed = Signal()
+    pressed = Signal()
 
     def __init__(self) -> None:
         super().__init__(openLinks=False)
@@ -276,6 +278,10 @@ class MessageText(QTextBrowser):
         self._arrange()
 
     # Input -----------------------------------------------------------------------------------
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        super().mousePressEvent(event)
+        self.pressed.emit()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         event.ignore()  # the transcript scrolls

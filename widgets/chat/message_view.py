@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt, Signal, SignalInstance
-from PySide6.QtGui import QEnterEvent, QResizeEvent, QTextCursor
+from PySide6.QtGui import QEnterEvent, QMouseEvent, QResizeEvent, QTextCursor
 from PySide6.QtWidgets import QFrame, QLabel, QSizePolicy, QToolButton, QWidget
 
 from widgets.chat.attachments import SentFiles
@@ -33,6 +33,7 @@ class MessageRequests(QObject):
     regenerate = Signal(str)
     go_on = Signal(str)
     version = Signal(str, int)  # id, -1 or +1
+    pressed = Signal(str)  # a reply, anywhere
     latency = Signal(str)
     tokens = Signal(str)
     branches = Signal(str)
@@ -167,6 +168,9 @@ class AssistantMessageView(MessageView):
         self.go_on.setText(CONTINUE)
         self.go_on.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self.latency = IconButton("benchmark", "Latency", ask(self.requests.latency))
+        self.latency.setCheckable(True)
+        set_key_tip(self.latency, "Inspect reply", "chat.latency")
+        self.text.pressed.connect(ask(self.requests.pressed))
         self.tokens = IconButton(
             "tokens", "Tokens: probabilities, alternatives, branches", ask(self.requests.tokens)
         )
@@ -182,6 +186,10 @@ class AssistantMessageView(MessageView):
     def append(self, text: str) -> None:
         self.record = self.record._replace(text=self.record.text + text)
         self._show_text()
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        super().mousePressEvent(event)
+        self.requests.pressed.emit(self.record.id)
 
     def mark(self, words: Sequence[str]) -> QRect | None:
         found = super().mark(words)

@@ -66,6 +66,7 @@ class Transcript(QScrollArea):
         self._made: dict[int, MessageRecord] = {}  # those that were looked at
         self._places: dict[str, int] = {}  # of records by id
         self._first = 0  # record of the first view
+        self._inspected = ""
         self._views: dict[str, MessageView] = {}  # in order, of a stretch of the records
         self.follows = True
         """Whether new text scrolls into view."""
@@ -142,6 +143,16 @@ class Transcript(QScrollArea):
         if self.follows:
             self.jump_to_end()
         view.repaint()
+
+    def set_inspected(self, message_id: str) -> None:
+        """Mark the reply that the inspector shows; "" for none."""
+        self._inspected = message_id
+        for view in self._views.values():
+            self._mark_inspected(view)
+
+    def _mark_inspected(self, view: MessageView) -> None:
+        if isinstance(view, AssistantMessageView):
+            view.latency.setChecked(view.record.id == self._inspected)
 
     def view(self, message_id: str) -> MessageView | None:
         return self._views.get(message_id)
@@ -325,6 +336,7 @@ class Transcript(QScrollArea):
         is_before = place < self._first
         self._first = min(self._first, place)
         self._views[record.id] = view
+        self._mark_inspected(view)
         self._column.insertWidget(place - self._first, view)
         view.show()  # the layout would show it later, and give it no room until then
         if is_before:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
@@ -24,6 +24,7 @@ from engine.messages import EngineCrashed, OutputEvent, Reconfigured, RequestFai
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, FinishReason, RequestTimes
 from widgets.latency.causes import Cause, Changed
+from widgets.tokens.record import TokenRecord
 
 STATUS_INTERVAL_S = 1.0
 """Interval at which the figures of all open replies are refreshed."""
@@ -84,6 +85,11 @@ class Generation(QObject):
         """Figures so far of a reply that was sent."""
         entry = self._open.get(reply_id)
         return entry.progress if entry is not None and entry.is_sent else None
+
+    def tokens_of(self, reply_id: str) -> Sequence[TokenRecord]:
+        """Tokens so far of an open reply."""
+        entry = self._open.get(reply_id)
+        return entry.tokens if entry is not None else ()
 
     def conversation_of(self, reply_id: str) -> Conversation | None:
         """The conversation of a reply that was started by this instance."""

@@ -1,4 +1,4 @@
-"""`ChatPage`: the list of chats and the current one, with the actions of its commands."""
+"""`ChatPage`: the chats, the current one and the inspector of its replies; their commands."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication, QKeyEvent, QShowEvent
-from PySide6.QtWidgets import QStackedLayout, QWidget
+from PySide6.QtWidgets import QApplication, QStackedLayout, QWidget
 
 from app.features.chat.attachments import droppable
 from app.features.chat.controller import ChatController
 from app.features.chat.conversation import Role
 from app.features.chat.draft import Draft
 from app.features.chat.file_actions import ChatTransfer, FileRecovery
+from app.features.chat.inspector import ReplyInspector, Steps
+from app.features.chat.inspector_view import InspectorView
 from app.features.chat.labels import branch_records
 from app.features.chat.panes import CONVERSATION_WIDTH, ChatPanes
-from app.features.chat.popovers import ReplyLatencyPopover, ReplyTokensPopover, Steps, open_link
+from app.features.chat.popovers import ReplyTokensPopover, open_link
 from app.features.chat.presenter import Presenter
 from app.storage.search import terms_of
 from app.window.commands import Command
@@ -30,6 +32,7 @@ from widgets.chat.sampling_popover import SamplingPopover
 from widgets.chat.transcript import COLUMN_WIDTH, SIDE_MARGIN, Transcript
 from widgets.controls.layouts import STRETCH, hbox, vbox
 from widgets.controls.notice import Notice, Toast
+from widgets.plot.clock import RedrawClock
 from widgets.theme.theme import SPACE_3
 
 FROM_ANYWHERE = ("stop", "regenerate", "continue", "copy")
@@ -37,10 +40,10 @@ FROM_ANYWHERE = ("stop", "regenerate", "continue", "copy")
 
 
 class ChatPage(QWidget):
-    """`list_toggled(is_wanted)`: the list was hidden or shown; `actions_changed`: one of `actions`
-    may have been enabled, disabled or checked."""
+    """`panes_changed`: a pane was hidden or shown; `actions_changed`: one of `actions` may have
+    been enabled, disabled or checked."""
 
-    list_toggled = Signal(bool)
+    panes_changed = Signal()
     actions_changed = Signal()
 
     def __init__(
@@ -49,11 +52,13 @@ class ChatPage(QWidget):
         parent: QWidget | None = None,
         *,
         name_of: Callable[[str], str] | None = None,
+        clock: RedrawClock | None = None,
         steps: Steps = lambda start, end: (),
         asks_about_links: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`name_of`: how the user knows a request; `steps`: of the engine, between two times;
-        `asks_about_links`: whether to ask before the browser opens a web address."""
+        """`name_of`: how the user knows a request; `clock`: of all charts; `steps`: of the engine,
+        between two times; `asks_about_links`: whether to ask before the browser opens a web
+        address."""
         super().__init__(parent)
         self.controller = controller
         self._asks_about_links = asks_about_links
@@ -67,9 +72,8 @@ class ChatPage(QWidget):
         self.sampling = SamplingPopover(self)
         self.system_prompt = PromptPopover(self)
         names = name_of or controller.title_of
-        self.latency = ReplyLatencyPopover(
-            controller, self.transcript, self, self._say, names, steps
-        )
+        view = InspectorView(clock or RedrawClock(parent=self), self.close_inspector)
+        self.inspector = ReplyInspector(controller, view, self._say, names, steps)
         self.tokens = ReplyTokensPopover(controller, self.transcript, self, self._say)
         self.branches = BranchPopover(self)
         self.transfer = ChatTransfer(controller, self)
@@ -77,7 +81,7 @@ class ChatPage(QWidget):
         self.draft = Draft(controller, self.composer, self.context_notice, self)
         self.file = FilePopover(self)
         self.setAcceptDrops(True)
-        self.panes = ChatPanes(self.list, self._conversation_widget())
+        self.panes = ChatPanes(self.list, self._conversation_widget(), view)
         hbox(self.panes, of=self)
         self.toast = Toast(self.stage)
         self.recovery = FileRecovery(self.transfer, self.toast.show_message)
@@ -104,8 +108,8 @@ class ChatPage(QWidget):
         return [
             command("new", "New chat", self.new_chat, "Ctrl+N", "plus"),
             command("search", "Search chats", self.search, "Ctrl+K", "search"),
-            command("list", "Chat list", self.panes.toggle, "Ctrl+B", "sidebar",
-                    is_checked=lambda: self.panes.is_list_shown),
+            command("list", "Chat list", self.panes.toggle_list, "Ctrl+B", "sidebar",
+                    is_checked=lambda: self.panes.shown.list),
             command("stop", "Stop generating", controller.stop, "Esc", "stop", "reply",
                     lambda: controller.is_busy),
             command("regenerate", "Send or regenerate", self.composer.send_or_regenerate,
@@ -114,8 +118,8 @@ class ChatPage(QWidget):
                     "Ctrl+.", "play", "reply", controller.continuation.is_possible),
             command("edit", "Edit last message", self.edit_last, "Ctrl+E", "edit", "reply"),
             command("copy", "Copy last reply", self.copy_last, "Ctrl+Shift+C", "copy", "reply"),
-            command("latency", "Show request latency", self.latency.show_last, "Ctrl+Shift+L",
-                    "benchmark", "reply"),
+            command("latency", "Reply inspector", self.open_inspector, "Ctrl+Shift+L",
+                    "benchmark", is_checked=lambda: self.panes.shown.inspector),
             command("attach", "Attach text files…", self.draft.choose_files, "Ctrl+Shift+A",
                     "attach", "reply"),
             command("tokens", "Show reply tokens", self.tokens.show_last, "Ctrl+T", "tokens",
@@ -171,6 +175,29 @@ class ChatPage(QWidget):
             view = self.transcript.view(replies[-1].id)
             text = view.copied() if view is not None else without_reasoning(replies[-1].text)
             QGuiApplication.clipboard().setText(text)
+
+    def open_inspector(self) -> None:
+        """Show the inspector with the last reply and move to it; from there, close it."""
+        focused = QApplication.focusWidget()
+        if self.panes.shown.inspector and focused and self.inspector.view.isAncestorOf(focused):
+            self.close_inspector()
+            return
+        self.inspector.choose("")
+        self.panes.show_inspector()
+        self.inspector.view.take_focus()
+
+    def inspect(self, message_id: str) -> None:
+        """Show this reply in the inspector, or close it if it shows this one."""
+        if self.panes.shown.inspector and self.inspector.chosen == message_id:
+            self.close_inspector()
+            return
+        self.inspector.choose(message_id)
+        self.panes.show_inspector()
+
+    def close_inspector(self) -> None:
+        if self.panes.shown.inspector:
+            self.panes.toggle_inspector()
+        self.composer.setFocus()
 
     def rename_current(self) -> None:
         self.panes.show_list()
@@ -228,8 +255,12 @@ class ChatPage(QWidget):
         self.composer.setFocus()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() == Qt.Key.Key_Escape and self.controller.is_busy:
+        is_escape = event.key() == Qt.Key.Key_Escape
+        if is_escape and self.controller.is_busy:
             self.controller.stop()
+        elif is_escape and not self.panes.shown.conversation:
+            self.panes.show_conversation()
+            self.composer.setFocus()
         else:
             super().keyPressEvent(event)
 
@@ -238,13 +269,16 @@ class ChatPage(QWidget):
     def _conversation_widget(self) -> QWidget:
         self.stage = QWidget()
         self.stack = QStackedLayout(self.stage)
-        self.stack.addWidget(self.empty)
+        self.first = QWidget()
+        vbox(hbox(self.model_notice, margins=(SPACE_3, SPACE_3, SPACE_3, 0)), (self.empty, 1),
+             of=self.first)  # fmt: skip
+        self.stack.addWidget(self.first)
         self.stack.addWidget(self.transcript)
         column = QWidget()
         column.setMaximumWidth(COLUMN_WIDTH + 2 * SIDE_MARGIN)
         asking = (self.file_notice, self.context_notice, self.composer)
         vbox(*asking, of=column, spacing=-1, margins=(SIDE_MARGIN, 0, SIDE_MARGIN, SPACE_3))
-        notices = (self.problem_notice, self.transfer_notice, self.model_notice)
+        notices = (self.problem_notice, self.transfer_notice)
         above = vbox(*notices, margins=(SPACE_3, SPACE_3, SPACE_3, 0))
         below = hbox(STRETCH, (column, 1000), STRETCH, spacing=-1)
         made = QWidget()
@@ -266,6 +300,9 @@ class ChatPage(QWidget):
         self.transcript.requests.link.connect(self.open_link)
         self.transcript.requests.branches.connect(self.open_branches)
         self.transcript.requests.file.connect(self._open_file)
+        self.transcript.requests.latency.connect(self.inspect)
+        self.transcript.requests.pressed.connect(self.inspector.choose)
+        self.inspector.chosen_changed.connect(self._mark_inspected)
         self.branches.chosen.connect(self._show_branch)
         self.draft.refused.connect(
             lambda text: self.file_notice.say(text, "Close", lambda: self.file_notice.say(""))
@@ -274,8 +311,14 @@ class ChatPage(QWidget):
     # What the widgets ask for ----------------------------------------------------------------
 
     def _on_panes(self) -> None:
-        self.list_toggled.emit(self.panes.list_wanted)
+        self.inspector.refresh()
+        self._mark_inspected()
+        self.panes_changed.emit()
         self.actions_changed.emit()
+
+    def _mark_inspected(self) -> None:
+        is_shown = self.panes.shown.inspector
+        self.transcript.set_inspected(self.inspector.chosen if is_shown else "")
 
     def _open(self, conversation_id: str) -> None:
         self.controller.open(conversation_id)

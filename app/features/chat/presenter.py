@@ -64,7 +64,6 @@ class Presenter(QObject):
         transcript.regenerate.connect(controller.regenerate)
         transcript.go_on.connect(controller.continuation.start)
         transcript.version.connect(controller.step_version)
-        transcript.latency.connect(page.latency.show)
         transcript.tokens.connect(page.tokens.show)
         page.sampling.changed.connect(controller.set_sampling)
         page.sampling.preset_chosen.connect(controller.apply_preset)
@@ -102,9 +101,8 @@ class Presenter(QObject):
         self._page.list.select(current.id)
 
     def _show_messages(self) -> None:
-        for owner in (self._page.latency, self._page.tokens):
-            if owner.popover.isVisible():
-                owner.popover.hide()  # its button may be gone
+        if self._page.tokens.popover.isVisible():
+            self._page.tokens.popover.hide()  # its button may be gone
         current = self._controller.current
         path, numbers = current.path(), current.numbering()
 
@@ -113,7 +111,7 @@ class Presenter(QObject):
             return message_record(self._controller, current, message, numbers[message.id])
 
         self._page.transcript.set_rows([message.id for message in path], record_of)
-        self._page.stack.setCurrentWidget(self._page.transcript if path else self._page.empty)
+        self._page.stack.setCurrentWidget(self._page.transcript if path else self._page.first)
         self._page.toast.raise_()  # a stacked layout lifts what it shows
         self._show_state()
 

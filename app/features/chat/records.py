@@ -45,7 +45,7 @@ def message_record(
         error=(error.cause, error.remedy) if error else None,
         version=version,
         num_versions=count,
-        has_latency=controller.times.has(message.id),
+        has_latency=message.state is State.STREAMING or controller.times.has(message.id),
         has_tokens=controller.tokens.has(message.id),
         attachments=tuple(
             AttachmentRecord(a.name, bytes_text(a.num_bytes), a.text)

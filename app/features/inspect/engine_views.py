@@ -101,7 +101,7 @@ class EngineViews(QObject):
         bridge.snapshot.connect(self._on_snapshot)
         bridge.state_changed.connect(self._on_state)
         bridge.loaded.connect(self._on_loaded)
-        self.kv_blocks.name = self.latency.name = name_of
+        self.kv_blocks.name = self.latency.view.name = name_of
         self.timeline.set_names(name_of)
         self.requests.set_names(name_of)
         self.bottleneck.table.refuse = refuse
@@ -137,7 +137,7 @@ class EngineViews(QObject):
         times = self.requests.model.times[request_id]
         steps = self.steps_between(times.arrival, times.tokens[-1].time)
         latency = reply_latency(request_id, times, steps)
-        name = shorten(self.latency.name(request_id), LONGEST_NAME, placeholder=" …")
+        name = shorten(self.latency.view.name(request_id), LONGEST_NAME, placeholder=" …")
         self.latency.show_latency(latency, f"“{name}”")
         self.latency.toggle_at(self.requests.latency_button)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shiboken6
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
@@ -57,6 +58,8 @@ class Slot(QWidget):
         """A place that is still shown takes the view."""
         super().hideEvent(event)
         if self.has_view and not event.spontaneous():
-            seen = [slot for slot in self._shared.slots if slot is not self and slot.isVisible()]
+            # the window may be going down, with the other places
+            others = filter(shiboken6.isValid, self._shared.slots)
+            seen = [slot for slot in others if slot is not self and slot.isVisible()]
             for slot in seen[:1]:
                 slot.take()

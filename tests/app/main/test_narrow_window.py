@@ -66,7 +66,7 @@ def test_nothing_is_cut(
     ask(application, "hello")
     wait_idle(qtbot, application)
     qtbot.waitUntil(lambda: not cut(page), timeout=WAIT_MS)
-    if page.panes.is_narrow:
+    if page.panes.folding.folds_list:
         page.panes.show_list()
     qtbot.waitUntil(lambda: page.list.isVisible() and not cut(page), timeout=WAIT_MS)
 
@@ -79,8 +79,8 @@ def test_the_list_gives_way_and_comes_back(
     wait_idle(qtbot, application)
     answered = application.pages.chat.current.id
     application.window.resize(1000, 700)
-    application.settings.preferences.set("text_size", 150)
-    qtbot.waitUntil(lambda: panes.is_narrow, timeout=WAIT_MS)
+    application.settings.preferences.set("text_size", 160)
+    qtbot.waitUntil(lambda: panes.folding.folds_list, timeout=WAIT_MS)
     assert not page.list.isVisible() and page.composer.isVisible()
     panes.list_button.click()
     assert page.list.isVisible() and not page.composer.isVisible()
@@ -91,7 +91,7 @@ def test_the_list_gives_way_and_comes_back(
     page.new_chat()
     assert not page.list.isVisible() and page.composer.isVisible()
     application.settings.preferences.set("text_size", 100)
-    qtbot.waitUntil(lambda: not panes.is_narrow, timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: not panes.folding.folds_list, timeout=WAIT_MS)
     assert page.list.isVisible() and page.composer.isVisible() and not panes.strip.isVisible()
 
 
@@ -99,16 +99,16 @@ def test_a_list_that_was_hidden_stays_hidden(
     qtbot: QtBot, application: Application, page: ChatPage
 ) -> None:
     application.window.resize(1600, 1000)
-    qtbot.waitUntil(lambda: not page.panes.is_narrow, timeout=WAIT_MS)
-    page.panes.toggle()
+    qtbot.waitUntil(lambda: not page.panes.folding.folds_list, timeout=WAIT_MS)
+    page.panes.toggle_list()
     assert not page.list.isVisible()
     application.window.resize(1000, 700)
     application.settings.preferences.set("text_size", 150)
-    qtbot.waitUntil(lambda: page.panes.is_narrow, timeout=WAIT_MS)
-    page.panes.toggle()  # for the moment
+    qtbot.waitUntil(lambda: page.panes.folding.folds_list, timeout=WAIT_MS)
+    page.panes.toggle_list()  # for the moment
     assert page.list.isVisible()
     application.settings.preferences.set("text_size", 100)
-    qtbot.waitUntil(lambda: not page.panes.is_narrow, timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: not page.panes.folding.folds_list, timeout=WAIT_MS)
     assert not page.list.isVisible() and not page.panes.list_wanted
 
 
@@ -118,12 +118,12 @@ def test_what_informs_is_one_line_where_it_would_be_many(
     application.window.resize(1000, 700)
     application.settings.preferences.set("text_size", 150)
     notice = page.model_notice
+    notice.say(REMARK * 4, "Open a model…", lambda: None)
     qtbot.waitUntil(notice.is_brief, timeout=WAIT_MS)
-    assert notice.text() == REMARK
-    page.problem_notice.say(REMARK * 3, "Close", lambda: None)
+    assert notice.text() == REMARK * 4
+    page.problem_notice.say(REMARK * 4, "Close", lambda: None)
     assert not page.problem_notice.is_brief()  # a problem is told whole
-    application.window.resize(1600, 1000)
-    application.settings.preferences.set("text_size", 100)
+    notice.say(REMARK)
     qtbot.waitUntil(lambda: not notice.is_brief(), timeout=WAIT_MS)
 
 

@@ -52,6 +52,7 @@ def shown(qtbot: QtBot, application: Application) -> EngineSnapshot:
     application.bridge.snapshot.connect(snapshots.append)
     for dock, _ in application.window.dock_shortcuts:
         dock.setFloating(True)
+        dock.resize(640, 480)
         dock.show()
     ask(application, "hello")
     wait_idle(qtbot, application)

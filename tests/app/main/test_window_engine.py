@@ -452,8 +452,8 @@ def test_a_request_can_be_aborted_from_the_table(qtbot: QtBot, application: Appl
     assert views.latency.isVisible() and shown is not None and shown.is_complete
     assert len(shown.gaps) == len(times.tokens) - 1 and all(gap.steps for gap in shown.gaps)
     assert LONG[:20] in views.latency.title.text()
-    views.latency.chart.point_at(0)
-    views.latency.show_step.click()
+    views.latency.view.chart.point_at(0)
+    views.latency.view.show_step.click()
     assert views.latency.isHidden() and views.timeline_dock.isVisible()
     timeline = views.timeline.view
     assert timeline.history.record(timeline.pointed_index) is shown.gaps[0].steps[-1]
@@ -472,20 +472,19 @@ def test_a_reply_says_where_its_time_went(qtbot: QtBot, application: Application
     view = page.transcript.view(message.id)
     assert view is not None and view.latency.isVisible()
     qtbot.mouseClick(view.latency, Qt.MouseButton.LeftButton)
-    assert page.latency.popover.isVisible()
-    shown = page.latency.popover._latency
+    inspector = page.inspector.view
+    assert page.inspector.chosen == message.id and inspector.latency.isVisible()
+    shown = inspector.latency._latency
     assert shown is not None and shown.is_complete
     assert shown.ttft_s * 1e3 == pytest.approx(figures.ttft_ms)
     prefilled = [stretch for stretch in shown.stretches if stretch.num_tokens]
     assert sum(s.num_tokens + s.num_cached for s in prefilled) == figures.num_prompt_tokens
     assert sum(gap.num_tokens for gap in shown.gaps) == figures.num_tokens - 1
     assert all(gap.steps for gap in shown.gaps)
-    page.latency.popover.chart.point_at(0)
-    page.latency.popover.show_step.click()
+    inspector.latency.chart.point_at(0)
+    inspector.latency.show_step.click()
     timeline = views.timeline.view
     assert timeline.history.record(timeline.pointed_index) is shown.gaps[0].steps[-1]
     assert views.timeline_dock.isVisible()
-    page.latency.show_last()
-    assert page.latency.popover.isVisible()
     page.new_chat()  # has no such reply
-    assert page.latency.popover.isHidden()
+    assert page.inspector.chosen == "" and not inspector.latency.isVisible()

@@ -32,6 +32,8 @@ from widgets.controls.setting_row import ChoiceControl
 
 __all__ = ["application", "script"]
 
+DOCK = "engine-settings"
+
 
 def test_a_dragged_slider_sends_its_last_value(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)

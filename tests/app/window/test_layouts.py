@@ -53,7 +53,7 @@ def test_a_built_in_layout_puts_page_panels_and_text(
     assert point_size("body") == round(body * 1.3, 1)
     assert SettingsStore().preferences.get("text_size") == 100
     window.commands.run("layout.chat")
-    assert point_size("body") == body and not application.settings_dock.isHidden()
+    assert point_size("body") == body and application.charts_dock.isHidden()
     assert not window.commands.action("layout.update").isEnabled()
 
 
@@ -80,9 +80,9 @@ def test_a_layout_is_saved_chosen_renamed_and_deleted_with_a_way_back(
     commands.keymap.bind(own, "Ctrl+Alt+9")
     commands.take_keys()
     commands.run("layout.chat")
-    assert not application.charts_dock.isHidden()
-    commands.run(own)
     assert application.charts_dock.isHidden()
+    commands.run(own)
+    assert not application.charts_dock.isHidden()
     commands.run("dock.log")
     commands.run("layout.reset")
     assert application.log_dock.isHidden()
@@ -141,7 +141,7 @@ def test_a_state_that_cannot_be_read_stands_as_planned_and_is_kept(
     store.save(replace(odd, states={"Chat": state}))
     window.commands.run("dock.live-charts")
     desk(application).choose("odd")
-    assert not application.charts_dock.isHidden()
+    assert application.charts_dock.isHidden()
     notice = application.notices.notice("layout")
     assert (notice is not None and "odd" in notice.remedy) == bool(state)
     kept = store.find("odd")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.window.docks import DEFAULT_DOCKS
+from app.window.docks import CLOSED_DOCKS
 from app.window.layouts import BUILT_IN, Layout, LayoutError, LayoutStore, plan_of
 
 
@@ -81,6 +81,6 @@ def test_a_newer_file_is_kept_aside_and_a_base_that_is_gone_is_the_first(file: P
 def test_every_built_in_layout_has_a_plan_for_every_page() -> None:
     for layout in BUILT_IN:
         assert layout.is_built_in
-        plan_of(layout.base, "Chat", DEFAULT_DOCKS)
-        assert plan_of(layout.base, "A new page", DEFAULT_DOCKS) == DEFAULT_DOCKS
+        plan_of(layout.base, "Chat", CLOSED_DOCKS)
+        assert plan_of(layout.base, "A new page", CLOSED_DOCKS) == CLOSED_DOCKS
     assert not Layout("Mine").is_built_in

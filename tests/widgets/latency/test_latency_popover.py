@@ -19,8 +19,9 @@ from pytestqt.qtbot import QtBot
 from tests.widgets.latency.test_reply_latency import NAMES, Run, prefill, started
 from widgets.latency import chart
 from widgets.latency.chart import CAUSE_COLORS, NONE, STAGE_COLORS
-from widgets.latency.popover import HINT, LatencyPopover
+from widgets.latency.popover import LatencyPopover
 from widgets.latency.reply import Cause, Stage
+from widgets.latency.view import HINT
 from widgets.theme.theme import apply_theme, theme
 
 WINDOW = (900, 700)
@@ -36,11 +37,11 @@ def popover(qtbot: QtBot, qapp: QApplication) -> Iterator[LatencyPopover]:
     qtbot.addWidget(window)
     window.show()
     made = LatencyPopover(window)
-    made.name = NAMES.__getitem__
+    made.view.name = NAMES.__getitem__
     run = started()
     run.step(run.steps[-1].entries[0], prefill("b", 512), seconds=0.1)
     run.decode(4)
-    made.show_latency(run.latency())
+    made.show_latency(run.latency(), "this reply")
     made.toggle_at(button)
     yield made  # and the window lives as long
 
@@ -48,20 +49,20 @@ def popover(qtbot: QtBot, qapp: QApplication) -> Iterator[LatencyPopover]:
 def color_at(popover: LatencyPopover, x: float, y: float) -> str:
     """Of the chart's pixel so far from where its drawing begins."""
     x, y = x + chart._PAD, y + chart._PAD
-    return popover.chart.grab().toImage().pixelColor(int(x), int(y)).name()
+    return popover.view.chart.grab().toImage().pixelColor(int(x), int(y)).name()
 
 
 def test_it_opens_at_the_slowest_gap_and_says_why(popover: LatencyPopover) -> None:
-    assert popover.isVisible() and popover.chart.pointed_index == 9
-    assert "512" in popover.line.text() and "“Planning”" in popover.line.text()
-    assert popover.line.text() in popover.chart.accessibleDescription()
+    assert popover.isVisible() and popover.view.chart.pointed_index == 9
+    assert "512" in popover.view.line.text() and "“Planning”" in popover.view.line.text()
+    assert popover.view.line.text() in popover.view.chart.accessibleDescription()
     assert all(figure in popover.first_token.text() for figure in ("13.9 ms", "4 ms"))
-    assert popover.gaps.text().startswith("14 gaps")
+    assert popover.view.gaps.text().startswith("14 gaps")
     assert popover.x() >= 0 and popover.geometry().right() <= WINDOW[0]
 
 
 def test_colours_are_those_of_stages_and_causes(popover: LatencyPopover) -> None:
-    view = popover.chart
+    view = popover.view.chart
     assert color_at(popover, 3, 5) == theme().value("queued")
     assert color_at(popover, view._room - 20, 5) == theme().value("prefill")
     width = view._bar_width
@@ -71,14 +72,15 @@ def test_colours_are_those_of_stages_and_causes(popover: LatencyPopover) -> None
     assert set(STAGE_COLORS) == set(Stage) and set(CAUSE_COLORS) == set(Cause)
     run = started()
     run.decode(seconds=0.1)
-    popover.show_latency(run.latency())  # the bar that is pointed at has its own colour too
+    popover.show_latency(run.latency(), "this reply")
+    # the bar that is pointed at has its own colour too
     assert view.pointed_index == 9
     assert color_at(popover, 9.4 * view._bar_width, bottom) == theme().value("p99")
 
 
 def test_every_value_is_in_a_table(qtbot: QtBot, popover: LatencyPopover) -> None:
-    qtbot.mouseClick(popover.show_table, Qt.MouseButton.LeftButton)
-    view = popover.chart.findChild(QTableView)
+    qtbot.mouseClick(popover.view.show_table, Qt.MouseButton.LeftButton)
+    view = popover.view.chart.findChild(QTableView)
     model = view.model()
     cells = [[str(model.index(row, c).data()) for c in range(model.columnCount())]
              for row in range(model.rowCount())]  # fmt: skip
@@ -92,10 +94,10 @@ def test_every_value_is_in_a_table(qtbot: QtBot, popover: LatencyPopover) -> Non
 def test_the_mouse_and_the_arrow_keys_point_at_gaps(
     qtbot: QtBot, popover: LatencyPopover
 ) -> None:
-    view = popover.chart
+    view = popover.view.chart
     qtbot.mouseMove(view, QPoint(int(2.5 * view._bar_width), view.height() - 9))
     qtbot.waitUntil(lambda: view.pointed_index == 2)
-    assert "Token 4" in popover.line.text()
+    assert "Token 4" in popover.view.line.text()
     qtbot.keyClick(view, Qt.Key.Key_Right)
     assert view.pointed_index == 3
     for key, place in ((Qt.Key.Key_End, 13), (Qt.Key.Key_Right, 13), (Qt.Key.Key_Home, 0),
@@ -106,7 +108,7 @@ def test_the_mouse_and_the_arrow_keys_point_at_gaps(
 
 def test_a_step_can_be_seen_among_all_others(qtbot: QtBot, popover: LatencyPopover) -> None:
     with qtbot.waitSignal(popover.step_wanted) as asked:
-        popover.show_step.click()
+        popover.view.show_step.click()
     assert asked.args == [17]
     assert popover.isHidden()
 
@@ -114,16 +116,16 @@ def test_a_step_can_be_seen_among_all_others(qtbot: QtBot, popover: LatencyPopov
 def test_a_reply_without_gaps_has_nothing_to_point_at(popover: LatencyPopover) -> None:
     run = Run()
     run.step(prefill("me", 5))
-    popover.show_latency(run.latency())
-    assert popover.chart.pointed_index == NONE and popover.line.text() == ""
-    assert not popover.show_step.isEnabled()
-    assert popover.chart.gap_at(10) == NONE
-    popover.chart.grab()
+    popover.show_latency(run.latency(), "this reply")
+    assert popover.view.chart.pointed_index == NONE and popover.view.line.text() == ""
+    assert not popover.view.show_step.isEnabled()
+    assert popover.view.chart.gap_at(10) == NONE
+    popover.view.chart.grab()
 
 
 def test_without_a_slow_gap_it_says_how_to_point(popover: LatencyPopover) -> None:
-    popover.show_latency(started().latency())
-    assert popover.line.text() == HINT and not popover.show_step.isEnabled()
+    popover.show_latency(started().latency(), "this reply")
+    assert popover.view.line.text() == HINT and not popover.view.show_step.isEnabled()
 
 
 def test_more_gaps_than_pixels_share_bars_and_the_longest_is_seen(
@@ -133,8 +135,8 @@ def test_more_gaps_than_pixels_share_bars_and_the_longest_is_seen(
     run.decode(1500)
     run.decode(seconds=0.3)
     run.decode(700)
-    popover.show_latency(run.latency())
-    view = popover.chart
+    popover.show_latency(run.latency(), "this reply")
+    view = popover.view.chart
     assert view._per_bar > 1
     slowest = 9 + 1500
     assert view.pointed_index == slowest

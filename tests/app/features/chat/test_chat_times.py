@@ -62,14 +62,14 @@ def test_the_latency_of_a_reply_opens_after_a_restart(qtbot: QtBot, tmp_path: Pa
         made.controller.open(made.controller.conversations[0].id)
         made.settle()
         asked: list[tuple[float, float]] = []
-        made.page.latency._steps = lambda start, end: asked.append((start, end)) or ()
+        made.page.inspector._steps = lambda start, end: asked.append((start, end)) or ()
         view = made.page.transcript.view(request)
         assert isinstance(view, AssistantMessageView) and view.latency.isVisible()
-        made.page.latency.show_last()
-        popover = made.page.latency.popover
-        qtbot.waitUntil(popover.isVisible)  # read in another thread
+        made.page.open_inspector()
+        panel = made.page.inspector.view.latency
+        qtbot.waitUntil(panel.isVisible)  # read in another thread
         assert asked == []  # the steps of this engine are other ones
-        shown = popover._latency
+        shown = panel._latency
         assert shown is not None and len(shown.gaps) == len(before.tokens) - 1
         assert shown.ttft_s == pytest.approx(before.tokens[0].time - before.arrival, abs=2e-6)
         assert not shown.is_complete
@@ -80,7 +80,7 @@ def test_times_that_cannot_be_read_show_an_error(qtbot: QtBot, chat: Chat) -> No
     chat.controller.times._cache.clear()  # as after a restart
     chat.store.save_packed(TIMES, request, lambda: b"damaged").result(5)
     said: list[str] = []
-    chat.page.latency._say = said.append
-    chat.page.latency.show_last()
+    chat.page.inspector._say = said.append
+    chat.page.open_inspector()
     qtbot.waitUntil(lambda: len(said) == 1)
-    assert chat.page.latency.popover.isHidden()
+    assert not chat.page.inspector.view.latency.isVisible()

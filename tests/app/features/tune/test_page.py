@@ -79,14 +79,15 @@ def test_the_second_page_has_its_own_arrangement_of_the_docks(
 ) -> None:
     window = application.window
     area = window.dock_area
-    left, right = Qt.DockWidgetArea.LeftDockWidgetArea, Qt.DockWidgetArea.RightDockWidgetArea
+    left = Qt.DockWidgetArea.LeftDockWidgetArea
     assert window.page.name == "Tune" and window.commands.action("page.tune").shortcut() == "Ctrl+2"
     assert area.dockWidgetArea(application.settings_dock) == left
     assert application.charts_dock.isHidden() and not application.views.timeline_dock.isHidden()
     application.views.blocks_dock.close()
     window.show_page(0)
-    assert area.dockWidgetArea(application.settings_dock) == right
-    assert not application.charts_dock.isHidden() and not application.views.blocks_dock.isHidden()
+    assert all(dock.isHidden() for dock in area.docks)  # the conversation takes the whole page
+    window.commands.run("dock.engine-settings")
+    assert area.dockWidgetArea(application.settings_dock) == left  # as on every page
     window.show_page(1)
     assert area.dockWidgetArea(application.settings_dock) == left
     assert application.charts_dock.isHidden() and application.views.blocks_dock.isHidden()
@@ -100,13 +101,13 @@ def test_a_plan_puts_docks_side_by_side_and_closes_what_it_does_not_name(qtbot: 
     docks = [CardDock(name, name, QWidget()) for name in ("settings", "a", "b", "c")]
     settings, *others = docks
     area.show()
-    area.arrange(DockPlan("closed", (("a",), ("b",))), settings, others)
+    area.arrange(DockPlan(below=(("a",), ("b",))), settings, others)
     assert [dock.isHidden() for dock in docks] == [True, False, False, True]
     assert area.tabifiedDockWidgets(others[0]) == []
-    area.arrange(DockPlan("left", (("c", "a"),)), settings, others)
+    area.arrange(DockPlan(True, (("c", "a"),)), settings, others)
     assert [dock.isHidden() for dock in docks] == [False, False, True, False]
     assert area.tabifiedDockWidgets(others[2]) == [others[0]]
-    area.arrange(DockPlan("right", ()), settings, others)
+    area.arrange(DockPlan(True), settings, others)
     assert [dock.isHidden() for dock in docks] == [False, True, True, True]
 
 
@@ -114,10 +115,13 @@ def test_both_arrangements_are_there_again_in_the_next_run(
     qapp: QApplication, application: Application
 ) -> None:
     application.views.blocks_dock.close()
+    application.window.show_page(0)
+    application.window.commands.run("dock.live-charts")
     application.shutdown()
     with next_run(qapp) as again:
         again.show()
-        assert not again.views.blocks_dock.isHidden()
+        again.window.show_page(0)
+        assert not again.charts_dock.isHidden()
         again.window.show_page(1)
         assert again.views.blocks_dock.isHidden() and again.charts_dock.isHidden()
 

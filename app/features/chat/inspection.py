@@ -1,0 +1,116 @@
+"""What the reply inspector shows: phases of the latency, KV blocks, drafts. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.snapshot import BlockSnapshot, EngineSnapshot, RequestTimes
+from widgets.tokens.record import TokenRecord
+
+
+class Prompt(NamedTuple):
+    """Tokens of the prompt, and those of them that came from the prefix cache."""
+
+    num_tokens: int
+    num_cached: int
+
+
+class Phases(NamedTuple):
+    """Seconds of a request; None: not there yet, or not recorded. They add up: queue, prefill and
+    decode to the end of the last token, and the rest of `e2e` is the engine's last step."""
+
+    queue: float | None
+    prefill: float | None
+    decode: float | None
+    e2e: float | None
+
+    @property
+    def ttft(self) -> float | None:
+        """Arrival to first token."""
+        return None if self.queue is None or self.prefill is None else self.queue + self.prefill
+
+    @classmethod
+    def of(cls, times: RequestTimes, now: float) -> Phases:
+        """`now`: on the clock of `times`; the end of what goes on."""
+        end = now if times.finished is None else times.finished
+        scheduled, first = times.first_scheduled, times.first_token
+        if scheduled is None and first is not None:  # not reported: one phase up to the first token
+            scheduled = times.arrival
+        if scheduled is None:
+            return cls(end - times.arrival, None, None, end - times.arrival)
+        prefill = (end if first is None else first) - scheduled
+        decode = None if first is None else times.tokens[-1].time - first
+        return cls(scheduled - times.arrival, prefill, decode, end - times.arrival)
+
+
+class OwnBlocks(NamedTuple):
+    """The KV blocks of one request in token order: tokens in each, and requests that use it."""
+
+    block_size: int
+    fill: NDArray[np.int32]
+    ref_count: NDArray[np.int32]
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.fill)
+
+    @property
+    def num_shared(self) -> int:
+        return int(np.count_nonzero(self.ref_count > 1))
+
+    @classmethod
+    def of(cls, blocks: BlockSnapshot, request_id: str) -> OwnBlocks:
+        """Raises ValueError for a request without blocks."""
+        table = list(blocks.tables[blocks.owners.index(request_id)])
+        return cls(blocks.block_size, blocks.fill[table], blocks.ref_count[table])
+
+    def as_snapshot(self, request_id: str) -> BlockSnapshot:
+        """As a cache that has nothing else, for the block map."""
+        count = self.num_blocks
+        return BlockSnapshot(
+            self.block_size, (request_id,), np.zeros(count, np.int32), self.ref_count, self.fill,
+            np.zeros(count, np.bool_), (tuple(range(count)),),
+        )  # fmt: skip
+
+
+class Drafts(NamedTuple):
+    """Draft tokens of a reply."""
+
+    num_accepted: int
+    num_rejected: int
+
+    @classmethod
+    def of(cls, records: Sequence[TokenRecord]) -> Drafts:
+        accepted = sum(record.is_draft for record in records)
+        return cls(accepted, sum(len(record.rejected) for record in records))
+
+
+MOST_KEPT = 64
+"""Replies of which the last KV blocks are kept."""
+
+
+class BlockHistory:
+    """The last KV blocks of each reply: a request that ended has none any more."""
+
+    def __init__(self) -> None:
+        self._last: BlockSnapshot | None = None
+        self._kept: dict[str, OwnBlocks] = {}
+
+    def take(self, snapshot: EngineSnapshot) -> None:
+        """Cheap: blocks are copied once, when their request has left the cache."""
+        before, self._last = self._last, snapshot.blocks
+        for gone in set(before.owners if before else ()) - set(snapshot.blocks.owners):
+            assert before is not None
+            self._kept.pop(gone, None)
+            self._kept[gone] = OwnBlocks.of(before, gone)
+            if len(self._kept) > MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+
+    def of(self, request_id: str) -> OwnBlocks | None:
+        if self._last is not None and request_id in self._last.owners:
+            return OwnBlocks.of(self._last, request_id)
+        return self._kept.get(request_id)

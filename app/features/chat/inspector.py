@@ -1,0 +1,164 @@
+"""`ReplyInspector`: which reply the inspector shows, and its data, live and stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from app.features.chat.controller import ChatController
+from app.features.chat.conversation import Message, Role
+from app.features.chat.inspection import BlockHistory, Phases, Prompt
+from app.features.chat.inspector_view import InspectorView
+from app.features.chat.reply_data import ReplyTokens
+from engine.errors import ErrorInfo
+from engine.snapshot import EngineSnapshot, RequestSnapshot, RequestTimes, StepRecord
+from widgets.latency.reply import reply_latency
+
+Steps = Callable[[float, float], Sequence[StepRecord]]
+"""Function that returns the steps within a time range."""
+LIVE_MS, COST_SHARE = 400, 40
+"""Least interval of updates while a reply is generated; one takes at most 1/40 of the time."""
+
+
+class ReplyInspector(QObject):
+    """Shows the last reply of the conversation, or the one that the user chose until the next one
+    begins. `chosen_changed(message id)`: another reply is shown, "" for none."""
+
+    chosen_changed = Signal(str)
+
+    def __init__(
+        self,
+        controller: ChatController,
+        view: InspectorView,
+        say: Callable[[str], object],
+        name_of: Callable[[str], str],
+        steps: Steps,
+    ) -> None:
+        """`name_of`: how the user knows a request; `say`: shows an error."""
+        super().__init__(view)
+        self._controller, self.view, self._say, self._steps = controller, view, say, steps
+        view.latency.name = name_of
+        self._blocks = BlockHistory()
+        self._latest: EngineSnapshot | None = None
+        self._pinned = self._last = ""
+        self.chosen = ""
+        """The reply that is shown."""
+        self._live = QTimer(self, singleShot=True)
+        self._live.timeout.connect(self._refresh_live)
+        controller.current_changed.connect(self.follow)
+        controller.messages_changed.connect(lambda conversation_id: self.follow())
+        controller.generation.reply_changed.connect(self._on_reply)
+        self.follow()
+
+    # Which reply -------------------------------------------------------------------------------
+
+    def choose(self, message_id: str) -> None:
+        """Show this reply until another one begins."""
+        self._pinned = message_id
+        self.follow()
+
+    def follow(self) -> None:
+        """Show the chosen reply of the conversation, else its last one."""
+        path = self._controller.current.path()
+        replies = [message.id for message in path if message.role is Role.ASSISTANT]
+        last = replies[-1] if replies else ""
+        if last != self._last or self._pinned not in replies:
+            self._last, self._pinned = last, self._pinned if last == self._last else ""
+        chosen = self._pinned if self._pinned in replies else last
+        if chosen != self.chosen:
+            self.chosen = chosen
+            self.chosen_changed.emit(chosen)
+        self.refresh()
+
+    @property
+    def _message(self) -> Message | None:
+        return self._controller.current.messages.get(self.chosen)
+
+    # Showing -----------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Show everything that is known of the reply; nothing while the panel is folded."""
+        if not self.view.isVisible():
+            return
+        message = self._message
+        if message is None:
+            self.view.show_nothing()
+            return
+        asked = self._controller.current.messages.get(message.parent_id or "")
+        self.view.show_prompt(" ".join(asked.text[:200].split()) if asked else "")
+        self.view.blocks.show_blocks(message.id, self._blocks.of(message.id))
+        if self._controller.generation.progress(message.id) is not None:
+            self._refresh_live()
+        else:
+            self._read(message)
+
+    def take(self, snapshot: EngineSnapshot) -> None:
+        """A new snapshot: the figures of a running reply follow soon."""
+        self._latest = snapshot
+        self._blocks.take(snapshot)
+        if self.view.isVisible() and not self._live.isActive() and self._request is not None:
+            self._live.start(LIVE_MS)
+
+    @property
+    def _request(self) -> RequestSnapshot | None:
+        """The reply's request in the engine."""
+        requests = self._latest.requests if self._latest is not None else ()
+        return next((r for r in requests if r.request_id == self.chosen), None)
+
+    def _refresh_live(self) -> None:
+        progress = self._controller.generation.progress(self.chosen)
+        if progress is None or not self.view.isVisible():
+            return
+        began, request = time.perf_counter(), self._request
+        if request is None:
+            self._show_times(RequestTimes(began), Prompt(0, 0))
+        else:
+            prompt = Prompt(request.num_prompt_tokens, request.num_cached_tokens)
+            self._show_times(request.times, prompt)
+        self.view.blocks.show_blocks(self.chosen, self._blocks.of(self.chosen))
+        self.view.drafts.show_tokens(self._controller.generation.tokens_of(self.chosen))
+        cost_ms = 1e3 * (time.perf_counter() - began)
+        self._live.start(max(LIVE_MS, round(COST_SHARE * cost_ms)))
+
+    def _on_reply(self, conversation_id: str, message_id: str) -> None:
+        message = self._message
+        if message_id == self.chosen and message is not None and not message.state.is_open:
+            self.refresh()  # it has ended
+
+    def _read(self, message: Message) -> None:
+        """The stored times and tokens; they may arrive later."""
+        times, tokens = self._controller.times, self._controller.tokens
+        if times.has(message.id):
+            shown = partial(self._got_times, message.id)
+            times.read(self, message.id, shown, self._refuse)
+        else:
+            self.view.show_latency(None)
+        if tokens.has(message.id):
+            tokens.read(self, message.id, partial(self._got_tokens, message.id), self._refuse)
+        else:
+            self.view.drafts.show_tokens(())
+
+    def _got_times(self, message_id: str, times: RequestTimes) -> None:
+        message = self._message
+        if message_id == self.chosen and message is not None:
+            figures = message.figures
+            prompt = (figures.num_prompt_tokens, figures.num_cached_tokens) if figures else (0, 0)
+            self._show_times(times, Prompt(*prompt))
+
+    def _got_tokens(self, message_id: str, tokens: ReplyTokens) -> None:
+        if message_id == self.chosen:
+            self.view.drafts.show_tokens(tokens.records)
+
+    def _show_times(self, times: RequestTimes, prompt: Prompt) -> None:
+        # a reply of an earlier session arrives at 0, and has no steps
+        self.view.phases.show_phases(Phases.of(times, time.perf_counter()), prompt)
+        if times.tokens:
+            steps = self._steps(times.arrival, times.tokens[-1].time) if times.arrival else ()
+            self.view.show_latency(reply_latency(self.chosen, times, steps))
+
+    def _refuse(self, error: ErrorInfo) -> None:
+        self.view.show_latency(None)
+        self._say(f"{error.cause} {error.remedy}")
