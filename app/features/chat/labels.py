@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from app.features.chat.conversation import CONTROLS, Conversation, Message, Role
-from app.features.chat.library import Found
 from app.features.chat.sampling import shown_value
+from app.features.chat.shelf import Found
 from app.paths import resources_dir, starter_model
 from app.storage.model_sources import is_starter
 from engine.sampling_params import PARAMETERS, SamplingParams
