@@ -137,7 +137,7 @@ def draw_lines(painter: QPainter, view: PlotView) -> None:
 
 def marks_at(view: PlotView, position: QPointF) -> tuple[Mark, ...]:
     """The marks of the icon or text under the pointer."""
-    if position.y() > view.strip_height:
+    if position.y() > view.strip_height or not view.marks:
         return ()
     strip, size = lay_out(view), view.icon_size
     for place in strip.places:
@@ -149,6 +149,13 @@ def marks_at(view: PlotView, position: QPointF) -> tuple[Mark, ...]:
         if start - 2 <= position.x() <= end + size + 2:
             return tuple(strip.marks[place.first : place.last + 1])
     return ()
+
+
+def tip_at(view: PlotView, position: QPointF) -> str:
+    """What the number of samples above the axis stands for, where only the number has room."""
+    is_there = position.y() <= view.strip_height and view.has_strip
+    width = view.small_pen.width(lay_out(view).above) if is_there else 0.0
+    return view.above_texts[1] if 0 <= position.x() - view.plot_rect.left() <= width else ""
 
 
 def marks_near(view: PlotView, seconds: float) -> tuple[Mark, ...]:

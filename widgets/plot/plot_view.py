@@ -256,6 +256,7 @@ class PlotView(pg.GraphicsView):
             at.setY(self.plot_rect.top())
         if before != self.pointed_marks:
             self.viewport().update()
+        self.viewport().setToolTip(mark_strip.tip_at(self, at))
         inside = self.plot_rect.adjusted(-1, 0, 1, 0).contains(at)
         self.hovered.emit(self.to_seconds(at.x()) if inside else None)
         event.ignore()

@@ -121,6 +121,11 @@ class TimeView(Plot):
         return self._frozen_at is not None
 
     @property
+    def is_still(self) -> bool:
+        """Whether a past range is shown, paused or zoomed."""
+        return self.is_paused or self.group.zoom is not None
+
+    @property
     def now(self) -> float:
         """The time at the right edge."""
         zoom = self.group.zoom
@@ -169,8 +174,7 @@ class TimeView(Plot):
         """Whether there is new data, or visible data that moves with time."""
         if super().wants_redraw():
             return True
-        is_still = self.is_paused or self.group.zoom is not None
-        return not is_still and self.has_data_since(self.now - self.window_s)
+        return not self.is_still and self.has_data_since(self.now - self.window_s)
 
     # The cross-line ---------------------------------------------------------------------------
 

@@ -96,7 +96,12 @@ def test_hovering_an_icon_reads_all_of_its_marks(chart: TimeChart) -> None:
 def test_the_number_above_the_axis_is_short_where_marks_need_the_room(chart: TimeChart) -> None:
     chart.view.above_texts = ("▲3", "▲ 3 above, max 14 s")
     assert lay_out(chart.view).above == "▲ 3 above, max 14 s"
-    chart.marks and chart._marks.add(Mark(NOW - 118, "old"))
+    chart._marks.add(Mark(NOW - 118, "old"))
     chart.redraw()
     chart.view.above_texts = ("▲3", "▲ 3 above, max 14 s")
     assert lay_out(chart.view).above == "▲3"
+    number = QPoint(round(chart.view.plot_rect.left()) + 4, 6)
+    QTest.mouseMove(chart.view.viewport(), number)
+    assert chart.view.viewport().toolTip() == "▲ 3 above, max 14 s"
+    QTest.mouseMove(chart.view.viewport(), number + QPoint(60, 60))
+    assert chart.view.viewport().toolTip() == ""
