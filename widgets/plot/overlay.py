@@ -84,16 +84,18 @@ def _draw_reading_box(painter: QPainter, view: PlotView, x: float, seconds: floa
     if view.has_pointer:  # once in a group of charts
         time = seconds_text(round(seconds - view.age, 1), 0.1 if view.window_s <= 600 else 1)
         rows.insert(0, ("", time, "text_muted"))
-        room = plot.width() - 4 * SPACE_2
+        room = 0.8 * plot.width()
         rows += [
             ("", metrics.elidedText(line, Qt.TextElideMode.ElideMiddle, room), color)
             for line, color in _mark_lines(view, seconds)
         ]
     if not rows:
         return
-    names = max(metrics.horizontalAdvance(name) for name, _, _ in rows)
-    figures = max(metrics.horizontalAdvance(value) for _, value, _ in rows)
-    width = names + figures + 4 * SPACE_2
+    advance, named = metrics.horizontalAdvance, [row for row in rows if row[0]]
+    names = max((advance(name) for name, _, _ in named), default=0.0)
+    figures = max((advance(value) for _, value, _ in named), default=0.0)
+    alone = max((advance(text) for name, text, _ in rows if not name), default=0.0)
+    width = max(names + figures + 2 * SPACE_2, alone) + 2 * SPACE_2
     height = len(rows) * metrics.height() + SPACE_2
     left = x + SPACE_2 if x + SPACE_2 + width <= plot.right() else x - SPACE_2 - width
     left = max(left, 0.0)

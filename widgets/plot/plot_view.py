@@ -21,6 +21,7 @@ from PySide6.QtCore import QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import QFont, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
 
+from engine.units import MINUS
 from widgets.plot import labels, mark_strip, overlay
 from widgets.plot.axis import Range, Unit, labelled_ticks, seconds_text, time_ticks
 from widgets.plot.clock import RedrawClock, work_time
@@ -219,7 +220,8 @@ class PlotView(pg.GraphicsView):
         painter.setPen(table.color("axis"))
         painter.drawLine(plot.bottomLeft().toPoint(), plot.bottomRight().toPoint())
         metrics = self.small_pen.metrics
-        most, age = max(int(plot.width() / _TICK_DISTANCE_X), 1), self.age
+        distance = max(_TICK_DISTANCE_X, 1.5 * metrics.horizontalAdvance(f"{MINUS}120 s"))
+        most, age = max(int(plot.width() / distance), 1), self.age
         places, step = time_ticks(-self.window_s - age, -age, most)
         for seconds in places:
             x = round(self.to_x(seconds + age))
