@@ -31,6 +31,7 @@ from app.features.compare.replies import name_of as name_of_compared
 from app.features.inspect.engine_views import EngineViews
 from app.features.inspect.log_view import LogPanel
 from app.features.inspect.page import InspectPage, Tab
+from app.features.learn.controller import Lessons
 from app.features.models.downloads import DownloadQueue, DownloadWork
 from app.features.models.estimate import estimate
 from app.features.models.hub import Hub
@@ -274,6 +275,16 @@ class Application(QObject):
         add(*tune_commands(panel, bridge), *help_commands(window, self.dialogs))
         add(*self.recordings.commands(), *self.compare.commands(), *self.broadcast.commands())
         add(*self.preferences.commands())
+
+        def show_tune() -> None:
+            window.show_widget(self.pages.tune)
+            self.settings_dock.bring_to_front()
+
+        self.lessons = Lessons(
+            bridge, self.pages.tune, panel, settings, window, show_tune, session.remember_settings
+        )
+        self.pages.chat_page.empty.add_offer(self.lessons.offer)
+        add(*self.lessons.commands())
         self.layouts = LayoutController(
             self.layout_store, settings, window.docks, window.commands, lambda: window.page.name,
             window.show_page_named, window,

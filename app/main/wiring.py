@@ -156,6 +156,7 @@ def _connect_window(app: Application) -> None:
     for changed in (app.bridge.state_changed, app.bridge.link_changed):
         changed.connect(lambda _: refresh())
     app.status.title_changed.connect(app.window.setWindowTitle)
+    app.window.closing.connect(app.lessons.close)
     parts = (app.recordings, app.compare, app.broadcast, app.preferences, app.connection)
     for part in (*parts, app.last_chat):
         app.window.closing.connect(part.close)

@@ -52,7 +52,8 @@ class EmptyState(QScrollArea):
         inner = QWidget()
         inner.setMaximumWidth(COLUMN_WIDTH)
         parts = (self._title, self._text, SPACE_4, self._hint, SPACE_1, self._grid)
-        vbox(*parts, of=inner, spacing=SPACE_1)
+        self._column = vbox(*parts, of=inner, spacing=SPACE_1)
+        self._offer: QWidget | None = None
         self._outer = outer = QGridLayout(content)
         outer.setColumnStretch(0, 1)
         outer.setColumnStretch(1, 1000)
@@ -78,6 +79,12 @@ class EmptyState(QScrollArea):
         for card in self.cards:
             card.chosen.connect(self.chosen)
         self._lay_out()
+
+    def add_offer(self, card: QWidget) -> None:
+        """A card below the suggestions; whoever made it hides it."""
+        self._offer = card
+        self._column.addSpacing(SPACE_4)
+        self._column.addWidget(card)
 
     @property
     def is_low(self) -> bool:
@@ -110,6 +117,8 @@ class EmptyState(QScrollArea):
         if self._text.text():
             width = min(COLUMN_WIDTH, self.viewport().width() - 2 * SPACE_4)
             height += SPACE_1 + max(line, self._text.heightForWidth(max(1, width)))
+        if self._offer is not None and not self._offer.isHidden():
+            height += SPACE_4 + self._offer.sizeHint().height()
         if not is_low:
             height += SPACE_1 + self._hint.sizeHint().height()
         return height + rows * card + max(0, rows - 1) * SPACE_2

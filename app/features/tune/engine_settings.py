@@ -275,7 +275,7 @@ class EngineSettingsPanel(QWidget):
         unused = {name for name in self.rows if self._remarks.idle_because(name)}
         for name, row in self.rows.items():
             row.setEnabled(self.commands.may_change and name not in unused)
-        self.list.set_unused(unused if self.model.applied is not None else set())
+        self.list.set_unused(unused)
 
     def _show_hints(self) -> None:
         for name, row in self.rows.items():

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import html
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -100,6 +101,12 @@ class ResultBar(QFrame):
             self._timer.start()
         else:
             self._timer.stop()
+
+    def so_far(self) -> list[Verdict]:
+        """What is measured since the newest mark, as the range before a change."""
+        marks, now = self._marks.marks, self._now()
+        start = max(marks[-1].time if marks else -math.inf, self._store.began)
+        return judge(self._store, (min(start, now), now), (now, now))
 
     def _ranges(self, change: Change) -> tuple[TimeRange, TimeRange] | None:
         """Before its first step, and after its last."""

@@ -10,7 +10,7 @@ share their gap, so they are one observation. Serial correlation lowers the numb
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -23,10 +23,8 @@ from widgets.plot.series import Floats
 
 FALSE_CLAIMS = 0.001
 """Rate of claims about equal ranges, at most. Of one look: a range is looked at once a second."""
-LEAST = 8
-"""Observations in each range for any claim."""
-WANTED: Mapping[str, int] = {"ttft": 20, "itl": LEAST, "output": LEAST}
-"""Observations (requests, seconds, seconds) of a claim without its number of samples."""
+LEAST, WANTED = 8, 20
+"""Observations (requests or seconds) in each range for any claim, and for "no clear change"."""
 MOST_CORRELATED = 0.6
 """Neighbours beyond this are a trend, such as a growing queue, which a change may well cause."""
 _NAMES = {"ttft": "TTFT", "itl": "ITL", "output": "throughput"}
@@ -68,7 +66,7 @@ class Verdict:
         is_large = percent is not None and abs(percent) >= LITTLE_PERCENT
         if is_large and p_value(self.before.values, self.after.values) < FALSE_CLAIMS:
             return State.CHANGED
-        return State.TOO_FEW if self.after.count < WANTED[self.key] else State.NO_CHANGE
+        return State.TOO_FEW if self.after.count < WANTED else State.NO_CHANGE
 
     @property
     def factor(self) -> float:
@@ -82,17 +80,17 @@ class Verdict:
     @property
     def words(self) -> str:
         """ "TTFT 50× longer", "throughput −33 %"; why there is no such claim."""
-        name, wanted = _NAMES[self.key], WANTED[self.key]
+        name = _NAMES[self.key]
         unit = "samples" if self.key == "ttft" else "seconds"
         match self.state:
             case State.CHANGED:
                 fewest = min(self.before.count, self.after.count)
-                few = f" ({fewest} {unit})" if fewest < wanted else ""
+                few = f" ({fewest} samples)" if self.key == "ttft" and fewest < WANTED else ""
                 return f"{name} {size_text(self.key, self.factor)}{few}"
             case State.NO_CHANGE:
                 return f"{name}: no clear change"
             case State.TOO_FEW:
-                return f"{name}: not enough {unit} yet ({self.after.count} of {wanted})"
+                return f"{name}: not enough {unit} yet ({self.after.count} of {WANTED})"
             case State.NOTHING_BEFORE:
                 return f"{name}: {self.before.count} {unit} before the change, {LEAST} needed"
 
@@ -112,7 +110,7 @@ def judge(
 ) -> list[Verdict]:
     """Of TTFT, ITL and throughput in both ranges (start and end, engine time)."""
     found = [history.observed(*ends) for ends in (before, after)]
-    return [Verdict(key, *(Observed(*side[key]) for side in found)) for key in WANTED]
+    return [Verdict(key, *(Observed(*side[key]) for side in found)) for key in _NAMES]
 
 
 def headline(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], str]:

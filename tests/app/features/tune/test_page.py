@@ -322,7 +322,7 @@ def test_the_result_of_a_change_is_told_and_the_list_leads_back(
 ) -> None:
     result, commands = page.result, application.window.commands
     assert result.text == RESULT_HINT and len(result.changes.entries) == 1
-    start(qtbot, page, completed=WANTED["ttft"])
+    start(qtbot, page, completed=WANTED)
     set_number(qtbot, application, "max_num_seqs", 4)
     assert numbers(result.text)[:2] == [16, 4]
     qtbot.waitUntil(lambda: result.verdicts != [], timeout=3000)

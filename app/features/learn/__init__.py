@@ -1,0 +1,9 @@
+"""Three short lessons on the user's own machine: a load runs, one setting moves, a sentence says
+what changed.
+
+    lessons      what each lesson asks and explains
+    course       the state machine: baseline, move, measure, result. No Qt
+    callout      the box beside the setting that a lesson points at
+    offer        the card that offers the lessons once
+    controller   runs a lesson on the window's load and settings; commands
+"""

@@ -1,0 +1,236 @@
+"""`Lessons`: runs a lesson on the window's load and settings; commands and the offer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from PySide6.QtCore import QObject, Qt, QTimer
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtWidgets import QWidget
+
+from app.features.learn.callout import Callout
+from app.features.learn.course import Course, Do, Stage
+from app.features.learn.lessons import LESSONS, Lesson, Step
+from app.features.learn.offer import LessonOffer
+from app.features.tune.engine_settings import EngineSettingsPanel
+from app.features.tune.page import TunePage
+from app.link.bridge import EngineBridge, EngineState
+from app.window.commands import Command
+from app.window.settings_store import SettingsStore
+from engine.units import bytes_text
+
+LOOK_MS = 500
+OFFERED = "lessons-offered"
+"""Flag of the settings store: the offer was answered."""
+
+
+class Lessons(QObject):
+    def __init__(
+        self,
+        bridge: EngineBridge,
+        tune: TunePage,
+        panel: EngineSettingsPanel,
+        settings: SettingsStore,
+        window: QWidget,
+        show_tune: Callable[[], object],
+        remember: Callable[[dict[str, Any]], object],
+    ) -> None:
+        """`show_tune`: brings the Tune page and the settings to the front. `remember`: stores the
+        model's settings for the next start."""
+        super().__init__(window)
+        self._bridge, self._tune, self._panel = bridge, tune, panel
+        self._settings, self._show_tune, self._remember = settings, show_tune, remember
+        self.course = Course()
+        self.callout = Callout(window, self.go_on, self.leave)
+        self.offer = LessonOffer(partial(self.start, LESSONS[0]), self.dismiss_offer)
+        self.offer.setVisible(not settings.flag(OFFERED, False))
+        self._chosen_before: dict[str, Any] = {}
+        self._value_before: Any = None
+        self._weights_before = 0
+        self._applied_at = 0.0
+        self._look = QTimer(self, interval=LOOK_MS)
+        self._look.timeout.connect(self._on_look)
+        self._escape = QShortcut(QKeySequence(Qt.Key.Key_Escape), window, enabled=False)
+        self._escape.activated.connect(self.leave)
+        self._escape.activatedAmbiguously.connect(self.leave)
+        panel.commands.changed.connect(self._on_changed)
+        panel.actions_changed.connect(self._on_choice)
+        bridge.state_changed.connect(self._on_state)
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(
+                f"learn.{lesson.key}", f"{number}. {lesson.title}", partial(self.start, lesson),
+                "Help", section="help", submenu="Lessons",
+                is_enabled=lambda: self._bridge.is_ready,
+                why_not=lambda: self._bridge.look_only or self._panel.commands.unreported,
+            )
+            for number, lesson in enumerate(LESSONS, 1)
+        ]  # fmt: skip
+
+    def dismiss_offer(self) -> None:
+        self._settings.set_flag(OFFERED, True)
+        self.offer.hide()
+
+    # What the user does -------------------------------------------------------------------------
+
+    def start(self, lesson: Lesson) -> None:
+        self.dismiss_offer()
+        self._show_tune()
+        if not self._panel.commands.may_change:
+            reason = self._bridge.look_only or self._panel.commands.why_not
+            self.callout.point_at(None)
+            self._do(self.course.leave())
+            self.callout.say("Lessons", lesson.title, reason)
+            self._escape.setEnabled(True)
+            return
+        self._do(self.course.start(lesson, self._step_of(lesson)))
+        self._look.start()
+        self._show()
+
+    def _step_of(self, lesson: Lesson) -> Step:
+        """The first step that the model supports and that changes something."""
+        commands, applied = self._panel.commands, self._panel.model.applied
+        for step in lesson.steps:
+            is_new = bool(step.setup) or getattr(applied, step.setting) != step.value
+            if is_new and not commands.refusal_of(step.setting, step.value):
+                return step
+        return lesson.steps[-1]
+
+    def go_on(self) -> None:
+        """The main button: do the step, the next lesson, or the end."""
+        course = self.course
+        if course.stage in (Stage.MOVE, Stage.APPLY):
+            self._panel.commands.change({course.step.setting: course.step.value})
+        elif course.stage is Stage.RESULT and course.following is not None:
+            self.start(course.following)
+        else:
+            self.leave()
+
+    def leave(self) -> None:
+        self._do(self.course.leave())
+        self._look.stop()
+        self._escape.setEnabled(False)
+        self.callout.hide()
+        self._tune.setFocus()
+
+    def close(self) -> None:
+        """The window closes: the next start has the user's settings, not the lesson's."""
+        if self.course.is_on:
+            before = dict(self._chosen_before)
+            self.leave()
+            self._remember(before)
+
+    # What the course asks for -------------------------------------------------------------------
+
+    def _do(self, asked: list[Do]) -> None:
+        commands, load = self._panel.commands, self._tune.load
+        for one in asked:
+            match one:
+                case Do.SET_UP:
+                    load.stop()  # one that the user started
+                    commands.discard()
+                    if Do.PUT_BACK not in asked:  # else these are being put back
+                        self._chosen_before = dict(self._panel.model.chosen)
+                    commands.change(self.course.step.setup)
+                case Do.START_LOAD:
+                    load.start(self.course.lesson.plan)
+                case Do.STOP_LOAD:
+                    load.stop()
+                case Do.PUT_BACK:
+                    commands.restore(self._chosen_before)
+
+    # What happens -------------------------------------------------------------------------------
+
+    def _on_look(self) -> None:
+        course, load = self.course, self._tune.load
+        before = course.stage
+        if course.needs_load and not load.is_on:
+            problem = load.problem
+            why = f"{problem.cause} {problem.remedy}" if problem else "The load was stopped."
+            self._do(course.fail(why))
+        if course.stage is Stage.BASELINE:
+            course.baseline(self._tune.result.so_far())
+            self._value_before, self._weights_before = self._applied_value, self._weights
+        elif course.stage is Stage.MEASURING:
+            self._tune.result.refresh()
+            seconds = time.monotonic() - self._applied_at
+            self._do(course.measured(self._tune.result.verdicts, seconds, self._sizes()))
+        elif course.stage is Stage.RESULT:  # the last samples: as the page shows it
+            course.tell(self._tune.result.verdicts, self._sizes())
+        self._show(is_new=course.stage is not before)
+
+    @property
+    def _applied_value(self) -> Any:
+        """Of the step's setting; None without a model."""
+        return getattr(self._panel.model.applied, self.course.step.setting, None)
+
+    @property
+    def _weights(self) -> int:
+        return self._bridge.model.weights_bytes if self._bridge.model is not None else 0
+
+    def _sizes(self) -> str:
+        before, after = self._weights_before, self._weights
+        if before == after:
+            return ""
+        return f"weights {bytes_text(before)} → {bytes_text(after)}"
+
+    def _on_changed(self, text: str, details: object, chosen: object) -> None:
+        before, now = self._value_before, self._applied_value
+        if self.course.stage in (Stage.MOVE, Stage.APPLY) and now not in (None, before):
+            self._applied_at = time.monotonic()
+            self._do(self.course.applied())
+            self._show()
+
+    def _on_choice(self) -> None:
+        before = self.course.stage
+        self.course.chosen(self._panel.model.is_pending(self.course.step.setting))
+        if self.course.stage is not before:
+            self._show()
+
+    def _on_state(self, state: EngineState) -> None:
+        if self.course.is_on and state is not EngineState.READY:
+            self._do(self.course.fail("The model was closed."))
+            self._show()
+
+    # Showing ------------------------------------------------------------------------------------
+
+    def _show(self, is_new: bool = True) -> None:
+        """`is_new`: the stage changed, so the control may be another."""
+        course, lesson = self.course, self.course.lesson
+        if not course.is_on:
+            return
+        self._escape.setEnabled(True)
+        why, next_text, progress = "", "", course.progress or "starting"
+        match course.stage:
+            case Stage.BASELINE:
+                text = f"{lesson.intro} Measuring before the change: {progress}."
+            case Stage.MOVE:
+                text, next_text = course.step.ask, "&Do it for me"
+            case Stage.APPLY:
+                text, next_text = "Press Apply.", "&Do it for me"
+            case Stage.MEASURING:
+                text = f"Measuring after the change: {progress}."
+            case Stage.RESULT:
+                text, why = course.result, lesson.why
+                next_text = "&Next lesson" if course.following is not None else "&Done"
+            case _:
+                text, next_text = course.result, "&Done"
+        head = f"Lesson {course.number} of {len(LESSONS)}"
+        self.callout.say(head, lesson.title, text, why, next_text)
+        if is_new:
+            self._point()
+
+    def _point(self) -> None:
+        stage, row = self.course.stage, self._panel.rows[self.course.step.setting]
+        if stage is Stage.APPLY:
+            self.callout.point_at(self._panel.pending.apply)
+            return
+        self.callout.point_at(self._tune.result if stage is Stage.RESULT else row)
+        if stage in (Stage.BASELINE, Stage.MOVE):
+            self._panel.show_row(self.course.step.setting)
+        elif stage in (Stage.RESULT, Stage.FAILED):
+            self.callout.next.setFocus()

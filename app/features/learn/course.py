@@ -1,0 +1,143 @@
+"""`Course`: the state machine of a lesson. No Qt.
+
+    OFF --start--> BASELINE --enough samples--> MOVE --applied--> MEASURING --decided--> RESULT
+                                                 | ^
+                                          chosen v | discarded
+                                                APPLY
+
+`leave` and `fail` end it anywhere: the load stops, and the settings from before are put back, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+
+from app.features.learn.lessons import LESSONS, Lesson, Step
+from app.features.tune.verdict import WANTED, State, Verdict
+
+BASELINE = 12
+"""Observations (requests, seconds) before the change."""
+LONGEST_S = 60.0
+"""A measurement ends after this time, decided or not."""
+
+
+class Stage(Enum):
+    OFF = auto()
+    BASELINE = auto()
+    MOVE = auto()
+    APPLY = auto()  # the value is chosen and waits for Apply
+    MEASURING = auto()
+    RESULT = auto()
+    FAILED = auto()
+
+
+class Do(Enum):
+    """What the owner of a course has to do."""
+
+    SET_UP = auto()  # remember the settings, apply the step's `setup`
+    START_LOAD = auto()
+    STOP_LOAD = auto()
+    PUT_BACK = auto()  # the settings from before SET_UP
+
+
+class Course:
+    """Every method returns what to do now, in order."""
+
+    def __init__(self) -> None:
+        self.stage = Stage.OFF
+        self.lesson: Lesson = LESSONS[0]
+        self.step: Step = LESSONS[0].steps[0]
+        self.result = ""
+        self.progress = ""
+        self._has_load = self._is_set_up = False
+
+    @property
+    def is_on(self) -> bool:
+        return self.stage is not Stage.OFF
+
+    @property
+    def needs_load(self) -> bool:
+        return self.stage in (Stage.BASELINE, Stage.MOVE, Stage.APPLY, Stage.MEASURING)
+
+    @property
+    def number(self) -> int:
+        """1 to 3."""
+        return LESSONS.index(self.lesson) + 1
+
+    @property
+    def following(self) -> Lesson | None:
+        return LESSONS[self.number] if self.number < len(LESSONS) else None
+
+    def start(self, lesson: Lesson, step: Step) -> list[Do]:
+        done = self._end(Stage.BASELINE)
+        self.lesson, self.step = lesson, step
+        self.result = self.progress = ""
+        self._has_load = self._is_set_up = True
+        return [*done, Do.SET_UP, Do.START_LOAD]
+
+    def baseline(self, verdicts: Sequence[Verdict]) -> list[Do]:
+        """The samples so far, as the range before a change."""
+        if self.stage is Stage.BASELINE:
+            counts = [v.before.count for v in verdicts if v.key in self.lesson.wanted]
+            self._show_progress(min(counts, default=0), BASELINE)
+            if counts and min(counts) >= BASELINE:
+                self.stage, self.progress = Stage.MOVE, ""
+        return []
+
+    def chosen(self, is_pending: bool) -> list[Do]:
+        """Whether the step's setting waits for Apply."""
+        if self.stage in (Stage.MOVE, Stage.APPLY):
+            self.stage = Stage.APPLY if is_pending else Stage.MOVE
+        return []
+
+    def applied(self) -> list[Do]:
+        """The step's setting took effect with another value."""
+        if self.stage in (Stage.MOVE, Stage.APPLY):
+            self.stage = Stage.MEASURING
+        return []
+
+    def measured(self, verdicts: Sequence[Verdict], seconds: float, beside: str = "") -> list[Do]:
+        """Before and after the change, `seconds` after it. beside: as for `tell`."""
+        if self.stage is not Stage.MEASURING:
+            return []
+        wanted = [v for v in verdicts if v.key in self.lesson.wanted]
+        self._show_progress(min((v.after.count for v in wanted), default=0), WANTED)
+        is_decided = bool(wanted) and all(
+            v.state in (State.CHANGED, State.NO_CHANGE) for v in wanted
+        )
+        if not is_decided and seconds < LONGEST_S:
+            return []
+        self.stage = Stage.RESULT
+        self._has_load = False
+        self.tell(verdicts, beside)
+        return [Do.STOP_LOAD]
+
+    def tell(self, verdicts: Sequence[Verdict], beside: str = "") -> None:
+        """The result in a sentence, the lesson's metrics first. beside: another result."""
+        if self.stage is Stage.RESULT:
+            wanted = self.lesson.wanted
+            ordered = sorted(verdicts, key=lambda verdict: verdict.key not in wanted)
+            claims = [v.words for v in ordered if v.state is State.CHANGED]
+            words = ", ".join(filter(None, [*(claims or ["no clear change"]), beside]))
+            self.result = f"{words[:1].upper()}{words[1:]}."
+
+    def fail(self, why: str) -> list[Do]:
+        if self.stage in (Stage.OFF, Stage.FAILED):
+            return []
+        done = self._end(Stage.FAILED)
+        self.result = why
+        return done
+
+    def leave(self) -> list[Do]:
+        return self._end(Stage.OFF)
+
+    def _show_progress(self, count: int, of: int) -> None:
+        self.progress = f"{min(count, of)} of {of}"
+
+    def _end(self, stage: Stage) -> list[Do]:
+        done = [Do.STOP_LOAD] if self._has_load else []
+        done += [Do.PUT_BACK] if self._is_set_up else []
+        self.stage = stage
+        self._has_load = self._is_set_up = False
+        return done

@@ -1,0 +1,90 @@
+"""The three lessons: a load, one setting to move, and why the figures change. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.bench.load import Pace
+from app.bench.workload import Length, Workload
+from app.features.tune.load_plan import LoadPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Set `setting` to `value`, from `setup` on. ask: the task in words. Of the lesson's steps the
+    first is taken that the model supports."""
+
+    setting: str
+    value: Any
+    ask: str
+    setup: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """wanted: the metrics that have to be measured. why: the reason for the result. load: requests
+    in flight, and their lengths in tokens."""
+
+    key: str
+    title: str
+    intro: str
+    steps: tuple[Step, ...]
+    wanted: tuple[str, ...]
+    why: str
+    in_flight: int
+    input: Length
+    output: Length
+
+    @property
+    def plan(self) -> LoadPlan:
+        workload = Workload(self.key, self.title, 64, self.input, self.output)
+        return LoadPlan(workload, "unique", Pace(self.in_flight))
+
+
+LESSONS = (
+    Lesson(
+        "queue",
+        "Why the first token waits",
+        "8 requests are in flight, and all of them run.",
+        (
+            Step(
+                "max_num_seqs", 2, "Set Max running requests to 2.",
+                {"max_num_seqs": 8, "batching": "continuous"},
+            ),
+        ),
+        ("ttft", "itl"),
+        "6 of 8 requests wait for a batch slot before their prefill starts. "
+        "TTFT is queue time plus prefill time.",
+        8, Length(96, 160), Length(24, 40),
+    ),
+    Lesson(
+        "batching",
+        "What batching costs and gives",
+        "8 requests are in flight, and one of them runs.",
+        (
+            Step(
+                "max_num_seqs", 8, "Set Max running requests to 8.",
+                {"max_num_seqs": 1, "batching": "continuous"},
+            ),
+        ),
+        ("itl", "output"),
+        "A step reads the weights once and computes a token for each running request. "
+        "Larger batches raise throughput, and each step takes longer.",
+        8, Length(16, 32), Length(24, 40),
+    ),
+    Lesson(
+        "bits",
+        "What 4 bits cost",
+        "4 requests are running on the weights as stored.",
+        (
+            Step("quantization", "int4", "Set Quantization to INT4, then press Apply."),
+            Step("kv_cache_dtype", "int8", "Set KV cache dtype to INT8, then press Apply."),
+        ),
+        ("itl", "output"),
+        "Low-bit values take less memory and less bandwidth, and decoding them takes compute. "
+        "Large models gain most. Quantize > Evaluate measures the loss of quality.",
+        4, Length(16, 32), Length(24, 40),
+    ),
+)  # fmt: skip

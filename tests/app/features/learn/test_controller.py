@@ -1,0 +1,128 @@
+"""The lessons in the real window, over a scripted engine thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.features.learn.controller import OFFERED, Lessons
+from app.features.learn.course import Stage
+from app.main.application import Application
+from tests.app.fakes import FakeEngineThread, Script
+from tests.app.features.learn.test_course import verdicts
+from tests.app.window_fixtures import next_run
+
+
+@pytest.fixture
+def application(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
+    made = Application(qapp, lambda on_event: FakeEngineThread(on_event, Script(step_s=0.002)))
+    made.show()
+    with qtbot.waitSignal(made.bridge.loaded, timeout=5000):
+        made.session.open("/models/tiny")
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def lessons(application: Application) -> Lessons:
+    return application.lessons
+
+
+def begin(qtbot: QtBot, application: Application, key: str = "queue") -> None:
+    """Start a lesson and skip to its task."""
+    application.window.commands.run(f"learn.{key}")
+    course, load = application.lessons.course, application.pages.tune.load
+    setup = course.step.setup
+    qtbot.waitUntil(
+        lambda: load.is_on
+        and all(getattr(application.bridge.config, n) == v for n, v in setup.items())
+    )
+    application.lessons._on_look()
+    course.baseline(verdicts(20, 0))
+    application.lessons._on_look()
+    assert course.stage is Stage.MOVE
+
+
+def test_a_lesson_points_at_its_row_and_puts_all_back(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    row = application.engine_settings.rows["max_num_seqs"]
+    begin(qtbot, application)
+    assert application.window.page.name == "Tune" and lessons.callout.isVisible()
+    assert lessons.callout._target is row and row.isAncestorOf(QApplication.focusWidget())
+    assert not lessons.callout.geometry().intersects(
+        row.rect().translated(row.mapTo(application.window, row.rect().topLeft()))
+    )
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        row.control.field.setValue(2)
+    qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
+    lessons._do(lessons.course.measured(verdicts(20, 20, 5.0), 1.0))
+    lessons._show()
+    assert not application.pages.tune.load.is_on and lessons.callout.next.hasFocus()
+    lessons.callout.leave.click()
+    qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 16)
+    assert not lessons.callout.isVisible() and not lessons.course.is_on
+
+
+def test_escape_leaves_in_the_middle(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    begin(qtbot, application)
+    with qtbot.waitActive(application.window):
+        application.window.activateWindow()
+    lessons.callout.next.click()
+    qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
+    qtbot.keyClick(application.window, Qt.Key.Key_Escape)
+    qtbot.waitUntil(lambda: not lessons.course.is_on)
+    assert not application.pages.tune.load.is_on
+    qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 16)
+
+
+def test_a_setting_that_needs_apply_leads_on_to_apply(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    begin(qtbot, application, "bits")
+    panel, step = application.engine_settings, lessons.course.step
+    panel.choose(step.setting, step.value)
+    assert lessons.course.stage is Stage.APPLY
+    assert lessons.callout._target is panel.pending.apply
+    panel.pending.discard.click()
+    assert lessons.course.stage is Stage.MOVE
+    lessons.callout.next.click()  # does it
+    qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
+    application.pages.tune.load.stop()  # by the user: nothing is left to measure
+    lessons._on_look()
+    assert lessons.course.stage is Stage.FAILED
+    lessons.leave()
+
+
+def test_the_offer_is_shown_until_it_is_answered(
+    qtbot: QtBot, qapp: QApplication, application: Application, lessons: Lessons
+) -> None:
+    application.window.show_page_named("Chat")
+    assert lessons.offer.isVisible()
+    lessons.offer.dismiss.click()
+    assert not lessons.offer.isVisible() and application.settings.flag(OFFERED, False)
+    application.shutdown()
+    with next_run(qapp) as again:
+        assert again.lessons.offer.isHidden()
+
+
+def test_a_window_that_closes_in_a_lesson_remembers_the_settings_from_before(
+    qtbot: QtBot, application: Application
+) -> None:
+    begin(qtbot, application)
+    assert application.settings.recent[0].settings == {"max_num_seqs": 8}
+    application.window.close()
+    assert application.settings.recent[0].settings == {}
+
+
+def test_every_lesson_is_in_the_help_menu_and_needs_a_model(application: Application) -> None:
+    commands = application.window.commands
+    ids = [c.id for c in application.lessons.commands()]
+    assert len(ids) == 3 and all(commands.action(one).isEnabled() for one in ids)
+    application.session.unload()
