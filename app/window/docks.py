@@ -14,6 +14,7 @@ from app.window.commands import Command
 from widgets.controls.buttons import IconButton
 from widgets.controls.frames import Contained
 from widgets.controls.layouts import STRETCH, hbox, label
+from widgets.theme.fonts import scaled
 from widgets.theme.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
 LAYOUT_VERSION, FIRST_VERSION = 4, 3
@@ -26,8 +27,8 @@ the docks of today."""
 class DockPlan:
     """Where the docks are at the first visit of a page. `has_settings`: the engine settings are
     open, at the left on every page. `below`: stacks of tabs, side by side; `height`: theirs, and at
-    most `share` of the window's, or what leaves `beside` pixels of it if that is more. A dock that
-    is not named is closed."""
+    most `share` of the window's, or what leaves `beside` pixels of it (at 100 % text) if that is
+    more. A dock that is not named is closed."""
 
     has_settings: bool = False
     below: tuple[tuple[str, ...], ...] = ()
@@ -37,7 +38,7 @@ class DockPlan:
 
     def height_in(self, window: int) -> int:
         """Of the docks below the page, in a window of this height."""
-        return min(self.height, max(round(window * self.share), window - self.beside))
+        return min(self.height, max(round(window * self.share), window - scaled(self.beside)))
 
 
 CLOSED_DOCKS = DockPlan()

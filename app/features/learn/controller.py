@@ -95,7 +95,8 @@ class Lessons(QObject):
         """The first step that the model supports and that changes something."""
         commands, applied = self._panel.commands, self._panel.model.applied
         for step in lesson.steps:
-            is_new = bool(step.setup) or getattr(applied, step.setting) != step.value
+            begins_with = step.setup.get(step.setting, getattr(applied, step.setting))
+            is_new = begins_with != step.value
             if is_new and not commands.refusal_of(step.setting, step.value):
                 return step
         return lesson.steps[-1]

@@ -79,8 +79,14 @@ LESSONS = (
         "What 4 bits cost",
         "4 requests are running on the weights as stored.",
         (
-            Step("quantization", "int4", "Set Quantization to INT4, then press Apply."),
-            Step("kv_cache_dtype", "int8", "Set KV cache dtype to INT8, then press Apply."),
+            Step(
+                "quantization", "int4", "Set Quantization to INT4, then press Apply.",
+                {"max_num_seqs": 4},
+            ),
+            Step(
+                "kv_cache_dtype", "int8", "Set KV cache dtype to INT8, then press Apply.",
+                {"max_num_seqs": 4},
+            ),
         ),
         ("itl", "output"),
         "Low-bit values take less memory and less bandwidth, and decoding them takes compute. "

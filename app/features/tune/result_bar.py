@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import Qt, QTimer
-from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QFrame, QLabel, QWidget
+from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QWidget
 
 from app.features.tune.changes import Change, ChangeHistory, Choices
 from app.features.tune.changes_popover import ChangesPopover
@@ -25,9 +25,12 @@ from widgets.controls.text import set_key_tip
 from widgets.live.metric_store import MetricStore
 from widgets.plot.marks import MarkLog
 from widgets.plot.series import Mark
+from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
 SHOW_MS = 1000
+WIDE = 420
+"""Pixels at 100 % text for words and buttons side by side."""
 HINT = "Change a setting under load: the result appears here."
 
 
@@ -57,11 +60,8 @@ class ResultBar(QFrame):
         self.list_button = button("Changes", self.show_list, kind="flat")
         set_key_tip(self.list_button, "Every change, to go back to", "tune.changes")
         words = vbox(self._line, self.detail, spacing=SPACE_1 // 2)
-        top = Qt.AlignmentFlag.AlignVCenter
-        hbox(
-            (words, 1), (self.figures, 0, top), (self.list_button, 0, top), of=self,
-            margins=(SPACE_3, SPACE_2, SPACE_2, SPACE_2),
-        )  # fmt: skip
+        margins = SPACE_3, SPACE_2, SPACE_2, SPACE_2
+        self._row = hbox((words, 1), hbox(self.figures, self.list_button), of=self, margins=margins)
         self._timer = QTimer(self, interval=SHOW_MS)
         self._timer.timeout.connect(self.refresh)
         theme_notifier().changed.connect(self._write)
@@ -158,6 +158,12 @@ class ResultBar(QFrame):
         ]  # fmt: skip
         words = ", ".join(spans) or html.escape(self._otherwise)
         return f"<b>{html.escape(self._what)}{': ' if words else ''}{words}</b>"
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        directions = QBoxLayout.Direction
+        is_wide = self.width() >= scaled(WIDE)
+        self._row.setDirection(directions.LeftToRight if is_wide else directions.TopToBottom)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
