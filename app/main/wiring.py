@@ -118,6 +118,7 @@ def _connect_panels(app: Application) -> None:
     views.bottleneck.estimated.connect(panel.show_ceilings)
     views.bottleneck.applied.connect(panel.commands.change)
     views.speculation.settings_wanted.connect(partial(show_setting, METHOD))
+    app.preferences.engine_setting_wanted.connect(show_setting)
 
     def show_gpus(at: float, gpus: tuple[GpuFigures, ...], usable: tuple[GpuFigures, ...]) -> None:
         panel.offer_gpus(tuple(gpu.name for gpu in usable))

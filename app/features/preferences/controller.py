@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import shiboken6
-from PySide6.QtCore import QObject
+from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QWidget
 
 from app.features.preferences.catalog import all_sections
@@ -22,6 +22,10 @@ SETTING = "setting:"
 
 
 class SettingsController(QObject):
+    """`engine_setting_wanted(name)`: show this row of the engine settings' panel."""
+
+    engine_setting_wanted = Signal(str)
+
     def __init__(
         self,
         preferences: Preferences,
@@ -59,6 +63,9 @@ class SettingsController(QObject):
         ]  # fmt: skip
 
     def show_setting(self, name: str) -> None:
+        if name in self._panel.rows and self._panel.model.applied is not None:
+            self.engine_setting_wanted.emit(name)
+            return
         self.show()
         if self.dialog is not None:
             self.dialog.show_setting(name)

@@ -85,12 +85,7 @@ def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: App
     assert (first.id, first.is_checked) == ("theme.light", True)
 
 
-@pytest.mark.parametrize(
-    ("typed", "name"), [("kv", "kv_cache_dtype"), ("text size", "text_size")]
-)
-def test_the_palette_finds_settings_and_leads_to_their_rows(
-    qtbot: QtBot, application: Application, typed: str, name: str
-) -> None:
+def choose_in_palette(qtbot: QtBot, application: Application, typed: str, name: str) -> None:
     open_model(qtbot, application)
     window = application.window
     window.activateWindow()
@@ -102,8 +97,30 @@ def test_the_palette_finds_settings_and_leads_to_their_rows(
     for _ in range(place):
         qtbot.keyClick(palette.field, Qt.Key.Key_Down)
     qtbot.keyClick(palette.field, Qt.Key.Key_Return)
+    assert palette.isHidden()
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"), [("kv", "kv_cache_dtype"), ("watermark", "watermark")]
+)
+def test_the_palette_finds_engine_settings_in_their_panel(
+    qtbot: QtBot, application: Application, typed: str, name: str
+) -> None:
+    choose_in_palette(qtbot, application, typed, name)
+    row = application.engine_settings.rows[name]
+    qtbot.waitUntil(lambda: row.visibleRegion().boundingRect() == row.rect())
+    focused = application.window.focusWidget()
+    assert focused is not None and row.isAncestorOf(focused)
+    assert application.preferences.dialog is None
+
+
+def test_the_palette_finds_settings_of_the_program_in_their_dialog(
+    qtbot: QtBot, application: Application
+) -> None:
+    name = "text_size"
+    choose_in_palette(qtbot, application, "text size", name)
     dialog = application.preferences.dialog
-    assert palette.isHidden() and dialog is not None and name in dialog.shown_names
+    assert dialog is not None and name in dialog.shown_names
     row = next(view.rows[name] for view in dialog.views if name in view.rows)
     area = dialog.area.viewport()
     assert area.rect().contains(row.rect().translated(row.mapTo(area, row.rect().topLeft())))
