@@ -112,11 +112,11 @@ def reply_latency(
     for index, gap in enumerate(gaps):
         if index in stored:
             gaps[index] = gap._replace(reason=stored[index], is_stored=True)
-        elif stored:  # it was near the median of its part
-            gaps[index] = gap._replace(reason=Reason(index, Cause.UNKNOWN), is_stored=True)
         elif _is_notable(gap.seconds, best.seconds) and (gap.steps or is_complete):
             reason = explained(index, gap, request_id, best, since)
             gaps[index] = gap._replace(reason=reason)
+        elif stored:  # it was near the median of its part
+            gaps[index] = gap._replace(reason=Reason(index, Cause.UNKNOWN), is_stored=True)
     stretches = tuple(_stretches(request_id, times, own))
     return ReplyLatency(request_id, stretches, tuple(gaps), usual.seconds, is_complete)
 
