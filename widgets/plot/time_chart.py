@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QAccessible, QColor, QKeyEvent
+from PySide6.QtGui import QAccessible, QKeyEvent
 from PySide6.QtWidgets import QMenu, QWidget
 
 from engine.units import duration_text, number
@@ -18,9 +18,9 @@ from widgets.controls.layouts import hbox, vbox
 from widgets.plot.axis import Range, Unit, high_without_outliers, log_range, range_for, shown_unit
 from widgets.plot.chart_menu import extend_menu
 from widgets.plot.clock import RedrawClock
+from widgets.plot.curves import Curves
 from widgets.plot.data import NOTHING, ChartData
 from widgets.plot.header import ChartHeader
-from widgets.plot.items import DotsItem, LineItem, PeaksItem
 from widgets.plot.series import (
     EndLabel,
     Floats,
@@ -30,11 +30,9 @@ from widgets.plot.series import (
 )
 from widgets.plot.table import Column, ValuesTable, join_columns
 from widgets.plot.time_view import TimeView
-from widgets.theme.theme import SPACE_1, SPACE_2, theme
+from widgets.theme.theme import SPACE_1, SPACE_2
 
-_DOT_ALPHA = 0.45
 _HINT = "Ctrl+drag or Ctrl+scroll to zoom, double-click or Esc to zoom out"
-_NUM_PEAKS = 150  # most triangles at the end of the axis: one for each few pixels
 
 
 class TimeChart(TimeView):
@@ -81,7 +79,7 @@ class TimeChart(TimeView):
 
     def _build(self, heading: str, value_template: str) -> None:
         self.setProperty("panel", True)
-        self.setMinimumSize(220, 130)
+        self.setMinimumSize(220, 120)
         shown = list(self.data.series.values())
         self._header = ChartHeader(heading, shown, self)
         self._header.hint = _HINT
@@ -96,20 +94,7 @@ class TimeChart(TimeView):
         vbox(self._header, (plot_row, 1), of=self, spacing=SPACE_1, margins=margins)
 
     def _make_items(self) -> None:
-        self._lines: dict[str, LineItem] = {}
-        self._dots: dict[str, DotsItem] = {}
-        for z, one in enumerate(self.data.series.values()):
-            item: LineItem | DotsItem
-            if one.kind is SeriesKind.DOTS:
-                item = self._dots[one.key] = DotsItem()
-            elif one.kind is not SeriesKind.AREA:
-                item = self._lines[one.key] = LineItem()
-            else:
-                continue
-            item.setZValue(z - (100 if one.kind is SeriesKind.DOTS else 0))
-            self.view.box.addItem(item, ignoreBounds=True)
-        self._peaks = PeaksItem()
-        self.view.box.addItem(self._peaks, ignoreBounds=True)
+        self.curves = Curves(self.data.series.values(), self.view.box)
 
     def apply_theme(self) -> None:
         self.view.apply_theme()
@@ -118,13 +103,7 @@ class TimeChart(TimeView):
         self.request_redraw()
 
     def _restyle(self) -> None:
-        table = theme()
-        for key, line in self._lines.items():
-            one = self.data.series[key]
-            line.set_style(QColor(table.line_color(one.color)), one.width, one.dashed)
-        for key, dots in self._dots.items():
-            dots.set_color(table.color(self.data.series[key].color, _DOT_ALPHA))
-        self._peaks.set_color(table.color("text_muted"))
+        self.curves.restyle()
 
     # Data -------------------------------------------------------------------------------------
 
@@ -231,13 +210,13 @@ class TimeChart(TimeView):
         outliers on a linear axis, above zero on a logarithmic one."""
         self._points = {
             key: self.data.line_points(key, now, self.shown_s)
-            for key in self._lines
+            for key in self.curves.lines
             if self.is_shown(key)
         }
         lines = [(y, self.data.series[key].held) for key, (_, y) in self._points.items()]
         clouds = [
             (self._cloud(key, now), self.data.series[key].held)
-            for key in self._dots
+            for key in self.curves.dots
             if self.is_shown(key)
         ]
         both = lines + clouds
@@ -254,23 +233,12 @@ class TimeChart(TimeView):
         return self.data.spread(key, now, self.shown_s)
 
     def _place_curves(self, now: float) -> None:
-        """Draw the curves on the axis; samples beyond it are triangles at its end, and counted."""
-        shown = self.view.y_range
-        for key, line in self._lines.items():
-            x, y = self._points.get(key, (NOTHING, NOTHING))
-            line.set_points(x, shown.drawn(y))
-        peaks = [NOTHING]
-        for key, dots in self._dots.items():
-            x, y = NOTHING, NOTHING
-            if self.is_shown(key):
-                x, y = self.data.samples(key, now, self.shown_s)
-            is_inside = y <= shown.high
-            peaks.append(x[~is_inside])
-            dots.set_points(x[is_inside], shown.drawn(y[is_inside]))
-        step = self.shown_s / _NUM_PEAKS
-        at = np.unique(np.round(np.concatenate(peaks) / step)) * step
-        self._peaks.set_points(at, np.full(len(at), shown.ends[1]))
-        above = self.data.above(now, self.shown_s, shown.high) if len(at) else NOTHING
+        """Draw the curves on the axis; samples beyond it are counted."""
+        shown, length = self.view.y_range, self.shown_s
+        visible = filter(self.is_shown, self.curves.dots)
+        clouds = {key: self.data.samples(key, now, length) for key in visible}
+        has_outliers = self.curves.place(self._points, clouds, shown, length)
+        above = self.data.above(now, length, shown.high) if has_outliers else NOTHING
         self.view.above_texts = ("", "")
         if len(above):
             most = self.value_text(float(above.max()))
@@ -298,7 +266,7 @@ class TimeChart(TimeView):
     def _end_labels(self, now: float) -> list[EndLabel]:
         newest = {
             key: self.data.newest(key, now, self.shown_s)
-            for key in self._lines
+            for key in self.curves.lines
             if self.is_shown(key)
         }
         return [
@@ -326,8 +294,7 @@ class TimeChart(TimeView):
 
     def num_drawn_points(self) -> dict[str, int]:
         """Points of each series in the last redraw."""
-        items = {**self._lines, **self._dots}
-        return {key: item.num_points for key, item in items.items()}
+        return self.curves.num_points()
 
     # Reading ----------------------------------------------------------------------------------
 

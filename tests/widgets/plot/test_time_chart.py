@@ -108,7 +108,7 @@ def test_a_gap_is_not_bridged(chart: TimeChart) -> None:
     chart.append("p50", NOW - 80, math.nan)
     chart.extend("p50", [NOW - 30, NOW - 20], [1.0, 1.0])
     chart.redraw()
-    assert len(chart._lines["p50"]._runs) == 2
+    assert len(chart.curves.lines["p50"]._runs) == 2
 
 
 def test_a_line_that_ends_in_a_gap_keeps_its_value(chart: TimeChart) -> None:
@@ -501,8 +501,8 @@ def test_outliers_are_counted_above_the_axis(itl: LatencyChart) -> None:
     assert itl.view.y_range.high < 100  # the lines stay readable
     short, full = itl.view.above_texts
     assert numbers(short) == [3] and numbers(full) == [3, 14]
-    assert itl._peaks.num_points >= 2
-    tall = np.concatenate([line.y() for line in map(Drawn, itl._lines.values())])
+    assert itl.curves.peaks.num_points >= 2
+    tall = np.concatenate([line.y() for line in map(Drawn, itl.curves.lines.values())])
     assert tall.max() <= itl.view.y_range.high
     at = float(itl.data.history["samples"].times[501])
     itl.legend.keys["p50"].setChecked(False)
@@ -523,7 +523,7 @@ class Drawn:
 def test_a_label_agrees_with_the_end_of_its_line(itl: LatencyChart) -> None:
     for label in itl.view.end_labels:
         key = "p99" if label.label == "max" else label.label
-        end = Drawn(itl._lines[key]).y()[-1]
+        end = Drawn(itl.curves.lines[key]).y()[-1]
         assert end == pytest.approx(min(label.y, itl.view.y_range.high))
 
 
@@ -531,7 +531,7 @@ def test_a_logarithmic_axis_shows_outliers(qtbot, itl: LatencyChart) -> None:
     qtbot.keyClick(itl, Qt.Key.Key_L)
     shown = itl.view.y_range
     assert itl.is_log and shown.is_log and shown.high >= 14_000 and shown.low <= 30
-    assert itl.view.above_texts == ("", "") and itl._peaks.num_points == 0
+    assert itl.view.above_texts == ("", "") and itl.curves.peaks.num_points == 0
     assert itl._header.title == "ITL, s"
     itl.clear()
     itl.redraw()
@@ -544,7 +544,7 @@ def test_zeros_stay_on_a_logarithmic_axis(chart: TimeChart) -> None:
     chart.extend("p50", [NOW - 20, NOW - 10, NOW], [0.0, 5.0, 400.0])
     chart.set_log(True)
     assert chart.view.y_range.low <= 5
-    drawn = Drawn(chart._lines["p50"]).y()
+    drawn = Drawn(chart.curves.lines["p50"]).y()
     assert drawn.min() == chart.view.y_range.ends[0] and np.isfinite(drawn).all()
     chart.set_fit_to_data(True)
     assert not chart.is_log
