@@ -15,9 +15,8 @@ from engine.units import bytes_text, duration_text, number, whole
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import dressed, vbox
 from widgets.controls.text import not_reported
-from widgets.live.figures import LATENCY_SPAN
 from widgets.live.metric_store import GIB, MetricStore, memory_parts
-from widgets.live.store_charts import LatencyChart, TokenRateChart
+from widgets.live.store_charts import SILENCE_S, CacheChart, LatencyChart, TokenRateChart
 from widgets.plot.clock import RedrawClock
 from widgets.plot.link import ChartGroup, LinkedCursor
 from widgets.plot.marks import MarkLog, SpanLog, SpanPicker
@@ -100,7 +99,6 @@ def _percent(share: float | None) -> float | None:
 
 
 _GAUGE_INTERVAL_S = 0.2  # least time between two points of a gauge
-_SILENCE_S = 5.0  # a longer pause between snapshots is a gap
 _CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least, for the layout
 _NARROW, _LOW = 260, 120  # least, where more charts fit that way
 _MAY_BE_MISSING = ("tokens", "requests", "cache", "memory")
@@ -147,7 +145,7 @@ class LiveCharts(QWidget):
         )  # fmt: skip
         self.tokens = TokenRateChart(store, self.clock, now)
         self.requests = _requests_chart(self.clock, now)
-        self.cache = _cache_chart(self.clock, now)
+        self.cache = CacheChart(store, self.clock, now)
         self.charts: tuple[TimeChart, ...] = tuple(getattr(self, name) for name in order)
         self._build()
         self._align_margins()
@@ -395,12 +393,12 @@ def _memory_chart(clock: RedrawClock, now: Callable[[], float]) -> StackedAreaCh
     chart = StackedAreaChart(
         METRICS["memory"].title, METRICS["memory"].unit,
         (
-            area("weights", "weights", "weights", text=_hundredths, silence=_SILENCE_S),
-            area("kv_used", "KV used", "kv_used", text=_hundredths, silence=_SILENCE_S),
-            area("kv_cached", "KV cached", "kv_cached", text=_hundredths, silence=_SILENCE_S),
-            area("kv_reserved", "KV reserved", "free", text=_hundredths, silence=_SILENCE_S,
+            area("weights", "weights", "weights", text=_hundredths, silence=SILENCE_S),
+            area("kv_used", "KV used", "kv_used", text=_hundredths, silence=SILENCE_S),
+            area("kv_cached", "KV cached", "kv_cached", text=_hundredths, silence=SILENCE_S),
+            area("kv_reserved", "KV reserved", "free", text=_hundredths, silence=SILENCE_S,
                  tip="KV cache without tokens"),
-            area("other", "other", "other", text=_hundredths, silence=_SILENCE_S),
+            area("other", "other", "other", text=_hundredths, silence=SILENCE_S),
             Series("gpu", "GPU", "gpu_memory", dashed=True, hold=True, text=_hundredths),
         ),
         clock=clock, value_template="00.00", least_span=0.1, time_source=now,
@@ -421,19 +419,4 @@ def _requests_chart(clock: RedrawClock, now: Callable[[], float]) -> TimeChart:
         ),
         clock=clock, value_template="000", least_span=4.0, time_source=now,
         empty_text="Running and waiting requests appear when a model is loaded.",
-    )  # fmt: skip
-
-
-def _cache_chart(clock: RedrawClock, now: Callable[[], float]) -> TimeChart:
-    return TimeChart(
-        "KV cache", "%",
-        (
-            Series("kv_usage", "used", "kv_usage", hold=True, silence=_SILENCE_S, text=whole,
-                   tip=METRICS["kv_usage"].description),
-            Series("prefix_hits", "prefix hits", "prefix_hits", silence=_SILENCE_S, text=whole,
-                   tip="Prompt tokens served from the prefix cache "
-                   f"{LATENCY_SPAN}"),
-        ),
-        clock=clock, value_template="100", top=100.0, time_source=now,
-        empty_text="KV usage and prefix hits appear when a model is loaded.",
     )  # fmt: skip

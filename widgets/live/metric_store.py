@@ -243,7 +243,8 @@ class MetricStore(SampleHistory):
     def rate(self, which: str, now: float) -> float | None:
         """Tokens per second, "in" (computed) or "out", as shown at time `now`; None before the
         first token in this epoch."""
-        return self.rate_at(which, self.last_second(now))
+        epoch, second = self.epoch_at(now), self.last_second(now)
+        return None if epoch is None or second < epoch.start else self.rate_at(which, second)
 
     def rate_at(self, which: str, second: int) -> float | None:
         total, at = self._tokens[which], float(second)

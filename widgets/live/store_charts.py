@@ -1,4 +1,4 @@
-"""Charts whose lines are the metric store's figures: `LatencyChart` and `TokenRateChart`."""
+"""Charts whose figures are the metric store's: `LatencyChart`, `TokenRateChart`, `CacheChart`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from engine.snapshot import Sample
+from engine.snapshot.metrics import METRICS
 from engine.units import duration_text, whole
 from widgets.live.figures import LATENCY_SPAN, latency_text
 from widgets.live.metric_store import RATE_S, MetricStore
@@ -23,6 +24,8 @@ from widgets.plot.series import (
 from widgets.plot.time_chart import TimeChart
 
 MAX, BEFORE = "max", "before"
+SILENCE_S = 5.0
+"""A longer pause between snapshots is a gap."""
 _SAMPLES_KEPT = 65536  # at 500 tokens per second: the last two minutes
 _LATENCIES = (
     Series("samples", "samples", "sample_dot", SeriesKind.DOTS, held=0.98,
@@ -148,6 +151,39 @@ class TokenRateChart(TimeChart):
                 self.data.append(key, float(second), math.nan if rate is None else rate)
         self._done = max(last, first)
 
+    def _end_labels(self, now: float) -> list[EndLabel]:
+        """The figures that the store shows, whatever the last point of the line."""
+        rates = {key: self._store.rate(key, now) for key in self.data.series if self.is_shown(key)}
+        return [self.end_label(key, rate) for key, rate in rates.items() if rate is not None]
+
     def clear(self) -> None:
         super().clear()
         self._done = None
+
+
+class CacheChart(TimeChart):
+    """KV usage and prefix hits, in percent."""
+
+    def __init__(
+        self, store: MetricStore, clock: RedrawClock, time_source: Callable[[], float]
+    ) -> None:
+        super().__init__(
+            "KV cache", "%",
+            (
+                Series("kv_usage", "used", "kv_usage", hold=True, silence=SILENCE_S, text=whole,
+                       tip=METRICS["kv_usage"].description),
+                Series("prefix_hits", "prefix hits", "prefix_hits", hold=True, silence=SILENCE_S,
+                       text=whole, tip="Prompt tokens served from the prefix cache "
+                       f"{LATENCY_SPAN}"),
+            ),
+            clock=clock, value_template="100", top=100.0, time_source=time_source,
+            empty_text="KV usage and prefix hits appear when a model is loaded.",
+        )  # fmt: skip
+        self._store = store
+
+    def _end_labels(self, now: float) -> list[EndLabel]:
+        """Prefix hits only where the store has any since the last change."""
+        labels = super()._end_labels(now)
+        if self._store.prefix_hits(now) is None:
+            labels = [label for label in labels if label.label != "prefix hits"]
+        return labels
