@@ -88,7 +88,7 @@ def test_it_says_what_it_will_show(qtbot: QtBot, clock: RedrawClock) -> None:
 
 def test_figures_and_hint(panel: BlocksPanel) -> None:
     assert numbers(panel.note.text()) == [25, 6, 69, 16, 16]
-    assert numbers(panel.losses.text()) == [29.7, 71, 12]
+    assert numbers(panel.losses.text()) == [29.7, 12]
     assert panel.line.text() == HINT
 
 
