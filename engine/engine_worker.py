@@ -303,6 +303,7 @@ class EngineWorker(threading.Thread):
         if engine is None:
             return
         began, num_notices = time.perf_counter(), len(engine.model_info.notices)
+        before = engine.preempted
         try:
             change = engine.reconfigure(self._progress, cancel.is_set, **command.changes)
         except EngineLostError:
@@ -312,9 +313,13 @@ class EngineWorker(threading.Thread):
             return
         notices = engine.model_info.notices[num_notices:]
         seconds = time.perf_counter() - began
+        lost = engine.preempted.since(before)
         self._emit(
-            m.Reconfigured(engine.config, change, seconds, notices, engine.model_info, engine.plan)
-        )
+            m.Reconfigured(
+                engine.config, change, seconds, notices, engine.model_info, engine.plan,
+                lost.requests, lost.tokens,
+            )
+        )  # fmt: skip
 
     def _measure_peaks(self) -> m.PeaksMeasured:
         """Only while idle: steps and the measurement would disturb each other."""
@@ -327,7 +332,7 @@ class EngineWorker(threading.Thread):
             peaks = peaks_for(
                 engine.config, engine.model_info, engine.plan.host_layers, self._stopping.is_set
             )
-            return m.PeaksMeasured(peaks)
+            return m.PeaksMeasured(engine.with_weight_rates(peaks, self._stopping.is_set))
         except (MemoryError, RuntimeError) as error:
             return m.PeaksMeasured(None, describe(error).cause)
 
@@ -375,7 +380,7 @@ class EngineWorker(threading.Thread):
         now = time.perf_counter()
         if done >= total or now - self._last_progress >= PROGRESS_INTERVAL_S:
             self._last_progress = now
-            self._emit(m.LoadProgress(stage, done, total))
+            self._emit(m.LoadProgress(stage, done, total, m.counted_unit(stage)))
 
     def _crash(self, error: BaseException) -> None:
         """Drop the engine. Requests in flight are lost; the thread waits for a Load."""

@@ -6,6 +6,7 @@ add_request -> Scheduler.plan -> ModelRunner.execute -> Sampler -> OutputStream 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 import time
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from engine.attention.interface import report_layers
 from engine.config import Change, EngineConfig
@@ -26,13 +29,15 @@ from engine.errors import (
     refusal_of,
 )
 from engine.hardware.devices import make_current
+from engine.hardware.peaks import Peaks
 from engine.host.assembly import Cancelled, Progress
 from engine.host.model_host import ModelHost
 from engine.host.resolve import resolve
+from engine.kernels.weight_rates import weight_rates
 from engine.messages import OutputEvent, Prompt
 from engine.runner.model_runner import ModelRunner
 from engine.sampling_params import SamplingParams
-from engine.scheduling.request import Request, check_token_ids, longest_length
+from engine.scheduling.request import Preempted, Request, check_token_ids, longest_length
 from engine.snapshot import BlockDetails, EngineSnapshot, MemoryPlan, ModelInfo
 from engine.step.loop import StepLoop
 from engine.step.output import OutputStream, RequestOutput
@@ -91,6 +96,11 @@ class LLMEngine:
     def times_not_async(self) -> int:
         """How often memory did not allow async scheduling since the cache was built."""
         return self._host.skipped_async.times
+
+    @property
+    def preempted(self) -> Preempted:
+        """What replacing the cache has sent back to the queue so far."""
+        return self._loop.preempted
 
     @property
     def has_unfinished(self) -> bool:
@@ -234,6 +244,18 @@ class LLMEngine:
         each of its layers in this thread."""
         self._loop.on_size = size
         report_layers(layer)
+
+    def with_weight_rates(self, peaks: Peaks, cancelled: Cancelled = lambda: False) -> Peaks:
+        """`peaks` with the measured rates of the kernels, for a model on one device; of several the
+        shapes of the parts differ."""
+        config = self.config
+        if len(config.devices) > 1 or self.plan.host_layers:
+            return peaks
+        rates = weight_rates(
+            getattr(torch, config.dtype), config.devices[0], self.model_info.hidden_size,
+            config.quantization_group_size, cancelled,
+        )  # fmt: skip
+        return dataclasses.replace(peaks, weight_rates=rates)
 
     # -- settings ---------------------------------------------------------------------------
 

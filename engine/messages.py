@@ -132,13 +132,24 @@ class DraftRound(NamedTuple):
     rejected: tuple[str, ...] = ()
 
 
+GENERATING_TENSORS = "Generating random tensors"
+"""A stage of loading that counts tensors; others count bytes."""
+
+
+def counted_unit(stage: str) -> str:
+    """What the progress of a stage counts: "tensor", or "" for bytes."""
+    return "tensor" if stage.lower().endswith(GENERATING_TENSORS.lower()) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Progress of loading. `stage`: a text to show; done and total in bytes (total 0: unknown)."""
+    """Progress of loading. `stage`: a text to show; total 0: unknown. `unit`: what done and total
+    count, such as "tensor"; "" for bytes."""
 
     stage: str
     done: int
     total: int
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +203,10 @@ class RequestFailed:
 @dataclass(frozen=True, slots=True)
 class Reconfigured:
     """Settings were changed. `model` and `plan`: after the change; a reload may change both.
-    Earlier output events used the previous settings, later ones use `config`."""
+    Earlier output events used the previous settings, later ones use `config`.
+
+    `seconds`: until the engine could compute again. The `num_preempted` requests that it was
+    computing wait longer: the next steps recompute their `num_lost_tokens` tokens."""
 
     config: EngineConfig
     change: Change | None
@@ -200,6 +214,8 @@ class Reconfigured:
     notices: tuple[str, ...] = ()
     model: ModelInfo | None = None
     plan: MemoryPlan | None = None
+    num_preempted: int = 0
+    num_lost_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

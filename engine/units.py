@@ -96,6 +96,8 @@ def duration_text(seconds: float | None, digits: int = 3) -> str:
     value = seconds / _UNITS[unit]
     if unit == "µs" and size < 0.995e-6:
         return "0 s" if size < 0.5e-9 else f"{number(value, 2)} µs"
+    if digits < 3:
+        value = float(f"{value:.{digits}g}")
     return f"{short_figure(value, digits)} {unit}"
 
 
@@ -179,6 +181,11 @@ def bandwidth_text(bytes_per_s: float | None) -> str:
 def compute_text(flops_per_s: float | None) -> str:
     """ "812 GFLOP/s", "989 TFLOP/s"."""
     return _decimal(flops_per_s, "FLOP/s")
+
+
+def operations_text(count: float | None) -> str:
+    """ "34.1 MFLOP", "1.20 GFLOP"."""
+    return _decimal(count, "FLOP")
 
 
 def _decimal(value: float | None, unit: str) -> str:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
-from engine.units import bytes_text
+from engine.messages import counted_unit
+from engine.units import progress_text
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
@@ -71,7 +72,7 @@ class StatusLine:
 
     def loading(self, stage: str, done: int, total: int) -> None:
         if total:
-            share = f"{done / total:.0%} of {bytes_text(total)}"
+            share = progress_text(done, total, counted_unit(stage))
             self.show_at_times(f"{stage}: {share}")
         else:
             self.show_at_times(stage)

@@ -11,7 +11,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFrame, QProgressBar, QPushButton, QWidget
 
 from engine.messages import LoadProgress
-from engine.units import bytes_text
+from engine.units import progress_text
 from widgets.controls.layouts import button, hbox, label, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
@@ -167,7 +167,7 @@ class LoadStrip(WorkRow):
         assert self.work is not None
         figures, fraction = "", None
         if progress.total:
-            figures = f"{bytes_text(progress.done)} of {bytes_text(progress.total)}"
+            figures = progress_text(progress.done, progress.total, progress.unit)
             fraction = progress.done / progress.total
         self.show_work(replace(self.work, stage=progress.stage, figures=figures, fraction=fraction))
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import CheckpointError, ConfigError, InferdeckError
 from engine.json_file import decode_json, read_start
+from engine.messages import counted_unit
 
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
@@ -32,8 +33,9 @@ class EvaluationCancelled(InferdeckError):  # noqa: N818 - not an error to the u
 
 
 def unit_of(stage: str) -> str:
-    """What a stage counts: "tokens", "answers" or "runs"; loading counts "bytes"."""
-    return _UNITS.get(stage.partition(": ")[2], "bytes")
+    """What a stage counts: "tokens", "answers" or "runs"; loading counts "bytes" or "tensors"."""
+    counted = counted_unit(stage)
+    return _UNITS.get(stage.partition(": ")[2], f"{counted}s" if counted else "bytes")
 
 
 def check(cancelled: Cancelled) -> None:

@@ -105,6 +105,32 @@ class FreeCores:
         return used
 
 
+class OtherPrograms:
+    """The cores that other programs use, on average since this object was made. `read`: as in
+    `FreeCores`."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        read: Callable[[], Used] | None = None,
+    ) -> None:
+        self._clock, self._read = clock, read or partial(_processor_time, allowed_cores())
+        self._began, self._before = clock(), self._accounts()
+
+    def cores(self) -> float:
+        """0 where that is unknown."""
+        passed, used = self._clock() - self._began, self._accounts()
+        if used is None or self._before is None or passed <= 0:
+            return 0.0
+        theirs = (used.all - self._before.all) - (used.own - self._before.own)
+        return max(0.0, theirs / passed)
+
+    def _accounts(self) -> Used | None:
+        with suppress(OSError, RuntimeError, psutil.Error):
+            return self._read()
+        return None
+
+
 _busy: dict[int, int] = {}  # by the thread that said so: a dict's items change in one piece
 
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import harmonic_mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.hardware.devices import CPU, is_cuda
+from engine.hardware.idle_cores import OtherPrograms
 from engine.hardware.machine import free_memory, has_fast_16bit, machine_name
 from engine.hardware.malloc import give_back
 
@@ -24,15 +25,27 @@ SUM_BYTES, LEAST_SUM_BYTES = 2**30, 2**28
 _SUM_REPEATS = 5
 _ROWS, _WIDTH = 512, 2048  # of the product: 4.3 GFLOP
 _GPU_ROWS, _GPU_WIDTH = 8192, 8192  # 1.1 TFLOP: fills every multiprocessor for a millisecond
+DISTURBING_CORES = 0.3
+"""Used by other programs: more than a desktop at rest."""
 _PRODUCTS_S = 0.4  # time for repeating it
 _MOST_PRODUCTS = 8
+
+
+class WeightRate(NamedTuple):
+    """Seconds per weight of a linear product of `rows` rows, with weights quantized by `method`
+    ("none": unquantized), measured with the kernels that the engine uses."""
+
+    method: str
+    rows: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
     """Peak rates measured on `machine` (`ModelInfo.device_name`) with `num_threads` threads.
     `flops_per_s`: of a large matmul in `dtype` (in float32 where the CPU has no fast 16-bit
-    matmul). measured_at: Unix time in seconds."""
+    matmul). measured_at: Unix time in seconds. busy_cores: used by other programs meanwhile, which
+    share the memory bandwidth; 0 where unknown."""
 
     read_bytes_per_s: float
     flops_per_s: float
@@ -40,6 +53,23 @@ class Peaks:
     num_threads: int
     machine: str
     measured_at: float
+    busy_cores: float = 0.0
+    weight_rates: tuple[WeightRate, ...] = ()
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether the machine was busy: the rates are lower bounds."""
+        return self.busy_cores >= DISTURBING_CORES
+
+    def best_with(self, other: Peaks) -> Peaks:
+        """The higher rates of two measurements under the same conditions: other programs can only
+        lower them."""
+        return replace(
+            self,
+            read_bytes_per_s=max(self.read_bytes_per_s, other.read_bytes_per_s),
+            flops_per_s=max(self.flops_per_s, other.flops_per_s),
+            busy_cores=min(self.busy_cores, other.busy_cores),
+        )
 
 
 def peaks_for(
@@ -67,7 +97,10 @@ def peaks_for(
         read, compute = harmonic_mean(reads, weights), harmonic_mean(flops, weights)
     if config.pipeline_parallel_size > 1:
         compute = sum(flops)  # a long prompt goes through all
-    return replace(each[0], read_bytes_per_s=read, flops_per_s=compute, machine=model.device_name)
+    return replace(
+        each[0], read_bytes_per_s=read, flops_per_s=compute, machine=model.device_name,
+        busy_cores=max(p.busy_cores for p in each),
+    )  # fmt: skip
 
 
 class PeaksCancelledError(RuntimeError):
@@ -85,6 +118,7 @@ def measure_peaks(
 
     threads_before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
+    beside = OtherPrograms()
     try:
         with torch.inference_mode():
             return Peaks(
@@ -94,6 +128,7 @@ def measure_peaks(
                 num_threads=num_threads,
                 machine=machine_name(device),
                 measured_at=time.time(),
+                busy_cores=beside.cores(),
             )
     finally:
         torch.set_num_threads(threads_before)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.embedding import CHUNK_ROWS
+from engine.messages import GENERATING_TENSORS
 from engine.models.architecture import build_on_meta
 from engine.numerics.scheme import scheme_like, weights_to_hold
 
@@ -116,7 +117,7 @@ class DummyWeights:
 
     def in_order(self, targets: Sequence[Target]) -> Iterator[Target]:
         for done, target in enumerate(targets):
-            self._request.progress("Generating random weights", done, len(targets))
+            self._request.progress(GENERATING_TENSORS, done, len(targets))
             yield target
 
     def values(self, name: str, expert: int | None) -> list[Tensor]:

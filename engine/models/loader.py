@@ -82,7 +82,8 @@ class LoadRequest:
     load_format: "auto" reads the safetensors, "dummy" fills with random weights of `seed`. scheme:
     how unquantized weights of the checkpoint are quantized. host_layers: number of first layers
     that go to the CPU, with what comes before them. starts: (first layer, device) of each further
-    GPU of a pipeline. share: of a tensor parallel rank. progress(stage, done, total) counts bytes.
+    GPU of a pipeline. share: of a tensor parallel rank. progress(stage, done, total) counts
+    what `counted_unit` says.
     """
 
     checkpoint: Checkpoint

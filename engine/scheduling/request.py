@@ -166,6 +166,21 @@ class StepPlan(NamedTuple):
         return sum(g.num_tokens + len(g.draft_token_ids) for g in self.grants)
 
 
+class Preempted(NamedTuple):
+    """Requests sent back to the queue because the cache was replaced, and their computed tokens,
+    which the next steps compute again. Running totals."""
+
+    requests: int = 0
+    tokens: int = 0
+
+    def and_of(self, running: Sequence[Request]) -> Preempted:
+        tokens = sum(request.num_computed_tokens for request in running)
+        return Preempted(self.requests + len(running), self.tokens + tokens)
+
+    def since(self, before: Preempted) -> Preempted:
+        return Preempted(self.requests - before.requests, self.tokens - before.tokens)
+
+
 class Outcome(NamedTuple):
     """The result of a step for a request: its new tokens, and the finish reason if it ends. All new
     tokens but the last are accepted drafts, which are computed already."""

@@ -16,7 +16,7 @@ from engine.host.assembly import release_memory
 from engine.host.model_host import ModelHost
 from engine.memory.plan import shrunk
 from engine.messages import OutputEvent
-from engine.scheduling.request import Outcome, Request, StepPlan, refit
+from engine.scheduling.request import Outcome, Preempted, Request, StepPlan, refit
 from engine.scheduling.scheduler import Scheduler
 from engine.snapshot import FinishReason, MemoryPlan
 from engine.step.execute import InFlightStep, launch, launch_next
@@ -42,6 +42,7 @@ class StepLoop:
         self._next: InFlightStep | None = None  # launched before the last one was read
         self._committed = 0.0  # when the last step was
         self._shortage = ""  # of memory, after the last step
+        self.preempted = Preempted()
         self._is_retry = False  # of a step that ran out of memory
         self._async: bool | None = None
 
@@ -249,6 +250,7 @@ class StepLoop:
     @contextmanager
     def exchange(self) -> Iterator[None]:
         """Replaces the cache inside of it: preempts all requests, which resume afterwards."""
+        self.preempted = self.preempted.and_of(self.scheduler.running)
         self.scheduler.preempt_all()
         self.speculator = None
         self.threads.rest()

@@ -1,12 +1,15 @@
-"""Upper bound of the gain of each setting, from the cost breakdown of recent steps.
+"""What each setting would gain, estimated from the cost breakdown of recent steps.
 
-Each bound is Amdahl's law over the part that the setting changes: the measured time, over the time
-with that part as small as the setting can make it. Pure Python: no torch.
+An estimate is a range. Its upper end is Amdahl's law over all that the setting may change: the
+measured time, over the time with that part as small as the setting can make it, what it takes
+beyond the peak rates included. Its lower end changes only what is certain. Where nothing can gain
+more than the upper end, the estimate is a bound. Pure Python: no torch.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +22,6 @@ from numpy.typing import NDArray
 from engine.hardware.peaks import Peaks
 from engine.numerics.kv_dtype import NAMES as KV_NAMES
 from engine.snapshot import EngineSnapshot, StepEntry
-from engine.speculation.statistics import expected_tokens
 from engine.telemetry.step_cost import (
     CostedStep,
     ModelCost,
@@ -29,34 +31,51 @@ from engine.telemetry.step_cost import (
     least_times,
     total,
 )
+from engine.units import factor_text, percent_text, precision_name, speculative_name
 
+QUANTIZED = ("int8", "int4", "nf4", "fp8")
 ITEM_BITS: Mapping[str, int] = {"float32": 32, "bfloat16": 16, "float16": 16}
-INT4_BITS = 4.25  # with a 16-bit scale and zero point for each 128 weights
-DRAFT_LENGTH, DRAFT_ACCEPTANCE = 4, 0.8
-"""The speculation bound assumes four of five draft tokens accepted and free drafts."""
+INT8_BITS, INT4_BITS = 8.0, 4.25  # with a 16-bit scale and zero point for each 128 weights
+DRAFT_LENGTH = 4
 WORTH = 1.02
 """Smaller gains are not measurable."""
+CERTAIN, POSSIBLE = 0.7, 1.4
+"""Parts of a saving that was computed from measured kernels: the products of a model are not those
+of the measurement."""
 
 
-class SpeedupBound(NamedTuple):
-    """Upper bound of a setting's gain.
+class GainEstimate(NamedTuple):
+    """What a setting would gain: a factor between `low` and `high` (at least 1).
 
-    setting: its name in EngineConfig; value: what to set. factor: the speed-up of a step, or the
-    growth of throughput (`gains`). loose: the factor if launch and other time shrinks too; None
-    where equal. why: the derivation.
+    setting: its name in EngineConfig; value: what to set. gains: what becomes larger ("faster",
+    "throughput"). why: the derivation. is_bound: no gain exceeds `high`. is_on: it is set already.
     """
 
     setting: str
     label: str
     value: str
-    factor: float
+    low: float
+    high: float
     gains: str
     why: str
-    loose: float | None = None
+    is_bound: bool = False
+    is_on: bool = False
 
     @property
     def is_worth_trying(self) -> bool:
-        return max(self.factor, self.loose or 0.0) >= WORTH
+        return not self.is_on and self.high >= WORTH
+
+    @property
+    def text(self) -> str:
+        """ "1.15× to 1.42× faster"; "Up to 2.00× throughput"; "Enabled"; "No gain expected"."""
+        if self.is_on:
+            return "Enabled"
+        if self.high < WORTH:
+            return "No gain expected"
+        low, high = factor_text(self.low), factor_text(self.high)
+        if self.is_bound:
+            return f"Up to {high} {self.gains}"
+        return f"About {high} {self.gains}" if low == high else f"{low} to {high} {self.gains}"
 
 
 @dataclass(frozen=True)
@@ -98,16 +117,22 @@ class Situation:
         return Split(*np.array([s.split for s in self.steps]).reshape(-1, len(Split._fields)).T)
 
     @cached_property
+    def rows(self) -> NDArray[np.float64]:
+        """Tokens that each step computed."""
+        counts = [sum(entry.num_computed for entry in s.step.entries) for s in self.steps]
+        return np.array(counts, dtype=float)
+
+    @cached_property
     def speeds(self) -> NDArray[np.float64]:
         return np.array([s.speed for s in self.steps])
 
 
-def speedup_bounds(situation: Situation) -> list[SpeedupBound]:
+def gain_estimates(situation: Situation) -> list[GainEstimate]:
     """One per setting, most common first; none without steps."""
     if not situation.steps:
         return []
     made = [
-        _weights(situation, "int8", 8.0),
+        _weights(situation, "int8", INT8_BITS),
         _weights(situation, "int4", INT4_BITS),
         _kv_dtype(situation),
         _batch_size(situation),
@@ -115,72 +140,146 @@ def speedup_bounds(situation: Situation) -> list[SpeedupBound]:
         _chunk_budget(situation),
         _speculation(situation),
     ]
-    return [bound for bound in made if bound is not None]
+    return [one for one in made if one is not None]
 
 
 # Settings that make the counted work smaller -----------------------------------------------------
 
 
-def _weights(situation: Situation, name: str, bits: float) -> SpeedupBound | None:
+def _weights(situation: Situation, name: str, bits: float) -> GainEstimate | None:
+    """None where the checkpoint is quantized already, in another format or in fewer bits."""
+    config: Any = situation.snapshot.config
     model = situation.snapshot.model
+    setting, label, value = "quantization", "Weights", precision_name(name)
+    current = getattr(config, setting, "none")
+    if current == name:
+        why = f"The weights are {value} already."
+        return GainEstimate(setting, label, name, 1.0, 1.0, "faster", why, is_on=True)
     now = 8.0 * model.weights_bytes / max(1, model.num_parameters)
     if bits >= now:
         return None
-    factor = bits / now
+    ratio = bits / now
 
     def smaller(work: Work) -> Work:
         body = work.weights - work.fixed_weights
-        return work._replace(weights=work.fixed_weights + body * factor)
+        return work._replace(weights=work.fixed_weights + body * ratio)
 
-    share = situation.whole.shares().weights
+    whole = situation.whole
+    low, high = _range(situation, smaller, ratio)
+    share = percent_text(whole.shares().weights)
+    before = current if current in QUANTIZED else "none"
+    kernels = _kernel_saving(situation, before, name, now, bits)
+    if kernels is None:
+        why = (
+            f"Reading weights takes {share} of step time. {value} reads {factor_text(ratio)} the "
+            "bytes; LM head and compute are unchanged."
+        )
+        return GainEstimate(setting, label, name, low, high, "faster", why)
+    saved, possible, quotient = kernels
+    low = _factor(whole.total, whole.total - min(CERTAIN * saved, saved / CERTAIN))
+    high = max(1.0, _factor(whole.total, whole.total - min(POSSIBLE * saved, possible)))
     why = (
-        f"Reading weights takes {_percent(share)} of step time. {name} reads {factor:.2f}× the "
-        "bytes; LM head and compute are unchanged."
+        f"Linear layers with {value} weights take {factor_text(quotient)} the time, as measured "
+        "with the kernels of this machine. LM head, attention and the rest are unchanged."
     )
-    speedup, loose = _speedup(situation, smaller)
-    return SpeedupBound("quantization", "Weights", name, speedup, "faster", why, loose)
+    return GainEstimate(setting, label, name, min(low, high), high, "faster", why)
 
 
-def _kv_dtype(situation: Situation) -> SpeedupBound | None:
-    """None where keys and values are in 8 bits already."""
+def _kernel_saving(
+    situation: Situation, before: str, after: str, bits_before: float, bits_after: float
+) -> tuple[float, float, float] | None:
+    """From measured rates of the kernels, None without: seconds that the linear layers would take
+    less in all steps; the same if all of the model's time that may be theirs is; their time after
+    over that before."""
+    old = _seconds_per_weight(situation, before, bits_before)
+    new = _seconds_per_weight(situation, after, bits_after)
+    if old is None or new is None:
+        return None
+    count = situation.model.flops_per_token / 2
+    splits = situation.splits
+    fixed = situation.works[:, 1] / situation.peaks.read_bytes_per_s * situation.speeds
+    # no more than the model's time without what is not a linear layer for certain
+    available = np.maximum(0.0, splits.floor + splits.launch - splits.kv - fixed)
+    linear = np.minimum(count * old, available)
+    saved = float(np.sum(linear * (1 - new / old)))
+    total = float(np.sum(linear))
+    possible = float(np.sum(available * (1 - new / old)))
+    return saved, possible, (total - saved) / total if total else 1.0
+
+
+def _seconds_per_weight(
+    situation: Situation, method: str, bits: float
+) -> NDArray[np.float64] | None:
+    """In each step: the longer of computing, on all threads, and reading at the peak rate."""
+    peaks = situation.peaks
+    known = sorted((r.rows, r.seconds) for r in peaks.weight_rates if r.method == method)
+    if not known:
+        return None
+    rows, seconds = np.array(known).T
+    threads = peaks.num_threads if situation.snapshot.model.device == "cpu" else 1
+    computed = np.interp(np.log(np.maximum(1.0, situation.rows)), np.log(rows), seconds / threads)
+    beyond = np.maximum(1.0, situation.rows / rows[-1])  # compute-bound from there on
+    return np.maximum(computed * beyond, bits / 8 / peaks.read_bytes_per_s)
+
+
+def _kv_dtype(situation: Situation) -> GainEstimate | None:
     model, plan = situation.snapshot.model, situation.snapshot.memory.plan
+    setting, label, value = "kv_cache_dtype", "KV cache dtype", "fp8 or int8"
     narrow = 8 + 16 / model.head_dim  # with a 16-bit scale for each token and head
     names = (plan.key_dtype or model.dtype, plan.value_dtype or model.dtype)
     now = sum(narrow if n in KV_NAMES else ITEM_BITS.get(n, 16) for n in names) / 2
     if narrow >= now:
-        return None
+        why = "The KV cache is in 8 bits already."
+        return GainEstimate(setting, label, value, 1.0, 1.0, "faster", why, is_on=True)
     factor = narrow / now
-    share = situation.whole.shares().kv
     why = (
-        f"Reading the KV cache takes {_percent(share)} of step time. An 8-bit cache "
-        f"needs {factor:.2f}× the bytes and stores more tokens."
+        f"Reading the KV cache takes {percent_text(situation.whole.shares().kv)} of step time. An "
+        f"8-bit cache needs {factor_text(factor)} the bytes and stores more tokens."
     )
 
     def smaller(work: Work) -> Work:
         return work._replace(kv=work.kv * factor)
 
-    speedup, loose = _speedup(situation, smaller)
-    label, value = "KV cache dtype", "fp8 or int8"
-    return SpeedupBound("kv_cache_dtype", label, value, speedup, "faster", why, loose)
+    _, high = _range(situation, smaller)
+    return GainEstimate(setting, label, value, 1.0, high, "faster", why)
 
 
-def _speedup(
-    situation: Situation, change: Callable[[Work], Work]
-) -> tuple[float, float | None]:
-    """Factor and loose factor of a setting that changes the work of every step."""
+def _range(
+    situation: Situation, change: Callable[[Work], Work], ratio: float | None = None
+) -> tuple[float, float]:
+    """Of a setting that makes the work of every step smaller: with all other time unchanged, and
+    with the model's time beyond the peaks times `ratio` (None: in proportion to what is counted)
+    as if all of it belonged to what the setting changes."""
     splits, floor = situation.splits, np.asarray(situation.splits.floor)
-    work = np.stack(change(Work(*situation.works.T)), axis=1)
-    changed = least_times(work, situation.peaks) * situation.speeds
-    saved = np.divide(changed, floor, out=np.ones_like(floor), where=floor > 0)
+    changed = _changed(situation, change)
+    kept = np.divide(changed, floor, out=np.ones_like(floor), where=floor > 0)
     after = float(np.sum(changed + (splits.total - floor)))
-    loose = after - float(np.sum(splits.launch * (1 - saved)))
-    return _factors(situation.whole.total, after, loose)
+    least = after - float(np.sum(splits.launch * (1 - (kept if ratio is None else ratio))))
+    return _ratio(situation.whole.total, after), _ratio(situation.whole.total, least)
+
+
+def _changed(situation: Situation, change: Callable[[Work], Work]) -> NDArray[np.float64]:
+    """Counted seconds of every step with changed work."""
+    work = np.stack(change(Work(*situation.works.T)), axis=1)
+    return least_times(work, situation.peaks) * situation.speeds
+
+
+def _slower(situation: Situation, change: Callable[[Work], Work]) -> tuple[float, float]:
+    """How many times as long steps take with more work: if only what is counted grows, and if the
+    rest of the model's time grows with it."""
+    splits, floor = situation.splits, np.asarray(situation.splits.floor)
+    changed = _changed(situation, change)
+    grown = np.divide(changed, floor, out=np.ones_like(floor), where=floor > 0)
+    least = float(np.sum(changed + (splits.total - floor)))
+    most = least + float(np.sum(splits.launch * (grown - 1)))
+    before = situation.whole.total
+    return (least / before, most / before) if before else (1.0, 1.0)
 
 
 # Settings that change the batch --------------------------------------------------
 
 
-def _batch_size(situation: Situation) -> SpeedupBound:
+def _batch_size(situation: Situation) -> GainEstimate:
     config: Any = situation.snapshot.config
     places, steps = config.max_num_seqs, situation.decoding.steps
     label, setting = "Max running requests", "max_num_seqs"
@@ -188,7 +287,7 @@ def _batch_size(situation: Situation) -> SpeedupBound:
     waiting = fmean([s.step.num_waiting for s in situation.steps])
     if waiting < 0.5 or not steps:
         why = f"No requests are waiting: {running:.1f} of {places} batch slots in use on average."
-        return SpeedupBound(setting, label, "more batch slots", 1.0, "throughput", why)
+        return GainEstimate(setting, label, "more batch slots", 1.0, 1.0, "throughput", why)
     growth = (running + waiting) / running
 
     def more(work: Work) -> Work:
@@ -197,16 +296,18 @@ def _batch_size(situation: Situation) -> SpeedupBound:
             work.attention * growth,
         )  # fmt: skip
 
-    slower = 1 / _speedup(situation.decoding, more)[0]
+    slower, slowest = _slower(situation.decoding, more)
     why = (
-        f"{waiting:.1f} requests are waiting on average. Running them makes steps {slower:.2f}× as "
-        f"long but yields {growth:.2f}× the tokens: weights are read once per step."
+        f"{waiting:.1f} requests are waiting on average. Running them makes steps "
+        f"{factor_text(slower)} as long or longer but yields {factor_text(growth)} the tokens: "
+        "weights are read once per step."
     )
     value = f"{round(running + waiting)}"
-    return SpeedupBound(setting, label, value, max(1.0, growth / slower), "throughput", why)
+    low, high = growth / max(slowest, slower), growth / slower
+    return GainEstimate(setting, label, value, min(low, high), max(1.0, high), "throughput", why)
 
 
-def _prefix_caching(situation: Situation) -> SpeedupBound:
+def _prefix_caching(situation: Situation) -> GainEstimate:
     """The bound: every prompt token but the last is cached."""
     config: Any = situation.snapshot.config
     before, after, loose = situation.whole.total, 0.0, 0.0
@@ -223,14 +324,17 @@ def _prefix_caching(situation: Situation) -> SpeedupBound:
         after += whole
         loose += whole - (step.split.launch * (1 - changed / floor) if floor else 0.0)
     counters = situation.snapshot.counters
-    rate = f", hit rate {_percent(counters.prefix_hit_rate)} so far"
+    rate = f", hit rate {percent_text(counters.prefix_hit_rate)} so far"
     found = rate if counters.prefix_queries else ""
-    state = "Enabled" if config.enable_prefix_caching else "Disabled"
-    share = 1 - after / before if before else 0.0
-    why = f"{state}{found}. Caching every prefix would save at most {_percent(share)} of step time."
-    factor, wider = _factors(before, after, loose)
+    is_on = bool(config.enable_prefix_caching)
+    state = "Enabled" if is_on else "Disabled"
+    share = percent_text(1 - loose / before if before else 0.0)
+    why = f"{state}{found}. Caching every prefix would save at most {share} of step time."
     setting, value = "enable_prefix_caching", "every prefix cached"
-    return SpeedupBound(setting, "Prefix caching", value, factor, "faster", why, wider)
+    high = 1.0 if is_on else _ratio(before, loose)
+    return GainEstimate(
+        setting, "Prefix caching", value, 1.0, high, "faster", why, is_bound=True, is_on=is_on
+    )
 
 
 def _without_prompt(entry: StepEntry) -> StepEntry | None:
@@ -239,7 +343,7 @@ def _without_prompt(entry: StepEntry) -> StepEntry | None:
     return entry._replace(num_tokens=1, num_cached_tokens=0) if entry.num_logits else None
 
 
-def _chunk_budget(situation: Situation) -> SpeedupBound:
+def _chunk_budget(situation: Situation) -> GainEstimate:
     """The bound: prefill-only chunks merge with the next step."""
     config: Any = situation.snapshot.config
     setting, label = "max_num_batched_tokens", "Max batched tokens"
@@ -254,16 +358,25 @@ def _chunk_budget(situation: Situation) -> SpeedupBound:
         count += 1
     if not count:
         why = f"No prefill-only steps at {setting} {config.max_num_batched_tokens:,}."
-        return SpeedupBound(setting, label, "larger token budget", 1.0, "faster", why)
+        return GainEstimate(setting, label, "larger token budget", 1.0, 1.0, "faster", why)
     why = (
         f"{count} of {len(situation.steps)} steps were prefill-only. Merging each with the "
         "next step saves one weight read but increases the ITL of other requests."
     )
-    factor = _ratio(before, before - saved)
-    return SpeedupBound(setting, label, "larger token budget", factor, "faster", why)
+    high = _ratio(before, before - saved)
+    return GainEstimate(
+        setting, label, "larger token budget", 1.0, high, "faster", why, is_bound=True
+    )
 
 
-def _speculation(situation: Situation) -> SpeedupBound | None:
+def _speculation(situation: Situation) -> GainEstimate | None:
+    """From no draft token accepted to all of them, drafted in no time."""
+    config: Any = situation.snapshot.config
+    setting, label, value = "speculative_method", "Speculation", f"{DRAFT_LENGTH} draft tokens"
+    method = getattr(config, setting, "off")
+    if method != "off":
+        why = f"Speculation uses {speculative_name(method)} already."
+        return GainEstimate(setting, label, value, 1.0, 1.0, "decode speed", why, is_on=True)
     if not situation.decoding.steps:
         return None
     rows = DRAFT_LENGTH + 1
@@ -271,16 +384,15 @@ def _speculation(situation: Situation) -> SpeedupBound | None:
     def verify(work: Work) -> Work:
         return work._replace(linear=work.linear * rows, attention=work.attention * rows)
 
-    setting, label = "speculative_method", "Speculation"
-    ratio = 1 / _speedup(situation.decoding, verify)[0]
-    tokens = expected_tokens(DRAFT_ACCEPTANCE, DRAFT_LENGTH)
+    slower, slowest = _slower(situation.decoding, verify)
+    most = factor_text(rows / slower)
     why = (
-        f"{DRAFT_LENGTH} draft tokens yield {tokens:.2f} tokens per step at "
-        f"{_percent(DRAFT_ACCEPTANCE)} acceptance, ignoring drafting time. "
-        f"Verification makes decode steps {ratio:.2f}× as long."
+        f"Verifying {DRAFT_LENGTH} draft tokens makes decode steps {factor_text(slower)} as long "
+        f"or longer. A step yields 1 to {rows} tokens: the gain depends on how many are accepted "
+        f"and is at most {most}."
     )
-    value = f"{DRAFT_LENGTH} draft tokens"
-    return SpeedupBound(setting, label, value, max(1.0, tokens / ratio), "decode speed", why)
+    low, high = 1 / max(slower, slowest), max(1.0, rows / slower)
+    return GainEstimate(setting, label, value, low, high, "decode speed", why, is_bound=True)
 
 
 # Words ----------------------------------------------------------------------------------------
@@ -301,22 +413,41 @@ def verdict(split: Split) -> str:
     }
     side = max(sides, key=lambda name: sides[name])
     if side == "overhead-bound":
-        return f"{side}: kernel launch and other overhead {_percent(shares.launch)}"
+        return f"{side}: kernel launch and other overhead {percent_text(shares.launch)}"
     if side == "memory-bound":
         part, share = max(("weights", shares.weights), ("KV", shares.kv), key=lambda p: p[1])
-        return f"{side}: {part} {_percent(share)}"
-    return f"{side}: {_percent(sides[side])}"
+        return f"{side}: {part} {percent_text(share)}"
+    return f"{side}: {percent_text(sides[side])}"
 
 
 def _ratio(before: float, after: float) -> float:
     return max(1.0, before / after) if after > 0 else 1.0
 
 
-def _factors(before: float, after: float, loose: float) -> tuple[float, float | None]:
-    """`factor` and `loose` of a bound, from seconds."""
-    factor, wider = _ratio(before, after), _ratio(before, loose)
-    return factor, wider if wider > 1.1 * factor else None
+def _factor(before: float, after: float) -> float:
+    return before / after if after > 0 and before > 0 else 1.0
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+# After a change ---------------------------------------------------------------------------------
+
+
+class MeasuredGain(NamedTuple):
+    """What a setting gained when it was changed: a factor, and its relative uncertainty."""
+
+    factor: float
+    noise: float = 0.0
+
+
+def corrected(estimate: GainEstimate, measured: MeasuredGain | None) -> GainEstimate:
+    """The estimate, widened to what was measured for this machine, model and setting."""
+    if measured is None or estimate.is_on or not 0 < measured.factor < math.inf:
+        return estimate
+    least, most = measured.factor * (1 - measured.noise), measured.factor * (1 + measured.noise)
+    why = f"{estimate.why} Measured here: {factor_text(measured.factor)}"
+    if least > estimate.high:
+        why += ", more than estimated; the range includes it now."
+        return estimate._replace(high=max(1.0, most), why=why, is_bound=False)
+    if most < estimate.low:
+        why += ", less than estimated; the range includes it now."
+        return estimate._replace(low=least, why=why)
+    return estimate._replace(why=f"{why}, as estimated.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
@@ -15,12 +17,13 @@ from app.features.inspect.step_breakdown import (
     counted_text,
     parts_of,
     peaks_text,
-    short_ms,
     split_text,
 )
 from app.features.inspect.what_if_table import WhatIfTable, hint_of, is_enabled
 from engine.messages import PeaksMeasured
 from engine.snapshot import EngineSnapshot, Part, StepRecord
+from engine.telemetry.what_if import GainEstimate, MeasuredGain, corrected
+from engine.units import counted, duration_text
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
@@ -35,6 +38,8 @@ NO_PEAKS = "Peak memory bandwidth and compute are measured while the engine is i
 NOT_RECORDED = "Peak memory bandwidth and compute were not recorded."
 RECORDED = "Settings in a recording are read-only."
 NOT_THERE = "No recent steps match this filter."
+AGAIN_S = 60.0
+"""Peaks that were measured on a busy machine are measured again, no more often than this."""
 _INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
 _SIDE_BY_SIDE, _SIDE_BY_SIDE_IF_LOW = 1000, 720
 """Pixels: wider panels show parts and table side by side."""
@@ -59,6 +64,9 @@ class BottleneckPanel(QFrame):
         self.setAccessibleName("Step time breakdown")
         self.model = StepTracker()
         self._config: Any = None
+        self._estimates: tuple[GainEstimate, ...] = ()
+        self.measured: Callable[[GainEstimate], MeasuredGain | None] = lambda one: None
+        """What a setting gained here when it was changed."""
         self._is_open = False  # a model is loaded
         self._is_idle = False
         self._asked = False
@@ -69,6 +77,7 @@ class BottleneckPanel(QFrame):
         self._shown_at = float("-inf")
         self._again = QTimer(self, singleShot=True, interval=_AGAIN_MS)
         self._again.timeout.connect(self._ask_if_unknown)
+        self._again_at = 0.0
         self._build()
         self._show_breakdown()
 
@@ -144,7 +153,7 @@ class BottleneckPanel(QFrame):
         if snapshot.time - self._shown_at >= interval or (self._is_idle and snapshot.steps):
             self._shown_at = snapshot.time
             breakdown = self.model.breakdown()
-            self._emit_gains(breakdown)
+            self._renew(breakdown)
             self._show_breakdown(breakdown)
 
     def show_peaks(self, event: PeaksMeasured) -> None:
@@ -158,6 +167,7 @@ class BottleneckPanel(QFrame):
         else:
             self._why_not = ""
             self.model.peaks = event.peaks
+            self._renew(self.model.breakdown())
         self._show_breakdown()
 
     def open_model(self) -> None:
@@ -172,6 +182,7 @@ class BottleneckPanel(QFrame):
     def _reset(self, *, is_open: bool) -> None:
         self._again.stop()
         self.model.clear()
+        self._estimates = ()
         self._is_open, self._asked, self._is_idle, self._not_reported = is_open, False, False, ""
         self._show_breakdown()
 
@@ -187,7 +198,12 @@ class BottleneckPanel(QFrame):
         self._show_breakdown()
 
     def _ask_if_unknown(self) -> None:
-        if self.model.peaks is None and self._is_idle and not self._asked and self.isVisible():
+        peaks, now = self.model.peaks, time.monotonic()
+        may_ask = self._is_idle and self.isVisible() and not self._is_measuring
+        if peaks is None and may_ask and not self._asked:
+            self._measure()
+        elif peaks is not None and peaks.is_disturbed and may_ask and now >= self._again_at:
+            self._again_at = now + AGAIN_S
             self._measure()
 
     def _measure(self) -> None:
@@ -199,9 +215,12 @@ class BottleneckPanel(QFrame):
 
     # Showing -----------------------------------------------------------------------------------
 
-    def _emit_gains(self, breakdown: StepBreakdown | None) -> None:
+    def _renew(self, breakdown: StepBreakdown | None) -> None:
+        """New estimates, from all steps: the table and the settings show the same."""
+        made = breakdown.estimates if breakdown is not None else ()
+        self._estimates = tuple(corrected(one, self.measured(one)) for one in made)
         words: dict[str, str] = {}
-        for one in breakdown.ceilings if breakdown is not None else ():
+        for one in self._estimates:
             if is_enabled(one, self._config):
                 continue
             before, hint = words.get(one.setting), hint_of(one)
@@ -224,7 +243,7 @@ class BottleneckPanel(QFrame):
             self._stack.setCurrentWidget(self._empty)
             return
         self._stack.setCurrentWidget(self._area)
-        self.table.show_ceilings(breakdown.ceilings if breakdown else (), self._config)
+        self.table.show_estimates(self._estimates, self._config)
         self._show_why()
         if breakdown is None:
             self.verdict.setText(NOT_THERE)
@@ -234,8 +253,8 @@ class BottleneckPanel(QFrame):
             return
         self.verdict.setText(breakdown.verdict[:1].upper() + breakdown.verdict[1:])
         self.note.set_text(
-            f"{breakdown.num_steps:,} step{'s' * (breakdown.num_steps != 1)}, "
-            f"mean {short_ms(breakdown.split.total)}, median {short_ms(breakdown.median)}"
+            f"{counted(breakdown.num_steps, 'step')}, "
+            f"mean {duration_text(breakdown.split.total)}, median {duration_text(breakdown.median)}"
         )
         if self.model.peaks is not None and not self._is_measuring:
             self.peaks_line.setText(peaks_text(self.model.peaks, breakdown.speed))

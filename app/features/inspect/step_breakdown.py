@@ -19,7 +19,19 @@ from engine.telemetry.step_cost import (
     model_cost,
     pause_between,
 )
-from engine.telemetry.what_if import Situation, SpeedupBound, speedup_bounds, verdict
+from engine.telemetry.what_if import GainEstimate, Situation, gain_estimates, verdict
+from engine.units import (
+    bandwidth_text,
+    bytes_text,
+    compute_text,
+    counted,
+    duration_text,
+    duration_with,
+    figure,
+    operations_text,
+    percent_text,
+    precision_name,
+)
 from widgets.plot.parts_bar import Part
 
 MOST_STEPS = 200
@@ -49,7 +61,7 @@ class Chosen(StrEnum):
 @dataclass(frozen=True, slots=True)
 class StepBreakdown:
     """Of `num_steps` steps: mean split in seconds, median step time, mean work of a step, the
-    bottleneck, and the potential gain per setting. speed: measured over predicted time of the
+    bottleneck, and the estimated gain per setting. speed: measured over predicted time of the
     model's operations; below 1 the peaks are too low. exchange: mean seconds per step of
     communication between tensor-parallel ranks."""
 
@@ -59,7 +71,7 @@ class StepBreakdown:
     speed: float
     work: Work
     verdict: str
-    ceilings: tuple[SpeedupBound, ...]
+    estimates: tuple[GainEstimate, ...]
     exchange: float = 0.0
 
 
@@ -141,7 +153,7 @@ class StepTracker:
             speed=fmean(step.speed for step in costed),
             work=_mean_work(costed),
             verdict=verdict(whole),
-            ceilings=tuple(speedup_bounds(situation)),
+            estimates=tuple(gain_estimates(situation)),
             exchange=fmean(one.step.exchange_s for one in costed),
         )
 
@@ -182,7 +194,7 @@ def parts_of(split: Split) -> list[Part]:
     return [
         Part(
             label, color, getattr(shares, key),
-            (ms(getattr(split, key)), f"{100 * getattr(shares, key):.0f} %"), tip,
+            (ms(getattr(split, key)), percent_text(getattr(shares, key))), tip,
         )
         for label, color, key, tip in PARTS
     ]  # fmt: skip
@@ -192,46 +204,38 @@ def counted_text(breakdown: StepBreakdown) -> str:
     """Bytes and operations per step, and the achieved bandwidth."""
     work, split = breakdown.work, breakdown.split
     model_s = split.floor + split.launch
-    rate = (work.weights + work.kv) / model_s / 1e9 if model_s else 0.0
+    rate = (work.weights + work.kv) / model_s if model_s else 0.0
     words = (
-        f"Per step: {_scaled(work.weights, 'B')} weights, {_scaled(work.kv, 'B')} KV "
-        f"({rate:.1f} GB/s), {_scaled(work.linear + work.attention, 'FLOP')}"
+        f"Per step: {bytes_text(work.weights)} weights, {bytes_text(work.kv)} KV "
+        f"({bandwidth_text(rate)}), {operations_text(work.linear + work.attention)}"
     )
     if breakdown.exchange <= 0:
         return words
-    return f"{words}, {short_ms(breakdown.exchange)} inter-rank communication"
-
-
-def _scaled(count: float, unit: str) -> str:
-    """ "1.2 GB", "34.1 MFLOP": three significant digits."""
-    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= factor:
-            return f"{count / factor:.3g} {prefix}{unit}"
-    return f"{count:.0f} {unit}"
+    return f"{words}, {duration_text(breakdown.exchange)} inter-rank communication"
 
 
 def ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.2f} ms"
+    return duration_with(seconds, "ms")
 
 
 def peaks_text(peaks: Peaks, speed: float) -> str:
     day = datetime.fromtimestamp(peaks.measured_at)
     when = f"today at {day:%H:%M}" if day.date() == date.today() else f"{day:%Y-%m-%d}"
-    faster = "" if speed > _TRUSTED else f". {FASTER}"
-    return (
-        f"Peaks: {peaks.read_bytes_per_s / 1e9:.1f} GB/s, {peaks.flops_per_s / 1e9:,.0f} GFLOP/s "
-        f"in {peaks.dtype}, {peaks.num_threads} threads, measured {when}{faster}"
-    )
-
-
-def short_ms(seconds: float) -> str:
-    """Milliseconds with three digits, for running text."""
-    value = seconds * 1e3
-    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f} ms"
+    remarks = []
+    if peaks.is_disturbed:
+        remarks.append(f"Measured while the machine was busy ({figure(peaks.busy_cores)} cores)")
+    if speed <= _TRUSTED:
+        remarks.append(FASTER.rstrip("."))
+    return ". ".join([
+        f"Peaks: {bandwidth_text(peaks.read_bytes_per_s)}, {compute_text(peaks.flops_per_s)} "
+        f"in {precision_name(peaks.dtype)}, {counted(peaks.num_threads, 'thread')}, "
+        f"measured {when}",
+        *remarks,
+    ])  # fmt: skip
 
 
 def split_text(split: Split) -> str:
     """ "weights 71 %, KV 9 %, kernel launch and other 12 %"; shares below 1 % are omitted."""
     shares = split.shares()
     parts = ((short, getattr(shares, key)) for short, key in _SHORT)
-    return ", ".join(f"{short} {100 * share:.0f} %" for short, share in parts if share >= 0.005)
+    return ", ".join(f"{short} {percent_text(share)}" for short, share in parts if share >= 0.005)

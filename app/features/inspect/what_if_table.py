@@ -1,4 +1,4 @@
-"""`WhatIfTable`: settings that may relieve the bottleneck, their potential gain and why."""
+"""`WhatIfTable`: settings that may relieve the bottleneck, their estimated gain and why."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from PySide6.QtWidgets import (
 )
 
 from engine.config import SETTINGS, Change
-from engine.telemetry.what_if import DRAFT_LENGTH, WORTH, SpeedupBound
-from engine.units import NOTHING, setting_text
+from engine.telemetry.what_if import DRAFT_LENGTH, GainEstimate
+from engine.units import NOTHING, precision_name, setting_text, speculative_name
 from widgets.controls import layouts
 from widgets.controls.tables import SmallFigures, dress_table
 from widgets.theme.theme import theme, theme_notifier
 
+WEIGHTS = "quantization"
 ENABLED, NO_GAIN, UNSUPPORTED = "Enabled", "No gain", "Not supported"
 _COSTS = {
     Change.LIVE: "Takes effect at the next step",
@@ -49,13 +50,15 @@ class WhatIf(NamedTuple):
         return f"Sets {values}. {_COSTS[cost]}. You can undo this."
 
 
-def what_if(one: SpeedupBound, config: Any, refuse: Callable[[str, Any], str]) -> WhatIf:
-    """The remedy for `ceiling`. `refuse(setting, value)`: why it cannot be set now, or ""."""
+def what_if(one: GainEstimate, config: Any, refuse: Callable[[str, Any], str]) -> WhatIf:
+    """The remedy for an estimate. `refuse(setting, value)`: why it cannot be set now, or ""."""
     if not hasattr(config, one.setting):
         return WhatIf({}, UNSUPPORTED, "This engine does not support this setting.")
     found = _CHANGES[one.setting](one, config)
     if found.refusal:
         return found
+    if one.is_on:
+        return WhatIf({}, ENABLED, "Already enabled.")
     if not one.is_worth_trying:
         return WhatIf({}, NO_GAIN, "No gain expected.")
     for name, value in found.changes.items():
@@ -64,21 +67,21 @@ def what_if(one: SpeedupBound, config: Any, refuse: Callable[[str, Any], str]) -
     return found
 
 
-def is_enabled(one: SpeedupBound, config: Any) -> bool:
+def is_enabled(one: GainEstimate, config: Any) -> bool:
     """Whether the engine has this value already."""
     return what_if(one, config, lambda name, value: "").short == ENABLED
 
 
-def _precision(one: SpeedupBound, config: Any) -> WhatIf:
+def _precision(one: GainEstimate, config: Any) -> WhatIf:
     is_kv = one.setting == "kv_cache_dtype"
     wanted = "int8" if is_kv else one.value
     if getattr(config, one.setting) == wanted:
-        reason = f"The KV cache is already {wanted}." if is_kv else f"Weights are already {wanted}."
-        return WhatIf({}, ENABLED, reason)
+        subject = "The KV cache is" if is_kv else "Weights are"
+        return WhatIf({}, ENABLED, f"{subject} already {precision_name(wanted)}.")
     return WhatIf({one.setting: wanted})
 
 
-def _batch_slots(one: SpeedupBound, config: Any) -> WhatIf:
+def _batch_slots(one: GainEstimate, config: Any) -> WhatIf:
     if not one.value.isdigit():
         return WhatIf({}, NO_GAIN, "No requests are waiting for a batch slot.")
     wanted = min(int(one.value), int(SETTINGS["max_num_seqs"].maximum or 1024))
@@ -88,14 +91,14 @@ def _batch_slots(one: SpeedupBound, config: Any) -> WhatIf:
     return WhatIf({"max_num_seqs": wanted})
 
 
-def _prefixes(one: SpeedupBound, config: Any) -> WhatIf:
+def _prefixes(one: GainEstimate, config: Any) -> WhatIf:
     if config.enable_prefix_caching:
         reason = "Already enabled. More shared prefixes would increase the hit rate."
         return WhatIf({}, ENABLED, reason)
     return WhatIf({"enable_prefix_caching": True})
 
 
-def _budget(one: SpeedupBound, config: Any) -> WhatIf:
+def _budget(one: GainEstimate, config: Any) -> WhatIf:
     most = int(SETTINGS["max_num_batched_tokens"].maximum or 2**17)
     wanted = min(2 * config.max_num_batched_tokens, most)
     if wanted <= config.max_num_batched_tokens:
@@ -103,14 +106,15 @@ def _budget(one: SpeedupBound, config: Any) -> WhatIf:
     return WhatIf({"max_num_batched_tokens": wanted})
 
 
-def _drafts(one: SpeedupBound, config: Any) -> WhatIf:
+def _drafts(one: GainEstimate, config: Any) -> WhatIf:
     """Enable n-gram lookup, which needs no draft model."""
     if config.speculative_method != SETTINGS["speculative_method"].default:
-        return WhatIf({}, ENABLED, f"Speculation is already set to {config.speculative_method}.")
+        method = speculative_name(config.speculative_method)
+        return WhatIf({}, ENABLED, f"Speculation already uses {method}.")
     return WhatIf({"speculative_method": "ngram", "num_speculative_tokens": DRAFT_LENGTH})
 
 
-_CHANGES: Mapping[str, Callable[[SpeedupBound, Any], WhatIf]] = {
+_CHANGES: Mapping[str, Callable[[GainEstimate, Any], WhatIf]] = {
     "quantization": _precision,
     "kv_cache_dtype": _precision,
     "max_num_seqs": _batch_slots,
@@ -120,10 +124,10 @@ _CHANGES: Mapping[str, Callable[[SpeedupBound, Any], WhatIf]] = {
 }
 
 
-CHOOSE = "Select a setting to see how its potential gain is estimated."
+CHOOSE = "Select a setting to see how its gain is estimated."
 NO_WINDOW = "Settings are read-only here."
 _APPLY, _WHY = 3, 4
-_COLUMNS = ("Setting", "Value", "Potential gain", "Apply", "Why")
+_COLUMNS = ("Setting", "Value", "Estimated gain", "Apply", "Why")
 
 
 class WhatIfTable(QTableWidget):
@@ -133,11 +137,11 @@ class WhatIfTable(QTableWidget):
 
     def __init__(self) -> None:
         super().__init__(0, len(_COLUMNS))
-        self._ceilings: tuple[SpeedupBound, ...] = ()
+        self._estimates: tuple[GainEstimate, ...] = ()
         self._what_ifs: list[WhatIf] = []
         self.refuse: Callable[[str, Any], str] = lambda name, value: NO_WINDOW
         """`refuse(setting, value)`: why it cannot be set now, or ""."""
-        dress_table(self, "Potential gain per setting")
+        dress_table(self, "Estimated gain per setting")
         SmallFigures(self)
         self.setHorizontalHeaderLabels(_COLUMNS)
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
@@ -148,22 +152,20 @@ class WhatIfTable(QTableWidget):
             header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
         theme_notifier().changed.connect(self.paint_factors)
 
-    def show_ceilings(self, ceilings: tuple[SpeedupBound, ...], config: Any) -> None:
-        """Show the speedup bounds. `config`: the engine's; settings that it lacks are not
+    def show_estimates(self, estimates: tuple[GainEstimate, ...], config: Any) -> None:
+        """Show the estimates. `config`: the engine's; settings that it lacks are not
         supported."""
-        self._ceilings = ceilings
-        self._what_ifs = [what_if(one, config, self.refuse) for one in ceilings]
-        self.setRowCount(len(ceilings))
-        for row, one in enumerate(ceilings):
+        self._estimates = estimates
+        self._what_ifs = [what_if(one, config, self.refuse) for one in estimates]
+        self.setRowCount(len(estimates))
+        for row, one in enumerate(estimates):
             why = one.why
-            if one.loose is not None:
-                why += f" Up to {_factor(one.loose)} {one.gains} if launch overhead also decreases."
-            found, gain = self._what_ifs[row], _gain(one)
+            found, gain = self._what_ifs[row], one.text
             if found.short == ENABLED:  # nothing is left to gain from it
                 why, gain = found.refusal, NOTHING
             elif found.refusal:
                 why += f" {found.refusal}"
-            for column, text in enumerate((one.label, one.value, gain, found.short, why)):
+            for column, text in enumerate((one.label, value_name(one), gain, found.short, why)):
                 self._put(row, column, text, found.refusal if column == _APPLY else why)
             self._show_button(row, one, found)
         self.paint_factors()
@@ -178,7 +180,7 @@ class WhatIfTable(QTableWidget):
                 for row in range(self.rowCount()):
                     self.setRowHeight(row, rows.defaultSectionSize())
 
-    def _show_button(self, row: int, one: SpeedupBound, found: WhatIf) -> None:
+    def _show_button(self, row: int, one: GainEstimate, found: WhatIf) -> None:
         button = self.cellWidget(row, _APPLY)
         if found.refusal:
             if button is not None:
@@ -188,7 +190,7 @@ class WhatIfTable(QTableWidget):
             button = layouts.button("Apply", partial(self._apply, row), kind="link")
             button.setCursor(Qt.CursorShape.PointingHandCursor)
             self.setCellWidget(row, _APPLY, button)
-        layouts.dressed(button, f"Apply {one.label} {one.value}", found.text)
+        layouts.dressed(button, f"Apply {one.label} {value_name(one)}", found.text)
 
     def _apply(self, row: int) -> None:
         if row < len(self._what_ifs) and not self._what_ifs[row].refusal:
@@ -206,7 +208,7 @@ class WhatIfTable(QTableWidget):
 
     def paint_factors(self) -> None:
         """Mute the rows without a gain."""
-        for row, one in enumerate(self._ceilings):
+        for row, one in enumerate(self._estimates):
             has_gain = one.is_worth_trying and self._what_ifs[row].short != ENABLED
             color = QBrush(theme().color("text" if has_gain else "text_muted"))
             for column in range(_WHY):
@@ -221,21 +223,17 @@ class WhatIfTable(QTableWidget):
         return item.text() if item is not None else CHOOSE
 
 
-def hint_of(ceiling: SpeedupBound) -> str:
-    """The second line below a setting: short, without the range."""
-    if ceiling.factor < WORTH:
-        is_choice = ceiling.setting == "quantization"  # a bound for each value
-        return f"{ceiling.value}: no gain expected" if is_choice else "No gain expected"
-    preposition = "at" if ceiling.value.isdigit() else "with"
-    return f"Up to {_factor(ceiling.factor)} {ceiling.gains} {preposition} {ceiling.value}"
+def hint_of(one: GainEstimate) -> str:
+    """The line below a setting: the table's text with the value."""
+    if one.is_on:
+        return f"{value_name(one)}: enabled" if one.setting == WEIGHTS else "Enabled"
+    if not one.is_worth_trying:
+        # weights have an estimate for each value
+        return f"{value_name(one)}: no gain expected" if one.setting == WEIGHTS else one.text
+    preposition = "at" if one.value.isdigit() else "with"
+    text = f"{one.text} {preposition} {value_name(one)}"
+    return text if one.is_bound else f"Estimated {text[:1].lower()}{text[1:]}"
 
 
-def _gain(ceiling: SpeedupBound) -> str:
-    if max(ceiling.factor, ceiling.loose or 0.0) < 1.005:
-        return "No gain expected"
-    widest = f"–{_factor(ceiling.loose)}" if ceiling.loose is not None else ""
-    return f"{_factor(ceiling.factor)}{widest} {ceiling.gains}"
-
-
-def _factor(factor: float) -> str:
-    return f"{factor:.2f}×" if factor < 9.95 else f"{factor:.0f}×"
+def value_name(one: GainEstimate) -> str:
+    return precision_name(one.value) if one.setting == WEIGHTS else one.value

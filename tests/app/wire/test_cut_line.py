@@ -105,7 +105,7 @@ def test_a_server_that_never_comes_back_ends_the_replies(
     window.ask("a", max_tokens=100_000)
     wait_until(lambda: window.outputs("a"))
     proxy.cut()
-    assert " s." in window.wait(m.RequestFailed).error.cause
+    assert "s." in window.wait(m.RequestFailed).error.cause
     proxy.mend()
     window.wait(m.Loaded, 2)
 
@@ -134,7 +134,7 @@ def test_silence_is_said_and_ends_with_the_next_word(
     window = bench.window(proxy.url)
     window.wait_link(LinkState.LIVE)
     proxy.hold()
-    assert " s." in window.wait_now(LinkState.STALE).words
+    assert "s." in window.wait_now(LinkState.STALE).words
     proxy.flow()
     window.wait_now(LinkState.LIVE)
 

@@ -23,7 +23,7 @@ from engine.telemetry.step_cost import (
     pause_between,
     total,
 )
-from engine.telemetry.what_if import Situation, speedup_bounds, verdict
+from engine.telemetry.what_if import verdict
 from tests.engine import tiny_models
 from tests.widgets import synthetic
 
@@ -147,86 +147,7 @@ def test_a_pause_counts_only_while_somebody_waits() -> None:
     assert [s.split.queue for s in costed([first, rebuilt])] == [0.0, 0.0]
 
 
-# Bounds ------------------------------------------------------------------------------------------
-
-
-def situation(*records: StepRecord, **changes: object) -> Situation:
-    return Situation(costed(records), COST, PEAKS, snapshot(**changes))
-
-
-def test_int4_wins_what_amdahl_allows() -> None:
-    at_peak = least_time(COST.work([DECODE]), PEAKS).floor
-    made = {c.value: c for c in speedup_bounds(situation(step(DECODE, model_s=at_peak)))}
-    work = COST.work([DECODE])
-    body = (work.weights - work.fixed_weights) / PEAKS.read_bytes_per_s
-    before = at_peak + 0.003
-    assert made["int4"].factor == pytest.approx(before / (before - body * (1 - 4.25 / 16)))
-    assert made["int4"].factor > made["int8"].factor > 1.5
-    assert made["int4"].loose is None  # nothing is unexplained
-    assert made["fp8 or int8"].factor < 1.02
-
-
-def test_a_narrower_cache_wins_what_is_left_of_it() -> None:
-    reading = StepEntry("a", "decode", 1, num_context=100_000, num_logits=1)
-    at_peak = least_time(COST.work([reading]), PEAKS).floor
-    found = {}
-    for keys, values in (("", ""), ("bfloat16", "bfloat16"), ("int8", "bfloat16"), ("int8", "fp8")):
-        seen = snapshot()
-        plan = dataclasses.replace(seen.memory.plan, key_dtype=keys, value_dtype=values)
-        memory = dataclasses.replace(seen.memory, plan=plan)
-        made = speedup_bounds(situation(step(reading, model_s=at_peak), memory=memory))
-        found[keys, values] = next((c for c in made if c.setting == "kv_cache_dtype"), None)
-    plain, half = found["bfloat16", "bfloat16"], found["int8", "bfloat16"]
-    assert found["", ""] == plain and plain is not None and half is not None
-    kv = COST.work([reading]).kv / PEAKS.read_bytes_per_s
-    narrow = (8 + 16 / 64) / 16
-    assert plain.factor == pytest.approx((at_peak + 0.003) / (at_peak + 0.003 - kv * (1 - narrow)))
-    assert 1 < half.factor < plain.factor
-    assert found["int8", "fp8"] is None
-
-
-def test_where_launching_dominates_no_format_helps_but_slow_reading_is_not_ruled_out() -> None:
-    made = {c.value: c for c in speedup_bounds(situation(step(DECODE, model_s=2.0)))}
-    assert made["int4"].factor < 1.02
-    assert made["int4"].loose is not None and made["int4"].loose > 2
-
-
-@given(st.lists(steps, min_size=1, max_size=6))
-def test_no_ceiling_is_below_one_or_promises_more_than_all_the_time(
-    records: list[StepRecord],
-) -> None:
-    for one in speedup_bounds(situation(*records)):
-        assert one.factor >= 1.0 and one.why
-        if one.gains == "faster":
-            assert one.factor <= 1e6
-        if one.loose is not None:
-            assert one.loose > one.factor
-
-
-def test_more_requests_win_only_while_somebody_waits() -> None:
-    crowd = step(*[DECODE] * 4)
-    calm = {c.setting: c for c in speedup_bounds(situation(crowd))}["max_num_seqs"]
-    assert calm.factor == 1.0 and "4.0 of 16" in calm.why
-    queued = dataclasses.replace(crowd, num_waiting=4)
-    busy = {c.setting: c for c in speedup_bounds(situation(queued))}["max_num_seqs"]
-    assert 1.5 < busy.factor <= 2.0
-
-
-def test_a_larger_budget_wins_only_where_prompts_were_split() -> None:
-    whole = {c.setting: c for c in speedup_bounds(situation(step(prefill(100, 100))))}
-    assert whole["max_num_batched_tokens"].factor == 1.0
-    split = situation(step(prefill(16, 16, logits=0)), step(prefill(16, 32)))
-    budget = {c.setting: c for c in speedup_bounds(split)}["max_num_batched_tokens"]
-    assert budget.factor > 1.3 and budget.why.startswith("1 of 2 steps")
-
-
-def test_prefix_caching_wins_at_most_the_prompts() -> None:
-    bounds = {c.setting: c for c in speedup_bounds(situation(step(DECODE)))}
-    decode = bounds["enable_prefix_caching"]
-    assert decode.factor == 1.0
-    record = step(prefill(2000, 2000), model_s=4.0)
-    first = {c.setting: c for c in speedup_bounds(situation(record))}["enable_prefix_caching"]
-    assert first.factor > 2
+# The verdict --------------------------------------------------------------------------------
 
 
 def test_the_verdict_names_what_is_largest() -> None:
