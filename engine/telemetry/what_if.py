@@ -39,9 +39,9 @@ INT8_BITS, INT4_BITS = 8.0, 4.25  # with a 16-bit scale and zero point for each 
 DRAFT_LENGTH = 4
 WORTH = 1.02
 """Smaller gains are not measurable."""
-CERTAIN, POSSIBLE = 0.7, 1.4
-"""Parts of a saving that was computed from measured kernels: the products of a model are not those
-of the measurement."""
+CERTAIN, POSSIBLE, SLACK = 0.7, 1.4, 1.1
+"""Of a saving that was computed from measured kernels, and of the gain: the products of a model are
+not those of the measurement."""
 
 
 class GainEstimate(NamedTuple):
@@ -177,7 +177,8 @@ def _weights(situation: Situation, name: str, bits: float) -> GainEstimate | Non
         return GainEstimate(setting, label, name, low, high, "faster", why)
     saved, possible, quotient = kernels
     low = _factor(whole.total, whole.total - min(CERTAIN * saved, saved / CERTAIN))
-    high = max(1.0, _factor(whole.total, whole.total - min(POSSIBLE * saved, possible)))
+    high = _factor(whole.total, whole.total - min(POSSIBLE * saved, possible))
+    high = max(1.0, SLACK * high if saved > 0 else high)
     why = (
         f"Linear layers with {value} weights take {factor_text(quotient)} the time, as measured "
         "with the kernels of this machine. LM head, attention and the rest are unchanged."
@@ -264,14 +265,16 @@ def _changed(situation: Situation, change: Callable[[Work], Work]) -> NDArray[np
     return least_times(work, situation.peaks) * situation.speeds
 
 
-def _slower(situation: Situation, change: Callable[[Work], Work]) -> tuple[float, float]:
-    """How many times as long steps take with more work: if only what is counted grows, and if the
-    rest of the model's time grows with it."""
+def _slower(
+    situation: Situation, change: Callable[[Work], Work], growth: float
+) -> tuple[float, float]:
+    """How many times as long steps take with `growth` times the rows: if only what is counted
+    grows, and if all but reading the weights does, products as the kernels were measured."""
     splits, floor = situation.splits, np.asarray(situation.splits.floor)
     changed = _changed(situation, change)
-    grown = np.divide(changed, floor, out=np.ones_like(floor), where=floor > 0)
     least = float(np.sum(changed + (splits.total - floor)))
-    most = least + float(np.sum(splits.launch * (grown - 1)))
+    rest = splits.total - floor - splits.queue
+    most = least + float(np.sum(rest)) * (growth - 1)
     before = situation.whole.total
     return (least / before, most / before) if before else (1.0, 1.0)
 
@@ -296,7 +299,7 @@ def _batch_size(situation: Situation) -> GainEstimate:
             work.attention * growth,
         )  # fmt: skip
 
-    slower, slowest = _slower(situation.decoding, more)
+    slower, slowest = _slower(situation.decoding, more, growth)
     why = (
         f"{waiting:.1f} requests are waiting on average. Running them makes steps "
         f"{factor_text(slower)} as long or longer but yields {factor_text(growth)} the tokens: "
@@ -310,28 +313,31 @@ def _batch_size(situation: Situation) -> GainEstimate:
 def _prefix_caching(situation: Situation) -> GainEstimate:
     """The bound: every prompt token but the last is cached."""
     config: Any = situation.snapshot.config
-    before, after, loose = situation.whole.total, 0.0, 0.0
+    before, after = situation.whole.total, 0.0
     for step, is_decode in zip(situation.steps, situation.only_decodes, strict=True):
-        floor = changed = step.split.floor
-        if not is_decode:
-            entries = map(_without_prompt, step.step.entries)
-            kept = [entry for entry in entries if entry is not None]
-            if not kept:
-                continue
-            work = situation.model.work(kept)
-            changed = min(floor, least_time(work, situation.peaks).floor * step.speed)
-        whole = step.split.total - floor + changed
-        after += whole
-        loose += whole - (step.split.launch * (1 - changed / floor) if floor else 0.0)
+        split, floor = step.split, step.split.floor
+        if is_decode:
+            after += split.total
+            continue
+        entries = map(_without_prompt, step.step.entries)
+        kept = [entry for entry in entries if entry is not None]
+        if not kept:
+            continue
+        work = situation.model.work(kept)
+        counted = min(floor, least_time(work, situation.peaks).floor * step.speed)
+        computed = sum(entry.num_computed for entry in step.step.entries)
+        left = sum(entry.num_computed for entry in kept) / max(1, computed)
+        # what it takes beyond the peak rates shrinks with the tokens, and no faster
+        after += counted + split.launch * left + split.python + split.queue + split.draft
     counters = situation.snapshot.counters
     rate = f", hit rate {percent_text(counters.prefix_hit_rate)} so far"
     found = rate if counters.prefix_queries else ""
     is_on = bool(config.enable_prefix_caching)
     state = "Enabled" if is_on else "Disabled"
-    share = percent_text(1 - loose / before if before else 0.0)
+    share = percent_text(1 - after / before if before else 0.0)
     why = f"{state}{found}. Caching every prefix would save at most {share} of step time."
     setting, value = "enable_prefix_caching", "every prefix cached"
-    high = 1.0 if is_on else _ratio(before, loose)
+    high = 1.0 if is_on else _ratio(before, after)
     return GainEstimate(
         setting, "Prefix caching", value, 1.0, high, "faster", why, is_bound=True, is_on=is_on
     )
@@ -384,7 +390,7 @@ def _speculation(situation: Situation) -> GainEstimate | None:
     def verify(work: Work) -> Work:
         return work._replace(linear=work.linear * rows, attention=work.attention * rows)
 
-    slower, slowest = _slower(situation.decoding, verify)
+    slower, slowest = _slower(situation.decoding, verify, rows)
     most = factor_text(rows / slower)
     why = (
         f"Verifying {DRAFT_LENGTH} draft tokens makes decode steps {factor_text(slower)} as long "
