@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
 
 from tests import ROOT
 from tests.structure.sentences import Sentence, avoided, sentences
-from tests.structure.source import read
+from tests.structure.source import Source, read
+from tests.structure.units import formatted_units
 
 LONGEST = 20
 """Words of a sentence; a value that is put in counts as one."""
@@ -36,6 +38,20 @@ def test_documents_keep_the_same_rules(document) -> None:
     lines = document.read_text(encoding="utf-8").splitlines()
     prose = [Sentence(f"{document.name}:{n}", line) for n, line in enumerate(lines, 1)]
     assert {word: used for word, used in avoided(prose).items() if used} == {}
+
+
+def test_values_with_a_unit_have_one_formatter() -> None:
+    assert formatted_units(read(ROOT)) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "is_found"),
+    [("f'{t:.1f} ms'", True), ("f'{t:,} s'", True), ("f'{a:.2f}×'", True), ("f'{n:,} sets'", False),
+     ("f'{t} ms'", False), ("f'{s:>8} s'", False), ("f'{b:.0f} MiB.'", True)],
+)  # fmt: skip
+def test_a_formatted_unit_is_found(code: str, is_found: bool) -> None:
+    source = Source({}, {"app/x.py": ast.parse(code)})
+    assert bool(formatted_units(source)) is is_found
 
 
 def parts(text: str) -> list[str]:

@@ -13,7 +13,7 @@ import msgspec
 from app.features.models.precision import precision_change
 from engine.messages import OutputEvent
 from engine.snapshot import RequestTimes
-from engine.units import duration_text
+from engine.units import duration_text, rate_text
 from widgets.latency.causes import Cause
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def figures_line(figures: Figures, precisions: str = "") -> str:
     if figures.itl_ms is not None:
         groups.append(f"ITL {_text(figures.itl_ms)}")
     if figures.tokens_per_s is not None:
-        groups.append(f"{figures.tokens_per_s:,.0f} tok/s")
+        groups.append(rate_text(figures.tokens_per_s))
     unit = "token" if figures.num_tokens == 1 else "tokens"
     given = f" + {figures.num_given_tokens:,} reused tokens" if figures.num_given_tokens else ""
     again = figures.num_continued_tokens

@@ -18,6 +18,7 @@ from app.storage.chat_file import Renewed
 from app.storage.json_file import write_whole
 from engine.errors import CheckpointError, ErrorInfo, InferdeckError
 from engine.json_file import read_regular
+from engine.units import bytes_text
 from widgets.controls.layouts import vbox
 from widgets.theme.theme import SPACE_3, SPACE_4, restyle
 
@@ -144,7 +145,7 @@ def _write(
         write_whole(path, text)
     except OSError as error:
         raise InferdeckError(
-            f"Cannot write {path} ({error.strerror or error}, {len(text) / 2**20:,.1f} MiB).",
+            f"Cannot write {path} ({error.strerror or error}, {bytes_text(len(text))}).",
             "Free disk space or choose another folder, then export again.",
         ) from error
 

@@ -9,7 +9,7 @@ from typing import Any
 from app.features.chat.attachments import fence_for
 from app.features.compare.record import GREEDY, LEFT, RIGHT, SIDES, Comparison, PromptReplies, Side
 from app.features.compare.replies import Reply
-from engine.units import bytes_text, duration_text, rough_duration
+from engine.units import bytes_text, duration_text, rate_text, rough_duration
 
 FORMAT, VERSION = "inferdeck-comparison", 1
 
@@ -108,8 +108,8 @@ def pair_text(pair: PromptReplies) -> str:
 def figures(comparison: Comparison) -> list[tuple[str, str, str]]:
     """(name, left, right) of each figure."""
     weights = [_or_dash(side.weights_bytes, bytes_text) for side in comparison.sides]
-    ttft = [_or_dash(comparison.mean_ttft_s(s), lambda t: duration_text(t)) for s in SIDES]
-    rates = [_or_dash(comparison.mean_rate(s), lambda r: f"{r:,.1f} tok/s") for s in SIDES]
+    ttft = [_or_dash(comparison.mean_ttft_s(s), duration_text) for s in SIDES]
+    rates = [_or_dash(comparison.mean_rate(s), rate_text) for s in SIDES]
     switches = [_switch(side) for side in comparison.sides]
     rows = (
         ("Weights", weights), ("Mean TTFT", ttft), ("Mean decoding", rates), ("Switch", switches),

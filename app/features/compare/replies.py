@@ -16,7 +16,7 @@ from engine.errors import ErrorInfo
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason
-from engine.units import duration_text
+from engine.units import counted, duration_text, rate_text
 from widgets.tokens.record import TokenRecord
 
 COMPARE, BROADCAST = "compare", "broadcast"
@@ -109,8 +109,8 @@ class Reply:
         if self.ttft_s is not None:
             parts.append(f"TTFT {duration_text(self.ttft_s)}")
         if self.tokens_per_s is not None:
-            parts.append(f"{self.tokens_per_s:,.1f} tok/s")
-        parts.append(f"{self.num_tokens:,} token{'s' * (self.num_tokens != 1)}")
+            parts.append(rate_text(self.tokens_per_s))
+        parts.append(counted(self.num_tokens, "token"))
         if self.stage is Stage.STOPPED:
             parts.append(STOPPED)
         elif self.figures is not None and self.figures.finish_reason == "length":
@@ -133,11 +133,11 @@ def totals_text(replies: Sequence[Reply]) -> str:
     if num_tokens and seconds > 0:
         rates = [reply.tokens_per_s for reply in replies if reply.tokens_per_s is not None]
         each = f" ({median(rates):,.1f} per reply)" if rates else ""
-        parts.append(f"{num_tokens / seconds:,.1f} tok/s total{each}")
+        parts.append(f"{rate_text(num_tokens / seconds)} total{each}")
     if ttft_ms := [1e3 * reply.ttft_s for reply in replies if reply.ttft_s is not None]:
         middle, longest = duration_text(median(ttft_ms) / 1e3), duration_text(max(ttft_ms) / 1e3)
         parts.append(f"TTFT median {middle}, max {longest}")
-    parts.append(f"{num_tokens:,} tokens in {seconds:,.1f} s")
+    parts.append(f"{counted(num_tokens, 'token')} in {duration_text(seconds)}")
     return " · ".join(filter(None, parts))
 
 

@@ -54,6 +54,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo, LoadCancelled
 from engine.evaluate.task import PromptLine
 from engine.snapshot import ModelInfo
+from engine.units import rough_duration
 
 CLOSED = "Comparison stopped: the model was closed."
 ABORTED = "Comparison stopped: replies were aborted."
@@ -186,7 +187,7 @@ class ComparisonRunner(QObject):
         if comparison is None or not self.is_running:
             return ""
         left_s = self._time_left_s(comparison)
-        left = "" if left_s is None else f" · about {max(1, round(left_s)):,} s left"
+        left = "" if left_s is None else f" · about {rough_duration(max(1.0, left_s))} left"
         return self._phase_text(comparison) + left
 
     def _phase_text(self, comparison: Comparison) -> str:

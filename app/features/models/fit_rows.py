@@ -132,21 +132,14 @@ class MemoryBar(QWidget):
             painter.setPen(theme().color("text_muted"))
             painter.drawText(QRectF(SPACE_4, y, self.width(), line), left, label)
             painter.setPen(theme().color("text"))
-            painter.drawText(QRectF(0, y, end, line), right, _in_unit_of(need, size(need)))
+            painter.drawText(QRectF(0, y, end, line), right, bytes_text(size(need)))
             if ram is not None:
                 value = QRectF(end, y, column, line)
-                painter.drawText(value, right, _in_unit_of(need, size(ram)))
+                painter.drawText(value, right, bytes_text(size(ram)))
 
 
 def _parts_text(part: Need | InRam) -> str:
     return ", ".join(f"{label} {bytes_text(size(part))}" for label, _, size in PARTS)
-
-
-def _in_unit_of(need: Need, num_bytes: int) -> str:
-    """A size in the unit of the total: one unit per column."""
-    if need.needed >= 2**30:
-        return f"{num_bytes / 2**30:.2f} GiB"
-    return f"{num_bytes / 2**20:.1f} MiB"
 
 
 BAR = 8

@@ -177,7 +177,7 @@ class ModelDownload:
         for file in files:
             if file.size > MAX_FILE:
                 raise HubError(
-                    f"{file.name} is {file.size / 1e9:.0f} GB; the hub serves files over 50 GB "
+                    f"{file.name} is {bytes_text(file.size)}; the hub serves files over 50 GB "
                     "only through Xet.",
                     f"Run `hf download {self.repo_id}`; the model then appears in the list.",
                 )

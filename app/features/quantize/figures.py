@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QSizePolicy, QWidget
 
 from app.storage.report_metrics import NOTHING, Comparison, Form, Metric, metric_rows, text_of
 from engine.evaluate.report import EvaluationReport, ModelFacts
-from engine.units import bytes_text
+from engine.units import bytes_text, factor_text
 from widgets.controls.layouts import STRETCH, empty_layout, vbox, wrapped
 from widgets.controls.lines import ElidedLine
 from widgets.theme.fonts import text_scale
@@ -122,7 +122,7 @@ def _speed(report: EvaluationReport) -> Tile | None:
     tone = "muted"
     if before is not None:
         ratio = speed.decode / before.decode
-        note = f"{ratio:.2f}× vs. {before.decode:,.1f} · {note}"
+        note = f"{factor_text(ratio)} vs. {before.decode:,.1f} · {note}"
         tone = "better" if ratio > 1.02 else "worse" if ratio < 0.98 else "muted"
     return Tile("Decode, tokens/s", f"{speed.decode:,.1f}", note, tone,
                 "Single request, median of 3 runs")  # fmt: skip

@@ -17,7 +17,7 @@ from app.wire.recording import Frame
 from app.wire.snapshots import merge_snapshots
 from engine import messages
 from engine.snapshot import EngineSnapshot
-from engine.units import duration_text
+from engine.units import TIMES, duration_text
 from widgets.controls.buttons import IconButton
 from widgets.controls.layouts import dressed, hbox, vbox
 from widgets.theme.icons import set_icon
@@ -271,7 +271,7 @@ class PlayBar(QFrame):
         self.time = QLabel()
         self.time.setFont(figure_font())
         self.speed = dressed(QComboBox(), "Speed", "Playback speed")
-        self.speed.addItems([f"{speed:g}×" for speed in SPEEDS])
+        self.speed.addItems([f"{speed:g}{TIMES}" for speed in SPEEDS])
         self.speed.setCurrentIndex(SPEEDS.index(1.0))
         self.speed.currentIndexChanged.connect(self._on_speed)
         self.marks = MarkStrip(player.marks, player.duration)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from engine.snapshot.metrics import METRICS, Metric
-from engine.units import MINUS, NOTHING, figure, number
+from engine.units import MINUS, NOTHING, duration_text, figure, number
 from widgets.live.metric_store import MetricStore
 from widgets.live.statistics import Figures
 from widgets.plot.series import Mark
@@ -120,7 +120,7 @@ def in_brief(rows: Sequence[Row]) -> str:
 def as_text(rows: Sequence[Row], a: TimeRange, b: TimeRange) -> str:
     """The comparison as tab-separated text."""
     head = ("metric", "unit", "A p50", "B p50", "change", "A p99", "B p99", "change", "A n", "B n")
-    lines = [f"A {a.seconds:.1f} s, B {b.seconds:.1f} s", "\t".join(head)]
+    lines = [f"A {duration_text(a.seconds)}, B {duration_text(b.seconds)}", "\t".join(head)]
     lines += [
         "\t".join(
             (row.metric.title, row.metric.unit, *values_of(row)[:6],

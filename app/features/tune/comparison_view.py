@@ -28,6 +28,7 @@ from app.features.tune.comparison import (
     values_of,
 )
 from engine.snapshot.metrics import METRICS, Metric
+from engine.units import duration_text
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine, title_line
@@ -262,7 +263,7 @@ class CompareView(QFrame):
         if self.ranges is None:
             return HINT_SECOND if self._picked else HINT
         a, b = self.ranges
-        words = f"A {a.seconds:.0f} s · B {b.seconds:.0f} s"
+        words = f"A {duration_text(a.seconds)} · B {duration_text(b.seconds)}"
         if self._mark is not None and self.source.currentData() == LATEST:
             words = f"{self._mark.text} · {words}"
         if a.start < self._store.complete_since:

@@ -17,7 +17,7 @@ from app.paths import starter_draft, starter_head
 from app.storage.model_sources import ModelSource, SourceKind, hugging_face_sources, recent_sources
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo, InferdeckError
-from engine.units import bytes_text, scaled_count
+from engine.units import bytes_text, factor_text, scaled_count
 from widgets.controls.paths import PathControl
 
 METHOD, MODEL = "speculative_method", "speculative_model"
@@ -41,7 +41,7 @@ class Candidate:
 
     @property
     def words(self) -> str:
-        smaller = f"{1 / self.share:.0f}× smaller" if self.share < 0.67 else "similar size"
+        smaller = f"{factor_text(1 / self.share)} smaller" if self.share < 0.67 else "similar size"
         fits = "Trained for this model" if self.is_head else "Same vocabulary"
         return (
             f"{fits} · {scaled_count(self.num_parameters)} parameters, {smaller} · "

@@ -24,6 +24,7 @@ from engine.snapshot import EngineSnapshot, ModelInfo, SpeculationSnapshot, Step
 from engine.units import (
     bytes_text,
     counted,
+    duration_text,
     kv_precision_text,
     percent_text,
     precision_name,
@@ -65,11 +66,6 @@ def resolved(applied: EngineConfig, changes: Mapping[str, Any]) -> EngineConfig:
 WINDOW_S = 60
 NO_DRAFT = "No drafts verified yet"
 NO_STEP = "No steps in the last minute"
-
-
-def _count(number: int, unit: str) -> str:
-    """ "1 token", "2,048 tokens"."""
-    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 
 def _drafts(s: EngineSnapshot, words: Callable[[SpeculationSnapshot], str]) -> str:
@@ -138,7 +134,8 @@ class Hints:
             "kv_cache_dtype": self._kv_dtype,
             "gpu_memory_utilization": self._plan,
             "kv_allocation": lambda s: (
-                f"{_count(s.blocks.num_used, 'block')} in use by {_count(s.num_running, 'request')}"
+                f"{counted(s.blocks.num_used, 'block')} in use by "
+                f"{counted(s.num_running, 'request')}"
             ),
             "speculative_method": lambda s: (
                 speculation.verdict(s.speculation).text if s.speculation else "One token per step"
@@ -225,7 +222,7 @@ class Hints:
         if not self._seconds:
             return NO_STEP
         tokens, duration = max(second.largest for second in self._seconds)
-        return f"Largest step: {_count(tokens, 'token')} in {duration * 1e3:,.1f} ms"
+        return f"Largest step: {counted(tokens, 'token')} in {duration_text(duration)}"
 
     def _batching(self, s: EngineSnapshot) -> str:
         if not self._seconds:
@@ -238,7 +235,8 @@ class Hints:
         if not prefills:
             return "No prefill in the last minute"
         mixed = sum(second.mixed for second in self._seconds)
-        return f"{_count(prefills, 'prefill step')} in the last minute, {mixed:,} mixed with decode"
+        steps = counted(prefills, "prefill step")
+        return f"{steps} in the last minute, {mixed:,} mixed with decode"
 
     @staticmethod
     def _prefix(s: EngineSnapshot) -> str:
@@ -246,13 +244,13 @@ class Hints:
         if not queries:
             return "No prefix cache lookups yet"
         rate = 100 * s.counters.prefix_hit_rate
-        return f"Hit rate {rate:.0f} % over {_count(queries, 'prompt token')}"
+        return f"Hit rate {rate:.0f} % over {counted(queries, 'prompt token')}"
 
     @staticmethod
     def _waste(s: EngineSnapshot) -> str:
         slots = s.blocks.num_used * s.blocks.block_size
         if not slots:
-            return f"Up to {_count(s.blocks.block_size - 1, 'unused slot')} per request"
+            return f"Up to {counted(s.blocks.block_size - 1, 'unused slot')} per request"
         return f"{s.blocks.num_wasted_tokens / slots * 100:.1f} % of allocated slots are unused"
 
     def _capacity(self, s: EngineSnapshot) -> str:
@@ -260,7 +258,7 @@ class Hints:
         plan = s.memory.plan
         size = f"{bytes_text(plan.cache_bytes_in_all)} {of_gpus(s.model)}".rstrip()
         size += _in_ram(plan.host_kv_cache)
-        return f"{size} · {_count(tokens, 'token')} · {self._preemptions(s)}"
+        return f"{size} · {counted(tokens, 'token')} · {self._preemptions(s)}"
 
     def _preemptions(self, s: EngineSnapshot) -> str:
         """ "2 preemptions since the last change, the last 40 s ago at 98 % KV usage (3 before)"."""
@@ -321,7 +319,7 @@ class Hints:
         lengths = [r.num_prompt_tokens + r.num_output_tokens for r in s.requests]
         longest = "No requests"
         if lengths:
-            longest = f"Longest request: {_count(max(lengths), 'token')}"
+            longest = f"Longest request: {counted(max(lengths), 'token')}"
         words = f"{longest} · limit {s.model.max_model_len:,}"
         if not (shorter := s.memory.plan.undivided_model_len):
             return words
@@ -332,7 +330,7 @@ class Hints:
             return NO_STEP
         steps = sum(second.steps for second in self._seconds)
         mean = sum(second.seconds_computed for second in self._seconds) / steps
-        words = f"Step time {mean * 1e3:,.1f} ms (mean over the last minute)"
+        words = f"Step time {duration_text(mean)} (mean over the last minute)"
         if s.threads is None:
             return words
         return f"{s.threads.used} of {s.threads.most} threads in the last step · {words}"
@@ -349,6 +347,6 @@ class Hints:
         if threads.others is not None:
             parts.append(f"Other programs use {threads.others:.1f} cores")
         for first, last, best in threads.found:
-            tokens = _count(first, "token") if first == last else f"{first} to {last} tokens"
-            parts.append(f"{tokens}: {_count(best, 'thread')}")
+            tokens = counted(first, "token") if first == last else f"{first} to {last} tokens"
+            parts.append(f"{tokens}: {counted(best, 'thread')}")
         return " · ".join(parts)

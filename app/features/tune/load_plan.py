@@ -9,6 +9,7 @@ from app.bench.load import Pace
 from app.bench.workload import Workload
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
+from engine.units import rate_text
 
 
 class LoadState(StrEnum):
@@ -34,7 +35,7 @@ class LoadPlan:
     def in_short(self) -> str:
         """Text of a mark: "load 8 concurrent", "load 2.5 req/s"."""
         rate = self.pace.request_rate
-        return f"load {self.pace}" if rate is None else f"load {rate:g} req/s"
+        return f"load {self.pace}" if rate is None else f"load {rate_text(rate, 'req/s')}"
 
 
 @dataclass(slots=True)

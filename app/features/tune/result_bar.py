@@ -19,6 +19,7 @@ from app.features.tune.changes import Change, ChangeHistory, Choices
 from app.features.tune.changes_popover import ChangesPopover
 from app.features.tune.comparison import TimeRange, around, exact
 from app.features.tune.verdict import State, Verdict, busy_text, headline, judge
+from engine.units import duration_text
 from widgets.controls.layouts import button, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import set_key_tip
@@ -137,7 +138,7 @@ class ResultBar(QFrame):
         requests = self.verdicts[0]
         parts = [
             f"{requests.before.count:,} → {requests.after.count:,} requests in "
-            f"{a.seconds:.0f} → {b.seconds:.0f} s"
+            f"{duration_text(a.seconds)} → {duration_text(b.seconds)}"
         ]  # fmt: skip
         if self._claims:
             parts += [v.words for v in self.verdicts if v.state is not State.CHANGED]
