@@ -225,8 +225,6 @@ class WhatIfTable(QTableWidget):
 
 def hint_of(one: GainEstimate) -> str:
     """The line below a setting: the table's text with the value."""
-    if one.is_on:
-        return f"{value_name(one)}: enabled" if one.setting == WEIGHTS else "Enabled"
     if not one.is_worth_trying:
         # weights have an estimate for each value
         return f"{value_name(one)}: no gain expected" if one.setting == WEIGHTS else one.text
