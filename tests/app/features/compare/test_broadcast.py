@@ -36,7 +36,7 @@ def event(at: float, count: int, *, end: FinishReason | None = None) -> messages
 
 def test_every_reply_and_all_together_are_measured() -> None:
     first, second = (Reply(f"r{n}", "p", PARAMS, n, sent=0.0) for n in (1, 2))
-    assert first.stage is Stage.QUEUED and totals_text([]) == "0 tokens in 0.0 s"
+    assert first.stage is Stage.QUEUED and totals_text([]) == "0 tokens in 0 s"
     first.add(event(1.0, 1), "m")
     assert first.stage is Stage.GENERATING and first.ttft_s == 1 and first.tokens_per_s is None
     first.add(event(2.0, 2), "m")
