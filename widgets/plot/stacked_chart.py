@@ -86,7 +86,7 @@ class StackedAreaChart(TimeChart):
         below = 0.0
         for key in self._areas:
             value = self.data.newest(key, now, self.shown_s)
-            if value is not None and self.is_shown(key):
+            if value is not None and self.is_shown(key) and (value or self.is_available(key)):
                 label = self.end_label(key, value)
                 labels.append(replace(label, y=below + value / 2))
                 below += value

@@ -180,6 +180,9 @@ class TimeChart(TimeView):
         self.legend.keys[key].setVisible(available)
         self._header.fit()
 
+    def is_available(self, key: str) -> bool:
+        return not self.legend.keys[key].isHidden()
+
     # Drawing ----------------------------------------------------------------------------------
 
     def redraw(self) -> None:
@@ -300,7 +303,9 @@ class TimeChart(TimeView):
 
     def readings_at(self, at: float) -> list[Reading]:
         """Values shown by the cross-line at time `at`."""
-        return self.data.readings_at(at, self.shown_s)
+        absent = {key.text() for key in self.legend.keys.values() if key.isHidden()}
+        found = self.data.readings_at(at, self.shown_s)
+        return [reading for reading in found if reading.y or reading.label not in absent]
 
     def values_table(self) -> ValuesTable:
         """All stored values, or those of the zoomed range, one row per time; times in seconds

@@ -606,10 +606,18 @@ def test_shares_are_stacked_under_the_limit(qtbot, clock: RedrawClock) -> None:
     assert heights == {"weights": 0.5, "other": 1.25, "limit": 3.6}
     assert [r.y for r in chart.readings_at(NOW)] == [1.0, 1.5]  # drawn where the bands end
     assert [r.value for r in chart.readings_at(NOW)] == ["1 GiB", "0.50 GiB"]
+    chart.set_available("b", False)  # it has a value all the same
+    chart.redraw()
+    assert {label.label for label in chart.view.end_labels} == {"weights", "other", "limit"}
+    chart.append_row(NOW, {"a": 1.0, "b": 0.0})
+    chart.redraw()
+    assert {label.label for label in chart.view.end_labels} == {"weights", "limit"}
+    assert [r.label for r in chart.readings_at(NOW)] == ["weights"]
+    chart.append_row(NOW, {"a": 1.0, "b": 0.5})
     chart.legend.keys["a"].setChecked(False)
     chart.redraw()
     assert {label.label: label.y for label in chart.view.end_labels}["other"] == 0.25
-    assert chart.num_drawn_points() == {"a": 0, "b": 4}
+    assert chart.num_drawn_points()["a"] == 0 < chart.num_drawn_points()["b"]
 
 
 def test_an_hour_of_a_stack_is_drawn_with_few_points(qtbot, clock: RedrawClock) -> None:
