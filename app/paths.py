@@ -65,6 +65,11 @@ def recordings_dir() -> Path:
     return data_dir() / "recordings"
 
 
+def runs_dir() -> Path:
+    """Runs other than evaluations, a folder for each; created with the first one."""
+    return data_dir() / "runs"
+
+
 def resources_dir() -> Path:
     return Path(next(iter(resources.__path__)))
 

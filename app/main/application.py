@@ -3,7 +3,7 @@
     settings, log                            stores
     bridge, session                          the engine and the open model
     charts, engine settings, engine views    panels beside the page
-    pages                                    chat, tune, inspect, models, quantize, server
+    pages                                    chat, tune, inspect, models, runs, server
     window                                   shows pages and panels
     dialogs, layouts, recordings, ...        controllers with commands of their own
     status, finished work, GPU, crashes      presenters: engine and jobs -> window
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from PySide6.QtCore import QObject
@@ -25,8 +24,8 @@ from app.features.chat.controller import ChatController
 from app.features.chat.last_chat import LastChatKeeper
 from app.features.chat.page import ChatPage
 from app.features.chat.recovery_work import RecoveryWork
-from app.features.compare.commands import BroadcastManager, CompareManager
-from app.features.compare.replies import Reply, keep_as_chat
+from app.features.compare.record import Side
+from app.features.compare.replies import Reply
 from app.features.compare.replies import name_of as name_of_compared
 from app.features.inspect.engine_views import EngineViews
 from app.features.inspect.log_view import LogPanel
@@ -39,12 +38,12 @@ from app.features.models.page import ModelsPage, ModelsPages
 from app.features.models.session import ModelSession, RecentMenu
 from app.features.models.welcome import WelcomePage
 from app.features.preferences.controller import SettingsController
-from app.features.quantize.page import QuantizePage
-from app.features.quantize.place import CompareInChat, QuantizeWork, make_quantize_page
 from app.features.recording.commands import RecordingController
 from app.features.recording.crash_watch import CrashWatch
 from app.features.recording.panel import RecordingsPanel
 from app.features.recording.recorder import FlightRecorder
+from app.features.runs.page import RunsPage
+from app.features.runs.place import CompareInChat, JobWork, continue_as_chat, make_runs_page
 from app.features.serve.page import ServerPage
 from app.features.serve.switch import ConnectionCommands
 from app.features.tune.engine_settings import EngineSettingsPanel
@@ -103,7 +102,7 @@ class Pages:
     tune: TunePage
     inspect: InspectPage
     models_place: ModelsPages
-    quantize: QuantizePage
+    runs: RunsPage
     server: ServerPage
 
     @property
@@ -113,7 +112,7 @@ class Pages:
 
 def page_list(pages: Pages) -> list[Page]:
     """In the order of the rail."""
-    chat, tune, quantize, server = pages.chat_page, pages.tune, pages.quantize, pages.server
+    chat, tune, runs, server = pages.chat_page, pages.tune, pages.runs, pages.server
     place = pages.models_place
     return [
         Page(
@@ -126,8 +125,8 @@ def page_list(pages: Pages) -> list[Page]:
         Page("Inspect", "inspect", pages.inspect, shows=pages.inspect.show_view),
         Page("Models", "models", place, tuple(place.commands())),
         Page(
-            "Quantize", "quantize", quantize, tuple(quantize.commands()),
-            (quantize.commands_changed,), may_close=quantize.may_close,
+            "Runs", "quantize", runs, tuple(runs.commands()), (runs.commands_changed,),
+            may_close=runs.may_close,
         ),
         Page(
             "Server", "server", server, tuple(server.commands()), (server.commands_changed,)
@@ -222,7 +221,9 @@ class Application(QObject):
             ),
             self.views.make_page(Tab("Recordings", "recordings", self.recordings_panel)),
             ModelsPages(models, WelcomePage(in_use, estimate)),
-            make_quantize_page(bridge, settings, session, models, trash),
+            make_runs_page(
+                bridge, settings, session, models, trash, self.engine_settings, self._go_on
+            ),
             ServerPage(bridge, settings, session, self.metrics),
         )
 
@@ -266,14 +267,12 @@ class Application(QObject):
         self.recordings = RecordingController(
             self.recorder, self.recordings_panel, self.trash, recordings_dir(), window
         )
-        self.compare = CompareManager(bridge, panel.precision, window, session, settings)
-        self.broadcast = BroadcastManager(bridge, window, self._keep_reply)
         charts = (self.charts, self.pages.tune.charts)
         add(*window.page_commands())
         add(*file_commands(window, self.pages.models.open_model, session, bridge))
         add(*view_commands(window, settings.preferences, charts))
         add(*tune_commands(panel, bridge), *help_commands(window, self.dialogs))
-        add(*self.recordings.commands(), *self.compare.commands(), *self.broadcast.commands())
+        add(*self.recordings.commands())
         add(*self.preferences.commands())
 
         def show_tune() -> None:
@@ -290,7 +289,7 @@ class Application(QObject):
             window.show_page_named, window,
         )  # fmt: skip
         self.recent_menu = RecentMenu(settings, session, window)
-        self.compare_in_chat = CompareInChat(self.pages.quantize, self.compare, session, bridge)
+        self.compare_in_chat = CompareInChat(self.pages.runs, session, bridge)
         switch = self.pages.server.switch
         self.connection_commands = ConnectionCommands(switch, window.commands, self)
 
@@ -300,12 +299,11 @@ class Application(QObject):
         settings = self.settings
         self.status, self.connection = EngineStatus(self), ConnectionStatus(self)
         self.process = EngineProcess(self)
-        models, quantize = pages.models, pages.quantize
-        show_quantize = partial(window.show_widget, quantize)
+        models, runs = pages.models, pages.runs
         self.download_work = DownloadWork(models.queue, self.work, models.open_downloaded)
         self.settings_watch = SettingsWatch(settings, self.notices.show_notice, window)
         self.recovery_work = RecoveryWork(pages.chat, self.work, window)
-        self.quantize_work = QuantizeWork(quantize, self.work, show_quantize)
+        self.job_work = JobWork(runs, self.work, runs.show_table)
         self.finished = FinishedWork(self)
         restorable = lambda: (session.latest, pages.chat.current.id)
         self.crash = CrashWatch(bridge, self.recorder, restorable, self)
@@ -326,8 +324,8 @@ class Application(QObject):
             or pages.chat.title_of(request_id)
         )
 
-    def _keep_reply(self, reply: Reply, model: str) -> None:
-        keep_as_chat(self.pages.chat, reply, model)
+    def _go_on(self, reply: Reply, side: Side | None, model: str) -> None:
+        continue_as_chat(self.pages.chat, self.session, self.bridge, reply, side, model)
         self.window.show_widget(self.pages.chat_page)
         self.window.activateWindow()
 
@@ -347,7 +345,7 @@ class Application(QObject):
 
     def shutdown(self) -> None:
         """Save, cancel jobs and requests, end the engine: within a few seconds."""
-        self.pages.quantize.close_down(SHUTDOWN_S)
+        self.pages.runs.close_down(SHUTDOWN_S)
         self.pages.server.close_down()
         self.window.close()
         restyling().is_gradual = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
@@ -275,16 +274,15 @@ class FinishedWork(QObject):
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)
-        models, quantize = app.pages.models, app.pages.quantize
-        self._history, self._queue, self._quantize = app.history, models.queue, quantize
+        models, runs = app.pages.models, app.pages.runs
+        self._history, self._queue, self._runs = app.history, models.queue, runs
         self._open_model = models.open_downloaded
-        self._show_quantize = partial(app.window.show_widget, quantize)
         self._failed: set[str] = set()  # a queue reports a failure more than once
         app.bridge.loaded.connect(self._on_loaded)
         app.changes.applied.connect(self._on_applied)
         models.queue.finished.connect(self._on_downloaded)
         models.queue.changed.connect(self._on_download)
-        quantize.run_over.connect(self._on_run)
+        runs.run_over.connect(self._on_run)
 
     def _on_loaded(self, event: messages.Loaded) -> None:
         model, config = event.model, event.config
@@ -311,8 +309,8 @@ class FinishedWork(QObject):
             self._history.add(Notice(repo_id, cause, error.remedy, "error"))
 
     def _on_run(self) -> None:
-        if self._quantize.ending is not None:
-            text, is_error = self._quantize.ending
+        if self._runs.jobs.ending is not None:
+            text, is_error = self._runs.jobs.ending
             kind: Kind = "error" if is_error else "info"
-            show = ("Show", self._show_quantize)
+            show = ("Show", self._runs.show_table)
             self._history.add(Notice("quantize", text, "", kind, actions=(show,)))

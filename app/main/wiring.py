@@ -15,6 +15,7 @@ from app.features.models.precision import QUANTIZE
 from app.features.models.session import ENGINE
 from app.features.recording.crash_watch import open_file
 from app.features.tune.draft_models import METHOD
+from app.storage.run_records import Kind
 from app.window.notices import Notice, error_notice
 from app.window.program_settings import PREFERENCES
 from engine.config import EngineConfig
@@ -104,7 +105,7 @@ def _connect_panels(app: Application) -> None:
     def get_precision(way: str) -> None:
         """Quantize a checkpoint, or open another model."""
         if way == QUANTIZE:
-            app.window.show_widget(app.pages.quantize)
+            app.pages.runs.show_form(Kind.QUANTIZE)
         else:
             app.pages.models.open_model()
 
@@ -131,13 +132,13 @@ def _connect_panels(app: Application) -> None:
 
 def _connect_pages(app: Application) -> None:
     pages, window = app.pages, app.window
-    pages.chat_page.composer.compare_requested.connect(app.compare.show)
+    pages.chat_page.composer.compare_requested.connect(pages.runs.show_prompt)
     pages.chat_page.inspector.view.latency.step_wanted.connect(app.views.show_step)
     app.bridge.snapshot.connect(pages.chat_page.inspector.take)
     pages.server.requests_wanted.connect(app.views.requests_dock.bring_to_front)
-    for page in (pages.models_place, pages.quantize, pages.server):
+    for page in (pages.models_place, pages.runs, pages.server):
         page.wants_front.connect(partial(window.show_widget, page))
-    for begins_chat in (pages.models_place.chat_wanted, pages.quantize.model_chosen):
+    for begins_chat in (pages.models_place.chat_wanted, pages.runs.model_chosen):
         begins_chat.connect(lambda *_: window.show_widget(pages.chat_page))
     settings, panes = app.settings, pages.chat_page.panes
 
@@ -158,9 +159,9 @@ def _connect_window(app: Application) -> None:
         changed.connect(lambda _: refresh())
     app.status.title_changed.connect(app.window.setWindowTitle)
     app.window.closing.connect(app.lessons.close)
-    parts = (app.recordings, app.compare, app.broadcast, app.preferences, app.connection)
-    for part in (*parts, app.last_chat):
+    for part in (app.recordings, app.preferences, app.connection, app.last_chat):
         app.window.closing.connect(part.close)
+    app.window.closing.connect(app.pages.runs.program_ends)
 
 
 def _follow_preferences(app: Application) -> None:

@@ -17,7 +17,6 @@ from PySide6.QtCore import QSize
 
 from app.clients.connection import new_connection
 from app.features.quantize.evaluation import EvaluationPlan, ModelChoice
-from app.features.quantize.page import EVALUATE, QUANTIZE, REPORTS
 from app.features.quantize.texts import STARTER, TextChoice, builtin_text
 from app.features.serve.addresses import next_free_port
 from app.features.serve.page import OTHERS, SERVE
@@ -27,6 +26,7 @@ from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
 from app.paths import starter_model
 from app.screenshot.camera import SMALL, START_S, TIMEOUT_S, Camera, ScreenshotError, pause
 from app.server.options import LOOPBACK
+from app.storage.run_records import Kind
 from engine.config import SETTINGS
 
 LAPTOP, DESK = QSize(1280, 800), QSize(2560, 1440)
@@ -91,21 +91,21 @@ def take_broadcast(camera: Camera) -> Iterator[Path]:
     assert before is not None
     bridge.reconfigure(batching="static", max_num_seqs=SLOTS)
     camera.wait(lambda: _is_static(camera), "the batching policy did not change")
-    manager = camera.application.broadcast
-    manager.show()
-    window = manager.window
-    assert window is not None
-    yield from camera.take("broadcast-empty", window)
+    page = camera.application.pages.runs
+    page.show_form(Kind.BROADCAST)
+    window = page.broadcast
+    yield from camera.take("broadcast-empty")
     window.prompt.setPlainText(PROMPT)
     window.count.setValue(COUNT)
     window.max_tokens.setValue(96)
     window.start.click()
     some = lambda: sum(bool(cell.reply.text) for cell in window.cells) > SLOTS
     camera.wait(some, "generation did not start")
-    yield from camera.take("broadcast", window)
+    yield from camera.take("broadcast")
     running = lambda: window.broadcast.is_running
     camera.wait(lambda: not running(), "generation did not finish")
     pause(2 * SNAPSHOT_INTERVAL_MS)
+    camera.window.show_page(0)
     views.timeline_dock.raise_()
     history = views.timeline.view.history
     idle = [o for o in range(history.first, history.end) if history.record(o).held_back]
@@ -114,7 +114,8 @@ def take_broadcast(camera: Camera) -> Iterator[Path]:
     yield from camera.take("timeline-static")
     views.timeline.view.follow()
     camera.application.charts_dock.raise_()
-    window.close()
+    page.show_table()
+    camera.window.show_page(0)
     bridge.reconfigure(batching=before.batching, max_num_seqs=before.max_num_seqs)
     camera.wait(lambda: not _is_static(camera), "the batching policy was not restored")
 
@@ -127,9 +128,11 @@ def _is_static(camera: Camera) -> bool:
 TEXT_BYTES = 4000
 
 
-def take_quantize(camera: Camera) -> Iterator[Path]:
-    page, window = camera.application.pages.quantize, camera.window
-    window.show_widget(page)
+def take_runs(camera: Camera) -> Iterator[Path]:
+    page, window = camera.application.pages.runs, camera.window
+    page.show_table()
+    yield from camera.take("runs")
+    page.show_form(Kind.QUANTIZE)
     yield from camera.take("quantize-empty")
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "notes.txt"
@@ -147,11 +150,11 @@ def take_quantize(camera: Camera) -> Iterator[Path]:
         camera.wait(lambda: page.run is None, "the job did not finish", 2 * TIMEOUT_S)
         yield from camera.take("quantize-report")
         yield from _evaluate(camera, text)
-    page.tabs.setCurrentIndex(QUANTIZE)
+    page.show_form(Kind.QUANTIZE)
     window.resize(SMALL)
     yield from camera.take("quantize-small")
-    page.tabs.setCurrentIndex(REPORTS)
-    page.reports.choose(page.reports.reports[-1].id)
+    page.show_table()
+    page.table.choose(next(run.id for run in page.table.runs if run.is_report))
     yield from camera.take("quantize-report-small")
     window.resize(camera.size)
     window.show_page(0)
@@ -159,8 +162,8 @@ def take_quantize(camera: Camera) -> Iterator[Path]:
 
 def _evaluate(camera: Camera, text: Path) -> Iterator[Path]:
     """Evaluate the same model at another precision, and show both reports side by side."""
-    page = camera.application.pages.quantize
-    page.tabs.setCurrentIndex(EVALUATE)
+    page = camera.application.pages.runs
+    page.show_form(Kind.EVALUATE)
     precision = (
         {"kv_cache_dtype": "int8"} if "kv_cache_dtype" in SETTINGS else {"quantization": "int8"}
     )
@@ -170,8 +173,8 @@ def _evaluate(camera: Camera, text: Path) -> Iterator[Path]:
     yield from camera.take("quantize-evaluate")
     page.start_evaluating()
     camera.wait(lambda: page.run is None, "the job did not finish", 2 * TIMEOUT_S)
-    page.reports.choose(*(stored.id for stored in page.reports.reports))
-    yield from camera.take("quantize-compare")
+    page.table.choose(*(run.id for run in page.table.runs if run.is_report))
+    yield from camera.take("runs-difference")
 
 
 QUESTION = {

@@ -16,11 +16,12 @@ from app.screenshot.camera import MAX_TOKENS, NUM_CHATS, SMALL, START_S, Camera,
 from app.screenshot.pages import (
     take_broadcast,
     take_elsewhere,
-    take_quantize,
+    take_runs,
     take_server,
     take_settings,
 )
 from app.storage.model_sources import is_starter, shape_sources
+from app.storage.run_records import Kind
 from widgets.plot.painted import NONE
 
 LOAD_WORKLOAD, LOAD_CONCURRENCY, LOAD_REQUESTS = "query-rewrite", 8, 30
@@ -50,7 +51,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from _precision(camera)
     yield from take_broadcast(camera)
     yield from _tune(camera)
-    yield from take_quantize(camera)
+    yield from take_runs(camera)
     yield from take_server(camera)
     yield from take_elsewhere(camera, model)
     yield from _palette(camera)
@@ -232,20 +233,20 @@ def _precision(camera: Camera) -> Iterator[Path]:
 
 
 def _comparison(camera: Camera) -> Iterator[Path]:
-    manager = camera.application.compare
-    manager.show()
-    window = manager.window
-    assert window is not None
+    page = camera.application.pages.runs
+    page.show_form(Kind.COMPARE)
+    window = page.compare
     window.max_tokens.setValue(32)
     for _, prompt in suggestions_for(str(starter_model()))[:2]:
         window.prompt.setPlainText(prompt)
         window.add_prompt()
     window.sides[1].precision.choose({"quantization": "int4"})
     window.start.click()
-    done = lambda: not manager.runner.is_running
+    done = lambda: not window.is_running
     camera.wait(done, "the comparison did not finish")
-    yield from camera.take("compare", window)
-    window.close()
+    yield from camera.take("compare")
+    page.show_table()
+    camera.window.show_page(0)
 
 
 def _tune(camera: Camera) -> Iterator[Path]:

@@ -9,8 +9,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from engine.evaluate.report import EvaluationReport, ModelFacts, ReportError
-from engine.units import NOTHING, bytes_text, precision_name, setting_text
+from app.storage.run_records import Measured
+from engine.evaluate.report import EvaluationReport, ModelFacts
+from engine.units import (
+    NOTHING,
+    bytes_text,
+    duration_text,
+    percent_text,
+    precision_name,
+    setting_text,
+)
 
 
 class Form(StrEnum):
@@ -22,13 +30,14 @@ class Form(StrEnum):
     CLOSE_SHARE = "close_share"
     CHANGE = "change"
     BYTES = "bytes"
+    DURATION = "duration"
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`path`: attributes from a report to the value, which is the candidate's or of both models.
-    better: -1 if less is better, 1 if more is, else 0. `unit` is for exports, in which values are
-    plain numbers (shares 0 to 1)."""
+    """`path`: attributes from a report to the value, which is the candidate's or of both models; ""
+    where reports have none. better: -1 if less is better, 1 if more is, else 0. `unit` is for
+    exports, in which values are plain numbers (shares 0 to 1)."""
 
     key: str
     label: str
@@ -40,6 +49,25 @@ class Metric:
     def value(self, report: EvaluationReport) -> float | None:
         return _value_at(report, self.path)
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether it is measured several times, so that its spread is known."""
+        return self.unit in ("tokens/s", "s")
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether its change has a colour. Others tell more of a quantity that has one already, as
+        bits per byte do of perplexity."""
+        return bool(self.better) and self.key in LEADING
+
+    def side(self, report: EvaluationReport, is_reference: bool) -> Measured | None:
+        """The value of the candidate or the reference, with the repeats it is the median of."""
+        value = self.reference(report) if is_reference else self.value(report)
+        if value is None or not self.is_repeated:
+            return None if value is None else Measured(value)
+        path = self.path.replace("candidate", "reference") if is_reference else self.path
+        return Measured(value, _at(report, f"{path}_samples"))
+
     def reference(self, report: EvaluationReport) -> float | None:
         """The reference's value, if it has its own."""
         path = self.path.replace("candidate", "reference")
@@ -47,6 +75,11 @@ class Metric:
 
 
 def _value_at(report: EvaluationReport, path: str) -> float | None:
+    found: float | None = _at(report, path) if path else None
+    return found
+
+
+def _at(report: EvaluationReport, path: str) -> Any:
     found: Any = report
     for name in path.split("."):
         found = None if found is None else getattr(found, name)
@@ -65,10 +98,23 @@ def text_of(form: Form, value: float | None) -> str:
         return f"{value:.3%}"
     if form is Form.CHANGE:
         return f"{value:+.2%}".replace("-", "−")
+    if form is Form.DURATION:
+        return duration_text(value)
     if form is Form.SMALL:
         return "0" if value == 0 else f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.2e}"
     digits = 0 if abs(value) >= 10_000 else 1 if abs(value) >= 1000 else 3
     return f"{value:,.{digits}f}"
+
+
+def measured_text(metric: Metric, value: Measured | None) -> str:
+    """ "30.4 ±3 %": with its spread, where it was repeated."""
+    if value is None:
+        return NOTHING
+    text = text_of(metric.form, value.value).replace("%", " %")
+    if not metric.is_repeated:
+        return text
+    text = f"{value.value:,.1f}" if metric.unit == "tokens/s" else text
+    return text if value.spread is None else f"{text} ±{percent_text(value.spread)}"
 
 
 METRICS = (
@@ -106,7 +152,25 @@ METRICS = (
         for name in ("decode", "prefill")
     ),
 )  # fmt: skip
-"""In reading order."""
+"""Those of a report, in reading order."""
+
+RUN_METRICS = (
+    *METRICS,
+    Metric("ttft", "TTFT", Form.DURATION, -1, "", "s"),
+    Metric("reply_tokens_per_s", "Decode, concurrent requests, tokens per second each",
+           Form.NUMBER, 1, "", "tokens/s"),
+    Metric("total_tokens_per_s", "All requests, tokens per second", Form.NUMBER, 1, "", "tokens/s"),
+    Metric("disk_bytes", "Size on disk", Form.BYTES, -1, "", "bytes"),
+    Metric("layer_error", "Mean error per layer", Form.SHARE, -1, ""),
+    Metric("duration_s", "Duration", Form.DURATION, 0, "", "s"),
+)  # fmt: skip
+"""Those of all kinds of runs."""
+
+LEADING = {
+    "perplexity", "kl_mean", "top1_agreement", "similarity_mean", "identical_answers",
+    "weights_bytes", "kv_bytes_per_token", "decode_tokens_per_s", "prefill_tokens_per_s", "ttft",
+    "reply_tokens_per_s", "total_tokens_per_s", "disk_bytes", "layer_error",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,32 +179,6 @@ class MetricRow:
 
     metric: Metric
     values: tuple[float | None, ...]
-
-    @property
-    def best(self) -> tuple[int, ...]:
-        """Indices of the reports with the best value; empty if all are equal."""
-        present = [v for v in self.values if v is not None]
-        if not self.metric.better or len(set(present)) < 2:
-            return ()
-        best = max(present) if self.metric.better > 0 else min(present)
-        return tuple(i for i, v in enumerate(self.values) if v == best)
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """`cautions`: why these reports are hard to compare."""
-
-    titles: tuple[str, ...]
-    rows: tuple[MetricRow, ...]
-    cautions: tuple[str, ...]
-
-
-def compare(reports: Sequence[EvaluationReport], titles: Sequence[str] | None = None) -> Comparison:
-    """A table of at least two reports, without metrics that none of them has."""
-    if len(reports) < 2:
-        raise ReportError(f"Reports selected: {len(reports)}.", "Select two or more.")
-    names = tuple(titles) if titles is not None else tuple(map(title_of, reports))
-    return Comparison(names, metric_rows(reports), cautions(reports))
 
 
 def metric_rows(
@@ -181,12 +219,16 @@ def title_of(report: EvaluationReport) -> str:
 
 
 def facts_title(facts: ModelFacts, name: str = "") -> str:
-    """Model and precision: quantization, else dtype; and the KV cache's if it differs. `name`:
-    instead of the model's own."""
-    own = name or facts.name or Path(facts.path).name
-    parts = [own, facts.quantization or precision_name(facts.dtype)]
-    kv = facts.config.get("kv_cache_dtype")
-    if kv not in (None, "", "auto"):
-        text = setting_text(kv)
-        parts.append(text if "," in text else f"KV {text}")
-    return ", ".join(parts)
+    """Model and precision. `name`: instead of the model's own."""
+    return f"{name or facts.name or Path(facts.path).name}, {precision_of(facts)}"
+
+
+def precision_of(facts: ModelFacts) -> str:
+    """ "BF16", "AWQ, 4 bits, groups of 128", "INT8, KV FP8": quantization, else dtype; and the KV
+    cache's if it differs."""
+    name, comma, rest = (facts.quantization or facts.dtype).partition(", ")
+    own, kv = precision_name(name) + comma + rest, facts.config.get("kv_cache_dtype")
+    if kv in (None, "", "auto", "none"):
+        return own
+    text = setting_text(kv)
+    return f"{own}, {text if ',' in text else f'KV {text}'}"

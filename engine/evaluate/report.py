@@ -235,8 +235,14 @@ class ReportError(InferdeckError):
 
 
 def to_json(report: EvaluationReport) -> dict[str, Any]:
-    """The report as JSON types alone."""
+    """The report as JSON types alone. One of an older version is written as it was: without
+    samples of its speeds."""
     values = json.loads(json.dumps(msgspec.to_builtins(report)))
+    for side in ("candidate", "reference"):
+        speed = (values[side] or {}).get("speed") or {}
+        for name in ("prefill_samples", "decode_samples"):
+            if not speed.get(name, True):
+                del speed[name]
     return {"kind": KIND, "version": VERSION, **values}
 
 

@@ -745,8 +745,8 @@ def test_the_window_opens_with_all_of_it(
     names = [one.name for one in pages.server.store.connections]
     assert names == ["Big box", "Rack vLLM", "Laptop", "Gateway", "Never reached"]
     assert [one.repo_id for one in pages.models.queue] == ["somebody/model-a", "somebody/model-b"]
-    commands.run("page.quantize")
-    qtbot.waitUntil(lambda: pages.quantize.reports.list.count() == 2)
+    commands.run("page.runs")
+    qtbot.waitUntil(lambda: len(pages.runs.table.runs) == 2)
 
     application.recordings.open(older / "recordings" / "run.inferdeck-flight")
     qtbot.waitUntil(lambda: bool(application.recordings.windows))

@@ -2,5 +2,5 @@
 
 Read `replies` (the record of a reply), `requests` (sends prompts, collects replies), `reply_view`
 (shows one). A comparison: `record`, `placement`, `engines`, `sending`, `runner`, `export`, `sides`,
-`columns`, `window`. A broadcast: `broadcast_window`. `commands` opens both windows.
+`columns`, `view`. A broadcast: `broadcast_view`. `stored`: both as records of the Runs page.
 """

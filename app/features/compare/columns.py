@@ -18,7 +18,7 @@ from app.features.compare.export import figures, pair_text
 from app.features.compare.record import LEFT, RIGHT, SIDE_NAMES, SIDES, Comparison, PromptReplies
 from app.features.compare.replies import Reply
 from app.features.compare.reply_view import ReplyView
-from widgets.controls.layouts import hbox, label, vbox
+from widgets.controls.layouts import button, hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.tables import FittedColumns, dress_table
 from widgets.theme.fonts import scaled
@@ -26,10 +26,17 @@ from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme_notifier
 
 
 class SideColumn(ReplyView):
-    """One side: precision, figures, and the reply to the chosen prompt."""
+    """One side: precision, figures, and the reply to the chosen prompt. `go_on(reply)`: its button
+    to go on as a chat."""
+
+    go_on = Signal(object)
 
     def __init__(self, side: int) -> None:
         super().__init__(f"{SIDE_NAMES[side].capitalize()} reply")
+        tip = "Open a chat with this prompt and reply, with this side's model and precision"
+        self.keep = button("Continue as chat", lambda: self.go_on.emit(self.reply), tip, "link")
+        self.keep.setAccessibleName(f"Continue the {SIDE_NAMES[side]} reply as chat")
+        self.head.addWidget(self.keep)
         self._side = side
         self._pair: PromptReplies | None = None
         self.values: dict[str, QLabel] = {}
@@ -45,7 +52,9 @@ class SideColumn(ReplyView):
 
     def show_pair(self, pair: PromptReplies | None) -> None:
         self._pair = pair
-        self.show_reply(pair.replies[self._side] if pair is not None else None)
+        reply = pair.replies[self._side] if pair is not None else None
+        self.show_reply(reply)
+        self.keep.setVisible(reply is not None and not reply.stage.is_open and bool(reply.text))
 
     def _value(self, name: str, place: int) -> QLabel:
         if name not in self.values:
@@ -72,11 +81,16 @@ class SideColumn(ReplyView):
 
 
 class Columns(QWidget):
-    """Both sides below a line about their first difference."""
+    """Both sides below a line about their first difference. `go_on(reply, side)`: to go on with a
+    reply as a chat."""
+
+    go_on = Signal(object, int)
 
     def __init__(self) -> None:
         super().__init__()
         self.sides = (SideColumn(LEFT), SideColumn(RIGHT))
+        for place, side in enumerate(self.sides):
+            side.go_on.connect(lambda reply, place=place: self.go_on.emit(reply, place))
         self.line = ElidedLine("text_muted")
         row = hbox(*((side, 1) for side in self.sides))
         vbox(self.line, (row, 1), of=self, spacing=SPACE_1)

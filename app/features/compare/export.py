@@ -15,7 +15,11 @@ FORMAT, VERSION = "inferdeck-comparison", 1
 
 
 def as_json(comparison: Comparison) -> str:
-    whole = {
+    return json.dumps(as_object(comparison), indent=1, ensure_ascii=False) + "\n"
+
+
+def as_object(comparison: Comparison) -> dict[str, Any]:
+    return {
         "format": FORMAT,
         "version": VERSION,
         "model": comparison.model,
@@ -35,7 +39,6 @@ def as_json(comparison: Comparison) -> str:
         "mean_equal_share": comparison.mean_equal_share,
         "prompts": [_pair(pair) for pair in comparison.pairs],
     }
-    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
 def _pair(pair: PromptReplies) -> dict[str, Any]:

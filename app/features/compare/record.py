@@ -30,13 +30,15 @@ GREEDY = "greedy"
 class Side:
     """One side: its precision (after the model where the models differ), settings and weight size
     (None until loaded). `switch_s`: seconds to load it, None if it was loaded already. `sampling`:
-    title of its preset."""
+    title of its preset. `path`, `load_format`: of its model; "" for the one that was loaded."""
 
     precision: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     weights_bytes: int | None = None
     switch_s: float | None = None
     sampling: str = GREEDY
+    path: str = ""
+    load_format: str = "auto"
 
     @property
     def title(self) -> str:

@@ -1,23 +1,23 @@
-"""Shared by the comparison and broadcast windows: `PromptWindow` and `ReplyView`."""
+"""Shared by comparison and broadcast: `PromptView` and `ReplyView`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QSignalBlocker, QTimer, Signal
+from PySide6.QtCore import QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import (
-    QCloseEvent,
+    QHideEvent,
     QKeySequence,
     QShortcut,
+    QShowEvent,
     QTextBlockFormat,
     QTextCharFormat,
     QTextCursor,
+    QTextOption,
 )
 from PySide6.QtWidgets import (
-    QDialog,
     QFrame,
     QPlainTextEdit,
-    QPushButton,
     QSpinBox,
     QTextEdit,
     QWidget,
@@ -26,12 +26,10 @@ from PySide6.QtWidgets import (
 from app.features.compare.replies import Reply
 from app.features.compare.requests import Broadcast
 from app.features.compare.runner import ComparisonRunner
-from widgets.controls import layouts
 from widgets.controls.layouts import dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
-SIZE = (1080, 760)
 _LINE_HEIGHT = 125  # percent of the font's own
 _EMPTY = "The reply appears here."
 
@@ -49,6 +47,8 @@ class ReplyView(QFrame):
         self.text = dressed(text, name, bare=True)
         self.text.setFrameShape(QFrame.Shape.NoFrame)
         self.text.document().setDocumentMargin(0)
+        self.text.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.text.setWordWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
         margins = (SPACE_3, SPACE_2, SPACE_2, SPACE_2)
         self.column = vbox(self.head, (self.text, 1), of=self, spacing=SPACE_1, margins=margins)
         theme_notifier().changed.connect(self.show_text)
@@ -91,59 +91,55 @@ class ReplyView(QFrame):
         cursor.insertText(text, look)
 
 
-class PromptWindow(QDialog):
-    """A window with prompts and replies, which are kept until it is closed. Escape first stops the
-    run, then closes."""
+class PromptView(QWidget):
+    """Prompts and replies. Escape stops the run; `left` when there is none to stop."""
 
-    closed = Signal()
+    left = Signal()
 
     def __init__(
         self,
-        title: str,
         runs: Broadcast | ComparisonRunner,
         refresh: Callable[[], object],
         refresh_ms: int,
         on_return: Callable[[], object],
-        parent: QWidget | None,
     ) -> None:
         """`runs`: the run to show. `refresh` is called meanwhile, `on_return` on Ctrl+Return."""
-        super().__init__(parent)
-        self.setWindowTitle(title)
-        self.resize(*SIZE)
-        self._runs, self._is_closed = runs, False
+        super().__init__()
+        self._runs = runs
         self._timer = QTimer(self, interval=refresh_ms)
         self._timer.timeout.connect(refresh)
         self.prompt = QPlainTextEdit(tabChangesFocus=True)
         QShortcut(QKeySequence("Ctrl+Return"), self.prompt, on_return)
+        escape = QShortcut(QKeySequence("Esc"), self, self._leave)
+        escape.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
         self.max_tokens = spin("Max tokens", "Max tokens per reply", 1, 8192, 128)
         self.max_tokens.setSuffix(" tokens")
         self.seed = spin("Seed", "Sampling seed", 0, 2**31 - 65, 0)
         self.seed.setPrefix("seed ")
 
+    @property
+    def is_running(self) -> bool:
+        return self._runs.is_running
+
     def run_timer(self) -> None:
-        """Refresh periodically while figures change."""
-        is_wanted = self._runs.is_running and not self._is_closed
+        """Refresh periodically while figures change and are seen."""
+        is_wanted = self._runs.is_running and self.isVisible()
         if is_wanted != self._timer.isActive():
             (self._timer.start if is_wanted else self._timer.stop)()
 
-    def closeEvent(self, event: QCloseEvent) -> None:
-        self._is_closed = True  # engines are switched back without this window
-        self._runs.stop()
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
         self.run_timer()
-        super().closeEvent(event)
-        self.closed.emit()
 
-    def reject(self) -> None:
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self.run_timer()
+
+    def _leave(self) -> None:
         if self._runs.is_running:
             self._runs.stop()
         else:
-            self.close()
-
-
-def button(text: str, do: Callable[[], object], tip: str = "", kind: str = "") -> QPushButton:
-    made = layouts.button(text, do, tip, kind)
-    made.setAutoDefault(False)
-    return made
+            self.left.emit()
 
 
 def spin(name: str, tip: str, least: int, most: int, value: int) -> QSpinBox:

@@ -6,6 +6,7 @@ import dataclasses
 import time
 import uuid
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from PySide6.QtCore import QObject, Signal
 
@@ -89,14 +90,17 @@ class ReplyRunner(QObject):
 
 
 class Broadcast(ReplyRunner):
-    """Many requests at once. `begun`: `replies` of `model` replaced the previous ones."""
+    """Many requests at once. `begun`: `replies` of `model` replaced the previous ones; `ended`:
+    the last of them is complete."""
 
     begun = Signal()
+    ended = Signal()
 
     def __init__(self, bridge: EngineBridge, parent: QObject | None = None) -> None:
         super().__init__(bridge, parent)
         self.replies: list[Reply] = []
-        self.model = ""
+        self.model = self.started = ""
+        self.changed.connect(self._on_changed)
         bridge.crashed.connect(lambda event: self.fail_all(event.error))
         bridge.state_changed.connect(self._on_state)
 
@@ -110,6 +114,7 @@ class Broadcast(ReplyRunner):
         if self.is_running or model is None or not self._bridge.is_ready:
             return
         self.model, run = model.name, uuid.uuid4().hex
+        self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self.replies = [
             Reply(f"{BROADCAST}-{run}-{number}", prompt, params, number, time.perf_counter())
             for number, (prompt, params) in enumerate(asked, start=1)
@@ -118,6 +123,10 @@ class Broadcast(ReplyRunner):
         for reply in self.replies:
             content = ({"role": "user", "content": reply.prompt},)
             self.send(reply, content if model.has_chat_template else reply.prompt)
+
+    def _on_changed(self, reply: Reply) -> None:
+        if not reply.stage.is_open and not self.is_running:
+            self.ended.emit()
 
     def _on_state(self, state: EngineState) -> None:
         if state is EngineState.EMPTY:

@@ -63,11 +63,13 @@ CHANGED = "Comparison stopped: the precision was changed."
 
 class ComparisonRunner(QObject):
     """Runs one comparison at a time. `changed`: `comparison`, `phase` or `problem`;
-    `appended(reply, text)`: more text. `stays`: the main engine keeps the last side at the end.
-    `together`: two engines generate in parallel. `session` opens models in the main engine."""
+    `appended(reply, text)`: more text; `ended` once at the end. `stays`: the main engine keeps the
+    last side. `together`: two engines generate in parallel. `session` opens models in the main
+    engine."""
 
     changed = Signal()
     appended = Signal(object, str)
+    ended = Signal()
 
     def __init__(
         self, bridge: EngineBridge, times: SwitchTimes, session: ModelSession, parent: QObject
@@ -106,8 +108,13 @@ class ComparisonRunner(QObject):
         if self.is_running or config is None or model is None or not self._bridge.is_ready:
             return
         self._setups, self._found = setups, config
-        sides = [Side(s.name, dict(s.settings), sampling=s.sampling_name) for s in setups]
-        started = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        sides = [
+            Side(s.name, dict(s.settings), sampling=s.sampling_name,
+                 path=s.model.path if s.model is not None else "",
+                 load_format=s.model.load_format if s.model is not None else "auto")
+            for s in setups
+        ]  # fmt: skip
+        started = datetime.now(UTC).isoformat(timespec="seconds")
         self.comparison = Comparison(model.name, started, sides)
         self.comparison.pairs = self._new_pairs(prompts)
         self.problem, self.is_stopping = "", False
@@ -388,6 +395,7 @@ class ComparisonRunner(QObject):
             self._task = None
         self._drop_second()
         self.changed.emit()
+        self.ended.emit()
 
     # Events of the engines ---------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from PySide6.QtCore import QSignalBlocker, Signal
+from PySide6.QtCore import QObject, QSignalBlocker, Signal
 from PySide6.QtWidgets import QComboBox, QFrame, QVBoxLayout, QWidget
 
 from app.features.chat.sampling import built_in_presets
@@ -44,7 +44,7 @@ KV = "kv_cache_dtype"
 _LABELS = {WEIGHTS: "Weights", HEAD: "LM head", KV: "KV cache"}
 
 
-class PrecisionChoice(QWidget):
+class PrecisionChoice(QObject):
     """Combo boxes for weights, output head and KV cache. `changed`: another precision was
     chosen."""
 
@@ -54,14 +54,14 @@ class PrecisionChoice(QWidget):
         """`where`: "left" or "right"."""
         super().__init__()
         self.boxes: dict[str, QComboBox] = {}
-        row = hbox(of=self)
+        self.fields: dict[str, QVBoxLayout] = {}  # to arrange
         for name in (name for name in _LABELS if name in SETTINGS):
             box = named_box(f"{_LABELS[name]} ({where} side)", SETTINGS[name].help)
             self.boxes[name] = box
             for value in SETTINGS[name].choices:
                 box.addItem(value, value)
             box.activated.connect(lambda: self.changed.emit())
-            row.addLayout(labelled(_LABELS[name], box), 1)
+            self.fields[name] = labelled(_LABELS[name], box)
         self.is_touched = False  # the user chose here
         self.changed.connect(self._touch)
 
@@ -168,14 +168,18 @@ class SideChoice(QFrame):
         self.precision.changed.connect(self.changed)
 
     def _arrange(self, where: str) -> None:
-        head = hbox(label(where.capitalize(), "title"), (self.what, 1), self.sampling)
-        row = hbox(
-            (labelled("Model", self.model), 1),
-            (labelled("Settings", self.profile), 1),
-            (labelled("Speculation", self.speculation), 1),
-        )
+        """The model and its weights; the rest is folded."""
+        head = hbox(label(where.capitalize(), "title"), (self.what, 1))
+        fields = self.precision.fields
+        first = hbox((labelled("Model", self.model), 1), (fields.pop(WEIGHTS), 1))
+        self.more = QWidget()
+        precise = [*fields.values(), labelled("Sampling", self.sampling)]
+        rest = [labelled("Settings", self.profile), labelled("Speculation", self.speculation)]
+        rows = (hbox(*((field, 1) for field in row)) for row in (precise, rest))
+        vbox(*rows, of=self.more, spacing=SPACE_1)
+        self.more.hide()
         margins = (SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-        vbox(head, row, self.precision, of=self, spacing=SPACE_1, margins=margins)
+        vbox(head, first, self.more, of=self, spacing=SPACE_1, margins=margins)
 
     def offer(self, models: Sequence[RecentModel], profiles: Sequence[Profile]) -> None:
         """Offer these; keep the choice if it is still offered."""

@@ -90,7 +90,7 @@ LESSONS = (
         ),
         ("itl", "output"),
         "Low-bit values take less memory and less bandwidth, and decoding them takes compute. "
-        "Large models gain most. Quantize > Evaluate measures the loss of quality.",
+        "Large models gain most. Runs > New run > Evaluate measures the loss.",
         4, Length(16, 32), Length(24, 40),
     ),
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Quantize page: quantize models, evaluate their quality, compare reports.
+"""What the Runs page does to models: quantize them, and evaluate their quality.
 
 source, texts, plan, evaluation       what can be quantized and measured. No Qt
-fields, recipe_*, evaluate_form, start_panel      the forms on the left
+fields, recipe_*, evaluate_form, start_panel      the forms
 work, run                             jobs: stages, time left
-figures, layers, report_view, results       the right side
-reports, page, place                  stored reports; the page
+figures, layers, results              progress, and the model that was made
+reports                               titles and origin of stored reports
 """

@@ -8,7 +8,7 @@ from typing import Any
 from PySide6.QtWidgets import QPlainTextEdit, QWidget
 
 from app.server.call_log import MAX_CONTENT, CallContent, CallRecord
-from engine.snapshot.units import bytes_text
+from engine.units import bytes_text
 from widgets.controls.layouts import dressed, vbox
 from widgets.theme.theme import mono_font, theme_notifier
 

@@ -10,6 +10,7 @@ from pytestqt.qtbot import QtBot
 
 from app.main.application import Application
 from app.storage.model_sources import shape_sources
+from app.storage.run_records import Kind
 from tests.app.cuts import cuts
 from tests.app.window_fixtures import application, ask, script, wait_idle
 from tests.tiers import tiered
@@ -97,13 +98,14 @@ def test_settings_in_a_wide_window(qtbot: QtBot, application: Application, perce
 
 
 @pytest.mark.parametrize(("size", "percent"), SIZES)
-def test_forms_of_the_quantize_page(
+def test_forms_of_the_runs_page(
     qtbot: QtBot, application: Application, size: tuple[int, int], percent: int
 ) -> None:
-    window, page = application.window, application.pages.quantize
+    window, page = application.window, application.pages.runs
     window.resize(*size)
     set_text(qtbot, application, percent)
     window.show_widget(page)
-    for tab in range(page.tabs.count()):
-        page.tabs.setCurrentIndex(tab)
+    expect_whole(qtbot, window)
+    for kind in Kind:
+        page.show_form(kind)
         expect_whole(qtbot, window)

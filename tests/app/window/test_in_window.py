@@ -41,7 +41,7 @@ def test_errors_and_finished_work_are_listed(
 
 
 def test_downloads_and_runs_are_told_once(qtbot: QtBot, application: Application) -> None:
-    queue, page = application.pages.models.queue, application.pages.quantize
+    queue, page = application.pages.models.queue, application.pages.runs
     failed = Download("org/model", State.FAILED, error=ErrorInfo("No space.", "Make some."))
     queue._all["org/model"] = failed
     queue.changed.emit("org/model")
@@ -54,7 +54,7 @@ def test_downloads_and_runs_are_told_once(qtbot: QtBot, application: Application
     assert application.history.records[0].notice.kind != "error"
     assert "org/model" in causes(application)[0]
     del queue._all["org/model"]
-    page.ending = ("Quantize: done in 3 s.", False)
+    page.jobs.ending = ("Quantize: done in 3 s.", False)
     page.run_over.emit()
     assert causes(application)[0] == "Quantize: done in 3 s." and len(causes(application)) == 3
-    page.ending = None
+    page.jobs.ending = None

@@ -14,7 +14,7 @@ from widgets.plot.painted import Plot
 from widgets.plot.parts_bar import Part, PartsBar
 from widgets.plot.series import Series
 from widgets.plot.time_chart import TimeChart
-from widgets.quality.bars import LayerBar, LayerChart, ValueBar, ValueBars
+from widgets.quality.bars import LayerBar, LayerChart
 from widgets.speculation.panel import PositionBars
 
 
@@ -36,19 +36,12 @@ def layers() -> Plot:
     return chart
 
 
-def values() -> Plot:
-    bars = ValueBars("Perplexity")
-    bars.show_bars([ValueBar("a", 12.5, "12.50", True), ValueBar("b", None, "–")])
-    return bars
-
-
 @pytest.mark.parametrize(
     ("make", "first", "last"),
     [
         (parts, ["Weights", "75.0", "3 GiB", "2 GiB"], ["Sum", "", "", ""]),
         (positions, ["1", "8", "6", "75.0"], ["3", "0", "0", ""]),
         (layers, ["0", "0.02000", "", "Worst: up"], ["0", "0.02000", "", "Worst: up"]),
-        (values, ["a", "12.500000", "12.50", "best"], ["b", "", "–", ""]),
     ],
 )
 def test_the_table_opens_by_keyboard_and_from_the_menu(

@@ -1,4 +1,4 @@
-"""Bars of layers and of values."""
+"""Bars of layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from PySide6.QtCore import QPointF, Qt
 from pytestqt.qtbot import QtBot
 
-from widgets.quality.bars import NONE, LayerBar, LayerChart, ValueBar, ValueBars
+from widgets.quality.bars import NONE, LayerBar, LayerChart
 
 BARS = [LayerBar("0", 0.02, 0.03), LayerBar("1", 0.05, 0.06, "Worst matrix: up 7 %")]
 
@@ -60,18 +60,3 @@ def test_thousands_of_layers_and_none_are_drawn(chart: LayerChart) -> None:
     chart.show_bars([LayerBar(str(i), i / 3000) for i in range(3000)])
     assert chart.bar_at(399 - 20) > 2000
     chart.grab()
-
-
-def test_values_start_at_zero_unless_they_are_fitted(qtbot: QtBot) -> None:
-    bars = ValueBars("Perplexity")
-    qtbot.addWidget(bars)
-    known = [ValueBar("a", 50.0, "50"), ValueBar("b", 51.0, "51", True), ValueBar("c", None, "–")]
-    bars.show_bars(known)
-    assert [round(bars.share(bar), 2) for bar in known] == [0.98, 1.0, 0.0]
-    bars.set_fit(True)
-    assert [round(bars.share(bar), 2) for bar in known] == [0.09, 1.0, 0.0]
-    shown = bars.accessibleDescription().split("; ")
-    assert shown[0] == "a: 50" and shown[1].startswith("b: 51, ") and shown[2] == "c: –"
-    bars.show_bars([])
-    bars.resize(300, 100)
-    bars.grab()

@@ -10,10 +10,12 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.chat.conversation import State
-from app.features.compare.broadcast_window import LEAST_WIDTH, MOST, BroadcastWindow
+from app.features.compare.broadcast_view import LEAST_WIDTH, MOST, BroadcastView
 from app.features.compare.replies import Reply, Stage, name_of, totals_text
 from app.features.compare.requests import lines, seeds
 from app.main.application import Application
+from app.storage.run_records import Kind
+from app.storage.run_records import State as RunState
 from engine import messages
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, RequestTimes, TokenEvent
@@ -70,25 +72,23 @@ def script() -> Script:
 
 
 @pytest.fixture
-def window(application: Application) -> BroadcastWindow:
+def window(application: Application) -> BroadcastView:
     application.window.commands.run("chat.broadcast")
-    opened = application.broadcast.window
-    assert opened is not None
-    return opened
+    return application.pages.runs.broadcast
 
 
-def send(window: BroadcastWindow, text: str, count: int) -> None:
+def send(window: BroadcastView, text: str, count: int) -> None:
     window.prompt.setPlainText(text)
     window.count.setValue(count)
     window.start.click()
 
 
-def wait_for_end(qtbot: QtBot, window: BroadcastWindow) -> None:
+def wait_for_end(qtbot: QtBot, window: BroadcastView) -> None:
     qtbot.waitUntil(lambda: bool(window.cells) and not window.broadcast.is_running, timeout=30_000)
 
 
 def test_one_prompt_goes_to_all_at_once_and_each_is_seen(
-    qtbot: QtBot, application: Application, window: BroadcastWindow, script: Script
+    qtbot: QtBot, application: Application, window: BroadcastView, script: Script
 ) -> None:
     assert window.empty.isVisible() and not window.start.isEnabled()
     script.replies, script.step_s = 60, 0.02
@@ -115,7 +115,7 @@ def test_one_prompt_goes_to_all_at_once_and_each_is_seen(
 
 
 def test_lines_are_prompts_and_one_is_kept_as_a_chat(
-    qtbot: QtBot, application: Application, window: BroadcastWindow
+    qtbot: QtBot, application: Application, window: BroadcastView
 ) -> None:
     window.kind.setCurrentIndex(1)
     assert not window.count.isEnabled() and str(MOST) in window.prompt.placeholderText()
@@ -135,7 +135,7 @@ def test_lines_are_prompts_and_one_is_kept_as_a_chat(
 
 
 def test_all_are_stopped_and_what_was_written_stays(
-    qtbot: QtBot, window: BroadcastWindow, script: Script
+    qtbot: QtBot, window: BroadcastView, script: Script
 ) -> None:
     script.replies, script.step_s = 500, 0.01
     send(window, "Tell me", 3)
@@ -147,8 +147,8 @@ def test_all_are_stopped_and_what_was_written_stays(
     assert window.start.isEnabled() and not window.stop.isEnabled()
 
 
-def test_escape_stops_what_is_written_and_closes_when_nothing_is(
-    qtbot: QtBot, window: BroadcastWindow, script: Script
+def test_escape_stops_what_is_written_and_leaves_when_nothing_is(
+    qtbot: QtBot, window: BroadcastView, script: Script
 ) -> None:
     script.replies, script.step_s = 500, 0.01
     send(window, "Tell me", 2)
@@ -156,12 +156,12 @@ def test_escape_stops_what_is_written_and_closes_when_nothing_is(
     qtbot.keyClick(window, Qt.Key.Key_Escape)
     wait_for_end(qtbot, window)
     assert window.isVisible() and all(cell.keep.isEnabled() for cell in window.cells)
-    with qtbot.waitSignal(window.closed):
-        qtbot.keyClick(window, Qt.Key.Key_Escape)
+    qtbot.keyClick(window, Qt.Key.Key_Escape)
+    assert not window.isVisible()
 
 
 def test_what_is_refused_or_cut_off_says_why(
-    qtbot: QtBot, application: Application, window: BroadcastWindow, script: Script
+    qtbot: QtBot, application: Application, window: BroadcastView, script: Script
 ) -> None:
     window.kind.setCurrentIndex(1)
     send(window, f"{script.rejected_prompt}\nfine", 1)
@@ -178,18 +178,36 @@ def test_what_is_refused_or_cut_off_says_why(
 
 
 def test_cells_stand_beside_each_other_as_far_as_there_is_room(
-    qtbot: QtBot, window: BroadcastWindow
+    qtbot: QtBot, application: Application, window: BroadcastView
 ) -> None:
     send(window, "Tell me", 6)
     wait_for_end(qtbot, window)
-    for width in (1100, 640):
-        window.resize(width, 700)
+    for width in (1500, 1000):
+        application.window.resize(width, 700)
         qtbot.wait(20)
         rows = {cell.y() for cell in window.cells}
-        assert len(rows) == -(-6 // max(1, window._area.viewport().width() // (LEAST_WIDTH + 8)))
+        room = window.replies.viewport().width()
+        assert len(rows) == -(-6 // max(1, room // (LEAST_WIDTH + 8)))
+        for cell in window.cells:
+            assert not cell.text.horizontalScrollBar().maximum()
     send(window, "Again", 2)
     assert len(window.cells) == 2
-    window.close()  # in the middle: they are stopped
+
+
+def test_a_broadcast_is_kept_as_a_run(
+    qtbot: QtBot, application: Application, window: BroadcastView
+) -> None:
+    send(window, "Tell me", 3)
+    wait_for_end(qtbot, window)
+    page = application.pages.runs
+    page.show_table()
+    (run,) = page.table.runs
+    assert run.kind is Kind.BROADCAST and run.state is RunState.DONE
+    page.table.choose(run.id)
+    cells = page.detail.stored.grid.cells
+    assert [cell.text.toPlainText() for cell in cells] == [c.reply.text for c in window.cells]
+    cells[1].keep.click()
+    assert application.pages.chat.current.path()[-1].text == cells[1].reply.text
 
 
 @pytest.fixture
@@ -208,8 +226,7 @@ def test_the_real_engine_writes_them_in_one_batch(
 ) -> None:
     application = real_application
     application.window.commands.run("chat.broadcast")
-    window = application.broadcast.window
-    assert window is not None
+    window = application.pages.runs.broadcast
     window.max_tokens.setValue(24)
     send(window, "What is TTFT?", 4)
     wait_for_end(qtbot, window)

@@ -13,7 +13,7 @@ from app.features.compare.placement import Decision, Placement, Setup, decide, o
 from app.features.compare.record import LEFT, RIGHT, PromptReplies
 from app.features.compare.replies import Reply, Stage
 from app.features.compare.runner import Phase
-from app.features.compare.window import CompareWindow
+from app.features.compare.view import CompareView
 from app.features.models.estimate import Estimate, Need
 from app.main.application import Application
 from engine import messages
@@ -111,20 +111,19 @@ def application(
 
 
 @pytest.fixture
-def window(application: Application) -> CompareWindow:
+def window(application: Application) -> CompareView:
     application.window.commands.run("chat.compare")
-    opened = application.compare.window
-    assert opened is not None
+    opened = application.pages.runs.compare
     opened.prompt.setPlainText("one")
     return opened
 
 
-def fit(window: CompareWindow, weights: int) -> None:
+def fit(window: CompareView, weights: int) -> None:
     """The right side needs so much."""
     window._runner._weigh = lambda config: needs(weights)
 
 
-def run(qtbot: QtBot, window: CompareWindow) -> Decision:
+def run(qtbot: QtBot, window: CompareView) -> Decision:
     """Start, wait for the end; how both sides got an engine."""
     assert window.start.isEnabled(), window.status.text()
     window.start.click()
@@ -146,7 +145,7 @@ def reconfigured(engine: FakeEngineThread) -> bool:
 
 
 def test_sampling_alone_needs_one_engine(
-    qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread]
+    qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread]
 ) -> None:
     window.sides[1].precision.choose({"quantization": "none"})
     assert not window.start.isEnabled()
@@ -164,7 +163,7 @@ def test_sampling_alone_needs_one_engine(
 
 
 def test_two_engines_are_loaded_at_once_where_they_fit(
-    qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread]
+    qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread]
 ) -> None:
     fit(window, MIB)
     window.sides[1].precision.choose({"quantization": "int8"})
@@ -177,7 +176,7 @@ def test_two_engines_are_loaded_at_once_where_they_fit(
 
 
 def test_they_go_one_after_the_other_where_they_do_not(
-    qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread]
+    qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread]
 ) -> None:
     fit(window, 2**45)
     window.sides[1].precision.choose({"quantization": "int8"})
@@ -207,7 +206,7 @@ def told(engine: FakeEngineThread) -> list[str]:
 
 
 def test_the_left_begins_as_what_is_loaded_and_can_be_another(
-    qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread]
+    qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread]
 ) -> None:
     fit(window, 2**45)
     left, right = (side.precision for side in window.sides)
@@ -220,7 +219,7 @@ def test_the_left_begins_as_what_is_loaded_and_can_be_another(
 
 
 def test_where_the_right_is_what_is_loaded_nothing_is_switched_first(
-    qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread]
+    qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread]
 ) -> None:
     fit(window, 2**45)
     window.sides[0].precision.choose({"quantization": "int8"})
@@ -230,7 +229,7 @@ def test_where_the_right_is_what_is_loaded_nothing_is_switched_first(
 
 
 def test_two_engines_that_are_both_not_the_one_of_the_window(
-    qtbot: QtBot, application: Application, window: CompareWindow,
+    qtbot: QtBot, application: Application, window: CompareView,
     engines: list[FakeEngineThread],
 ) -> None:  # fmt: skip
     fit(window, MIB)
@@ -247,7 +246,7 @@ def test_two_engines_that_are_both_not_the_one_of_the_window(
 
 
 def test_what_cannot_be_the_left_leaves_the_engine_as_it_was(
-    qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread], script: Script
+    qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread], script: Script
 ) -> None:
     fit(window, 2**45)
     window.sides[0].precision.choose({"quantization": "int8"})
@@ -261,7 +260,7 @@ def test_what_cannot_be_the_left_leaves_the_engine_as_it_was(
 
 @pytest.mark.parametrize("weights", [MIB, 2**45])
 def test_another_model_beside_or_in_place_of_the_one_that_is_open(
-    qtbot: QtBot, application: Application, window: CompareWindow,
+    qtbot: QtBot, application: Application, window: CompareView,
     engines: list[FakeEngineThread], weights: int,
 ) -> None:  # fmt: skip
     fit(window, weights)
@@ -288,7 +287,7 @@ def test_another_model_beside_or_in_place_of_the_one_that_is_open(
 
 
 def test_a_second_engine_that_is_not_loaded_leaves_the_other_way(
-    qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread], script: Script
+    qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread], script: Script
 ) -> None:
     fit(window, MIB)
     script.broken_models = ("/models/tiny",)  # from now on
@@ -298,7 +297,7 @@ def test_a_second_engine_that_is_not_loaded_leaves_the_other_way(
 
 
 def test_stopping_while_a_second_engine_loads_ends_it(
-    qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread], script: Script
+    qtbot: QtBot, window: CompareView, engines: list[FakeEngineThread], script: Script
 ) -> None:
     fit(window, MIB)
     script.load_steps, script.load_step_s = 10_000, 0.02
@@ -311,7 +310,7 @@ def test_stopping_while_a_second_engine_loads_ends_it(
 
 
 def test_the_program_can_end_in_the_middle(
-    qtbot: QtBot, application: Application, window: CompareWindow,
+    qtbot: QtBot, application: Application, window: CompareView,
     engines: list[FakeEngineThread], script: Script,
 ) -> None:  # fmt: skip
     fit(window, MIB)
@@ -324,7 +323,7 @@ def test_the_program_can_end_in_the_middle(
 
 
 def test_the_program_can_end_while_a_second_engine_gives_its_memory_back(
-    qtbot: QtBot, application: Application, window: CompareWindow,
+    qtbot: QtBot, application: Application, window: CompareView,
     engines: list[FakeEngineThread], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     obey = FakeEngineThread._obey
@@ -359,8 +358,7 @@ def test_the_real_engines_answer_at_the_same_time(qtbot: QtBot, real: Applicatio
     application = real
     before = application.bridge.config
     application.window.commands.run("chat.compare")
-    window = application.compare.window
-    assert window is not None
+    window = application.pages.runs.compare
     window.max_tokens.setValue(16)
     window.prompt.setPlainText("What is TTFT?")
     window.sides[1].precision.choose({"quantization": "int8", "quantization_head": "int8"})

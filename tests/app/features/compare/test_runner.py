@@ -12,8 +12,9 @@ from pytestqt.qtbot import QtBot
 
 from app.features.compare.replies import Stage
 from app.features.compare.runner import CHANGED, Phase
-from app.features.compare.window import CompareWindow
+from app.features.compare.view import CompareView
 from app.main.application import Application
+from app.storage.run_records import Kind, State
 from engine import messages
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import application
@@ -29,14 +30,12 @@ def script() -> Script:
 
 
 @pytest.fixture
-def window(application: Application) -> CompareWindow:
+def window(application: Application) -> CompareView:
     application.window.commands.run("chat.compare")
-    opened = application.compare.window
-    assert opened is not None
-    return opened
+    return application.pages.runs.compare
 
 
-def write(window: CompareWindow, *prompts: str) -> None:
+def write(window: CompareView, *prompts: str) -> None:
     for prompt in prompts:
         window.prompt.setPlainText(prompt)
         window.add.click()
@@ -55,12 +54,12 @@ def commands(application: Application) -> list[str]:
     return found
 
 
-def wait_for_end(qtbot: QtBot, window: CompareWindow) -> None:
+def wait_for_end(qtbot: QtBot, window: CompareView) -> None:
     qtbot.waitUntil(lambda: not window._runner.is_running, timeout=8000)
 
 
 def test_a_switch_is_paid_once_for_all_prompts_and_then_back(
-    qtbot: QtBot, application: Application, window: CompareWindow
+    qtbot: QtBot, application: Application, window: CompareView
 ) -> None:
     write(window, "one", "two")
     window.sides[1].precision.choose({"quantization": "int8"})
@@ -76,7 +75,7 @@ def test_a_switch_is_paid_once_for_all_prompts_and_then_back(
 
 
 def test_it_stays_on_the_right_where_it_is_to(
-    qtbot: QtBot, application: Application, window: CompareWindow
+    qtbot: QtBot, application: Application, window: CompareView
 ) -> None:
     window.back.click()
     window.prompt.setPlainText("one")  # written, not added: it is taken along
@@ -86,7 +85,7 @@ def test_it_stays_on_the_right_where_it_is_to(
     assert commands(application) == ["one", "-> int4", "one"]
 
 
-def test_the_same_precision_is_not_compared_with_itself(window: CompareWindow) -> None:
+def test_the_same_precision_is_not_compared_with_itself(window: CompareView) -> None:
     write(window, "one")
     window.sides[1].precision.choose({"quantization": "none"})
     assert not window.start.isEnabled()
@@ -95,7 +94,7 @@ def test_the_same_precision_is_not_compared_with_itself(window: CompareWindow) -
 
 
 def test_stopping_keeps_what_was_answered_and_goes_back(
-    qtbot: QtBot, application: Application, window: CompareWindow, script: Script
+    qtbot: QtBot, application: Application, window: CompareView, script: Script
 ) -> None:
     script.replies, script.step_s = 60, 0.01
     write(window, "one", "two")
@@ -113,7 +112,7 @@ def test_stopping_keeps_what_was_answered_and_goes_back(
 
 
 def test_a_switch_that_fails_ends_it_with_the_reason(
-    qtbot: QtBot, application: Application, window: CompareWindow, script: Script
+    qtbot: QtBot, application: Application, window: CompareView, script: Script
 ) -> None:
     script.failing_settings = ("quantization",)
     write(window, "one")
@@ -126,7 +125,7 @@ def test_a_switch_that_fails_ends_it_with_the_reason(
 
 
 def test_a_refused_prompt_is_told_beside_the_others(
-    qtbot: QtBot, window: CompareWindow, script: Script
+    qtbot: QtBot, window: CompareView, script: Script
 ) -> None:
     write(window, script.rejected_prompt, "two")
     window.sides[1].precision.choose({"quantization": "int8"})
@@ -139,7 +138,7 @@ def test_a_refused_prompt_is_told_beside_the_others(
 
 
 def test_a_change_of_precision_from_elsewhere_ends_it(
-    qtbot: QtBot, application: Application, window: CompareWindow, script: Script
+    qtbot: QtBot, application: Application, window: CompareView, script: Script
 ) -> None:
     script.replies, script.step_s = 200, 0.01
     write(window, "one")
@@ -151,7 +150,7 @@ def test_a_change_of_precision_from_elsewhere_ends_it(
 
 
 def test_closing_the_model_ends_it(
-    qtbot: QtBot, application: Application, window: CompareWindow, script: Script
+    qtbot: QtBot, application: Application, window: CompareView, script: Script
 ) -> None:
     script.replies, script.step_s = 200, 0.01
     write(window, "one")
@@ -163,7 +162,7 @@ def test_closing_the_model_ends_it(
 
 
 def test_prompts_come_from_a_file_and_results_go_to_one(
-    qtbot: QtBot, window: CompareWindow, tmp_path: Path
+    qtbot: QtBot, window: CompareView, tmp_path: Path
 ) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "one"}\n{"messages": [{"role": "user", "content": "two"}]}\n')
@@ -190,7 +189,7 @@ def test_prompts_come_from_a_file_and_results_go_to_one(
 
 
 def test_an_export_that_fails_leaves_the_file_of_before(
-    qtbot: QtBot, window: CompareWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    qtbot: QtBot, window: CompareView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(window, "one")
     window.sides[1].precision.choose({"quantization": "int8"})
@@ -208,23 +207,34 @@ def test_an_export_that_fails_leaves_the_file_of_before(
     assert file.read_text() == "of yesterday" and list(tmp_path.glob("a.md*")) == [file]
 
 
-def test_closing_the_window_forgets_the_results(
-    qtbot: QtBot, application: Application, window: CompareWindow
+def test_a_comparison_is_kept_as_a_run_and_goes_on_as_a_chat(
+    qtbot: QtBot, application: Application, window: CompareView
 ) -> None:
     write(window, "one")
     window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     wait_for_end(qtbot, window)
-    window.close()
+    page = application.pages.runs
+    page.show_table()
+    (run,) = page.table.runs
+    assert run.kind is Kind.COMPARE and run.state is State.DONE and len(run.sides) == 2
+    page.table.choose(run.id)
+    columns = page.detail.stored.columns
+    shown = [side.text.toPlainText() for side in columns.sides]
+    assert shown == [side.text.toPlainText() for side in window.columns.sides] and all(shown)
+    columns.sides[1].keep.click()
+    assert application.pages.chat.current.path()[-1].text == shown[1]
+    assert commands(application)[-1] == "-> int8"  # the side that wrote it
+
+
+def test_a_prompt_of_the_chat_is_compared(application: Application, window: CompareView) -> None:
     application.pages.chat_page.composer.set_text("another")
     application.pages.chat_page.composer.compare.click()
-    again = application.compare.window
-    assert again is not None and again is not window
-    assert again.table.rowCount() == 0 and again.prompt.toPlainText() == "another"
+    assert window.isVisible() and window.prompt.toPlainText() == "another"
 
 
 def test_the_program_ends_in_the_middle_of_it(
-    qtbot: QtBot, application: Application, window: CompareWindow, script: Script
+    qtbot: QtBot, application: Application, window: CompareView, script: Script
 ) -> None:
     script.replies, script.step_s = 200, 0.01
     write(window, "one")
@@ -232,4 +242,4 @@ def test_the_program_ends_in_the_middle_of_it(
     window.start.click()
     qtbot.waitUntil(lambda: application.bridge.is_ready and window._timer.isActive(), timeout=3000)
     application.window.close()
-    assert application.compare.window is None and not window._timer.isActive()
+    assert not window._timer.isActive()

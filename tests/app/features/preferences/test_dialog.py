@@ -166,7 +166,7 @@ def test_folders_log_and_questions_take_effect(
     preferences.set("confirm_links", False)
     preferences.set("confirm_leave", False)
     assert not application.pages.chat_page._asks_about_links()
-    assert application.pages.quantize.may_close(application.window)
+    assert application.pages.runs.may_close(application.window)
 
 
 @pytest.mark.parametrize(("choice", "loads"), [("none", False), ("starter", True)])

@@ -12,10 +12,10 @@ import pytest
 
 from app.features.quantize.texts import BUILTIN_TEXTS, builtin_text
 from app.storage.report_export import as_csv, as_json, as_markdown, export, report_text
-from app.storage.report_metrics import METRICS, NOTHING, Form, compare, text_of, title_of
+from app.storage.report_metrics import METRICS, NOTHING, Form, cautions, text_of, title_of
 from app.storage.report_store import ReportStore
 from app.storage.trash import Trash
-from engine.evaluate.report import Loss, ReportError, TextFacts, from_json, to_json
+from engine.evaluate.report import ReportError, TextFacts, from_json, to_json
 from engine.evaluate.task import TextError
 from tests.engine.evaluate.reports import make_facts, make_report
 from tests.figures import numbers
@@ -82,19 +82,6 @@ def test_the_table_of_a_report() -> None:
 # Side by side ---------------------------------------------------------------------------------
 
 
-def test_reports_are_compared_with_the_first() -> None:
-    better = make_report(candidate_loss=Loss(1.99, 7.3, 0.73), candidate=make_facts("int8", 1000))
-    found = compare([make_report(), better, ALONE], ["a", "b", "c"])
-    rows = {row.metric.key: row for row in found.rows}
-    assert found.titles == ("a", "b", "c")
-    assert rows["perplexity"].values == (7.5, 7.3, 7.5)
-    assert rows["perplexity"].best == (1,)
-    assert rows["kl_mean"].values == (0.01, 0.01, None)
-    assert rows["kl_mean"].best == ()
-    assert rows["weights_bytes"].best == (1,)
-    assert found.cautions == ()
-
-
 def test_what_makes_a_comparison_doubtful_is_said() -> None:
     report = make_report()
     assert report.text is not None
@@ -107,10 +94,9 @@ def test_what_makes_a_comparison_doubtful_is_said() -> None:
         "thread": make_report(candidate=make_facts("bfloat16", 2000, config={"num_threads": 7})),
     }
     for word, other in others.items():
-        (caution,) = compare([report, other]).cautions
+        (caution,) = cautions([report, other])
         assert word in caution
-    with pytest.raises(ReportError, match="1"):
-        compare([report])
+    assert cautions([report]) == cautions([report, report]) == ()
 
 
 def test_titles_name_the_precision() -> None:

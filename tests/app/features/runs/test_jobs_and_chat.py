@@ -10,12 +10,12 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.features.quantize.page import QuantizePage
 from app.features.quantize.reports import Made
+from app.features.runs.page import RunsPage
 from app.main.application import Application
 from app.paths import starter_model
 from app.storage.report_store import StoredReport
-from tests.app.features.quantize.conftest import RUN_MS, choose_starter, make_quick, wait_for_end
+from tests.app.features.runs.conftest import RUN_MS, choose_starter, make_quick, wait_for_end
 from tests.engine.evaluate.reports import make_report
 
 
@@ -38,7 +38,7 @@ def real(
 def test_a_reply_is_written_while_a_model_is_made(
     qtbot: QtBot, real: Application, short_text: Path
 ) -> None:
-    page, chat = real.pages.quantize, real.pages.chat
+    page, chat = real.pages.runs, real.pages.chat
     real.window.show_widget(page)
     assert page.recipe.fields.source.path == str(starter_model())  # the model that is open
     choose_starter(qtbot, page, "awq", short_text)
@@ -53,7 +53,7 @@ def test_a_reply_is_written_while_a_model_is_made(
     qtbot.waitUntil(lambda: not chat.is_busy, timeout=RUN_MS)
     assert len(chat.current.path()[-1].text.split()) > 3
     wait_for_end(qtbot, page)
-    assert page.made.isVisible() and page.quantize_panel.error.text() == ""
+    assert page.detail.made.isVisible() and page.quantize_panel.error.text() == ""
 
 
 def of_one_model() -> StoredReport:
@@ -71,27 +71,25 @@ def of_one_model() -> StoredReport:
 
 
 def test_a_report_leads_to_the_comparison_in_chat(
-    qtbot: QtBot, application: Application, page: QuantizePage
+    qtbot: QtBot, application: Application, page: RunsPage
 ) -> None:
     stored = of_one_model()
-    desk = application.compare
-    page.report.show_report(stored, Made())
-    assert not page.report.compare.isHidden()
+    compare = page.compare
+    page.detail.report.show_report(stored, Made())
+    assert not page.detail.report.compare.isHidden()
     with qtbot.waitSignal(application.bridge.loaded, timeout=RUN_MS):
-        page.report.compare.click()
-    qtbot.waitUntil(lambda: desk.window is not None, timeout=RUN_MS)
-    assert desk.window is not None
-    left, right = desk.window.setups
+        page.detail.report.compare.click()
+    qtbot.waitUntil(compare.isVisible, timeout=RUN_MS)
+    left, right = compare.setups
     assert (left.model, right.model) == (None, None)  # the one that is loaded now
     assert (left.settings["quantization"], right.settings["quantization"]) == ("auto", "int8")
-    desk.window.close()
-    page.report.compare.click()  # the model is there now
-    assert desk.window is not None
-    desk.window.close()
+    page.show_table()
+    page.detail.report.compare.click()  # the model is there now
+    assert compare.isVisible()
 
 
 def test_a_new_model_is_compared_with_the_one_it_was_made_from(
-    qtbot: QtBot, application: Application, page: QuantizePage
+    qtbot: QtBot, application: Application, page: RunsPage
 ) -> None:
     """Two folders: the source is loaded, the model that was made was never opened."""
     stored = of_one_model()
@@ -99,14 +97,13 @@ def test_a_new_model_is_compared_with_the_one_it_was_made_from(
     stored = StoredReport("2", "y", replace(stored.report, candidate=made))
     with qtbot.waitSignal(application.bridge.loaded, timeout=RUN_MS):
         application.session.open(str(starter_model()))
-    page.report.show_report(stored, Made())
-    page.report.compare.click()
-    window = application.compare.window
-    assert window is not None
+    page.detail.report.show_report(stored, Made())
+    page.detail.report.compare.click()
+    window = page.compare
+    assert window.isVisible()
     left, right = window.setups
     assert left.model is None
     assert right.model is not None and right.model.path == "/models/starter-awq"
     assert "awq" in window.sides[1].what.text()
     window.prompt.setPlainText("What is TTFT?")
     assert window.start.isEnabled()
-    window.close()

@@ -10,8 +10,8 @@ import shiboken6
 from PySide6.QtWidgets import QApplication, QRadioButton
 from pytestqt.qtbot import QtBot
 
-from app.features.quantize.page import QuantizePage
 from app.features.quantize.texts import TextChoice, builtin_text
+from app.features.runs.page import RunsPage
 from app.main.application import Application
 from app.paths import starter_model
 from tests.app.fakes import FakeEngineThread, Script
@@ -50,13 +50,13 @@ def application(
 
 
 @pytest.fixture
-def page(application: Application) -> QuantizePage:
-    found = application.pages.quantize
+def page(application: Application) -> RunsPage:
+    found = application.pages.runs
     application.window.show_widget(found)
     return found
 
 
-def choose_starter(qtbot: QtBot, page: QuantizePage, method: str, text: Path) -> None:
+def choose_starter(qtbot: QtBot, page: RunsPage, method: str, text: Path) -> None:
     """The starter model, ready to be quantized from `text` and to be measured on it."""
     recipe = page.recipe
     recipe.findChild(QRadioButton, method).click()
@@ -68,5 +68,5 @@ def choose_starter(qtbot: QtBot, page: QuantizePage, method: str, text: Path) ->
     qtbot.waitUntil(lambda: page.recipe.can_start, timeout=60_000)
 
 
-def wait_for_end(qtbot: QtBot, page: QuantizePage) -> None:
+def wait_for_end(qtbot: QtBot, page: RunsPage) -> None:
     qtbot.waitUntil(lambda: page.run is None, timeout=RUN_MS)

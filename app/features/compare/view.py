@@ -1,30 +1,31 @@
-"""`CompareWindow`: prompts, both sides and their replies.
+"""`CompareView`: prompts, both sides and their replies.
 
 +---------------------------------------------------+
-| left: model, settings, | right: model, settings,  |
-| precision, sampling    | precision, sampling      |
-| prompt               [max] [seed] [Add] [Import]  |
-| status              [x] restore     [Compare]     |
-| prompts, and how much of the replies is identical |
-| left reply              | right reply             |
+| left: model, weights   | right: model, weights    |
+| (more)                 | (more)                   |
+| prompt                                            |
+| status        [More] [Add] [Export] [Compare]     |
+| prompts, where there are several                  |
+| left reply             | right reply              |
 +---------------------------------------------------+
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QCheckBox, QGridLayout, QSplitter, QWidget
+from PySide6.QtWidgets import QCheckBox, QPushButton, QSplitter, QWidget
 
 from app.features.chat.file_actions import ask_for_file
 from app.features.compare.columns import Columns, PromptTable
 from app.features.compare.export import as_json, as_markdown, verdict
 from app.features.compare.placement import Setup, needs_one
-from app.features.compare.record import PromptReplies
-from app.features.compare.reply_view import PromptWindow, button
+from app.features.compare.record import PromptReplies, Side
+from app.features.compare.replies import Reply
+from app.features.compare.reply_view import PromptView
 from app.features.compare.runner import ComparisonRunner
 from app.features.compare.sides import SideChoice, another, as_loaded
 from app.features.models.precision import precision_text
@@ -35,9 +36,10 @@ from app.storage.json_file import write_whole
 from app.window.settings_store import RecentModel, SettingsStore
 from engine.errors import ErrorInfo
 from engine.evaluate.task import PROMPT_LINES, PromptLine, read_prompts
-from widgets.controls.layouts import dressed, hbox, label, vbox
+from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox
 from widgets.controls.lines import ElidedLine
-from widgets.theme.theme import SPACE_2, SPACE_4, restyle
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import restyle
 
 STATUS_MS = 500
 JSON, MARKDOWN = "Comparison (*.json)", "Comparison as Markdown (*.md)"
@@ -48,18 +50,18 @@ READY = (
 )
 
 
-class CompareWindow(PromptWindow):
+class CompareView(PromptView):
     def __init__(
         self,
         bridge: EngineBridge,
         guide: PrecisionGuide,
         runner: ComparisonRunner,
         store: SettingsStore,
-        parent: QWidget | None = None,
+        go_on: Callable[[Reply, Side, str], None],
     ) -> None:
-        super().__init__(
-            "Compare side by side", runner, self._show_status, STATUS_MS, self.add_prompt, parent
-        )
+        """`go_on(reply, side, model)` goes on with a reply as a chat."""
+        super().__init__(runner, self._show_status, STATUS_MS, self.add_prompt)
+        self._go_on = go_on
         self._bridge, self._guide, self._runner, self._store = bridge, guide, runner, store
         self._waiting: list[PromptReplies] = []  # prompts before the comparison begins
         self._notice: tuple[str, str] | None = None  # of a file, and its role
@@ -88,7 +90,7 @@ class CompareWindow(PromptWindow):
         self.together.toggled.connect(self._set_options)
         self.prompt.setAccessibleName("Prompt for both sides")
         self.prompt.setPlaceholderText("Prompt for both sides")
-        self.prompt.setFixedHeight(64)
+        self.prompt.setFixedHeight(scaled(56))
         self.prompt.textChanged.connect(self._show_buttons)
         self.max_tokens.setToolTip("Max tokens per reply for new prompts")
         tip = "Add another prompt (Ctrl+Return). Each side is loaded once for all prompts"
@@ -107,24 +109,33 @@ class CompareWindow(PromptWindow):
         self.table = PromptTable()
         self.table.chosen.connect(self._show_pair)
         self.columns = Columns()
+        self.columns.go_on.connect(self._continue)
 
     def _arrange(self) -> None:
         sides = hbox(*((side, 1) for side in self.sides))
-        asking = QGridLayout()
-        asking.setSpacing(SPACE_2)
-        asking.addWidget(self.max_tokens, 0, 0)
-        asking.addWidget(self.seed, 0, 1)
-        asking.addWidget(self.add, 1, 0)
-        asking.addWidget(self.file, 1, 1)
-        prompt = hbox((self.prompt, 1), asking)
-        foot = hbox((self.status, 1), self.together, self.back, self.export, self.start)
+        self.more = QPushButton("More")
+        self.more.setCheckable(True)
+        self.more.setToolTip("KV cache, LM head, sampling, settings, seed and prompt files")
+        self.more.toggled.connect(self._show_more)
+        self._options = QWidget()
+        vbox(
+            hbox(self.max_tokens, self.seed, self.file, STRETCH),
+            hbox(self.together, self.back, STRETCH), of=self._options,
+        )  # fmt: skip
+        self._options.hide()
+        row = hbox(STRETCH, self.more, self.add, self.export, self.start)
         split = QSplitter(Qt.Orientation.Vertical, childrenCollapsible=False)
         split.addWidget(self.table)
         split.addWidget(self.columns)
         split.setStretchFactor(1, 1)
-        split.setSizes([150, 400])
-        margins = (SPACE_4, SPACE_4, SPACE_4, SPACE_4)
-        vbox(sides, prompt, foot, self.placement, (split, 1), of=self, margins=margins)
+        split.setSizes([120, 400])
+        lines = vbox(self.status, self.placement, spacing=0)
+        vbox(sides, self.prompt, self._options, row, lines, (split, 1), of=self)
+
+    def _show_more(self, is_on: bool) -> None:
+        self._options.setVisible(is_on)
+        for side in self.sides:
+            side.more.setVisible(is_on)
 
     # What the user does ------------------------------------------------------------------------
 
@@ -202,6 +213,11 @@ class CompareWindow(PromptWindow):
         prompt = ({"role": "user", "content": text},) if is_chat else text
         return PromptLine(len(self._pairs) + 1, prompt, self.max_tokens.value())
 
+    def _continue(self, reply: Reply, place: int) -> None:
+        comparison = self._runner.comparison
+        if comparison is not None:
+            self._go_on(reply, comparison.sides[place], comparison.model)
+
     @property
     def setups(self) -> tuple[Setup, Setup]:
         left, right = (side.setup(self.seed.value()) for side in self.sides)
@@ -227,12 +243,14 @@ class CompareWindow(PromptWindow):
             loaded = precision_text(bridge.model, config)
             names = [loaded if setup.is_loaded(config) else setup.name for setup in setups]
         self.placement.set_text(comparison.placement if comparison is not None else "")
+        self.placement.setVisible(bool(self.placement.text()))
         title = comparison.model if comparison is not None else getattr(bridge.model, "name", "")
         for side, name in zip(self.sides, names, strict=True):
             named = side.chosen_model is not None or name.startswith(title)
             side.what.set_text("  ·  ".join(filter(None, ("" if named else title, name))))
         self.columns.show_comparison(names, comparison)
         self.table.show_pairs(self._pairs)
+        self.table.setVisible(len(self._pairs) > 1)
         self._show_pair()
         self._show_status()
         self._show_buttons()

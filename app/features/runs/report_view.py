@@ -1,4 +1,4 @@
-"""One report: tiles, all figures, layer errors, highest divergence, answers."""
+"""One report: its verdict, all figures, layer errors, highest divergence, answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from PySide6.QtCore import Qt, Signal, SignalInstance
-from PySide6.QtGui import QGuiApplication, QResizeEvent
+from PySide6.QtGui import QFont, QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
     QFrame,
@@ -20,9 +20,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.quantize.figures import FigureGrid, TileGrid, report_rows, tiles_of
 from app.features.quantize.layers import LayersPanel
 from app.features.quantize.reports import Made, subtitle
+from app.features.runs.difference import difference
+from app.features.runs.difference_view import DifferenceGrid
+from app.features.runs.records import of_report
+from app.features.runs.verdicts import verdict
 from app.storage.report_export import one_line
 from app.storage.report_store import StoredReport
 from engine.evaluate.report import Alternative, AnswerPair, Answers, WorstToken
@@ -40,6 +43,7 @@ from widgets.theme.theme import (
     mono_font,
     theme,
     theme_notifier,
+    ui_font,
 )
 
 SHOWN = 6
@@ -207,8 +211,9 @@ class ReportView(QFrame):
         self.title = title_line(hugs=False)
         self.title.elide_mode = Qt.TextElideMode.ElideMiddle  # names end with their precision
         self.about = ElidedLine("text_muted")
-        self.tiles = TileGrid()
-        self.figures = FigureGrid("All metrics", 60)
+        self.verdict = wrapped()
+        self.verdict.setFont(ui_font("body", QFont.Weight.DemiBold))
+        self.figures = DifferenceGrid("All metrics")
         self.layers = LayersPanel()
         self.worst = WorstView()
         self.answers = AnswersView()
@@ -247,7 +252,7 @@ class ReportView(QFrame):
         content.setProperty("bare", True)
         content.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         vbox(
-            self.tiles, self.notices, self._both, self.worst, self.answers, STRETCH,
+            self.verdict, self.notices, self._both, self.worst, self.answers, STRETCH,
             of=content, spacing=SPACE_4, margins=(SPACE_4, SPACE_1, SPACE_4, SPACE_4),
         )  # fmt: skip
         self.area = scroll_area(content, "Report")
@@ -260,8 +265,10 @@ class ReportView(QFrame):
         report = stored.report
         self.title.set_text(stored.name)
         self.about.set_text(subtitle(report))
-        self.tiles.show_tiles(tiles_of(report))
-        self.figures.show_rows(*report_rows(report))
+        run = of_report(stored)
+        self.verdict.setText(verdict(run))
+        self.verdict.setVisible(bool(self.verdict.text()))
+        self.figures.show_difference(difference([run]))
         self.layers.setVisible(bool(made.layers))
         self.layers.show_rows(made.layers)
         self.worst.show_worst(report.worst)

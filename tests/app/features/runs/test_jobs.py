@@ -18,23 +18,25 @@ from pytestqt.qtbot import QtBot
 from app.cli.main import main
 from app.features.quantize.evaluate_form import AGAINST, SAME
 from app.features.quantize.evaluation import EvaluationPlan, ModelChoice
-from app.features.quantize.page import EVALUATE, QUANTIZE, REPORTS, QuantizePage
-from app.features.quantize.reports import EMPTY
 from app.features.quantize.texts import TextChoice
 from app.features.quantize.work import Progress
+from app.features.runs.page import RunsPage
+from app.features.runs.table import EMPTY
 from app.main.application import Application
 from app.paths import starter_model
-from tests.app.features.quantize.conftest import choose_starter, wait_for_end
+from app.storage.run_records import Kind, State
+from engine.evaluate import PROMPT_LINES
+from tests.app.features.runs.conftest import choose_starter, wait_for_end
 from tests.app.window_fixtures import next_run
 
 STARTER = str(starter_model())
 
 
-def measure(qtbot: QtBot, page: QuantizePage, text: Path, **settings: Any) -> None:
+def measure(qtbot: QtBot, page: RunsPage, text: Path, **settings: Any) -> None:
     """The starter model at another precision against itself."""
     plan = EvaluationPlan(ModelChoice(STARTER, settings), text=TextChoice("", str(text)),
                           max_tokens=150, measure_speed=False)  # fmt: skip
-    page.tabs.setCurrentIndex(EVALUATE)
+    page.show_form(Kind.EVALUATE)
     page.evaluate.show_plan(plan)
     assert page.evaluate_panel.start.isEnabled()
     page.evaluate_panel.start.click()
@@ -51,7 +53,7 @@ def models_dir(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_whole_run_with_a_text_ends_in_a_report(
-    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path
+    qtbot: QtBot, page: RunsPage, tmp_path: Path, short_text: Path
 ) -> None:
     choose_starter(qtbot, page, "awq", short_text)
     assert page.recipe.text_size is not None and page.recipe.text_size.num_tokens == 4 * 64
@@ -59,37 +61,40 @@ def test_a_whole_run_with_a_text_ends_in_a_report(
     output = Path(page.recipe.plan.output)
     assert output == models_dir(tmp_path) / "starter-AWQ-4bit-g128"
     rows: list[int] = []
-    page.run_moved.connect(lambda: rows.append(len(page.run_view.layers.rows)))
+    page.run_moved.connect(lambda: rows.append(len(page.detail.run_view.layers.rows)))
     page.quantize_panel.start.click()
-    assert page.run is not None and page.run_view.isVisible()
+    assert page.run is not None and page.detail.run_view.isVisible()
     assert not page.quantize_panel.start.isEnabled()
     wait_for_end(qtbot, page)
     assert page.quantize_panel.error.text() == ""
     assert len(set(rows)) > 2  # layer by layer
     config = json.loads((output / "config.json").read_text())
     assert config["quantization_config"]["quant_method"] == "awq"
-    assert page.tabs.currentIndex() == REPORTS and page.report.isVisible()
-    report = page.reports.selection[0].report
+    assert page.detail.report.isVisible() and page.detail.report.verdict.text()
+    assert [run.kind for run in page.table.runs] == [Kind.EVALUATE, Kind.QUANTIZE]
+    assert page.detail.report.stored is not None
+    report = page.detail.report.stored.report
     assert report.divergence is not None and report.divergence.similarity is not None
-    shown = page.report.layers.rows
+    shown = page.detail.report.layers.rows
     assert len(shown) == 8 and all(row.rounding is not None for row in shown)
-    assert page.report.worst.labels and "background-color" in page.report.worst.labels[0].text()
+    worst = page.detail.report.worst.labels
+    assert worst and "background-color" in worst[0].text()
 
 
 def test_what_was_made_is_known_afterwards(
-    qtbot: QtBot, application: Application, page: QuantizePage, short_text: Path
+    qtbot: QtBot, application: Application, page: RunsPage, short_text: Path
 ) -> None:
     choose_starter(qtbot, page, "int8", short_text)
     page.recipe.measure.setChecked(False)
     output = page.recipe.plan.output
     page.quantize_panel.start.click()
     wait_for_end(qtbot, page)
-    assert page.made.isVisible() and len(page.made.layers.rows) == 8
+    assert page.detail.made.isVisible() and len(page.detail.made.layers.rows) == 8
     assert application.settings.quantize_rates.keys() == {"int8"}
     assert page.recipe.plan.output != output  # the next one gets another name
     qtbot.waitUntil(lambda: page.recipe.fields.source.findData(output) > 0, timeout=5000)
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000) as loaded:
-        page.made.open.click()
+        page.detail.made.open.click()
     assert loaded.args is not None and loaded.args[0].config.model == output
     assert application.window.page_index == 0
     # it is quantized now: not to be quantized again
@@ -101,12 +106,14 @@ def test_what_was_made_is_known_afterwards(
 
 
 def test_no_form_is_cut_at_its_side(
-    qtbot: QtBot, application: Application, page: QuantizePage
+    qtbot: QtBot, application: Application, page: RunsPage
 ) -> None:
     for width in (1600, 1000, 760):
         application.window.resize(width, 640)
-        for place, panel in ((QUANTIZE, page.quantize_panel), (EVALUATE, page.evaluate_panel)):
-            page.tabs.setCurrentIndex(place)
+        for kind, panel in (
+            (Kind.QUANTIZE, page.quantize_panel), (Kind.EVALUATE, page.evaluate_panel),
+        ):  # fmt: skip
+            page.show_form(kind)
             area = panel.findChild(QScrollArea)
             fits = lambda a=area: a.widget().width() <= a.viewport().width()
             qtbot.waitUntil(fits, timeout=5000)
@@ -119,7 +126,7 @@ def test_no_form_is_cut_at_its_side(
     "Reading the model", "Rounding", "Writing", "Reference: reading the text",
 ])  # fmt: skip
 def test_cancel_leaves_nothing_half_made(
-    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path, stage: str,
+    qtbot: QtBot, page: RunsPage, tmp_path: Path, short_text: Path, stage: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     tell = Progress.at
@@ -136,12 +143,13 @@ def test_cancel_leaves_nothing_half_made(
     assert page.toast.text()
     there = [entry.name for entry in models_dir(tmp_path).glob("*")]
     assert there == (["starter-int8"] if stage.startswith("Reference") else [])
-    assert page.reports.reports == [] and page.quantize_panel.error.text() == ""
+    assert [run.kind for run in page.table.runs] == ([Kind.QUANTIZE] if there else [])
+    assert page.quantize_panel.error.text() == ""
     assert page.quantize_panel.start.isEnabled()
 
 
 def test_escape_cancels_a_calibration(
-    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path,
+    qtbot: QtBot, page: RunsPage, tmp_path: Path, short_text: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     add = Progress.add_layer
@@ -154,15 +162,15 @@ def test_escape_cancels_a_calibration(
     choose_starter(qtbot, page, "gptq", short_text)
     page.quantize_panel.start.click()
     qtbot.waitUntil(lambda: page.run is None or len(page.run.layers) > 0, timeout=60_000)
-    assert page.window().focusWidget() is page.run_view.cancel  # from the button that was pressed
-    qtbot.keyClick(page.run_view.cancel, Qt.Key.Key_Escape)
+    assert page.window().focusWidget() is page.detail.run_view.cancel
+    qtbot.keyClick(page.detail.run_view.cancel, Qt.Key.Key_Escape)
     wait_for_end(qtbot, page)
     assert list(models_dir(tmp_path).glob("*")) == []
     assert page.toast.text()
 
 
 def test_a_disk_that_is_full_is_said_where_it_began(
-    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path,
+    qtbot: QtBot, page: RunsPage, tmp_path: Path, short_text: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     def full(run: object) -> None:
@@ -173,11 +181,16 @@ def test_a_disk_that_is_full_is_said_where_it_began(
     page.quantize_panel.start.click()
     wait_for_end(qtbot, page)
     assert "disk is full" in page.quantize_panel.error.text()
-    assert page.quantize_panel.error.isVisible() and list(models_dir(tmp_path).glob("*")) == []
+    assert list(models_dir(tmp_path).glob("*")) == []
+    (failed,) = page.table.selection
+    assert failed.state is State.FAILED and "disk is full" in failed.cause
+    assert failed.cause in page.detail.stored.verdict.text() and page.detail.stored.isVisible()
+    page.detail.stored.again.click()
+    assert page.quantize_panel.error.isVisible()
 
 
 def test_a_source_that_went_away_is_said(
-    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path
+    qtbot: QtBot, page: RunsPage, tmp_path: Path, short_text: Path
 ) -> None:
     choose_starter(qtbot, page, "int8", short_text)
     copied = tmp_path / "a model with a rather long name that somebody chose one day"
@@ -198,7 +211,7 @@ def test_a_source_that_went_away_is_said(
     (b"", "is empty"), (b"a\0b", "is not a text"), (b"Too short.", "256"),
 ])  # fmt: skip
 def test_a_text_that_will_not_do_is_said_at_once(
-    qtbot: QtBot, page: QuantizePage, short_text: Path, content: bytes, words: str
+    qtbot: QtBot, page: RunsPage, short_text: Path, content: bytes, words: str
 ) -> None:
     choose_starter(qtbot, page, "awq", short_text)
     short_text.write_bytes(content)
@@ -207,11 +220,12 @@ def test_a_text_that_will_not_do_is_said_at_once(
     qtbot.waitUntil(lambda: field.has_problem, timeout=30_000)
     assert words in field.note and not page.quantize_panel.start.isEnabled()
     page.recipe.findChild(QRadioButton, "rtn").click()  # reads no text
+    page.show_form(Kind.QUANTIZE)
     assert page.quantize_panel.start.isEnabled() and not field.isVisible()
 
 
 def test_closing_the_window_in_mid_run_asks(
-    qtbot: QtBot, application: Application, page: QuantizePage, short_text: Path
+    qtbot: QtBot, application: Application, page: RunsPage, short_text: Path
 ) -> None:
     choose_starter(qtbot, page, "awq", short_text)
     page.start_quantizing()
@@ -230,7 +244,7 @@ def test_closing_the_window_in_mid_run_asks(
 
 
 def test_other_pages_see_how_far_it_is(
-    qtbot: QtBot, application: Application, page: QuantizePage, short_text: Path
+    qtbot: QtBot, application: Application, page: RunsPage, short_text: Path
 ) -> None:
     choose_starter(qtbot, page, "awq", short_text)
     page.start_quantizing()
@@ -249,13 +263,14 @@ def test_other_pages_see_how_far_it_is(
 
 
 def test_the_report_is_the_command_lines_to_the_digit(
-    qtbot: QtBot, page: QuantizePage, short_text: Path, capsys: pytest.CaptureFixture[str]
+    qtbot: QtBot, page: RunsPage, short_text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measure(qtbot, page, short_text, quantization="int8")
-    stored = page.reports.selection[0]
-    page.report.copy.click()
+    stored = page.detail.report.stored
+    assert stored is not None
+    page.detail.report.copy.click()
     command = QGuiApplication.clipboard().text()
-    assert page.report.made.commands == (command,)
+    assert page.detail.report.made.commands == (command,)
     capsys.readouterr()
     assert main([*shlex.split(command)[1:], "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -268,7 +283,7 @@ def test_the_report_is_the_command_lines_to_the_digit(
 
 
 def test_reports_are_there_after_a_restart_compared_exported_deleted(
-    qapp: QApplication, qtbot: QtBot, application: Application, page: QuantizePage,
+    qapp: QApplication, qtbot: QtBot, application: Application, page: RunsPage,
     short_text: Path, tmp_path: Path,
 ) -> None:  # fmt: skip
     measure(qtbot, page, short_text, quantization="int8")
@@ -276,48 +291,49 @@ def test_reports_are_there_after_a_restart_compared_exported_deleted(
     application.shutdown()
     with next_run(qapp) as again:
         again.show()
-        page = again.pages.quantize
+        page = again.pages.runs
         again.window.show_widget(page)
-        page.tabs.setCurrentIndex(REPORTS)
-        qtbot.waitUntil(lambda: len(page.reports.reports) == 2, timeout=5000)
-        newest, oldest = page.reports.reports
-        assert newest.name == "Starter model, FP32, KV INT8"
-        page.reports.choose(oldest.id)
-        assert page.report.isVisible() and page.report.stored == oldest
-        assert page.report.figures.cells[0][0] == "Perplexity"
-        # side by side
-        page.reports.choose(newest.id, oldest.id)
-        assert page.comparison.isVisible() and page.comparison.reports == [newest, oldest]
-        bars = page.comparison.bars.bars
-        assert [bar.label for bar in bars] == [newest.name, oldest.name]
-        assert sum(bar.is_best for bar in bars) == 1
-        assert page.comparison.table.cells[0][0] == "Perplexity"
+        page.show_table()
+        qtbot.waitUntil(lambda: len(page.table.runs) == 2, timeout=5000)
+        newest, oldest = page.table.runs
+        assert newest.title == "Starter model, FP32, KV INT8"
+        page.table.choose(oldest.id)
+        shown, difference = page.detail.report, page.detail.difference
+        assert shown.isVisible() and shown.stored == page.book.report(oldest)
+        assert shown.figures.cells[0][0] == "Perplexity"
+        # side by side: the oldest is the baseline
+        page.table.choose(newest.id, oldest.id)
+        assert difference.isVisible() and difference.found is not None
+        assert difference.found.titles == (oldest.title, newest.title)
+        assert difference.table.cells[0][0] == "Perplexity" and difference.verdict.text()
+        # exported
+        reports = [page.book.report(run) for run in (newest, oldest)]
         for suffix in ("json", "csv", "md"):
             file = tmp_path / f"both.{suffix}"
-            page.controller.export(page.comparison.reports, file)
+            page.book.export_reports(reports, file)
             assert file.stat().st_size > 100 and str(file) in page.toast.text()
-        page.controller.export([newest], tmp_path / "no" / "x.json")
+        page.book.export_reports(reports[:1], tmp_path / "no" / "x.json")
         assert "x.json" in page.toast.text()
         # renamed, deleted, and back
-        page.reports.choose(oldest.id)
-        page.reports.renamed.emit(oldest, "The old one")
-        assert page.report.title.text() == "The old one"
-        page.reports.list.setFocus()
-        qtbot.keyClick(page.reports.list, Qt.Key.Key_Delete)
-        assert [s.id for s in page.reports.reports] == [newest.id]
+        page.table.choose(oldest.id)
+        page.table.renamed.emit(oldest, "The old one")
+        assert shown.title.text() == "The old one"
+        page.table.view.setFocus()
+        qtbot.keyClick(page.table.view, Qt.Key.Key_Delete)
+        assert [run.id for run in page.table.runs] == [newest.id]
         page.toast.act()
-        assert len(page.reports.reports) == 2
-        page.controller.delete([newest, oldest])
-        (page.controller._store.folder / newest.id).mkdir()
+        assert len(page.table.runs) == 2
+        page.book.delete([newest, oldest])
+        (page.book._reports.folder / newest.id).mkdir()
         page.toast.act()  # one has no place to go back to: the other comes back all the same
-        assert [s.id for s in page.reports.reports] == [oldest.id]
-        page.controller.delete([oldest])
+        assert [run.id for run in page.table.runs] == [oldest.id]
+        page.book.delete([oldest])
         page.toast.dismiss()
-        assert not page.reports.reports
+        assert not page.table.runs
 
 
-def test_the_same_against_itself_says_what_is_measured(qtbot: QtBot, page: QuantizePage) -> None:
-    page.tabs.setCurrentIndex(EVALUATE)
+def test_the_same_against_itself_says_what_is_measured(qtbot: QtBot, page: RunsPage) -> None:
+    page.show_form(Kind.EVALUATE)
     assert not page.evaluate_panel.start.isEnabled()
     page.evaluate.candidate.model.choose(STARTER)
     assert page.evaluate.reference.line.note == SAME
@@ -328,7 +344,7 @@ def test_the_same_against_itself_says_what_is_measured(qtbot: QtBot, page: Quant
     page.evaluate.layout().activate()
     assert page.evaluate.prompts_field.y() == place
     for asked in (page.evaluate.prompts, page.evaluate.browse):
-        assert "raw text" in asked.toolTip() and "chat template" in asked.toolTip()
+        assert asked.toolTip() == PROMPT_LINES
     page.evaluate.prompts.setText("/nowhere/prompts.jsonl")
     page.evaluate.prompts.editingFinished.emit()
     assert page.evaluate.prompts_field.has_problem
@@ -336,7 +352,7 @@ def test_the_same_against_itself_says_what_is_measured(qtbot: QtBot, page: Quant
 
 
 def test_every_control_has_a_name_and_the_keyboard_reaches_it(
-    qtbot: QtBot, application: Application, page: QuantizePage
+    qtbot: QtBot, application: Application, page: RunsPage
 ) -> None:
     from PySide6.QtWidgets import QAbstractButton, QAbstractSpinBox, QComboBox, QLineEdit
 
@@ -353,20 +369,23 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_it(
                 or control.focusPolicy() != Qt.FocusPolicy.NoFocus
                 or (isinstance(control, QAbstractButton))
             ), control
-    assert application.window.commands.action("page.quantize").shortcut().toString() == "Ctrl+5"
+    assert application.window.commands.action("page.runs").shortcut().toString() == "Ctrl+5"
     application.window.show_page(0)
     application.window.commands.run("quantize.reports")
-    assert page.isVisible() and page.tabs.currentIndex() == REPORTS
-    assert page.reports.hint.text() == EMPTY
+    assert page.table.isVisible()
+    assert page.table.hint.text() == EMPTY
     application.window.commands.run("quantize.make")
-    assert page.tabs.currentIndex() == QUANTIZE
+    assert page.quantize_panel.isVisible()
 
 
-def test_in_a_small_window_the_form_has_the_larger_part_while_nothing_runs(
-    qtbot: QtBot, application: Application, page: QuantizePage
+def test_a_form_has_the_whole_page(
+    qtbot: QtBot, application: Application, page: RunsPage
 ) -> None:
     window = application.window
     window.resize(900, 620)
     qtbot.waitUntil(lambda: window.width() == 900)
+    page.show_form(Kind.QUANTIZE)
     panel = page.quantize_panel
-    qtbot.waitUntil(lambda: panel.parentWidget().height() > 0.45 * page.height())
+    qtbot.waitUntil(lambda: panel.height() > 0.7 * page.height())
+    qtbot.keyClick(panel, Qt.Key.Key_Escape)
+    assert page.table.isVisible()

@@ -1,26 +1,29 @@
-"""`BroadcastWindow`: one prompt as many concurrent requests, a cell per reply."""
+"""`BroadcastView`: one prompt as many concurrent requests, a cell per reply."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QComboBox, QGridLayout, QScrollArea, QWidget
 
 from app.features.chat.conversation import NUM_ALTERNATIVES
 from app.features.chat.sampling import DEFAULT_PRESET, built_in_presets
 from app.features.compare.replies import Reply, totals_text
-from app.features.compare.reply_view import PromptWindow, ReplyView, button, spin
+from app.features.compare.reply_view import PromptView, ReplyView, spin
 from app.features.compare.requests import Broadcast, lines, seeds
 from app.link.bridge import EngineBridge
 from engine.sampling_params import SamplingParams
 from widgets.controls.frames import scroll_by_keys
-from widgets.controls.layouts import dressed, hbox, label, vbox
+from widgets.controls.layouts import button, dressed, hbox, label, vbox
 from widgets.controls.lines import ElidedLine
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import SPACE_1, SPACE_2, theme_notifier
 
-HEIGHT, LEAST_WIDTH = 168, 260
+LINES, LEAST_WIDTH = 12, 300
+"""Lines of text that a cell shows at least; pixels at the default text size."""
 MOST = 64
 FIGURES_MS = 250
 EMPTY = (
@@ -37,25 +40,78 @@ class ReplyCell(ReplyView):
 
     def __init__(self, reply: Reply, name: str, keep: Callable[[Reply], None]) -> None:
         super().__init__(f"Reply {reply.number} text")
-        self.setFixedHeight(HEIGHT)
-        self.setMinimumWidth(LEAST_WIDTH)
         self.setAccessibleName(f"Reply {reply.number}")
         self.figures = ElidedLine("text_muted")
         self.title.set_text(name)
-        tip = "Create and open a chat with this prompt and reply"
-        self.keep = button("Save as chat", lambda: keep(self.reply), tip, "link")
-        self.keep.setAccessibleName(f"Save reply {reply.number} as chat")
+        tip = "Open a chat with this prompt and reply"
+        self.keep = button("Continue as chat", lambda: keep(self.reply), tip, "link")
+        self.keep.setAccessibleName(f"Continue reply {reply.number} as chat")
         self.head.addWidget(self.keep)
         self.column.insertWidget(1, self.figures)
+        self.fit()
+        theme_notifier().changed.connect(self.fit)
         self.show_reply(reply)
         self.show_figures()
+
+    def fit(self) -> None:
+        """The least size at this text size: longer replies scroll within."""
+        self.text.setMinimumHeight(LINES * round(1.25 * self.text.fontMetrics().height()))
 
     def show_figures(self) -> None:
         self.figures.set_text(self.reply.summary)
         self.keep.setEnabled(not self.reply.stage.is_open and bool(self.reply.text))
 
 
-class BroadcastWindow(PromptWindow):
+class ReplyGrid(QScrollArea):
+    """Replies beside each other as far as there is room; few fill the height, many scroll.
+    `keep(reply)` goes on with one as a chat."""
+
+    def __init__(self, keep: Callable[[Reply], None]) -> None:
+        super().__init__(widgetResizable=True)
+        dressed(self, "Replies", bare=True)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._keep = keep
+        self.cells: list[ReplyCell] = []
+        self.num_columns = 0
+        content = dressed(QWidget(), bare=True)
+        self._grid = QGridLayout(content)
+        self._grid.setContentsMargins(0, 0, SPACE_1, 0)
+        self._grid.setSpacing(SPACE_2)
+        self.setWidget(content)
+        scroll_by_keys(self)
+
+    def show_replies(self, replies: Sequence[Reply]) -> None:
+        """Replace the cells by one per reply."""
+        for cell in self.cells:
+            self._grid.removeWidget(cell)
+            cell.deleteLater()
+        by_seed = len({reply.prompt for reply in replies}) < 2
+        self.cells = [ReplyCell(r, _name(r, by_seed), self._keep) for r in replies]
+        self.num_columns = 0
+        self._place_cells()
+
+    def _place_cells(self) -> None:
+        """As many columns as fit at a readable width."""
+        room = self.viewport().width()
+        count = max(1, min(len(self.cells), room // (scaled(LEAST_WIDTH) + SPACE_2)))
+        if count == self.num_columns:
+            return
+        self.num_columns = count
+        rows = -(-len(self.cells) // count)
+        for place, cell in enumerate(self.cells):
+            self._grid.addWidget(cell, place // count, place % count)
+            cell.show()
+        for column in range(self._grid.columnCount()):
+            self._grid.setColumnStretch(column, int(column < count))
+        for row in range(self._grid.rowCount()):
+            self._grid.setRowStretch(row, int(row < rows))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._place_cells()
+
+
+class BroadcastView(PromptView):
     """A prompt, the number of requests, and their replies in a grid. `keep(reply)` turns one into a
     chat."""
 
@@ -63,13 +119,12 @@ class BroadcastWindow(PromptWindow):
         self,
         bridge: EngineBridge,
         broadcast: Broadcast,
-        keep: Callable[[Reply], None],
-        parent: QWidget | None = None,
+        keep: Callable[[Reply, str], None],
     ) -> None:
-        super().__init__("Broadcast", broadcast, self._show_figures, FIGURES_MS, self.send, parent)
-        self._bridge, self.broadcast, self._keep = bridge, broadcast, keep
-        self.cells: list[ReplyCell] = []
-        self._num_columns = 0
+        """`keep(reply, model)` goes on with a reply as a chat."""
+        super().__init__(broadcast, self._show_figures, FIGURES_MS, self.send)
+        self._bridge, self.broadcast = bridge, broadcast
+        self._keep = lambda reply: keep(reply, self.broadcast.model)
         self._make_parts()
         self._arrange()
         broadcast.begun.connect(self._show_replies)
@@ -82,7 +137,7 @@ class BroadcastWindow(PromptWindow):
 
     def _make_parts(self) -> None:
         self.prompt.setAccessibleName("Broadcast prompt")
-        self.prompt.setFixedHeight(96)
+        self.prompt.setFixedHeight(scaled(92))
         self.prompt.textChanged.connect(self._show_buttons)
         tip = "Send one prompt with different seeds, or each line as a separate prompt"
         self.kind = dressed(QComboBox(), "Prompts", tip)
@@ -115,15 +170,8 @@ class BroadcastWindow(PromptWindow):
             choices.addWidget(widget, row, place)
         head = hbox((self.prompt, 1), choices)
         foot = hbox((self.together, 1), self.stop, self.start)
-        content = dressed(QWidget(), bare=True)
-        self._grid = QGridLayout(content)
-        self._grid.setContentsMargins(0, 0, SPACE_1, 0)
-        self._grid.setSpacing(SPACE_2)
-        self._area = dressed(QScrollArea(widgetResizable=True), "Replies", bare=True)
-        self._area.setWidget(content)
-        scroll_by_keys(self._area)
-        margins = (SPACE_4, SPACE_4, SPACE_4, SPACE_4)
-        vbox(head, foot, self.empty, (self._area, 1), of=self, margins=margins)
+        self.replies = ReplyGrid(self._keep)
+        vbox(head, foot, self.empty, (self.replies, 1), of=self)
 
     # What the user does ------------------------------------------------------------------------
 
@@ -144,30 +192,14 @@ class BroadcastWindow(PromptWindow):
 
     # Showing -----------------------------------------------------------------------------------
 
-    def _show_replies(self) -> None:
-        """Replace the cells by one per reply."""
-        for cell in self.cells:
-            self._grid.removeWidget(cell)
-            cell.deleteLater()
-        by_seed = len({reply.prompt for reply in self.broadcast.replies}) < 2
-        replies = self.broadcast.replies
-        self.cells = [ReplyCell(r, _name(r, by_seed), self._keep) for r in replies]
-        self.empty.setVisible(not self.cells)
-        self._num_columns = 0
-        self._place_cells()
-        self._show_figures()
+    @property
+    def cells(self) -> list[ReplyCell]:
+        return self.replies.cells
 
-    def _place_cells(self) -> None:
-        """As many columns as fit at a readable width."""
-        room = self._area.viewport().width()
-        count = max(1, min(len(self.cells), room // (LEAST_WIDTH + SPACE_2)))
-        if count == self._num_columns:
-            return
-        self._num_columns = count
-        for place, cell in enumerate(self.cells):
-            self._grid.addWidget(cell, place // count, place % count)
-            cell.show()
-        self._grid.setRowStretch(self._grid.rowCount(), 1)
+    def _show_replies(self) -> None:
+        self.replies.show_replies(self.broadcast.replies)
+        self.empty.setVisible(not self.cells)
+        self._show_figures()
 
     def _append(self, reply: Reply, text: str) -> None:
         self.cells[reply.number - 1].append(text)
@@ -200,10 +232,6 @@ class BroadcastWindow(PromptWindow):
             else "Send all requests at once (Ctrl+Return)"
         )  # fmt: skip
         self.stop.setEnabled(is_running)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._place_cells()
 
 
 def _name(reply: Reply, by_seed: bool) -> str:

@@ -1,0 +1,7 @@
+"""Runs page: every quantization, evaluation, comparison and broadcast in one table.
+
+records, difference, verdicts         runs as figures, side by side, and in a sentence. No Qt
+book, table                           stored and running runs, and their table
+difference_view, stored_view, detail  the selected runs
+jobs, page, place                     starts runs, arranges everything, connects it to the window
+"""

@@ -1,0 +1,97 @@
+"""The selected runs: a job at work, a new model, a report, stored replies, or a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtWidgets import QFrame, QStackedWidget
+
+from app.features.quantize.results import MadeView, RunView
+from app.features.quantize.run import Run
+from app.features.runs.book import RunBook
+from app.features.runs.difference_view import DifferenceView
+from app.features.runs.records import result_of
+from app.features.runs.report_view import ReportView
+from app.features.runs.stored_view import Continue, StoredView
+from app.storage.report_metrics import cautions
+from app.storage.run_records import Kind, RunRecord, State
+from engine.quantize.recipe import QuantizeResult
+from widgets.controls.layouts import vbox, wrapped
+from widgets.theme.theme import SPACE_4
+
+HINT = (
+    "Select a run to see its figures and replies. “New run” quantizes a model, evaluates its "
+    "quality, compares two sides, or broadcasts a prompt."
+)
+PROMPTING = "In progress. Press Return to see the replies."
+
+
+class Detail(QStackedWidget):
+    """Shows one view at a time."""
+
+    def __init__(self, book: RunBook, go_on: Continue) -> None:
+        super().__init__()
+        self._book = book
+        self.run_view, self.made = RunView(), MadeView()
+        self.report, self.difference = ReportView(), DifferenceView()
+        self.stored = StoredView(go_on)
+        self.hint = wrapped("muted")
+        self.hint.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._empty = QFrame()
+        self._empty.setProperty("panel", True)
+        wide = 2 * SPACE_4
+        vbox(self.hint, of=self._empty, margins=(wide, wide, wide, wide))
+        for view in (
+            self._empty, self.run_view, self.made, self.report, self.difference, self.stored,
+        ):  # fmt: skip
+            self.addWidget(view)
+        self.currentChanged.connect(self.updateGeometry)
+
+    def minimumSizeHint(self) -> QSize:
+        """Of the current view only."""
+        shown = self.currentWidget()
+        return super().minimumSizeHint() if shown is None else shown.minimumSizeHint()
+
+    def show_runs(self, runs: Sequence[RunRecord], job: Run | None) -> None:
+        """`job`: the running one."""
+        if len(runs) > 1:
+            reports = [self._book.report(run).report for run in runs if run.is_report]
+            self.difference.show_runs(runs, cautions(reports))
+            self.setCurrentWidget(self.difference)
+        elif runs:
+            self._show_run(runs[0], job)
+        else:
+            self._show_hint(HINT)
+
+    def _show_run(self, run: RunRecord, job: Run | None) -> None:
+        if run.is_report:
+            stored = self._book.report(run)
+            self.report.show_report(stored, self._book.made(stored))
+            self.setCurrentWidget(self.report)
+        elif run.state is State.RUNNING and job is not None and run.kind in _JOBS:
+            self.run_view.show_run(job)
+            self.setCurrentWidget(self.run_view)
+        elif run.state is State.RUNNING:
+            self._show_hint(f"{run.kind.label}: {run.cause}. {PROMPTING}")
+        elif run.kind is Kind.QUANTIZE and (result := _result(run)) is not None:
+            self.made.show_result(result)
+            self.setCurrentWidget(self.made)
+        else:
+            self.stored.show_run(run)
+            self.setCurrentWidget(self.stored)
+
+    def _show_hint(self, text: str) -> None:
+        self.hint.setText(text)
+        self.setCurrentWidget(self._empty)
+
+
+def _result(run: RunRecord) -> QuantizeResult | None:
+    """None where it failed, or its file was changed."""
+    try:
+        return result_of(run.details) if run.state is State.DONE else None
+    except (ValueError, TypeError):
+        return None
+
+
+_JOBS = (Kind.QUANTIZE, Kind.EVALUATE)

@@ -1,0 +1,327 @@
+"""The Runs page: a table of all runs above the selected ones; a form for each new one.
+
++-----------------------------------------------+
+| [New run]  kind, model     weights of the open |
+| quantize  Qwen  AWQ  13:04  done  35 % ...     |
+| compare   Qwen  ...               42 % ...     |
++-----------------------------------------------+
+| verdict, figures, replies of the selected run, |
+| or the difference of several                   |
++-----------------------------------------------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtWidgets import QFrame, QMenu, QPushButton, QSplitter, QWidget
+
+from app.features.compare.broadcast_view import BroadcastView
+from app.features.compare.view import CompareView
+from app.features.quantize.evaluate_form import EvaluateForm
+from app.features.quantize.evaluation import evaluate_command, quantize_command
+from app.features.quantize.plan import QuantizePlan, work_of
+from app.features.quantize.recipe_form import RecipeForm
+from app.features.quantize.run import Run
+from app.features.quantize.start_panel import LeaveGuard, StartPanel
+from app.features.quantize.work import Outcome
+from app.features.runs.book import RunBook
+from app.features.runs.detail import Detail
+from app.features.runs.forms import FORMS, TITLES, FormFrame, PageStack
+from app.features.runs.jobs import LIVE, Jobs, evaluation_of
+from app.features.runs.stored_view import Continue
+from app.features.runs.table import RunsTable
+from app.storage.report_store import ReportStore
+from app.storage.run_records import Kind, RunRecord
+from app.storage.run_store import RunStore
+from app.storage.trash import Trash
+from app.window.commands import Command
+from widgets.controls.layouts import STRETCH, hbox, vbox
+from widgets.controls.notice import Toast
+from widgets.theme.theme import SPACE_3
+
+if TYPE_CHECKING:
+    from engine.quantize.recipe import QuantizeResult
+
+LEAST_TABLE = 110
+
+
+class RunsPage(QWidget):
+    """`run_moved`, `run_over`: of the current job; `seen`: the page was shown or hidden.
+    `model_chosen(path)` to open a model, `compare_in_chat(report)`; `model_made(path)`.
+    `commands_changed`: the state of a command may have changed. `program_ends`: the window
+    closes."""
+
+    run_moved = Signal()
+    run_over = Signal()
+    seen = Signal()
+    commands_changed = Signal()
+    model_chosen = Signal(str)
+    model_made = Signal(str)
+    compare_in_chat = Signal(object)
+    rate_measured = Signal(str, float)  # method, units of work a second
+    wants_front = Signal()
+    program_ends = Signal()
+
+    def __init__(
+        self,
+        stores: tuple[ReportStore, RunStore],
+        trash: Trash,
+        prompts: tuple[CompareView, BroadcastView],
+        precision: QWidget,
+        go_on: Continue,
+        known: Callable[[], Sequence[tuple[str, str]]],
+        folder: Callable[[], Path],
+        rates: Callable[[], Mapping[str, float]] = dict,
+        threads: Callable[[], int | None] = lambda: None,
+        current: Callable[[], str] = lambda: "",
+        asks_to_leave: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`asks_to_leave`: whether closing the window during a run asks first."""
+        super().__init__()
+        self._known, self._current, self._asks_to_leave = known, current, asks_to_leave
+        self.compare, self.broadcast = prompts
+        self.precision = precision
+        self.toast = Toast(self)
+        self.book = RunBook(*stores, trash, self.toast, self)
+        self.jobs = Jobs(self.book, threads, self)
+        self.leaving = LeaveGuard(self.jobs.cancel, self)
+        self.recipe = RecipeForm(rates, folder)
+        self.evaluate = EvaluateForm()
+        self.quantize_panel = StartPanel(self.recipe, "Quantize", "Quantize and save the model")
+        self.evaluate_panel = StartPanel(self.evaluate, "Evaluate", "Measure quality and speed")
+        self.table = RunsTable()
+        self.detail = Detail(self.book, go_on)
+        self._arrange()
+        self._connect()
+        self._offer()
+
+    @property
+    def run(self) -> Run | None:
+        """The running job."""
+        return self.jobs.run
+
+    # Building -----------------------------------------------------------------------------------
+
+    def _arrange(self) -> None:
+        self.new = QPushButton("New run")
+        self.new.setProperty("kind", "primary")
+        menu = QMenu(self.new)
+        for kind in FORMS:
+            menu.addAction(f"{TITLES[kind]}…", partial(self.show_form, kind))
+        self.new.setMenu(menu)
+        upper = QFrame()
+        upper.setProperty("panel", True)
+        head = hbox(self.new, self.table.filters, STRETCH)
+        margins = (SPACE_3, SPACE_3, SPACE_3, SPACE_3)
+        vbox(head, self.precision, (self.table, 1), of=upper, margins=margins)
+        self.table.view.setMinimumHeight(LEAST_TABLE)
+        split = QSplitter(Qt.Orientation.Vertical, childrenCollapsible=False)
+        split.addWidget(upper)
+        split.addWidget(self.detail)
+        split.setStretchFactor(0, 2)
+        split.setStretchFactor(1, 3)
+        self._stack = PageStack()
+        self._stack.addWidget(split)
+        forms = (self.quantize_panel, self.evaluate_panel, self.compare, self.broadcast)
+        for kind, form in zip(FORMS, forms, strict=True):
+            self._stack.addWidget(FormFrame(kind, form, self.show_table))
+        vbox(self._stack, of=self)
+
+    def _connect(self) -> None:
+        self.recipe.changed.connect(self._offer)
+        self.evaluate.changed.connect(self._offer)
+        self.quantize_panel.start_wanted.connect(self.start_quantizing)
+        self.evaluate_panel.start_wanted.connect(self.start_evaluating)
+        for view in (self.compare, self.broadcast):
+            view.left.connect(self.show_table)
+        jobs, book, table, detail = self.jobs, self.book, self.table, self.detail
+        jobs.begun.connect(self._on_begun)
+        jobs.moved.connect(self._on_moved)
+        jobs.made.connect(self._on_made)
+        jobs.kept.connect(lambda run: self.table.choose(run))
+        jobs.ended.connect(self._on_ended)
+        book.changed.connect(lambda: table.show_runs(book.runs, book.problems))
+        book.progressed.connect(lambda: table.show_progress(book.runs))
+        table.chosen.connect(self._show_chosen)
+        table.renamed.connect(book.rename)
+        table.delete_wanted.connect(book.delete)
+        table.opened.connect(self._on_opened)
+        detail.run_view.cancel_wanted.connect(jobs.cancel)
+        detail.made.open_wanted.connect(self.model_chosen)
+        detail.made.measure_wanted.connect(self._measure_made)
+        report = detail.report
+        report.open_wanted.connect(lambda s: self.model_chosen.emit(s.report.candidate.path))
+        report.compare_wanted.connect(self.compare_in_chat)
+        report.export_wanted.connect(lambda s: book.ask_export_report(s, self.window()))
+        report.delete_wanted.connect(lambda _: book.delete(table.selection))
+        detail.difference.export_wanted.connect(
+            lambda found: book.ask_export_difference(found, self.window())
+        )
+        detail.stored.again_wanted.connect(lambda run: self.show_form(run.kind))
+        detail.stored.delete_wanted.connect(lambda run: book.delete([run]))
+        escape = QShortcut(QKeySequence("Esc"), detail.run_view)
+        escape.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+        escape.activated.connect(jobs.cancel)
+
+    # For the window -----------------------------------------------------------------------------
+
+    def commands(self) -> list[Command]:
+        """Commands for the menus."""
+        show = lambda kind: partial(self.show_form, kind)
+        return [
+            Command("quantize.make", "Quantize model…", show(Kind.QUANTIZE), "Tune",
+                    icon="quantize", section="quantize"),
+            Command("quantize.evaluate", "Evaluate quality…", show(Kind.EVALUATE), "Tune",
+                    section="quantize"),
+            Command("chat.compare", "Compare side by side…", show(Kind.COMPARE), "Chat",
+                    "Ctrl+Alt+P", "compare", section="reply"),
+            Command("chat.broadcast", "Broadcast a prompt…", show(Kind.BROADCAST), "Chat",
+                    "Ctrl+Alt+B", "branch", section="reply"),
+            Command("quantize.reports", "Runs and reports", self.show_table, "Tune",
+                    section="quantize"),
+            Command("quantize.cancel", "Cancel job", self.jobs.cancel, "Tune", section="quantize",
+                    is_enabled=lambda: self.run is not None),
+        ]  # fmt: skip
+
+    def show_form(self, kind: Kind) -> None:
+        """Bring the page to the front with the form of a new run."""
+        self.wants_front.emit()
+        self._stack.setCurrentIndex(1 + FORMS.index(kind) if kind in FORMS else 0)
+        if kind is Kind.COMPARE:
+            self.compare.prompt.setFocus()
+        elif kind is Kind.BROADCAST:
+            self.broadcast.prompt.setFocus()
+        elif (form := self._stack.currentWidget()) is not None:
+            form.setFocus()
+            form.focusNextPrevChild(True)
+
+    def show_prompt(self, text: str) -> None:
+        """Compare both sides with a prompt from elsewhere."""
+        self.show_form(Kind.COMPARE)
+        if text:
+            self.compare.prompt.setPlainText(text)
+
+    def show_table(self) -> None:
+        self.wants_front.emit()
+        self._stack.setCurrentIndex(0)
+        self.table.view.setFocus()
+
+    def may_close(self, window: QWidget) -> bool:
+        """Whether the window may close now. During a job it asks first (a preference)."""
+        if not self._asks_to_leave():
+            return True
+        return self.leaving.may_close(self.run.title if self.run is not None else "", window)
+
+    def close_down(self, timeout_s: float) -> None:
+        """Stop the job and remove deleted runs, as the program ends."""
+        self.jobs.stop(timeout_s)
+        self.book.deletion.close()
+
+    def renew_models(self) -> None:
+        """Update the offered models."""
+        known = self._known()
+        for field in (self.recipe.fields.source, self.evaluate.candidate.model,
+                      self.evaluate.reference.model):  # fmt: skip
+            field.set_known(known)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.renew_models()
+        path = self._current()
+        if path and Path(path).is_dir():  # preselect the open model in empty fields
+            for field in (self.recipe.fields.source, self.evaluate.candidate.model):
+                if not field.path:
+                    field.choose(path)
+        self.book.reload()
+        self.jobs.ending = None
+        self.seen.emit()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self.seen.emit()
+
+    # Jobs ---------------------------------------------------------------------------------------
+
+    def start_quantizing(self) -> None:
+        if self.run is None and self.recipe.can_start:
+            text = self.recipe.measure_text.choice if self.recipe.measure.isChecked() else None
+            self.jobs.quantize(self.recipe.plan, text)
+
+    def start_evaluating(self) -> None:
+        if self.run is None and self.evaluate.can_start:
+            self.jobs.evaluate(self.evaluate.plan)
+
+    def _on_begun(self) -> None:
+        for panel in (self.quantize_panel, self.evaluate_panel):
+            panel.show_error("")
+        self._offer()
+        self._stack.setCurrentIndex(0)
+        self.table.choose(LIVE)
+        if self.detail.run_view.isVisible():
+            self.detail.run_view.cancel.setFocus()  # the pressed button is hidden now
+        self.commands_changed.emit()
+
+    def _on_moved(self) -> None:
+        run = self.run
+        if run is not None:
+            if self.detail.run_view.isVisible():
+                self.detail.run_view.show_run(run)
+            self.run_moved.emit()
+
+    def _on_made(self, plan: QuantizePlan, result: QuantizeResult) -> None:
+        facts = self.recipe.facts
+        if facts is not None and facts.path == plan.source and result.seconds > 0:
+            work = work_of(facts, result.recipe, result.num_tokens)
+            self.rate_measured.emit(result.recipe.method, work / result.seconds)
+        self.model_made.emit(str(result.output))
+        self.renew_models()
+        self.recipe.forget_output()
+
+    def _on_ended(self, run: Run, outcome: Outcome) -> None:
+        self.detail.run_view.rest()
+        panel = self.quantize_panel if run.quantize is not None else self.evaluate_panel
+        if outcome.error is not None:
+            panel.show_error(f"{outcome.error.cause} {outcome.error.remedy}".strip())
+        elif outcome.was_cancelled:
+            kept = "The model was saved but not evaluated." if run.result else "No model was saved."
+            self.toast.show_message(f"Cancelled. {kept}")
+        if self.isVisible():  # the user saw it
+            self.jobs.ending = None
+        self._offer()
+        self._show_chosen()
+        self.run_over.emit()
+        self.commands_changed.emit()
+
+    def _measure_made(self) -> None:
+        """Evaluate the shown new model against its source."""
+        chosen = self.table.selection
+        if self.run is None and len(chosen) == 1 and chosen[0].kind is Kind.QUANTIZE:
+            made, source = chosen[0].details["output"], chosen[0].details["source"]
+            self.jobs.evaluate(evaluation_of(made, source, self.recipe.measure_text.choice))
+
+    # Showing ------------------------------------------------------------------------------------
+
+    def _offer(self) -> None:
+        """Update buttons and summaries below the forms."""
+        busy = "" if self.run is None else "One job at a time"
+        recipe, evaluate = self.recipe, self.evaluate
+        command = quantize_command(recipe.plan) if recipe.facts is not None else ""
+        self.quantize_panel.offer(self.run is None and recipe.can_start, command)
+        self.quantize_panel.say(*recipe.summary(), busy)
+        has_model = bool(evaluate.candidate.model.path)
+        command = evaluate_command(evaluate.plan) if has_model and evaluate.can_start else ""
+        self.evaluate_panel.offer(self.run is None and evaluate.can_start, command)
+        self.evaluate_panel.say(why=busy)
+
+    def _show_chosen(self) -> None:
+        self.detail.show_runs(self.table.selection, self.run)
+
+    def _on_opened(self, run: RunRecord) -> None:
+        if run.kind in (Kind.COMPARE, Kind.BROADCAST) and run.cause:
+            self.show_form(run.kind)

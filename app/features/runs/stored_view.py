@@ -1,0 +1,105 @@
+"""A stored comparison or broadcast, or a run that failed: verdict, figures, replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QFont
+from PySide6.QtWidgets import QFrame, QStackedWidget, QWidget
+
+from app.features.compare.broadcast_view import ReplyGrid
+from app.features.compare.columns import Columns, PromptTable
+from app.features.compare.record import Comparison
+from app.features.compare.replies import Reply
+from app.features.compare.stored import comparison_of, replies_of
+from app.features.quantize.reports import when
+from app.features.runs.difference import difference
+from app.features.runs.difference_view import DifferenceGrid
+from app.features.runs.verdicts import verdict
+from app.storage.run_records import Kind, RunRecord
+from widgets.controls.layouts import button, hbox, vbox, wrapped
+from widgets.controls.lines import ElidedLine, title_line
+from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, ui_font
+
+Continue = Callable[[Reply, Any, str], None]
+
+
+class StoredView(QFrame):
+    """`again_wanted(RunRecord)`: repeat it with other settings; `delete_wanted(RunRecord)`."""
+
+    again_wanted = Signal(object)
+    delete_wanted = Signal(object)
+
+    def __init__(self, go_on: Continue) -> None:
+        """`go_on(reply, side, model)` goes on with a reply as a chat."""
+        super().__init__()
+        self.setProperty("panel", True)
+        self.setAccessibleName("Run")
+        self._go_on = go_on
+        self._run: RunRecord | None = None
+        self._comparison: Comparison | None = None
+        self.title, self.about = title_line(hugs=False), ElidedLine("text_muted")
+        self.verdict = wrapped()
+        self.verdict.setFont(ui_font("body", QFont.Weight.DemiBold))
+        self.table = DifferenceGrid("Figures of the run")
+        self.again = button(
+            "Run again…", lambda: self.again_wanted.emit(self._run), "Open its form"
+        )
+        self.delete = button("Delete", lambda: self.delete_wanted.emit(self._run),
+                             "Delete the run (can be undone)")  # fmt: skip
+        self.prompts, self.columns = PromptTable(), Columns()
+        self.prompts.chosen.connect(self._show_pair)
+        self.columns.go_on.connect(self._on_continue)
+        self.grid = ReplyGrid(self._on_reply)
+        self._body = QStackedWidget()
+        pairs = QWidget()
+        vbox(self.prompts, (self.columns, 1), of=pairs)
+        for widget in (pairs, self.grid, QWidget()):
+            self._body.addWidget(widget)
+        head = hbox((self.title, 1), self.again, self.delete)
+        vbox(
+            head, self.about, self.verdict, self.table, SPACE_2, (self._body, 1),
+            of=self, margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_3),
+        )  # fmt: skip
+
+    def show_run(self, run: RunRecord) -> None:
+        self._run, self._comparison = run, None
+        self.title.set_text(f"{run.kind.label}: {run.title}")
+        self.about.set_text(when(run.created))
+        self.verdict.setText(verdict(run))
+        self.table.show_difference(difference([run]))
+        self.table.setVisible(bool(run.sides))
+        body = 2
+        try:
+            if run.kind is Kind.COMPARE and run.details:
+                self._show_comparison(comparison_of(run))
+                body = 0
+            elif run.kind is Kind.BROADCAST and run.details:
+                self.grid.show_replies(replies_of(run))
+                body = 1
+        except (KeyError, TypeError, ValueError) as error:
+            self.verdict.setText(f"The replies of this run are damaged: {error!r}.")
+        self._body.setCurrentIndex(body)
+
+    def _show_comparison(self, comparison: Comparison) -> None:
+        self._comparison = comparison
+        self.columns.show_comparison([side.title for side in comparison.sides], comparison)
+        self.prompts.clearSelection()
+        self.prompts.show_pairs(comparison.pairs)
+        self.prompts.setVisible(len(comparison.pairs) > 1)
+        self._show_pair()
+
+    def _show_pair(self) -> None:
+        if self._comparison is not None:
+            pairs, row = self._comparison.pairs, self.prompts.chosen_row
+            self.columns.show_pair(pairs[row] if 0 <= row < len(pairs) else None)
+
+    def _on_continue(self, reply: Reply, place: int) -> None:
+        if self._comparison is not None:
+            self._go_on(reply, self._comparison.sides[place], self._comparison.model)
+
+    def _on_reply(self, reply: Reply) -> None:
+        if self._run is not None:
+            self._go_on(reply, None, self._run.model)
