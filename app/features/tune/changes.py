@@ -40,9 +40,6 @@ class ChangeHistory:
     def open(self, at: float, clock: str, text: str, state: Choices) -> None:
         self.entries = [Change(at, at, clock, text, dict(state))]
 
-    def close(self) -> None:
-        self.entries = []
-
     def add(self, at: float, clock: str, text: str, state: Choices) -> None:
         """The choices are `state` from `at` on."""
         last, since = self.latest, at

@@ -348,6 +348,8 @@ class LoadBar(QFrame):
             f"{counts.completed:,} completed",
             f"{counts.failed:,} failed",
         ]
+        if load.plan.workload.name != self.choice.workload.name:  # a lesson's
+            parts.insert(0, load.plan.workload.title)
         if counts.aborted:
             parts.append(f"{counts.aborted:,} aborted")
         if counts.dropped:

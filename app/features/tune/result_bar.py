@@ -75,10 +75,6 @@ class ResultBar(QFrame):
         self.changes.open(self._now(), _clock(), f"Opened {title}", chosen)
         self.refresh()
 
-    def closed(self) -> None:
-        self.changes.close()
-        self.refresh()
-
     def changed(self, text: str, chosen: Choices) -> None:
         """Settings took effect: the newest mark says when."""
         self.refresh()  # the result of the change before is final
