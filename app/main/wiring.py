@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtWidgets import QApplication
 
 from app.features.chat.labels import suggestions_for
+from app.features.inspect.measured_gains import MeasuredGains
 from app.features.models.precision import QUANTIZE
 from app.features.models.session import ENGINE
 from app.features.recording.crash_watch import open_file
@@ -116,6 +117,11 @@ def _connect_panels(app: Application) -> None:
     app.pages.tune.result.list.restore_wanted.connect(panel.commands.restore)
     panel.precision.way_out.connect(get_precision)
     app.bridge.snapshot.connect(panel.update_snapshot)
+    gains = MeasuredGains()
+    app.bridge.loaded.connect(gains.opened)
+    app.bridge.reconfigured.connect(gains.changed)
+    app.pages.tune.result.judged.connect(gains.judged)
+    views.bottleneck.measured = gains.find
     views.bottleneck.estimated.connect(panel.show_ceilings)
     views.bottleneck.applied.connect(panel.commands.change)
     views.speculation.settings_wanted.connect(partial(show_setting, METHOD))

@@ -18,7 +18,7 @@ from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
 from app.features.chat.inspection import Drafts, OwnBlocks, Phases, Prompt
-from engine.snapshot.units import duration_text
+from engine.units import duration_text
 from widgets.blocks.block_map import BlockMap
 from widgets.blocks.scales import fit
 from widgets.controls.buttons import IconButton

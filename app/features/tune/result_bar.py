@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QWidget
 
@@ -36,7 +36,10 @@ HINT = "Change a setting under load: the result appears here."
 
 
 class ResultBar(QFrame):
-    """`now`: the charts' clock. `figures`: its button shows and hides the table of figures."""
+    """`now`: the charts' clock. `figures`: its button shows and hides the table of figures.
+    `judged`: the verdicts on the newest change, each time they are made."""
+
+    judged = Signal(object)  # list[Verdict]
 
     def __init__(
         self,
@@ -91,6 +94,7 @@ class ResultBar(QFrame):
         latest = self.changes.latest
         ranges = self._ranges(latest) if latest is not None else None
         self.verdicts = judge(self._store, *ranges) if ranges is not None else []
+        self.judged.emit(self.verdicts)
         self._show(latest, ranges)
         self._write()
         grows = ranges is not None and ranges[1].end >= self._now() - SHOW_MS / 1e3
