@@ -1,0 +1,133 @@
+"""The reply inspector: its figures are those of the reply's record, live and afterwards."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytestqt.qtbot import QtBot
+
+from app.features.chat.inspection import BlockHistory, OwnBlocks, Phases
+from app.main.application import Application
+from engine.snapshot import BlockSnapshot, RequestTimes, TokenEvent
+from engine.units import duration_text
+from tests.app.fakes import Script
+from tests.app.window_fixtures import application, ask, reply, script, wait_idle
+
+__all__ = ["application", "script"]  # fixtures
+
+OPENS = "/models/tiny"
+STEPS = st.lists(st.floats(0.001, 10.0), min_size=4, max_size=20)
+
+
+@given(STEPS)
+def test_phases_add_up_to_the_end_to_end_latency(steps: list[float]) -> None:
+    moments = np.cumsum(steps).tolist()
+    arrival, scheduled, *tokens, finished = moments
+    times = RequestTimes(
+        arrival, scheduled, tuple(TokenEvent(moment, 1) for moment in tokens), finished
+    )
+    phases = Phases.of(times, now=finished + 1.0)
+    assert phases.ttft == pytest.approx(times.ttft_s) and phases.e2e == times.e2e_s
+    assert phases.queue is not None and phases.prefill is not None and phases.decode is not None
+    last = finished - tokens[-1]
+    assert phases.queue + phases.prefill + phases.decode + last == pytest.approx(phases.e2e)
+
+
+@given(st.integers(0, 3), st.floats(0.1, 9.0))
+def test_phases_that_are_not_there_yet_are_none(stage: int, waited: float) -> None:
+    tokens = (TokenEvent(3.0, 1),) if stage == 3 else ()
+    phases = Phases.of(RequestTimes(1.0, 2.0 if stage else None, tokens), now=3.0 + waited)
+    assert phases.e2e == pytest.approx(2.0 + waited)
+    assert [one is None for one in phases[:3]] == [False, not stage, stage < 3]
+
+
+def blocks_of(tables: dict[str, list[int]], num_blocks: int = 16) -> BlockSnapshot:
+    count, owner = np.zeros(num_blocks, np.int32), np.full(num_blocks, -1, np.int32)
+    for place, table in enumerate(tables.values()):
+        count[table] += 1
+        owner[table] = place
+    full = np.full(num_blocks, 4, np.int32)
+    hashed = np.zeros(num_blocks, np.bool_)
+    return BlockSnapshot(4, tuple(tables), owner, count, full, hashed,
+                         tuple(map(tuple, tables.values())))  # fmt: skip
+
+
+TABLES = st.dictionaries(
+    st.sampled_from("abcd"), st.lists(st.integers(0, 15), unique=True, min_size=1), max_size=4
+)
+
+
+@given(st.lists(TABLES, min_size=1))
+def test_the_last_blocks_of_a_request_are_kept(history: list[dict[str, list[int]]]) -> None:
+    class Snapshot:
+        def __init__(self, blocks: BlockSnapshot) -> None:
+            self.blocks = blocks
+
+    kept, expected = BlockHistory(), dict[str, OwnBlocks]()
+    for tables in history:
+        blocks = blocks_of(tables)
+        kept.take(Snapshot(blocks))  # type: ignore[arg-type]
+        expected |= {name: OwnBlocks.of(blocks, name) for name in tables}
+    for name, blocks in expected.items():
+        found = kept.of(name)
+        assert found is not None
+        assert (found.num_blocks, found.num_shared) == (blocks.num_blocks, blocks.num_shared)
+
+
+def test_the_figures_are_those_of_the_reply(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.step_s, script.replies = 0.02, 500
+    page, chat = application.pages.chat_page, application.pages.chat
+    application.window.resize(1600, 1000)
+    ask(application, "hello", max_tokens=500)
+    view = page.inspector.view
+    qtbot.waitUntil(lambda: view.blocks.note.text().startswith("2 blocks"))  # while it runs
+    chat.stop()
+    wait_idle(qtbot, application)
+    message = reply(application)
+    times, figures = chat.times.of(message.id), message.figures
+    assert times is not None and figures is not None and figures.ttft_ms is not None
+    values = [value.text() for value in view.phases.values]
+    qtbot.waitUntil(lambda: view.phases.values[3].text() == duration_text(times.e2e_s))
+    values = [value.text() for value in view.phases.values]
+    assert values[0] == duration_text(times.queue_s)
+    assert view.phases.details[3].text() == f"TTFT {duration_text(figures.ttft_ms / 1e3)}"
+    shown = view.latency._latency
+    assert shown is not None and len(shown.gaps) == len(times.tokens) - 1
+    assert view.blocks.note.text().startswith("2 blocks")  # the last that it had
+
+
+def test_it_follows_the_last_reply_until_another_is_chosen(
+    qtbot: QtBot, application: Application
+) -> None:
+    page, inspector = application.pages.chat_page, application.pages.chat_page.inspector
+    application.window.resize(1600, 1000)
+    ask(application, "one")
+    wait_idle(qtbot, application)
+    first = reply(application).id
+    assert inspector.chosen == first
+    page.composer.set_text("two")
+    page.composer.send()
+    wait_idle(qtbot, application)
+    assert inspector.chosen == reply(application).id != first
+    page.transcript.requests.pressed.emit(first)
+    assert inspector.chosen == first
+    application.window.commands.run("chat.latency")  # of the last one, by its key
+    assert inspector.chosen == reply(application).id and page.panes.shown.inspector
+    page.transcript.requests.latency.emit(first)
+    assert inspector.chosen == first and page.panes.shown.inspector
+    page.transcript.requests.latency.emit(first)
+    assert not page.panes.shown.inspector
+    page.new_chat()
+    assert inspector.chosen == ""
+
+
+def test_what_is_shown_is_remembered(qtbot: QtBot, application: Application) -> None:
+    page = application.pages.chat_page
+    application.window.resize(1600, 1000)
+    qtbot.waitUntil(lambda: page.panes.shown.inspector)
+    page.close_inspector()
+    assert not application.settings.flag("reply-inspector", True)
