@@ -19,6 +19,7 @@ from widgets.chat.message_text import MessageText
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox
 from widgets.plot.chart_menu import KEYS
+from widgets.controls.windows import FRAME, FittingSize
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import (
     SPACE_1,
@@ -31,7 +32,6 @@ from widgets.theme.theme import (
 )
 
 CHANGE_KEYS = "app.keyboard"
-MOST_OF_SCREEN = 0.85
 ROWS_A_COLUMN = 34
 LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "pyqtgraph")
 DOCUMENTATION_SIZE = (1000, 720)
@@ -59,6 +59,8 @@ class _TableDialog(QDialog):
         margins = (SPACE_6, SPACE_4, SPACE_6, SPACE_4)
         tables = self._make_tables()
         vbox(text, (tables, 1), self.buttons, of=self, spacing=SPACE_4, margins=margins)
+        self._fit()
+        theme_notifier().changed.connect(self._fit)
 
     def add_button(self, text: str, do: Callable[[], object], tip: str = "") -> None:
         """Add a button before the close button."""
@@ -82,13 +84,20 @@ class _TableDialog(QDialog):
         area.setProperty("bare", True)
         area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
         scroll_by_keys(area)
-        room = QGuiApplication.primaryScreen().availableSize() * MOST_OF_SCREEN
-        for text in content.findChildren(QLabel):
-            text.ensurePolished()  # in its own font it is wider
-        bar = area.verticalScrollBar().sizeHint().width()
-        wanted = content.sizeHint() + QSize(bar, 0)
-        area.setMinimumSize(wanted.boundedTo(room))
+        self._area, self._content = area, content
         return area
+
+    def _fit(self) -> None:
+        """As large as the tables, within the screen."""
+        for text in self._content.findChildren(QLabel):
+            text.ensurePolished()  # in its own font it is wider
+        bar = self._area.verticalScrollBar().sizeHint().width()
+        layout = self.layout()
+        assert layout is not None
+        layout.activate()
+        beside = layout.sizeHint() - self._area.sizeHint()
+        wanted = self._content.sizeHint() + QSize(bar, 0) + beside
+        self.resize(wanted.boundedTo(self.screen().availableSize() - QSize(*FRAME)))
 
 
 def _make_table(sections: Mapping[str, Rows]) -> QGridLayout:
@@ -195,7 +204,7 @@ class DocumentationDialog(QDialog):
         theme_notifier().changed.connect(self._fit)
         self.list.currentRowChanged.connect(self._show)
         self.list.setCurrentRow(0)
-        self.resize(*map(scaled, DOCUMENTATION_SIZE))
+        FittingSize(self, DOCUMENTATION_SIZE)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QFontMetrics, QResizeEvent
 from PySide6.QtWidgets import QButtonGroup, QFrame, QSizePolicy, QToolButton, QWidget
 
 from widgets.controls.layouts import STRETCH, vbox
 from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
 from widgets.theme.icons import set_icon
-from widgets.theme.theme import SPACE_1, SPACE_2, theme_notifier
+from widgets.theme.theme import SPACE_1, SPACE_2, theme_notifier, ui_font
 
 WIDTH = 72
 ICON = QSize(20, 20)
@@ -36,6 +37,28 @@ class NavRail(QFrame):
 
     def _fit(self) -> None:
         self.setFixedWidth(scaled(WIDTH))
+        self._show_texts()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._show_texts()
+
+    def minimumSizeHint(self) -> QSize:
+        """With icons alone."""
+        count = len(self.findChildren(QToolButton))
+        return QSize(self.width(), count * (ICON.height() + 3 * SPACE_2) + 2 * SPACE_2)
+
+    def _show_texts(self) -> None:
+        """Below the icons, in a window that is high enough for all of them."""
+        buttons = self.findChildren(QToolButton)
+        line = QFontMetrics(ui_font("small")).height()
+        needed = len(buttons) * (ICON.height() + line + 3 * SPACE_2) + 2 * SPACE_2
+        styles = Qt.ToolButtonStyle
+        has_room = needed <= self.height()
+        for button in buttons:
+            button.setToolButtonStyle(
+                styles.ToolButtonTextUnderIcon if has_room else styles.ToolButtonIconOnly
+            )
 
     def add_page(self, text: str, icon: str) -> None:
         button = _nav_button(text, icon)

@@ -18,8 +18,7 @@ from widgets.theme.fonts import scaled
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme_notifier
 
-MAX_LINES = 8
-MIN_LINES = 2
+MAX_LINES, MIN_LINES = 8, 2
 NARROW = 460
 """Width in pixels below which button labels are shortened, at the default text size."""
 _HINTS = (
@@ -188,12 +187,19 @@ class ComposerInput(QPlainTextEdit):
     def __init__(self) -> None:
         super().__init__(tabChangesFocus=True)
         self.setAccessibleName("Message")
+        self._least_lines = MIN_LINES
         self.document().setDocumentMargin(SPACE_2)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.textChanged.connect(self._fit)
         theme_notifier().changed.connect(self._fit)
         self._fit()
+
+    def set_least_lines(self, lines: int) -> None:
+        """Lines of an empty input: fewer in a low window."""
+        if lines != self._least_lines:
+            self._least_lines = lines
+            self._fit()
 
     def event(self, event: QEvent) -> bool:
         # before the shortcuts of the window: Ctrl+Enter also sends this text
@@ -236,7 +242,7 @@ class ComposerInput(QPlainTextEdit):
 
     def _fit(self) -> None:
         """As high as the text, within limits. The document of a plain text edit counts lines."""
-        lines = max(MIN_LINES, int(self.document().size().height()))
+        lines = max(self._least_lines, int(self.document().size().height()))
         shown = min(MAX_LINES, lines)
         height = shown * QFontMetricsF(self.font()).lineSpacing() + 2 * SPACE_2 + SPACE_3
         self.setFixedHeight(int(height))
@@ -244,7 +250,8 @@ class ComposerInput(QPlainTextEdit):
         self.setVerticalScrollBarPolicy(always if lines > MAX_LINES else never)
         # the longest hint that the lines have room for
         advance = self.fontMetrics().horizontalAdvance
-        room = MIN_LINES * (self.viewport().width() - 4 * SPACE_2)  # a line ends between words
+        line = self.viewport().width() - 4 * SPACE_2  # it ends between words
+        room = self._least_lines * line
         fitting = (hint for hint in _HINTS if advance(hint) <= room)
         self.setPlaceholderText(next(fitting, _HINTS[-1]))
 

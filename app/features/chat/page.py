@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication, QKeyEvent, QShowEvent
+from PySide6.QtGui import (
+    QDragEnterEvent,
+    QDropEvent,
+    QGuiApplication,
+    QKeyEvent,
+    QResizeEvent,
+    QShowEvent,
+)
 from PySide6.QtWidgets import QApplication, QStackedLayout, QWidget
 
 from app.features.chat.attachments import droppable
@@ -23,7 +30,7 @@ from app.storage.search import terms_of
 from app.window.commands import Command
 from widgets.chat.attachments import FilePopover
 from widgets.chat.branch_popover import BranchPopover, PromptPopover
-from widgets.chat.composer import Composer, local_files
+from widgets.chat.composer import MIN_LINES, Composer, local_files
 from widgets.chat.conversation_list import ConversationList
 from widgets.chat.empty_state import EmptyState
 from widgets.chat.reasoning import without_reasoning
@@ -33,8 +40,11 @@ from widgets.chat.transcript import COLUMN_WIDTH, SIDE_MARGIN, Transcript
 from widgets.controls.layouts import STRETCH, hbox, vbox
 from widgets.controls.notice import Notice, Toast
 from widgets.plot.clock import RedrawClock
-from widgets.theme.theme import SPACE_3
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import SPACE_3, theme_notifier
 
+LOW = 470
+"""Height of the page, at the default text size, below which the input begins with one line."""
 FROM_ANYWHERE = ("stop", "regenerate", "continue", "copy")
 """These leave the shown page as it is: a reply is stopped or regenerated while watching charts."""
 
@@ -85,6 +95,7 @@ class ChatPage(QWidget):
         hbox(self.panes, of=self)
         self.toast = Toast(self.stage)
         self.recovery = FileRecovery(self.transfer, self.toast.show_message)
+        theme_notifier().changed.connect(self._fit)
         self._connect_widgets()
         self._presenter = Presenter(self)
 
@@ -253,6 +264,14 @@ class ChatPage(QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self.composer.setFocus()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        """A low window is for the messages."""
+        self.composer.input.set_least_lines(1 if self.height() < scaled(LOW) else MIN_LINES)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         is_escape = event.key() == Qt.Key.Key_Escape

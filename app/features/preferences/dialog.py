@@ -25,6 +25,7 @@ from app.window.commands import CommandRegistry
 from app.window.program_settings import PREFERENCES, Preferences
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
+from widgets.controls.windows import FittingSize
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, SPACE_6, theme_notifier
 
@@ -50,7 +51,6 @@ class SettingsDialog(QDialog):
         super().__init__(parent)
         self.setWindowTitle("Settings")
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        self.setMinimumSize(*LEAST)
         self._panel, self._preferences = panel, preferences
         sources: dict[str, ProgramSource | EngineSource] = {
             PROGRAM: ProgramSource(preferences, self),
@@ -83,7 +83,7 @@ class SettingsDialog(QDialog):
         preferences.changed.connect(self._show_foot)
         self._at_top_of = ""  # the section last scrolled to its top
         self.list.choose(self.views[0].section.title)
-        self.resize(*map(scaled, SIZE))
+        FittingSize(self, SIZE, LEAST)
         self.search.setFocus()
 
     def _arrange(self) -> None:

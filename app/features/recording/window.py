@@ -31,6 +31,7 @@ from app.window.notices import Notice, NoticeArea
 from engine import messages
 from engine.snapshot import EngineSnapshot, GpuFigures
 from widgets.controls.layouts import dressed, hbox, vbox
+from widgets.controls.windows import FittingSize
 from widgets.live.charts import LiveCharts
 from widgets.live.metric_store import MetricStore
 from widgets.live.strip import StatStrip
@@ -50,7 +51,7 @@ class ReplayWindow(QMainWindow):
         super().__init__(parent)
         self.recording = recording
         self.setWindowTitle(f"Recording {recording.path.name} – Inferdeck")
-        self.resize(*SIZE)
+        FittingSize(self, SIZE)
         self.player = Player(recording.frames, self)
         clock = RedrawClock(parent=self)
         self.metrics = MetricStore()

@@ -9,6 +9,7 @@ from app.features.tune.server_commands import Facts, ServerCommand
 from app.features.tune.servers import SERVERS
 from engine.config import EngineConfig
 from widgets.controls.layouts import button, dressed, vbox, wrapped
+from widgets.controls.windows import FittingSize
 from widgets.theme.theme import SPACE_2, SPACE_4, mono_font
 
 SIZE = (640, 420)
@@ -37,7 +38,7 @@ class ServerDialog(QDialog):
         margins = SPACE_4, SPACE_2, SPACE_4, SPACE_4
         vbox(self.tabs, (self.text, 1), self.comments, buttons, of=self, margins=margins)
         self.tabs.currentChanged.connect(self._show)
-        self.resize(*SIZE)
+        FittingSize(self, SIZE)
         self._show()
 
     @property

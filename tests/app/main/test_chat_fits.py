@@ -1,0 +1,103 @@
+"""The Chat page in small windows and with large text: Send and five messages are whole, nothing is
+beyond the window's edge, and panes and docks have their widths back afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtCore import QPoint, QRect
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.main.application import Application
+from tests.app.cuts import cuts
+from tests.app.fakes import Script
+from tests.app.window_fixtures import application, ask, wait_idle
+from tests.tiers import tiered
+from widgets.theme.fonts import text_scale
+from widgets.theme.restyling import restyling
+from widgets.theme.theme import apply_text_size
+
+__all__ = ["application"]  # fixture
+
+OPENS = "/models/tiny"
+MESSAGES, SETTLES_MS = 5, 200
+SIZES = tiered(
+    [((w, h), t) for w, h in ((1000, 640), (1280, 800), (1600, 1000)) for t in (100, 130, 160)],
+    [((1000, 640), 100), ((1000, 640), 160), ((1280, 800), 160)],
+)
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(replies=2)
+
+
+@pytest.fixture(autouse=True)
+def usual_text(qapp: QApplication) -> Iterator[None]:
+    yield
+    apply_text_size(qapp, 100)
+
+
+def set_text(qtbot: QtBot, application: Application, percent: int) -> None:
+    application.settings.preferences.set("text_size", percent)
+    qtbot.waitUntil(lambda: text_scale() == percent / 100 and not restyling().is_busy)
+
+
+def place_of(widget: QWidget) -> QRect:
+    return QRect(widget.mapTo(widget.window(), QPoint()), widget.size())
+
+
+def whole_messages(application: Application) -> int:
+    transcript = application.pages.chat_page.transcript
+    area = QRect(transcript.viewport().mapTo(application.window, QPoint()),
+                 transcript.viewport().size())  # fmt: skip
+    return sum(area.contains(place_of(view)) for view in transcript.views)
+
+
+@pytest.mark.parametrize(("size", "percent"), SIZES)
+def test_send_and_five_messages_are_whole(
+    qtbot: QtBot, application: Application, size: tuple[int, int], percent: int
+) -> None:
+    window, page = application.window, application.pages.chat_page
+    ask(application, "hello")
+    for _ in range(2):
+        wait_idle(qtbot, application)
+        page.composer.set_text("hello")
+        page.composer.send()
+    wait_idle(qtbot, application)
+    window.resize(*size)
+    set_text(qtbot, application, percent)
+    page.composer.set_text("next")
+    qtbot.waitUntil(lambda: window.size().toTuple() == size)
+    page.transcript.jump_to_end()
+    qtbot.waitUntil(lambda: whole_messages(application) >= MESSAGES)
+    for button in (page.composer._button, page.composer.sampling, page.composer.attach):
+        assert button.isVisible() and window.rect().contains(place_of(button))
+    for open_it in (lambda: None, page.open_inspector, page.search):
+        open_it()
+        qtbot.waitUntil(lambda: cuts(window) == [])
+    page.new_chat()
+    assert page.composer.isVisible()
+
+
+def test_docks_and_dialogs_have_their_sizes_back_after_large_text(
+    qtbot: QtBot, application: Application
+) -> None:
+    window, dock = application.window, application.settings_dock
+    window.resize(1600, 1000)
+    window.commands.run("dock.engine-settings")
+    application.preferences.show()
+    dialog = application.preferences.dialog
+    assert dialog is not None
+    panes = application.pages.chat_page.panes
+    sizes = lambda: (dock.width(), dialog.size().toTuple(), panes._splitter.sizes())
+    qtbot.wait(SETTLES_MS)
+    before = sizes()
+    set_text(qtbot, application, 160)
+    room = dialog.screen().availableSize()
+    assert dialog.width() <= room.width() and dialog.height() <= room.height()
+    assert dialog.rect().contains(place_of(dialog.close_button))
+    set_text(qtbot, application, 100)
+    qtbot.waitUntil(lambda: sizes() == before)
