@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import time
+from datetime import date, datetime, timedelta
+from functools import lru_cache
 
 NOTHING = "–"
 MINUS = "−"
@@ -119,6 +121,24 @@ def duration_with(seconds: float | None, unit: str) -> str:
 def clock_text(moment: float) -> str:
     """ "14:05:09" of seconds since 1970, in local time."""
     return time.strftime("%H:%M:%S", time.localtime(moment))
+
+
+def date_text(moment: float, now: float) -> str:
+    """14:05, yesterday, Mon, 12 Mar, 12 Mar 2025: of seconds since 1970, in local time."""
+    return _date_text(moment, datetime.fromtimestamp(now).date())
+
+
+@lru_cache(maxsize=2**15)  # a list may have ten thousand
+def _date_text(moment: float, today: date) -> str:
+    then = datetime.fromtimestamp(moment)
+    days = (today - then.date()) // timedelta(days=1)
+    if days <= 0:
+        return f"{then:%H:%M}"
+    if days == 1:
+        return "yesterday"
+    if days < 7:
+        return f"{then:%a}"
+    return f"{then.day} {then:%b}" + (f" {then.year}" if then.year != today.year else "")
 
 
 def _long_duration(seconds: int, digits: int) -> str:

@@ -35,7 +35,8 @@ from app.features.models.downloads import DownloadQueue, DownloadWork
 from app.features.models.estimate import estimate
 from app.features.models.hub import Hub
 from app.features.models.page import ModelsPage, ModelsPages
-from app.features.models.session import ModelSession, RecentMenu
+from app.features.models.session import ModelSession
+from app.features.models.switcher import ModelSwitcher
 from app.features.models.welcome import WelcomePage
 from app.features.preferences.controller import SettingsController
 from app.features.recording.commands import RecordingController
@@ -168,7 +169,7 @@ class Application(QObject):
             self._make_window()
             self._make_controllers()
             self._make_presenters()
-            self.window.commands.fill(self.window.menuBar(), {"File": [self.recent_menu]})
+            self.window.commands.fill(self.window.menuBar())
         KeptFocus(app, self.window)
         connect(self)
         self.window.restore()
@@ -211,7 +212,7 @@ class Application(QObject):
         self.recordings_panel = RecordingsPanel()
         in_use = lambda: bridge.gives_back
         queue = DownloadQueue(hub, downloads_file())
-        models = ModelsPage(settings, queue, trash, hub, in_use, session.is_open, estimate)
+        models = ModelsPage(settings, queue, trash, hub, in_use, session, estimate)
         return Pages(
             store,
             chat,
@@ -269,7 +270,10 @@ class Application(QObject):
         )
         charts = (self.charts, self.pages.tune.charts)
         add(*window.page_commands())
-        add(*file_commands(window, self.pages.models.open_model, session, bridge))
+        self.switcher = ModelSwitcher(
+            settings, session, bridge, self.strip, window, self.pages.models.open_model
+        )
+        add(*file_commands(window, self.switcher.toggle, session, bridge))
         add(*view_commands(window, settings.preferences, charts))
         add(*tune_commands(panel, bridge), *help_commands(window, self.dialogs))
         add(*self.recordings.commands())
@@ -288,7 +292,6 @@ class Application(QObject):
             self.layout_store, settings, window.docks, window.commands, lambda: window.page.name,
             window.show_page_named, window,
         )  # fmt: skip
-        self.recent_menu = RecentMenu(settings, session, window)
         self.compare_in_chat = CompareInChat(self.pages.runs, session, bridge)
         switch = self.pages.server.switch
         self.connection_commands = ConnectionCommands(switch, window.commands, self)

@@ -19,12 +19,12 @@ from widgets.live.charts import LiveCharts
 
 def file_commands(
     window: MainWindow,
-    open_model: Callable[[], object],
+    switch_model: Callable[[], object],
     session: ModelSession,
     bridge: EngineBridge,
 ) -> list[Command]:
     return [
-        Command("model.open", "Open model…", open_model, "File", "Ctrl+O", "folder", "model"),
+        Command("model.open", "Open model…", switch_model, "File", "Ctrl+O", "folder", "model"),
         Command(
             "model.unload", "Unload model", session.unload, "File", section="unload",
             is_enabled=lambda: bridge.is_ready, why_not=lambda: bridge.look_only,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
@@ -18,7 +19,7 @@ from app.window.notices import Kind, Notice
 from app.window.program_settings import PROCESS
 from engine import messages
 from engine.snapshot import EngineSnapshot
-from engine.units import rough_duration
+from engine.units import percent_text, rough_duration
 from widgets.live.figures import StateKind
 from widgets.live.metric_store import MetricStore
 from widgets.plot.series import MarkKind
@@ -115,6 +116,9 @@ class EngineStatus(QObject):
         if self._load_strip.isHidden():  # a setting reloads the model
             self._load_strip.begin("Applying settings")
         self._load_strip.update_progress(progress)
+        if progress.total and self._bridge.state is EngineState.LOADING:
+            done = percent_text(progress.done / progress.total)
+            self._strip.set_state(f"Loading · {done}", "loading")
 
     def _on_remark(self, remark: Remark) -> None:
         self._notices.show_notice(Notice(f"remark:{remark.words}", remark.words))
@@ -277,6 +281,9 @@ class FinishedWork(QObject):
         models, runs = app.pages.models, app.pages.runs
         self._history, self._queue, self._runs = app.history, models.queue, runs
         self._open_model = models.open_downloaded
+        self._show_chat = partial(app.window.show_widget, app.pages.chat_page)
+        self._is_chat_shown = app.pages.chat_page.isVisible
+        self._show_notice = app.notices.show_notice
         self._failed: set[str] = set()  # a queue reports a failure more than once
         app.bridge.loaded.connect(self._on_loaded)
         app.changes.applied.connect(self._on_applied)
@@ -286,8 +293,12 @@ class FinishedWork(QObject):
 
     def _on_loaded(self, event: messages.Loaded) -> None:
         model, config = event.model, event.config
-        text = f"Loaded {model.name}."
-        self._history.add(Notice("loaded", text, f"{config.dtype} on {config.device}."))
+        text, details = f"Loaded {model.name}.", f"{config.dtype} on {config.device}."
+        notice = Notice("loaded", text, details, actions=(("Chat", self._show_chat),))
+        if self._is_chat_shown():
+            self._history.add(notice)
+        else:  # the way to go on, wherever it was loaded from
+            self._show_notice(notice)
 
     def _on_applied(self, applied: Applied) -> None:
         if applied.waited_s >= LONG_S:

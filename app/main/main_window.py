@@ -35,6 +35,8 @@ from widgets.theme.theme import SPACE_2
 
 MINIMUM_SIZE = (880, 620)
 FIRST_SIZE = (1600, 1000)
+PAGE = "window/page"
+"""Stored: the name of the page shown last."""
 TITLE_BAR = 40
 """Pixels of the screen's height left for the desktop's title bar."""
 NOTICES = "view.notifications"
@@ -93,7 +95,6 @@ class MainWindow(QMainWindow):
             rail.add_page(page.name, page.icon)
         rail.page_chosen.connect(self.show_page)
         run = self.commands.run
-        rail.add_action("Open", "folder", "Open a model", "model.open", run)
         bell = rail.add_action(
             NAME, "bell", "Errors and finished jobs in this session", NOTICES, run
         )
@@ -175,6 +176,7 @@ class MainWindow(QMainWindow):
         if not is_on_a_screen(self):
             self.move(self.screen().availableGeometry().topLeft())
             self.resize(self.size().boundedTo(available))
+        self.show_page_named(self.settings.text(PAGE, ""))
         self.docks.restore()
 
     def closeEvent(self, event: QCloseEvent) -> None:
@@ -182,6 +184,7 @@ class MainWindow(QMainWindow):
             event.ignore()
             return
         self.settings.geometry = self.saveGeometry()
+        self.settings.set_text(PAGE, self.page.name)
         self.docks.keep()
         self.settings.sync()
         self.closing.emit()

@@ -80,12 +80,17 @@ def _connect_model(app: Application) -> None:
 
     def show_open_model() -> None:
         current = app.session.current
-        app.pages.models.library.list.show_open(current.path if current is not None else "")
+        app.pages.models.show_open(current.path if current is not None else "")
+
+    def show_already_open(title: str) -> None:
+        app.window.show_widget(page)
+        page.toast.show_message(f"{title} is already open.")
 
     app.session.opened.connect(app.engine_settings.show_model)
     app.session.opened.connect(opened)
     app.session.remark.connect(remarked)
     app.session.wants_model.connect(app.pages.models.open_model)
+    app.session.already_open.connect(show_already_open)
     app.window.model_dropped.connect(app.pages.models.open_model)
     app.pages.models.model_chosen.connect(app.session.open)
     app.load_strip.cancelled.connect(app.bridge.cancel_load)

@@ -115,8 +115,8 @@ class CommandRegistry:
             if command.is_checked is not None:
                 action.setChecked(command.is_checked())
 
-    def fill(self, bar: QMenuBar, submenus: dict[str, Iterable[QMenu]] | None = None) -> None:
-        """Make the menus; `submenus` come after the first section of the menu of their key."""
+    def fill(self, bar: QMenuBar) -> None:
+        """Make the menus."""
         for name in dict.fromkeys([*MENUS, *(c.where for c in self)]):
             commands = [c for c in self if c.where == name]
             if not commands:
@@ -124,7 +124,7 @@ class CommandRegistry:
             menu = bar.addMenu(f"&{name}")  # Alt and its letter open it
             menu.setToolTipsVisible(True)
             menu.aboutToShow.connect(self.refresh)
-            self._fill_menu(menu, commands, (submenus or {}).get(name, ()))
+            self._fill_menu(menu, commands)
 
     def entries(self) -> list[Entry]:
         """Every command as the palette shows it, with its current state."""
@@ -148,7 +148,7 @@ class CommandRegistry:
                 table.setdefault(command.where, []).append((command.text.rstrip("…"), words))
         return table
 
-    def _fill_menu(self, menu: QMenu, commands: list[Command], submenus: Iterable[QMenu]) -> None:
+    def _fill_menu(self, menu: QMenu, commands: list[Command]) -> None:
         sections = sorted(dict.fromkeys(c.section for c in commands), key=LAST_SECTIONS.count)
         mine = {c.section: c.submenu for c in commands if c.submenu}
         for number, section in enumerate(sections):
@@ -159,9 +159,6 @@ class CommandRegistry:
                     menu.addAction(self._actions[command.id])
             if section in mine:
                 self._add_submenu(menu, mine[section])
-            if number == 0:
-                for submenu in submenus:
-                    menu.addMenu(submenu)
 
     def _add_submenu(self, menu: QMenu, name: str) -> None:
         """Rebuilt when it opens: its commands change."""

@@ -18,8 +18,8 @@ from app.window.crash_report import reports_dir
 from widgets.chat.message_text import MessageText
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox
-from widgets.plot.chart_menu import KEYS
 from widgets.controls.windows import FRAME, FittingSize
+from widgets.plot.chart_menu import KEYS
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import (
     SPACE_1,

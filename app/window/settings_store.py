@@ -42,12 +42,16 @@ NOT_REMEMBERED = ("model", "load_format")
 @dataclass(frozen=True, slots=True)
 class RecentModel:
     """A model that was opened. `settings`: the user's engine settings that differ from the
-    defaults, without values that the engine resolved (dtype auto)."""
+    defaults, without values that the engine resolved (dtype auto). `weights_bytes`, `precision`: as
+    it was loaded last; `used`: when, in seconds since 1970. 0 and "" if not known."""
 
     path: str
     load_format: str = "auto"
     name: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    weights_bytes: int = 0
+    precision: str = ""
+    used: float = 0.0
 
     @property
     def title(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Callable
 
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt
 from PySide6.QtGui import (
@@ -14,12 +15,13 @@ from PySide6.QtGui import (
     QHelpEvent,
     QPainter,
     QPaintEvent,
+    QResizeEvent,
     QShowEvent,
 )
 from PySide6.QtWidgets import QFrame, QSizePolicy, QToolTip, QWidget
 
 from engine.snapshot import EngineSnapshot
-from engine.units import NOTHING, duration_text
+from engine.units import NOTHING, bytes_text, duration_text
 from widgets.live.figures import (
     EMPTY,
     FIGURES,
@@ -32,6 +34,7 @@ from widgets.live.figures import (
     state_text,
 )
 from widgets.live.metric_store import MetricStore
+from widgets.live.model_button import ModelButton
 from widgets.live.trends import TREND_S
 from widgets.plot.clock import RedrawClock, work_time
 from widgets.plot.text import TextPen
@@ -77,11 +80,18 @@ class StatStrip(QFrame):
         self._drawn_state: tuple[str, str] = ("", "")
         self._drawn_at = 0.0
         self._drawn_lines = -math.inf  # time of their newest point
+        self.switch: ModelButton | None = None
         self._take_fonts()
         theme_notifier().changed.connect(self._take_fonts)
         self.clock.add(self)
 
     # What is shown ----------------------------------------------------------------------------
+
+    def add_switch(self, pressed: Callable[[], object], command: str) -> ModelButton:
+        """Make the first line a button, to choose another model; `command` does the same."""
+        self.switch = ModelButton(self, pressed, command)
+        self.set_model(*self._model)
+        return self.switch
 
     def set_place(self, place: str) -> None:
         """Location of a remote engine, before the first line; "" for the local one."""
@@ -92,6 +102,9 @@ class StatStrip(QFrame):
     def set_model(self, name: str, precision: str = "", device: str = "") -> None:
         self._model = name, precision, device
         self._title = "  ·  ".join(part for part in (self._place, *self._model) if part)
+        if self.switch is not None:
+            self.switch.show_title(self._title)
+            self._place_switch()
         self._request_redraw()
 
     def set_state(self, text: str, kind: StateKind = "idle") -> None:
@@ -102,7 +115,9 @@ class StatStrip(QFrame):
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take a snapshot: model and state."""
         model = snapshot.model
-        self.set_model(model.name, precision_text(snapshot), device_text(snapshot))
+        size = bytes_text(model.weights_bytes) if model.weights_bytes else ""
+        precision = "  ·  ".join(filter(None, (size, precision_text(snapshot))))
+        self.set_model(model.name, precision, device_text(snapshot))
         self.set_state(*state_text(snapshot))
 
     def clear(self) -> None:
@@ -168,6 +183,18 @@ class StatStrip(QFrame):
         super().showEvent(event)
         self._request_redraw()
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._place_switch()
+
+    def _place_switch(self) -> None:
+        if self.switch is not None:
+            upper, _ = self._rows()
+            height = self.switch.sizeHint().height()
+            top = max(1, round(upper.center().y() - height / 2))
+            width = min(self.switch.whole_width, round(self._words_end) - SPACE_2)
+            self.switch.setGeometry(SPACE_2, top, width, height)
+
     # Layout and painting ----------------------------------------------------------------------
 
     def _take_fonts(self) -> None:
@@ -216,12 +243,16 @@ class StatStrip(QFrame):
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         placed = self.shown_figures()
-        words_end = placed[0][1].left() - SPACE_4 if placed else self.width() - SPACE_4
-        self._draw_text(painter, words_end)
+        self._draw_text(painter, self._words_end)
         for one, rect in placed:
             self._draw_figure(painter, one, rect)
         painter.end()
         self.clock.charge(work_time() - start)
+
+    @property
+    def _words_end(self) -> float:
+        placed = self.shown_figures()
+        return placed[0][1].left() - SPACE_4 if placed else self.width() - SPACE_4
 
     def _rows(self) -> tuple[QRectF, QRectF]:
         small, large = self._line_heights
@@ -233,7 +264,7 @@ class StatStrip(QFrame):
         upper, lower = self._rows()
         left = float(SPACE_4)
         for row, font, text, x in (
-            (upper, self._title_font, self._title, left),
+            (upper, self._title_font, self._title if self.switch is None else "", left),
             (lower, self._state_font, self._state, left + SPACE_4),
         ):
             painter.setFont(font)

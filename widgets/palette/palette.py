@@ -218,17 +218,25 @@ class Palette(Popover):
 
     chosen = Signal(str)
 
-    def __init__(self, parent: QWidget) -> None:
+    def __init__(
+        self,
+        parent: QWidget,
+        name: str = "Command palette",
+        hint: str = "Search commands and settings",
+        nothing: str = "No command or setting matches",
+    ) -> None:
+        """`hint`: in the empty field; `nothing`: before what was typed, if nothing matches."""
         super().__init__(parent)
-        self.setAccessibleName("Command palette")
+        self.setAccessibleName(name)
+        self._nothing = nothing
         self._window = parent
         self._entries: list[Entry] = []
         self._more: list[Entry] = []
         self._recent: list[str] = []
         self._focus_before: QWidget | None = None
         self.field = QLineEdit()
-        self.field.setPlaceholderText("Search commands and settings")
-        self.field.setAccessibleName("Command")
+        self.field.setPlaceholderText(hint)
+        self.field.setAccessibleName(hint)
         self.field.setClearButtonEnabled(True)
         self.field.textChanged.connect(lambda text: self._search())
         self.model = EntryModel(self)
@@ -256,8 +264,7 @@ class Palette(Popover):
         if not self.isHidden():
             self.close_and_return()
             return
-        places = {name: place for place, name in enumerate(self._recent)}
-        self._entries = sorted(entries, key=lambda entry: places.get(entry.id, len(places)))
+        self._entries = self.in_order(list(entries))
         self._more = list(more)
         window = self._window.window()
         self._focus_before = window.focusWidget()
@@ -265,7 +272,17 @@ class Palette(Popover):
         self.field.clear()
         self._pointer = QCursor.pos()
         self._search()
-        self.open_at(QPoint((window.width() - self.width()) // 2, window.height() // 10))
+        self.open_at(self.corner())
+
+    def in_order(self, entries: list[Entry]) -> list[Entry]:
+        """The order for an empty query: the last choice first."""
+        places = {name: place for place, name in enumerate(self._recent)}
+        return sorted(entries, key=lambda entry: places.get(entry.id, len(places)))
+
+    def corner(self) -> QPoint:
+        """Where it opens in the window."""
+        window = self._window.window()
+        return QPoint((window.width() - self.width()) // 2, window.height() // 10)
 
     def first_field(self) -> QWidget:
         return self.field
@@ -276,7 +293,7 @@ class Palette(Popover):
         found = search(query, [entry.text for entry in entries])
         self.model.show_matches(entries, found)
         self.view.setCurrentIndex(self.model.first_enabled())
-        self.nothing.setText(f"No command or setting matches “{query.strip()}”.")
+        self.nothing.setText(f"{self._nothing} “{query.strip()}”.")
         self.nothing.setVisible(not found)
         self.view.setVisible(bool(found))
         row_height = max(1, self.view.sizeHintForRow(0))

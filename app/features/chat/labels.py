@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
 
 from app.features.chat.conversation import CONTROLS, Conversation, Message, Role
@@ -28,24 +26,6 @@ def found_record(found: Found) -> ConversationRecord:
         conversation.is_pinned, conversation.is_archived,
         f"{number:,} of {count:,}" if count > 1 else "",
     )  # fmt: skip
-
-
-def date_text(moment: float, now: float) -> str:
-    """14:05, yesterday, Mon, 12 Mar, 12 Mar 2025."""
-    return _date_text(moment, datetime.fromtimestamp(now).date())
-
-
-@lru_cache(maxsize=2**15)  # there may be ten thousand in the list
-def _date_text(moment: float, today: date) -> str:
-    then = datetime.fromtimestamp(moment)
-    days = (today - then.date()) // timedelta(days=1)
-    if days <= 0:
-        return f"{then:%H:%M}"
-    if days == 1:
-        return "yesterday"
-    if days < 7:
-        return f"{then:%a}"
-    return f"{then.day} {then:%b}" + (f" {then.year}" if then.year != today.year else "")
 
 
 def model_text(model: ModelInfo, limit: int | None) -> str:

@@ -13,8 +13,7 @@ from app.features.chat.figures import (
     note_of,
     precisions_of,
 )
-from app.features.chat.labels import date_text
-from engine.units import bytes_text, counted, duration_text
+from engine.units import bytes_text, counted, date_text, duration_text
 from widgets.chat.records import AttachmentRecord, ConversationRecord, MessageRecord
 
 _QUEUED = {

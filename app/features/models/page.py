@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
@@ -48,6 +49,15 @@ NARROW = 620
 """Below this width the list is above the card."""
 LIST_WIDTH = 360
 HERE, ON_THE_HUB = 0, 1
+OPEN, CHAT = "Open", "Chat"
+
+
+class OpenModel(Protocol):
+    """What the page asks about the open model."""
+
+    def is_open(self, path: str) -> bool: ...
+
+    def is_open_with(self, path: str, load_format: str, settings: Mapping[str, Any]) -> bool: ...
 
 
 class ModelsPage(QWidget):
@@ -64,11 +74,11 @@ class ModelsPage(QWidget):
         trash: Trash,
         hub: Hub,
         in_use: Callable[[], Held] = lambda: NOTHING,
-        is_open: Callable[[str], bool] = lambda path: False,
+        session: OpenModel | None = None,
         estimator: Estimator = estimate,
     ) -> None:
         super().__init__()
-        self._hub, self._in_use, self._is_open = hub, in_use, is_open
+        self._hub, self._in_use, self._session = hub, in_use, session
         self._estimator = estimator
         self._fit_task = LatestTask(self)
         self.queue = queue
@@ -131,6 +141,11 @@ class ModelsPage(QWidget):
         self.queue.close()
         self.deletion.close()
         self.hub_model.close()
+
+    def show_open(self, path: str) -> None:
+        """Mark the open model in the list; "" for none."""
+        self.library.list.show_open(path)
+        self._offer()
 
     def open_downloaded(self, path: str) -> None:
         """Open a downloaded model with its stored settings."""
@@ -211,7 +226,26 @@ class ModelsPage(QWidget):
             others.append(("Delete", lambda: self._delete(source)))
         if source.kind is SourceKind.LOCAL:
             others.append(("Remove from list", lambda: self.library.drop_folder(source)))
-        self.detail.offer(("Open", self._open), others, self.inspector.can_open)
+        self.detail.offer((self._open_text, self._open), others, self.inspector.can_open)
+
+    @property
+    def _open_text(self) -> str:
+        """A model that is open like this stays open."""
+        chosen = self._chosen
+        if chosen is None or self._session is None:
+            return OPEN
+        return CHAT if self._session.is_open_with(*chosen) else OPEN
+
+    @property
+    def _chosen(self) -> tuple[str, str, Mapping[str, Any]] | None:
+        """Path, load format and settings of the selected model; None if it is not here."""
+        source = self.source
+        if source is None or self.inspector.source is None:
+            return None
+        if self._repo_id is None:
+            return source.path, source.load_format, self.inspector.settings()
+        here = self.library.snapshot_of(self._repo_id)
+        return None if here is None else (here.path, "auto", self.inspector.settings())
 
     def _offer_remote(self, repo_id: str) -> None:
         download, details = self.queue.get(repo_id), self.hub_model.details
@@ -220,7 +254,7 @@ class ModelsPage(QWidget):
             self._offer_download(download)
         elif here is not None and (details is None or here.path.endswith(details.commit)):
             self.detail.say(f"Downloaded to {here.path}")
-            self.detail.offer(("Open", self._open), (), self.inspector.can_open)
+            self.detail.offer((self._open_text, self._open), (), self.inspector.can_open)
         elif details is not None:
             self.detail.say(download_text(details, self._hub.cache_dir))
             found = self.inspector.estimate
@@ -244,23 +278,15 @@ class ModelsPage(QWidget):
 
     def _act_on_activation(self) -> None:
         """Enter and double click open; they never start a download."""
-        if self.detail.primary.isEnabled() and self.detail.primary.text() == "Open":
+        if self.detail.primary.isEnabled() and self.detail.primary.text() in (OPEN, CHAT):
             self._open()
 
     def _open(self) -> None:
-        source = self.source
-        if source is None or not self.inspector.can_open:
-            return
-        settings = self.inspector.settings()
-        if self._repo_id is not None:
-            here = self.library.snapshot_of(self._repo_id)
-            if here is not None:
-                self.model_chosen.emit(here.path, "auto", settings)
-            return
-        self.model_chosen.emit(source.path, source.load_format, settings)
+        if self.inspector.can_open and (chosen := self._chosen) is not None:
+            self.model_chosen.emit(*chosen)
 
     def _delete(self, source: ModelSource) -> None:
-        if self._is_open(source.path):
+        if self._session is not None and self._session.is_open(source.path):
             self.detail.say(
                 f"{source.title} is loaded. Unload it (File > Unload model) before deleting it.",
                 "error",

@@ -6,15 +6,16 @@ Connects the engine bridge, the stored settings and the notices.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QObject, Signal
-from PySide6.QtWidgets import QMenu, QWidget
 
 from app.features.models.model_card import DUMMY_NOTE, STARTER_NOTE
+from app.features.models.precision import precision_text
 from app.link.bridge import EngineBridge
 from app.storage.model_sources import is_starter, model_title
 from app.window.notices import Notice, error_notice
@@ -40,7 +41,7 @@ class ModelSession(QObject):
     notice = Signal(object)  # Notice
     notice_gone = Signal(str)  # its key
     wants_model = Signal(str)  # a path to look at, or ""
-    recent_changed = Signal()
+    already_open = Signal(str)  # title of a model that the user asked for
 
     def __init__(self, bridge: EngineBridge, store: SettingsStore) -> None:
         super().__init__()
@@ -61,10 +62,14 @@ class ModelSession(QObject):
     def open(
         self, path: str, load_format: str = "auto", settings: Mapping[str, Any] | None = None
     ) -> None:
-        """Load a model with `settings`; None: its stored ones."""
+        """Load a model with `settings`; None: its stored ones. One that is open with them stays."""
         if settings is None:
             settings = self._store.settings_of(path, load_format)
-        self.load(RecentModel(path, load_format, settings=settings).config())
+        if self.is_open_with(path, load_format, settings):
+            assert self.current is not None
+            self.already_open.emit(self.current.title)
+        else:
+            self.load(RecentModel(path, load_format, settings=settings).config())
 
     def load(self, config: EngineConfig) -> None:
         log.info("loading %s", config)
@@ -101,8 +106,7 @@ class ModelSession(QObject):
     def remember_settings(self, settings: Mapping[str, Any]) -> None:
         """The user changed settings of the open model."""
         if self.current is not None:
-            known = self.current
-            self.current = RecentModel(known.path, known.load_format, known.name, dict(settings))
+            self.current = replace(self.current, settings=dict(settings), **self._facts())
             self._remember()
 
     def _remember(self) -> None:
@@ -111,6 +115,22 @@ class ModelSession(QObject):
 
     def is_open(self, path: str) -> bool:
         return self.current is not None and self.current.path == path
+
+    def is_open_with(self, path: str, load_format: str, settings: Mapping[str, Any]) -> bool:
+        """Whether this model is open with these settings."""
+        asked, current = RecentModel(path, load_format, settings=settings), self.current
+        is_here = self._bridge.is_ready and self._bridge.offers is None
+        if current is None or not is_here or not current.is_same(asked):
+            return False
+        return current.config() == asked.config()
+
+    def _facts(self) -> dict[str, Any]:
+        """What the list of recent models shows of the open one."""
+        model, config = self._bridge.model, self._bridge.config
+        if model is None or config is None:
+            return {}
+        return {"weights_bytes": model.weights_bytes, "used": time.time(),
+                "precision": precision_text(model, config)}  # fmt: skip
 
     @property
     def latest(self) -> RecentModel | None:
@@ -140,9 +160,10 @@ class ModelSession(QObject):
         if opening is not None:
             name = event.model.name
             chosen = chosen_settings(opening)
-            self.current = RecentModel(opening.model, opening.load_format, name, chosen)
+            self.current = RecentModel(
+                opening.model, opening.load_format, name, chosen, **self._facts()
+            )
             self._remember()
-            self.recent_changed.emit()
         elif self.current is None or self._bridge.offers is not None:
             # opened by an attached engine
             config = event.config
@@ -268,26 +289,3 @@ def config_from_arguments(
     except ConfigError:
         return RecentModel(known.path, known.load_format).config().replace(**values)
 
-
-class RecentMenu(QMenu):
-    """Recent models, newest first; missing ones are disabled."""
-
-    def __init__(self, settings: SettingsStore, session: ModelSession, parent: QWidget) -> None:
-        super().__init__("Recent models", parent)
-        self.setToolTipsVisible(True)
-        self._settings, self._session = settings, session
-        session.recent_changed.connect(self.fill)
-        self.fill()
-
-    def fill(self) -> None:
-        """Rebuild the entries."""
-        self.clear()
-        for model in self._settings.recent:
-            suffix = " (random weights)" if model.load_format == "dummy" else ""
-            action = self.addAction(f"{model.title}{suffix}".replace("&", "&&"))
-            action.setToolTip(model.path)
-            action.setEnabled(Path(model.path).exists())
-            action.triggered.connect(
-                lambda _=False, m=model: self._session.open(m.path, m.load_format)
-            )
-        self.setEnabled(not self.isEmpty())

@@ -157,10 +157,10 @@ def test_recent_models_are_in_the_menu_and_their_settings_come_back(
         pass
     open_model(qtbot, application, "/models/other")
     assert panel.rows["max_num_seqs"].value() == 16
-    titles = [action.text() for action in application.recent_menu.actions()]
-    assert titles == ["other", tmp_path.name]
+    recent = application.switcher.choices()[:2]
+    assert [entry.text for entry in recent] == ["other", tmp_path.name]
     with qtbot.waitSignal(application.bridge.loaded, timeout=3000):
-        application.recent_menu.actions()[1].trigger()
+        application.switcher.chosen.emit(recent[1].id)
     assert panel.rows["max_num_seqs"].value() == 48
 
 

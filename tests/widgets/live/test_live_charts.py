@@ -341,8 +341,8 @@ def test_the_strip_says_what_runs(strip: StatStrip) -> None:
     for one in load_run(time.perf_counter(), 20):
         take(strip, one)
     found = values(strip)
-    name, weights, where = strip.title.split("  ·  ")
-    assert (name, weights) == ("Qwen3-0.6B", "BF16")
+    name, size, weights, where = strip.title.split("  ·  ")
+    assert (name, weights) == ("Qwen3-0.6B", "BF16") and size.endswith("iB")
     assert where.startswith("cpu") and numbers(where) == [2]
     assert strip.state == (
         f"{one.num_running} running · {one.num_waiting} waiting", "busy",

@@ -18,13 +18,13 @@ from app.features.chat.conversation import (
     sampling_to_dict,
 )
 from app.features.chat.figures import Figures, figures_details, figures_line
-from app.features.chat.labels import date_text
 from app.features.chat.open_reply import Progress
 from app.features.chat.sampling import built_in_presets, shown_value, with_field
 from app.features.chat.titles import title_of
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, RequestTimes, TokenEvent
+from engine.units import date_text
 
 
 def exchange(conversation: Conversation, parent: str | None, text: str, reply: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PySide6.QtCore import Qt
@@ -54,6 +55,19 @@ def store(qtbot: QtBot) -> SettingsStore:
     return SettingsStore()
 
 
+class Opened:
+    """What the page asks of the session: `paths` are open, with whatever settings."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+
+    def is_open(self, path: str) -> bool:
+        return path in self.paths
+
+    def is_open_with(self, path: str, load_format: str, settings: Mapping[str, Any]) -> bool:
+        return path in self.paths
+
+
 @pytest.fixture
 def opened() -> list[str]:
     """Paths of models that count as open."""
@@ -66,9 +80,7 @@ def page(
 ) -> Iterator[ModelsPage]:
     queue = DownloadQueue(hub, tmp_path / "downloads.json")
     trash = Trash(tmp_path / "trash.json")
-    made = ModelsPage(
-        store, queue, trash, hub, is_open=lambda path: path in opened, estimator=estimator
-    )
+    made = ModelsPage(store, queue, trash, hub, session=Opened(opened), estimator=estimator)
     qtbot.addWidget(made)
     made.resize(1000, 640)
     made.show()

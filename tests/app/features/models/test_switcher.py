@@ -1,0 +1,96 @@
+"""The model switcher below the open model's name: recent models, opened with their settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from pytestqt.qtbot import QtBot
+
+from app.features.models.switcher import CANCEL, FOLDER, PAGE
+from app.main.application import Application
+from tests.app.fakes import Script
+from tests.app.window_fixtures import application, open_model, script
+
+__all__ = ["application", "script"]  # fixtures
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[str]:
+    made = [tmp_path / name for name in ("first", "second")]
+    for path in made:
+        path.mkdir()
+    return [str(path) for path in made]
+
+
+def open_both(qtbot: QtBot, application: Application, paths: list[str]) -> None:
+    for path in paths:
+        open_model(qtbot, application, path)
+
+
+def test_recent_models_with_size_precision_and_time(
+    qtbot: QtBot, application: Application, paths: list[str]
+) -> None:
+    open_both(qtbot, application, paths)
+    *models, folder, page = application.switcher.choices()
+    assert [entry.text for entry in models] == ["second", "first"]
+    assert [entry.is_checked for entry in models] == [True, False]
+    assert all("MiB · FP32" in entry.where and ":" in entry.shortcut for entry in models)
+    assert (folder.id, page.id) == (FOLDER, PAGE)
+    Path(paths[0]).rmdir()
+    assert not application.switcher.choices()[1].is_enabled
+
+
+def test_typing_and_enter_open_a_model_with_its_last_settings(
+    qtbot: QtBot, application: Application, paths: list[str]
+) -> None:
+    open_model(qtbot, application, paths[0])
+    application.session.remember_settings({"max_num_seqs": 3})
+    open_model(qtbot, application, paths[1])
+    switcher = application.switcher
+    application.window.commands.run("model.open")
+    assert switcher.isVisible() and switcher.field.hasFocus
+    qtbot.keyClicks(switcher.field, "first")
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+        qtbot.keyClick(switcher.field, Qt.Key.Key_Return)
+    config = application.bridge.config
+    assert config is not None and (config.model, config.max_num_seqs) == (paths[0], 3)
+    assert switcher.isHidden()
+
+
+def test_the_open_model_is_not_loaded_again(
+    qtbot: QtBot, application: Application, paths: list[str]
+) -> None:
+    open_model(qtbot, application, paths[0])
+    application.window.show_page_named("Models")
+    assert application.notices.notice("loaded") is None
+    loaded: list[object] = []
+    application.bridge.loaded.connect(loaded.append)
+    application.session.open(paths[0])
+    qtbot.wait(20)
+    assert not loaded and application.window.page.name == "Chat"
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+        application.session.open(paths[0], settings={"max_num_seqs": 2})
+
+
+def test_a_load_from_another_page_leads_to_the_chat(
+    qtbot: QtBot, application: Application, paths: list[str]
+) -> None:
+    application.window.show_page_named("Server")
+    open_model(qtbot, application, paths[0])
+    notice = application.notices.notice("loaded")
+    assert notice is not None
+    dict(notice.actions)["Chat"]()
+    assert application.window.page.name == "Chat"
+
+
+def test_a_load_is_cancelled_in_the_list(
+    qtbot: QtBot, application: Application, paths: list[str], script: Script
+) -> None:
+    script.load_step_s = 0.2
+    application.session.open(paths[0])
+    assert application.switcher.choices()[0].id == CANCEL
+    with qtbot.waitSignal(application.bridge.load_failed, timeout=5000):
+        application.switcher.chosen.emit(CANCEL)
+    assert application.switcher.choices()[0].id != CANCEL

@@ -1,0 +1,67 @@
+"""`ModelButton`: the open model's name, size and precision; a press offers others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QFont, QResizeEvent
+from PySide6.QtWidgets import QToolButton, QWidget
+
+from widgets.controls.text import set_key_tip
+from widgets.theme.icons import set_icon
+from widgets.theme.theme import SPACE_1, SPACE_2, theme_notifier, ui_font
+
+_ARROW = 12
+
+
+class ModelButton(QToolButton):
+    """As wide as its title, which is elided where there is less room."""
+
+    def __init__(self, parent: QWidget, pressed: Callable[[], object], command: str) -> None:
+        """`command`: the one that does the same, for the tooltip."""
+        super().__init__(parent)
+        self._title, self._command = "", command
+        self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the arrow follows the text
+        self.setIconSize(QSize(_ARROW, _ARROW))
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        set_icon(self, "chevron-down")
+        self.clicked.connect(lambda: pressed())
+        theme_notifier().changed.connect(self._take_font)
+        self._take_font()
+
+    def show_title(self, title: str) -> None:
+        if title != self._title:
+            self._title = title
+            self.setAccessibleName(f"Model: {title}")
+            set_key_tip(self, f"{title}\nOpen another model", self._command)
+            self._elide()
+
+    def _take_font(self) -> None:
+        self.setFont(ui_font("body", QFont.Weight.DemiBold))
+        self._elide()
+
+    @property
+    def _beside(self) -> int:
+        """Pixels beside the text."""
+        return _ARROW + 2 * SPACE_1 + SPACE_2
+
+    @property
+    def whole_width(self) -> int:
+        """Pixels for the whole title."""
+        return self.fontMetrics().horizontalAdvance(self._title) + self._beside
+
+    def sizeHint(self) -> QSize:
+        metrics = self.fontMetrics()
+        width = metrics.horizontalAdvance(self.text()) + self._beside
+        return QSize(width, metrics.height() + 2 * SPACE_1)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._elide()
+
+    def _elide(self) -> None:
+        room = self.width() - self._beside
+        cut = self.fontMetrics().elidedText(self._title, Qt.TextElideMode.ElideRight, room)
+        self.setText(cut)
