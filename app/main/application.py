@@ -187,7 +187,8 @@ class Application(QObject):
         self.charts = LiveCharts(self.metrics, self._clock, self._marks)
         recent = lambda: [(m.path, m.load_format, m.title) for m in settings.recent]
         self.engine_settings = EngineSettingsPanel(
-            bridge, settings.profiles, this_machine(), recent=recent, times=settings
+            bridge, settings.profiles, this_machine(), recent=recent, times=settings,
+            metrics=self.metrics,
         )
         refuse = self.engine_settings.commands.refusal_of
         self.views = EngineViews(

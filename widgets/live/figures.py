@@ -15,6 +15,7 @@ from engine.snapshot.metrics import METRICS, Metric
 from engine.units import (
     NOTHING,
     bytes_text,
+    counted,
     duration_text,
     figure,
     kv_precision_text,
@@ -24,7 +25,7 @@ from engine.units import (
 )
 from widgets.controls.text import not_reported
 from widgets.live.metric_store import GIB, MISSING, SPAN_S, MetricStore, memory_used
-from widgets.live.statistics import Shown
+from widgets.live.statistics import Figures, Shown
 from widgets.plot.series import FEWEST_FOR_P99, Floats
 
 
@@ -100,16 +101,19 @@ FIGURES = (
 class Value(NamedTuple):
     """A figure's text. `is_firm` False: of few samples, of a busy machine, or older than the span.
     `why_not`: why it is missing. `more`: details for the tooltip. `few`: " (n=7)" of few samples,
-    for a table or a card."""
+    for a card. `unit`: another than the figure's."""
 
     text: str
     is_firm: bool = True
     why_not: str = ""
     more: str = ""
     few: str = ""
+    unit: str = ""
 
 
 EMPTY = Value(NOTHING, is_firm=False)
+LONG_MS = 10_000
+"""Latencies from here on are in seconds."""
 
 
 def header_values(store: MetricStore, now: float) -> dict[str, Value]:
@@ -145,26 +149,25 @@ def latency_text(ms: float | None) -> str:
 def _latency(shown: Shown, now: float, *, with_p99: bool) -> Value:
     if shown.p50 is None:
         return EMPTY
-    text = latency_text(shown.p50)
-    if with_p99:
-        text += f" / {latency_text(shown.p99)}"
-    few = f" (n={shown.num_samples})" if shown.is_few else ""
-    return Value(text, is_firm(shown, now), more=reservations(shown, now), few=few)
+    known = [shown.p50, shown.p99] if with_p99 else [shown.p50]
+    is_long = max(ms or 0.0 for ms in known) >= LONG_MS
+    words = [figure(ms and ms / 1e3, 3) if is_long else latency_text(ms) for ms in known]
+    is_old = now - shown.newest > SPAN_S
+    more = reservations(shown)
+    if is_old:
+        more += f"\nNewest sample: {duration_text(now - shown.newest, digits=2)} ago"
+    return Value(
+        " / ".join(words), not (shown.is_few or shown.is_busy_machine or is_old), more=more,
+        few=f" (n={shown.num_samples})" if shown.is_few else "", unit="s" if is_long else "",
+    )  # fmt: skip
 
 
-def is_firm(shown: Shown, now: float) -> bool:
-    """Whether there is nothing to say against a latency: see `reservations`."""
-    return not (shown.is_few or shown.is_busy_machine or now - shown.newest > SPAN_S)
-
-
-def reservations(shown: Shown, now: float = 0.0) -> str:
-    """The number of samples; their age if they are old; what else the machine did."""
-    samples = "1 sample" if shown.num_samples == 1 else f"{shown.num_samples:,} samples"
-    lines = [f"{samples}: a rough figure" if shown.is_few else samples]
-    if (age := now - shown.newest) > SPAN_S:
-        lines.append(f"Newest sample: {duration_text(age, digits=2)} ago")
-    if shown.is_busy_machine:
-        lines.append(f"Other programs used {shown.other_cores:.1f} cores")
+def reservations(figures: Figures) -> str:
+    """The number of samples, and what else the machine did meanwhile."""
+    count = counted(figures.num_samples, "sample")
+    lines = [f"{count}: a rough figure" if figures.is_few else count]
+    if figures.is_busy_machine:
+        lines.append(f"Other programs used {figures.other_cores:.1f} cores")
     return "\n".join(lines)
 
 

@@ -140,7 +140,7 @@ class StatStrip(QFrame):
 
     def _words(self, one: Figure) -> str:
         value = self._values[one.key]
-        return f"{one.label} {value.why_not or f'{value.text} {one.unit}'}"
+        return f"{one.label} {value.why_not or f'{value.text} {value.unit or one.unit}'}"
 
     def _tip(self, one: Figure) -> str:
         value = header_values(self.store, self.store.time.now())[one.key]
@@ -289,7 +289,7 @@ class StatStrip(QFrame):
         self._value_pen.use(painter).left(painter, lower, value.text)
         painter.setPen(table.color("text_muted"))
         unit = lower.translated(self._value_pen.width(value.text) + 5, self._unit_drop)
-        self._unit_pen.use(painter).left(painter, unit, one.unit)
+        self._unit_pen.use(painter).left(painter, unit, value.unit or one.unit)
         places, values = self.store.trends.points(one.key)
         place = QRectF(rect.left(), lower.bottom() + 2, rect.width(), _LINE_HEIGHT - 2)
         color = QColor(table.line_color(one.color))

@@ -18,6 +18,7 @@ from widgets.controls.lines import ElidedLine, title_line
 from widgets.live.figures import (
     LATENCY_SPAN,
     StateKind,
+    Value,
     draw_sparkline,
     header_values,
     state_text,
@@ -143,8 +144,8 @@ class EngineCard(QFrame):
                 "waiting": f"{snapshot.num_waiting:,}",
                 "kv": f"{values['kv'].text} %",
                 "tokens": output.text,
-                "ttft": f"{ttft.text}{ttft.few}",
-                "itl": f"{itl.text.partition(' / ')[0]}{itl.few}",
+                "ttft": _words(ttft),
+                "itl": _words(itl),
             }
         )
         shown = {"tokens": output, "ttft": ttft, "itl": itl}
@@ -152,6 +153,11 @@ class EngineCard(QFrame):
         for key, one in shown.items():
             self.figures.set_tip(key, f"{_TIPS[key]}\n{one.more}".rstrip())
         self.trend.follow(self.store.trends, "output")
+
+
+def _words(value: Value) -> str:
+    """The p50, its unit unless it is that of the heading, and the number of few samples."""
+    return f"{value.text.partition(' / ')[0]} {value.unit}".rstrip() + value.few
 
 
 class ConnectionCard(EngineCard):

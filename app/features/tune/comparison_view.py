@@ -32,6 +32,7 @@ from engine.units import duration_text
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine, title_line
+from widgets.live.figures import reservations
 from widgets.live.metric_store import MetricStore
 from widgets.live.statistics import Figures
 from widgets.plot.marks import MarkLog, Span, SpanLog
@@ -106,6 +107,12 @@ class CompareTable(QWidget):
                 cells[index].setToolTip(role.capitalize())
             for index, figures in ((3, row.a), (4, row.b)):
                 cells[index].setToolTip(_why_no_p99(figures))
+            for index, figures in ((6, row.a), (7, row.b)):
+                is_firm = not (figures.is_few or figures.is_busy_machine)
+                role = "" if is_firm else "warning"
+                if (cells[index].property("role") or "") != role:
+                    restyle(cells[index], role=role)
+                cells[index].setToolTip("" if is_firm else reservations(figures))
 
 
 def _small(text: str, alignment: Qt.AlignmentFlag) -> QLabel:

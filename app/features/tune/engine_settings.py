@@ -36,6 +36,7 @@ from widgets.controls.number_control import NumberControl
 from widgets.controls.paths import PathControl
 from widgets.controls.setting_row import ChoiceControl, HintTone, SettingRow
 from widgets.controls.text import set_key_tip
+from widgets.live.metric_store import MetricStore
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_3, theme_notifier, ui_font
 
@@ -62,6 +63,7 @@ class EngineSettingsPanel(QWidget):
         *,
         recent: Callable[[], Sequence[tuple[str, str, str]]] = tuple,
         times: Memory | None = None,
+        metrics: MetricStore | None = None,
     ) -> None:
         """`recent`: recent models as (path, load format, title). `times`: stores how long changes
         took."""
@@ -80,7 +82,7 @@ class EngineSettingsPanel(QWidget):
         dressed(self._unreported, role="small").setContentsMargins(SPACE_3, 0, SPACE_3, 0)
         self.rows: dict[str, SettingRow] = self.list.rows
         self.precision = PrecisionGuide(bridge, self.rows, times, self)
-        self._remarks = RowRemarks(self.model, self.precision)
+        self._remarks = RowRemarks(self.model, self.precision, metrics)
         self.pauses = PauseModel()
         self.commands = SettingsCommands(bridge, self.model, self.precision, self._remarks, self)
         path = self.rows[MODEL].control

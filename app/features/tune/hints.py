@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from engine.units import (
     setting_text,
 )
 from widgets.live.figures import parallel_text
+from widgets.live.metric_store import MetricStore
 from widgets.speculation import panel as speculation
 
 Differences = Mapping[str, tuple[Any, Any]]
@@ -113,7 +115,8 @@ class Hints:
     """Hints from the steps of the last minute. `places`: GPUs and NUMA nodes of the engine's
     machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: MetricStore | None = None) -> None:
+        self.metrics = metrics or MetricStore()
         self.places = Places()
         self._seconds: deque[_Second] = deque()
         self._snapshot: EngineSnapshot | None = None
@@ -164,12 +167,16 @@ class Hints:
             self._last_preemption = None
         elif late := [step for step in snapshot.steps if step.preempted]:
             self._last_preemption = late[-1]
+        since = snapshot.settings_since
         for step in snapshot.steps:
+            if step.start < since:
+                continue
             second = int(step.start)
             if not self._seconds or self._seconds[-1].second != second:
                 self._seconds.append(_Second(second))
             self._seconds[-1].add(step)
-        while self._seconds and snapshot.time - self._seconds[0].second > WINDOW_S:
+        oldest = max(snapshot.time - WINDOW_S, math.floor(since))
+        while self._seconds and self._seconds[0].second < oldest:
             self._seconds.popleft()
 
     def clear(self) -> None:
@@ -238,13 +245,12 @@ class Hints:
         steps = counted(prefills, "prefill step")
         return f"{steps} in the last minute, {mixed:,} mixed with decode"
 
-    @staticmethod
-    def _prefix(s: EngineSnapshot) -> str:
-        queries = s.counters.prefix_queries
-        if not queries:
+    def _prefix(self, s: EngineSnapshot) -> str:
+        share = self.metrics.prefix_hits()
+        if share is None:
             return "No prefix cache lookups yet"
-        rate = 100 * s.counters.prefix_hit_rate
-        return f"Hit rate {rate:.0f} % over {counted(queries, 'prompt token')}"
+        tokens = counted(share.num_tokens, "prompt token")
+        return f"Hit rate {100 * share.rate:.0f} % over {tokens}"
 
     @staticmethod
     def _waste(s: EngineSnapshot) -> str:

@@ -16,6 +16,7 @@ from engine.hardware.device_map import ALL
 from engine.snapshot import MemoryPlan
 from engine.units import setting_text
 from widgets.controls.setting_row import HintTone
+from widgets.live.metric_store import MetricStore
 
 LAYERS = "gpu_layers"
 SEVERAL = (RANKS, STAGES)
@@ -32,9 +33,11 @@ class RowRemarks:
     """Texts below the settings. `draft_note`: about the chosen draft model. `ceilings`: potential
     gain by setting. `plan`: the loaded model's memory."""
 
-    def __init__(self, model: SettingsModel, precision: PrecisionGuide) -> None:
+    def __init__(
+        self, model: SettingsModel, precision: PrecisionGuide, metrics: MetricStore | None = None
+    ) -> None:
         self._model, self._precision = model, precision
-        self.hints = Hints()
+        self.hints = Hints(metrics)
         self.plan: MemoryPlan | None = None
         self.draft_note: Remark = ("", "small")
         self.ceilings: Mapping[str, str] = {}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from engine.snapshot import Counters, EngineSnapshot, Sample, StepRecord, ThreadFigures
 from tests.widgets.synthetic import CONFIG, MODEL, snapshot
 from widgets.live.figures import header_values
-from widgets.live.metric_store import RATE_S, SPAN_S, MetricStore
+from widgets.live.metric_store import RATE_S, SPAN_S, MetricStore, memory_parts, memory_used
 from widgets.live.statistics import FEW, Figures
 from widgets.live.totals import PercentileLine, RunningTotal, later
 
@@ -348,3 +348,29 @@ def test_blocks_count_also_when_they_were_given_back_before_the_next_state() -> 
     usage = store.figures(2.0, 3.0)["kv_usage"]
     assert (usage.num_samples, usage.largest) == (3, pytest.approx(40))
     assert store.figures(0.0, 2.0)["kv_usage"].largest == 0
+
+
+# The header -----------------------------------------------------------------------------------
+
+
+def test_long_latencies_are_in_seconds() -> None:
+    value = header_values(fed(at(50.0, 24_640, since=1.0)), 50.0)["ttft"]
+    assert (value.text, value.unit) == ("24.6", "s")
+    value = header_values(fed(at(50.0, 1_640, since=1.0)), 50.0)["ttft"]
+    assert (value.text, value.unit) == ("1,640", "")
+
+
+def test_reserved_blocks_take_no_memory_in_ram() -> None:
+    seen = at(5.0, since=1.0)
+    blocks = snapshot(5.0, num_used=1000).blocks
+    fill = np.where(np.arange(len(blocks.fill)) < 40, 16, 0).astype(np.int32)
+    size = seen.memory.plan.bytes_per_block
+    held = replace(seen.memory, kv_used=1000 * size)
+    seen = replace(seen, memory=held, blocks=replace(blocks, fill=fill))
+    parts = memory_parts(seen)
+    assert parts["kv_used"] == 40 * size and parts["kv_reserved"] == 0
+    assert sum(parts.values()) == memory_used(seen) == seen.memory.process
+    on_gpu = replace(seen, model=replace(MODEL, device="cuda:0"))
+    on_gpu = replace(on_gpu, memory=replace(held, process=held.weights + held.kv_cache + 7))
+    parts = memory_parts(on_gpu)
+    assert parts["kv_reserved"] == held.kv_cache - 40 * size and parts["other"] == 7

@@ -46,6 +46,9 @@ def test_nothing_is_said_before_a_snapshot() -> None:
 
 def test_an_idle_engine(idle: EngineSnapshot) -> None:
     hints = Hints()
+    none = dataclasses.replace(idle.counters, prefix_queries=0, prefix_hits=0)
+    hints.metrics.update(dataclasses.replace(idle, time=idle.time - 1, counters=none))
+    hints.metrics.update(idle)
     hints.update(idle)
     assert numbers(hints.hint("max_num_seqs")) == [0, 0]
     assert hints.hint("max_num_batched_tokens")
