@@ -42,15 +42,15 @@ def test_every_reply_and_all_together_are_measured() -> None:
     first.add(event(1.0, 1), "m")
     assert first.stage is Stage.GENERATING and first.ttft_s == 1 and first.tokens_per_s is None
     first.add(event(2.0, 2), "m")
-    assert first.tokens_per_s == 2.0 and "2.0 tok/s" in first.summary
+    assert first.tokens_per_s == 2.0 and "2.00 tok/s" in first.summary
     both = totals_text([first, second])
-    assert "1 generating, 1 queued" in both and "1.5 tok/s total (2.0 per reply)" in both
-    assert "3 tokens in 2.0 s" in both
+    assert "1 generating, 1 queued" in both and "1.50 tok/s total (2.00 per reply)" in both
+    assert "3 tokens in 2 s" in both
     second.add(event(3.0, 5, end=FinishReason.LENGTH), "m")
     assert second.is_done and second.figures is not None
     assert second.figures.finish_reason == "length" and second.summary.count(" · ") == 3
     both = totals_text([first, second])
-    assert "8 tokens in 3.0 s" in both and "1 finished" in both
+    assert "8 tokens in 3 s" in both and "1 finished" in both
 
 
 @pytest.mark.parametrize(
