@@ -38,6 +38,7 @@ from widgets.live.model_button import ModelButton
 from widgets.live.trends import TREND_S
 from widgets.plot.clock import RedrawClock, work_time
 from widgets.plot.text import TextPen
+from widgets.theme.fonts import scaled
 from widgets.theme.theme import (
     SPACE_2,
     SPACE_3,
@@ -49,7 +50,8 @@ from widgets.theme.theme import (
     ui_font,
 )
 
-_LEAST_WORDS = 200  # pixels that model and state keep before figures give way
+_LEAST_WORDS = 200
+"""Pixels that model and state keep before figures give way, at the default text size."""
 _DOT = 8
 _FIGURE_INTERVAL_S = 0.45
 _LINE_HEIGHT = 11
@@ -226,7 +228,7 @@ class StatStrip(QFrame):
     def shown_figures(self) -> list[tuple[Figure, QRectF]]:
         """The figures that fit, with their rectangles."""
         shown = list(FIGURES)
-        room = self.width() - 2 * SPACE_3 - _LEAST_WORDS
+        room = self.width() - 2 * SPACE_3 - scaled(_LEAST_WORDS)
         while shown and sum(self._width_of(f) + SPACE_6 for f in shown) > room:
             shown.remove(max(shown, key=lambda f: f.drop))
         right = float(self.width() - SPACE_4)
