@@ -132,7 +132,7 @@ def totals_text(replies: Sequence[Reply]) -> str:
     parts = [", ".join(f"{count:,} {name}" for count, name in counts if count)]
     if num_tokens and seconds > 0:
         rates = [reply.tokens_per_s for reply in replies if reply.tokens_per_s is not None]
-        each = f" ({figure(median(rates))} per reply)" if rates else ""
+        each = f" ({figure(median(rates), 3)} per reply)" if rates else ""
         parts.append(f"{rate_text(num_tokens / seconds)} total{each}")
     if ttft_ms := [1e3 * reply.ttft_s for reply in replies if reply.ttft_s is not None]:
         middle, longest = duration_text(median(ttft_ms) / 1e3), duration_text(max(ttft_ms) / 1e3)
