@@ -50,7 +50,8 @@ class ModelButton(QToolButton):
     @property
     def whole_width(self) -> int:
         """Pixels for the whole title."""
-        return self.fontMetrics().horizontalAdvance(self._title) + self._beside
+        advance = self.fontMetrics().horizontalAdvance(self._title)
+        return advance + SPACE_1 + self._beside  # a text that just fits is elided
 
     def sizeHint(self) -> QSize:
         metrics = self.fontMetrics()
