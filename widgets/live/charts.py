@@ -396,7 +396,7 @@ def _memory_chart(clock: RedrawClock, now: Callable[[], float]) -> StackedAreaCh
             area("weights", "weights", "weights", text=_hundredths, silence=SILENCE_S),
             area("kv_used", "KV used", "kv_used", text=_hundredths, silence=SILENCE_S),
             area("kv_cached", "KV cached", "kv_cached", text=_hundredths, silence=SILENCE_S),
-            area("kv_reserved", "KV reserved", "free", text=_hundredths, silence=SILENCE_S,
+            area("kv_reserved", "KV reserved", "kv_reserved", text=_hundredths, silence=SILENCE_S,
                  tip="KV cache without tokens"),
             area("other", "other", "other", text=_hundredths, silence=SILENCE_S),
             Series("gpu", "GPU", "gpu_memory", dashed=True, hold=True, text=_hundredths),

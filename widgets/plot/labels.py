@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QLineF, QPointF, QRectF
-from PySide6.QtGui import QColor, QPainter, QPen
+from PySide6.QtCore import QPointF, QRectF
+from PySide6.QtGui import QColor, QPainter
 
 from widgets.plot.series import EndLabel
 from widgets.theme.theme import SPACE_1, SPACE_2, theme
@@ -107,10 +107,6 @@ def draw_end_labels(painter: QPainter, view: PlotView) -> None:
         if is_inside:
             _draw_with_halo(painter, view, rect, _inside_text(view, label), color)
             continue
-        y, middle = view.to_y(label.y), rect.center().y()
-        if abs(y - middle) > 3 and view.y_range.holds(label.y):  # moved away: lead back to its line
-            painter.setPen(QPen(QColor(table.line_color(label.color)), 1.0))
-            painter.drawLine(QLineF(plot.right() + 1, y, rect.left() - 2, middle))
         painter.setPen(color)
         pen.right(painter, rect, label.value)
         if is_named(view, label, rect):

@@ -17,6 +17,7 @@ from widgets.theme.theme import theme
 
 _FILL_ALPHA = 0.72
 _NEAR_LIMIT = 0.4  # share of the limit from which on the axis reaches up to it
+_LABELS_SHARE = 0.6  # of a plot's height that the labels of all parts may take
 
 
 def area(key: str, label: str, color: str, **options: Any) -> Series:
@@ -82,19 +83,32 @@ class StackedAreaChart(TimeChart):
         return low, high
 
     def _end_labels(self, now: float) -> list[EndLabel]:
-        labels = super()._end_labels(now)
-        below = 0.0
-        for key in self._areas:
-            value = self.data.newest(key, now, self.shown_s)
-            if value is not None and self.is_shown(key) and (value or self.is_available(key)):
-                label = self.end_label(key, value)
-                labels.append(replace(label, y=below + value / 2))
-                below += value
+        labels = super()._end_labels(now) + self._part_labels(now)
         if self._limit is not None and labels:
-            text = next(iter(self.data.series.values())).text(self._limit)
+            text = self._text(self._limit)
             is_above = self._limit > self.view.y_range.high
             labels.append(EndLabel("limit ↑" if is_above else "limit", text, "limit", self._limit))
         return labels
+
+    def _part_labels(self, now: float) -> list[EndLabel]:
+        """At the middle of their bands; none for a part that is printed as zero. In a low plot the
+        two largest parts and the total, at its height."""
+        labels, total, nothing = [], 0.0, self._text(0.0)
+        for key in self._areas:
+            value = self.data.newest(key, now, self.shown_s)
+            if value and self.is_shown(key):
+                labels.append((value, replace(self.end_label(key, value), y=total + value / 2)))
+                total += value
+        labels = [(value, one) for value, one in labels if one.value != nothing]
+        room = _LABELS_SHARE * self.view.plot_rect.height() / self.view.label_pen.metrics.height()
+        if len(labels) > max(2.0, room):
+            second = sorted(value for value, _ in labels)[-2]
+            labels = [(value, one) for value, one in labels if value >= second][:2]
+            labels.append((total, EndLabel("total", self._text(total), "text", total)))
+        return [one for _, one in labels]
+
+    def _text(self, value: float) -> str:
+        return next(iter(self.data.series.values())).text(value)
 
     def readings_at(self, at: float) -> list[Reading]:
         """The point of a stacked value is at the top of its band."""

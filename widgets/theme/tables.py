@@ -83,6 +83,7 @@ class SeriesColors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: Color
     kv_used: Color
     kv_cached: Color
+    kv_reserved: Color
     other: Color
     limit: Color
     gpu_memory: Color

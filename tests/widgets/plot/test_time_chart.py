@@ -620,6 +620,29 @@ def test_shares_are_stacked_under_the_limit(qtbot, clock: RedrawClock) -> None:
     assert chart.num_drawn_points()["a"] == 0 < chart.num_drawn_points()["b"]
 
 
+@pytest.mark.parametrize(("height", "count"), [(140, 3), (400, 5)])
+def test_a_low_stack_labels_its_total_and_the_two_largest_parts(
+    qtbot, clock: RedrawClock, height: int, count: int
+) -> None:
+    names = ("weights", "kv_used", "kv_cached", "kv_reserved", "other", "queued")
+    chart = StackedAreaChart(
+        "Memory", "GiB", [area(one, one, one, text="{:.2f}".format) for one in names],
+        clock=clock, time_source=lambda: NOW,
+    )  # fmt: skip
+    qtbot.addWidget(chart)
+    chart.resize(420, height)
+    chart.show()
+    parts = dict(zip(names, (2.0, 0.5, 0.001, 0.25, 1.0, 0.125), strict=True))
+    for at in (NOW - 50, NOW):
+        chart.append_row(at, parts)
+    chart.redraw()
+    chart.redraw()  # the plot has its size
+    heights = {label.label: label.y for label in chart.view.end_labels}
+    assert len(heights) == count and "kv_cached" not in heights  # 0.00
+    assert {"weights", "other"} < heights.keys() and heights["weights"] == 1.0
+    assert heights.get("total", 3.876) == pytest.approx(3.876)
+
+
 def test_an_hour_of_a_stack_is_drawn_with_few_points(qtbot, clock: RedrawClock) -> None:
     chart = StackedAreaChart(
         "Memory", "GiB", [area("a", "weights", "weights")], clock=clock, time_source=lambda: NOW

@@ -92,7 +92,7 @@ def test_a_colour_means_the_same_in_every_chart() -> None:
 
 
 LEGENDS = (
-    ("weights", "kv_used", "kv_cached", "other"),
+    ("weights", "kv_used", "kv_cached", "kv_reserved", "other"),
     ("queued", "cached", "prefill", "decode", "draft", "preempted"),
     ("weights", "kv_used", "arithmetic", "launch", "python", "draft", "queued"),
     ("sample_dot", "p50", "p99"),
