@@ -24,7 +24,7 @@ from engine.units import (
     weights_text,
 )
 from widgets.controls.text import not_reported
-from widgets.live.metric_store import GIB, MISSING, SPAN_S, MetricStore, memory_used
+from widgets.live.metric_store import GIB, MISSING, SPAN_S, MetricStore, Share, memory_used
 from widgets.live.statistics import Figures, Shown
 from widgets.plot.series import FEWEST_FOR_P99, Floats
 
@@ -60,15 +60,14 @@ LATENCY_SPAN = f"over {duration_text(SPAN_S)} or since the last change"
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One figure. Its width fits `template` or the widest value so far: it grows but never jumps.
-    Narrow windows drop the highest `drop` first. `top`: least upper end of the sparkline.
+    Narrow windows drop the highest `drop` first. `trend`: colour of its sparkline, "" for none.
     `statistic` and `span` add to the metric's title and description."""
 
     key: str
     metric: Metric
     template: str
     drop: int
-    color: str
-    top: float
+    trend: str = ""
     statistic: str = ""
     span: str = ""
 
@@ -86,22 +85,20 @@ class Figure:
 
 
 FIGURES = (
-    Figure("output", METRICS["output"], "000", 3, "tokens_out", 1.0),
-    Figure("ttft", METRICS["ttft"], "0,000", 2, "p50", 1.0, "p50", f", median {LATENCY_SPAN}"),
-    Figure("itl", METRICS["itl"], "00 / 00", 1, "p50", 1.0, "p50 / p99",
+    Figure("output", METRICS["output"], "000", 3, "tokens_out"),
+    Figure("ttft", METRICS["ttft"], "0,000", 2, "p50", "p50", f", median {LATENCY_SPAN}"),
+    Figure("itl", METRICS["itl"], "00 / 00", 1, "p50", "p50 / p99",
            f", {LATENCY_SPAN}\n({NOTHING}: fewer than {FEWEST_FOR_P99} samples)"),
-    Figure("kv", METRICS["kv_usage"], "100", 5, "kv_usage", 100.0),
-    Figure("hits", METRICS["prefix_hit_rate"], "100", 6, "prefix_hits", 100.0,
-           span=f" {LATENCY_SPAN}"),
-    Figure("memory", METRICS["memory"], "0.0 / 0.0", 4, "other", 0.1,
-           span=" and the engine's memory budget"),
+    Figure("kv", METRICS["kv_usage"], "100", 5),
+    Figure("hits", METRICS["prefix_hit_rate"], "100", 6, span=f" {LATENCY_SPAN}"),
+    Figure("memory", METRICS["memory"], "0.0 / 0.0", 4, span=" and the engine's memory budget"),
 )  # fmt: skip
 
 
 class Value(NamedTuple):
-    """A figure's text. `is_firm` False: of few samples, of a busy machine, or older than the span.
-    `why_not`: why it is missing. `more`: details for the tooltip. `few`: " (n=7)" of few samples,
-    for a card. `unit`: another than the figure's."""
+    """A figure's text. `is_firm` False: of few samples, of a busy machine, older than the span, or
+    the rate of an idle engine. `why_not`: why it is missing. `more`: details for the tooltip.
+    `few`: " (n=7)" of few samples, for a card. `unit`: another than the figure's."""
 
     text: str
     is_firm: bool = True
@@ -118,9 +115,8 @@ LONG_MS = 10_000
 
 def header_values(store: MetricStore, now: float) -> dict[str, Value]:
     """The value of each figure by its key. `now` is engine time."""
-    rate = store.rate("out", now)
     values = {
-        "output": EMPTY if rate is None else Value(number(rate, 0)),
+        "output": _output(store, now),
         "ttft": _latency(store.latency("ttft"), now, with_p99=False),
         "itl": _latency(store.latency("itl"), now, with_p99=True),
     }
@@ -132,7 +128,7 @@ def header_values(store: MetricStore, now: float) -> dict[str, Value]:
     used = number(memory_used(snapshot) / GIB, 1)
     values |= {
         "kv": Value(number(snapshot.kv_usage * 100, 0)),
-        "hits": EMPTY if share is None else Value(number(share.rate * 100, 0)),
+        "hits": EMPTY if share is None else _share(share, now),
         "memory": Value(f"{used} / {of_limit}", more=placement_text(snapshot)),
     }
     for key, part in MISSING.items():
@@ -146,18 +142,30 @@ def latency_text(ms: float | None) -> str:
     return figure(ms, 2)
 
 
+def _output(store: MetricStore, now: float) -> Value:
+    rate = store.rate("out", now)
+    if rate is None:
+        return EMPTY
+    text, snapshot = number(rate, 0), store.snapshot
+    is_working = snapshot is not None and snapshot.num_running > 0
+    return Value(text, is_firm=is_working or text != "0")
+
+
+def _share(share: Share, now: float) -> Value:
+    more = age_text(share.newest, now)
+    return Value(number(share.rate * 100, 0), is_firm=not more, more=more)
+
+
 def _latency(shown: Shown, now: float, *, with_p99: bool) -> Value:
     if shown.p50 is None:
         return EMPTY
     known = [shown.p50, shown.p99] if with_p99 else [shown.p50]
     is_long = max(ms or 0.0 for ms in known) >= LONG_MS
     words = [figure(ms and ms / 1e3, 3) if is_long else latency_text(ms) for ms in known]
-    is_old = now - shown.newest > SPAN_S
-    more = reservations(shown)
-    if is_old:
-        more += f"\nNewest sample: {duration_text(now - shown.newest, digits=2)} ago"
+    age = age_text(shown.newest, now)
     return Value(
-        " / ".join(words), not (shown.is_few or shown.is_busy_machine or is_old), more=more,
+        " / ".join(words), not (shown.is_few or shown.is_busy_machine or age),
+        more="\n".join(filter(None, (reservations(shown), age))),
         few=f" (n={shown.num_samples})" if shown.is_few else "", unit="s" if is_long else "",
     )  # fmt: skip
 
@@ -169,6 +177,12 @@ def reservations(figures: Figures) -> str:
     if figures.is_busy_machine:
         lines.append(f"Other programs used {figures.other_cores:.1f} cores")
     return "\n".join(lines)
+
+
+def age_text(newest: float, now: float) -> str:
+    """Of a statistic whose newest sample is older than its span; "" for a current one."""
+    age = now - newest
+    return f"Newest sample: {duration_text(age, digits=2)} ago" if age > SPAN_S else ""
 
 
 def placement_text(snapshot: EngineSnapshot) -> str:

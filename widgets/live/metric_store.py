@@ -30,7 +30,7 @@ SPAN_S = 60.0
 RATE_S = 3.0
 """Rates are of this long before the last whole second, within the epoch."""
 LATENCIES = ("ttft", "itl")
-KEYS = ("output", "ttft", "itl", "kv", "hits", "memory")
+KEYS = ("output", *LATENCIES)
 """Of the sparklines."""
 MISSING = {"kv": Part.KV_USAGE, "hits": Part.PREFIX_CACHE, "memory": Part.MEMORY}
 """The parts of a snapshot that figures need."""
@@ -62,10 +62,11 @@ class Epoch:
 
 
 class Share(NamedTuple):
-    """`rate` (0 to 1) of `num_tokens`."""
+    """`rate` (0 to 1) of `num_tokens`, the newest of them at `newest`."""
 
     rate: float
     num_tokens: int
+    newest: float
 
 
 class MetricStore(SampleHistory):
@@ -164,10 +165,7 @@ class MetricStore(SampleHistory):
         }
         if (rate := self.rate("out", s.time)) is not None:
             points["output"] = rate
-        if (share := self.prefix_hits()) is not None:
-            points["hits"] = share.rate * 100
-        points |= {"kv": s.kv_usage * 100, "memory": memory_used(s) / GIB}
-        return {k: v for k, v in points.items() if MISSING.get(k) not in s.missing}
+        return points
 
     # Epochs -----------------------------------------------------------------------------------
 
@@ -263,7 +261,7 @@ class MetricStore(SampleHistory):
         start = max(epoch.start, newest - SPAN_S)
         count = self._queries.between(start, newest)
         hits = self._hits.between(start, newest)
-        return Share(hits / count, max(1, round(count))) if count > 0 else None
+        return Share(hits / count, max(1, round(count)), newest) if count > 0 else None
 
 
 def _model_of(s: EngineSnapshot) -> str:

@@ -54,7 +54,7 @@ _LEAST_WORDS = 200
 """Pixels that model and state keep before figures give way, at the default text size."""
 _DOT = 8
 _FIGURE_INTERVAL_S = 0.45
-_LINE_HEIGHT = 11
+_LINE_WIDTH, _LINE_HEIGHT = 56, 18
 _LINE_TIP = f"\nSparkline: last {duration_text(TREND_S)}"
 
 
@@ -149,7 +149,7 @@ class StatStrip(QFrame):
         if value.why_not:
             return f"{one.label}: {value.why_not}"
         more = f"\n{value.more}" if value.more else ""
-        return f"{one.label}: {one.tip}{more}{_LINE_TIP}"
+        return f"{one.label}: {one.tip}{more}{_LINE_TIP if one.trend else ''}"
 
     def _request_redraw(self) -> None:
         self._dirty = True
@@ -158,7 +158,7 @@ class StatStrip(QFrame):
 
     def wants_redraw(self) -> bool:
         """Whether there is something new, a rate is still falling, or a latency grows old."""
-        ages = any(self._values[key].is_firm for key in ("ttft", "itl"))
+        ages = any(self._values[key].is_firm for key in ("ttft", "itl", "hits"))
         return self._dirty or ages or self._values["output"].text not in (NOTHING, "0")
 
     def redraw(self) -> None:
@@ -216,7 +216,7 @@ class StatStrip(QFrame):
         self.update()
 
     def sizeHint(self) -> QSize:
-        return QSize(900, round(sum(self._line_heights)) + _LINE_HEIGHT + 2 * SPACE_2)
+        return QSize(900, round(sum(self._line_heights)) + 2 * SPACE_2)
 
     def minimumSizeHint(self) -> QSize:
         return QSize(_LEAST_WORDS, self.sizeHint().height())
@@ -226,15 +226,19 @@ class StatStrip(QFrame):
         return math.ceil(max(value, self._label_pen.width(one.label)))
 
     def shown_figures(self) -> list[tuple[Figure, QRectF]]:
-        """The figures that fit, with their rectangles."""
+        """The figures that fit, with their rectangles; the sparklines if they fit too."""
         shown = list(FIGURES)
         room = self.width() - 2 * SPACE_3 - scaled(_LEAST_WORDS)
+        lines = (SPACE_2 + _LINE_WIDTH) * sum(bool(one.trend) for one in FIGURES)
+        has_lines = sum(self._width_of(f) + SPACE_6 for f in shown) + lines <= room
         while shown and sum(self._width_of(f) + SPACE_6 for f in shown) > room:
             shown.remove(max(shown, key=lambda f: f.drop))
         right = float(self.width() - SPACE_4)
         placed = []
         for one in reversed(shown):
             width = self._width_of(one)
+            if has_lines and one.trend:
+                width += SPACE_2 + _LINE_WIDTH
             placed.append((one, QRectF(right - width, 0, width, self.height())))
             right -= width + SPACE_6
         return placed[::-1]
@@ -258,7 +262,7 @@ class StatStrip(QFrame):
 
     def _rows(self) -> tuple[QRectF, QRectF]:
         small, large = self._line_heights
-        top = (self.height() - small - large - _LINE_HEIGHT) / 2
+        top = (self.height() - small - large) / 2
         return QRectF(0, top, 0, small), QRectF(0, top + small, 0, large)
 
     def _draw_text(self, painter: QPainter, right: float) -> None:
@@ -292,10 +296,12 @@ class StatStrip(QFrame):
         painter.setPen(table.color("text_muted"))
         unit = lower.translated(self._value_pen.width(value.text) + 5, self._unit_drop)
         self._unit_pen.use(painter).left(painter, unit, value.unit or one.unit)
-        places, values = self.store.trends.points(one.key)
-        place = QRectF(rect.left(), lower.bottom() + 2, rect.width(), _LINE_HEIGHT - 2)
-        color = QColor(table.line_color(one.color))
-        draw_sparkline(painter, place, places, values, one.top, color)
+        if one.trend and rect.width() > self._width_of(one):
+            places, values = self.store.trends.points(one.key)
+            top = rect.center().y() - _LINE_HEIGHT / 2
+            place = QRectF(rect.right() - _LINE_WIDTH, top, _LINE_WIDTH, _LINE_HEIGHT)
+            color = QColor(table.line_color(one.trend))
+            draw_sparkline(painter, place, places, values, 1.0, color)
 
     def event(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):

@@ -373,7 +373,18 @@ def test_the_output_rate_comes_to_rest(strip: StatStrip) -> None:
         counters = Counters(generation_tokens=10 * i)
         take(strip, snapshot(now - 5 + i * 0.1, num_running=1, counters=counters))
     assert header_values(strip.store, now)["output"].text == "100"
-    assert header_values(strip.store, now + 10)["output"].text == "0"
+    assert header_values(strip.store, now + 10)["output"][:2] == ("0", True)  # a long prefill
+    take(strip, snapshot(now, counters=counters))
+    assert header_values(strip.store, now)["output"].is_firm
+    assert header_values(strip.store, now + 10)["output"][:2] == ("0", False)  # idle
+
+
+def test_old_prefix_hits_are_not_current(strip: StatStrip) -> None:
+    for at in (1000.0, 1001.0):
+        counters = Counters(prefix_hits=round(at) - 1000, prefix_queries=4 * (round(at) - 1000))
+        take(strip, snapshot(at, counters=counters))
+    assert header_values(strip.store, 1002.0)["hits"][:2] == ("25", True)
+    assert header_values(strip.store, 2000.0)["hits"][:2] == ("25", False)
 
 
 def test_few_gaps_have_no_p99(strip: StatStrip) -> None:
@@ -432,6 +443,15 @@ def test_a_narrow_strip_drops_figures_instead_of_cutting(strip, width, keys) -> 
     assert lefts == sorted(lefts)
     assert all(place.right() <= width - 8 for _, place in shown)
     assert all(a.right() < b.left() for (_, a), (_, b) in itertools.pairwise(shown))
+
+
+def test_sparklines_give_way_before_figures(strip: StatStrip) -> None:
+    lefts = {}
+    for width in (1600, 820):
+        strip.resize(width, strip.height())
+        lefts[width] = [width - place.left() for _, place in strip.shown_figures()]
+    assert len(lefts[1600]) == len(lefts[820]) == len(FIGURES)
+    assert lefts[1600][0] > lefts[820][0] + 100
 
 
 def test_figures_do_not_move_when_their_values_change(strip: StatStrip) -> None:

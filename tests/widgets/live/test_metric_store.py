@@ -259,7 +259,7 @@ def test_prefix_hits_are_of_the_last_minute_in_the_epoch() -> None:
     store.update(counted(140.0, 0, 210, 1300, since=139.0))
     assert store.prefix_hits() is None
     store.update(counted(141.0, 0, 210, 1350, since=139.0))
-    assert store.prefix_hits() == (0.0, 50)
+    assert store.prefix_hits() == (0.0, 50, 141.0)
 
 
 # Lines and bounds -----------------------------------------------------------------------------
