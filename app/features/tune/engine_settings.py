@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QFontMetrics
+from PySide6.QtGui import QFontMetrics, QShowEvent
 from PySide6.QtWidgets import QLabel, QProgressBar, QPushButton, QWidget
 
 from app.features.models.placement import Places
@@ -254,6 +254,12 @@ class EngineSettingsPanel(QWidget):
             self._show_hints()
 
     # Showing -----------------------------------------------------------------------------------
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Hints rest while the panel is hidden."""
+        super().showEvent(event)
+        self._show_hints()
+        self._show_pending()
 
     def _show_values(self) -> None:
         reason = self.commands.unreported

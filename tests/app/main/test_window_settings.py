@@ -241,6 +241,19 @@ def test_hints_say_what_happens_now(qtbot: QtBot, application: Application, scri
         assert row.hint or name == "seed" or name in SETTINGS_OF_IT  # nothing was drafted
 
 
+def test_hints_follow_what_happened_while_they_were_hidden(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    panel = application.engine_settings
+    application.window.show_page(1)
+    panel.hide()
+    panel.update_snapshot(synthetic.snapshot(1e6, num_running=3, num_waiting=2))
+    assert numbers(panel.rows["max_num_seqs"].hint)[:2] != [3, 2]
+    panel.show()
+    assert panel.isVisible() and numbers(panel.rows["max_num_seqs"].hint)[:2] == [3, 2]
+
+
 def test_what_a_setting_could_win_moves_no_row(qtbot: QtBot, application: Application) -> None:
     """It is said from the first reply on, when the hand may be on its way to a control."""
     open_model(qtbot, application)
