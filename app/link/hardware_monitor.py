@@ -7,7 +7,7 @@ import json
 import logging
 from pathlib import Path
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.link.bridge import EngineBridge, EngineState
 from app.paths import data_dir
@@ -112,5 +112,11 @@ class PeaksRecorder(QObject):
             return
         if self._bridge.is_remote:
             return
-        if self._store.find(config, self._device_name) != event.peaks:
-            self._store.keep(event.peaks)
+        known, peaks = self._store.find(config, self._device_name), event.peaks
+        if known is not None and peaks.is_disturbed and known.busy_cores < peaks.busy_cores:
+            peaks = known  # other programs lower the rates
+        if peaks != known:
+            self._store.keep(peaks)
+        if peaks != event.peaks:  # after those who hear the event later than this
+            kept = messages.PeaksMeasured(peaks)
+            QTimer.singleShot(0, self, lambda: self._bridge.peaks_measured.emit(kept))

@@ -61,16 +61,6 @@ class Peaks:
         """Whether the machine was busy: the rates are lower bounds."""
         return self.busy_cores >= DISTURBING_CORES
 
-    def best_with(self, other: Peaks) -> Peaks:
-        """The higher rates of two measurements under the same conditions: other programs can only
-        lower them."""
-        return replace(
-            self,
-            read_bytes_per_s=max(self.read_bytes_per_s, other.read_bytes_per_s),
-            flops_per_s=max(self.flops_per_s, other.flops_per_s),
-            busy_cores=min(self.busy_cores, other.busy_cores),
-        )
-
 
 def peaks_for(
     config: EngineConfig,

@@ -275,7 +275,7 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
     with next_run(qapp) as application:
         application.show()
         views = application.views
-        views.bottleneck_dock.raise_()
+        views.bottleneck_dock.bring_to_front()
         qtbot.waitUntil(views.bottleneck.isVisible)
         with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
             application.session.open("/models/tiny")
@@ -285,8 +285,14 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
         measured = dataclasses.replace(PEAKS, dtype="float32", machine=machine_name())
         thread.on_event(PeaksMeasured(measured))
         qtbot.waitUntil(lambda: views.bottleneck.model.peaks == measured, timeout=3000)
+        busy = dataclasses.replace(measured, read_bytes_per_s=9e9, busy_cores=1.4)
+        seen_peaks: list[object] = []
+        application.bridge.peaks_measured.connect(lambda event: seen_peaks.append(event.peaks))
+        thread.on_event(PeaksMeasured(busy))
+        qtbot.waitUntil(lambda: seen_peaks == [busy, measured], timeout=3000)
+        assert views.bottleneck.model.peaks == measured  # the quiet measurement stays
         with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
-            application.session.open("/models/tiny")
+            application.session.open("/models/other")
         assert views.bottleneck.model.peaks == measured
         assert thread.commands.count(MeasurePeaks()) == 1
         application.pages.chat_page.send("question")
