@@ -132,15 +132,6 @@ class DraftRound(NamedTuple):
     rejected: tuple[str, ...] = ()
 
 
-GENERATING_TENSORS = "Generating random tensors"
-"""A stage of loading that counts tensors; others count bytes."""
-
-
-def counted_unit(stage: str) -> str:
-    """What the progress of a stage counts: "tensor", or "" for bytes."""
-    return "tensor" if stage.lower().endswith(GENERATING_TENSORS.lower()) else ""
-
-
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
     """Progress of loading. `stage`: a text to show; total 0: unknown. `unit`: what done and total

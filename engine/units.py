@@ -183,6 +183,15 @@ def progress_text(done: float, total: float, unit: str = "") -> str:
     return f"{number(done)} of {counted(round(total), unit)}"
 
 
+GENERATING_TENSORS = "Generating random tensors"
+"""A stage of loading that counts tensors; others count bytes."""
+
+
+def counted_unit(stage: str) -> str:
+    """What the progress of a stage counts: "tensor", or "" for bytes."""
+    return "tensor" if stage.lower().endswith(GENERATING_TENSORS.lower()) else ""
+
+
 def rate_text(per_second: float | None, unit: str = "tok/s") -> str:
     """ "81.3 tok/s", "4.20 req/s"."""
     return _with_unit(figure(per_second, 3), unit)

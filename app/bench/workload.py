@@ -13,16 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from app.paths import resources_dir
 from engine.errors import ConfigError
+from engine.evaluate.task import PromptLine, read_prompts
 from engine.json_file import read_json
-
-if TYPE_CHECKING:
-    from engine.evaluate.task import PromptLine
 
 LARGEST_TOKENIZER = 2**29
 
@@ -89,14 +87,9 @@ class Workload:
     def for_model(self, has_chat_template: bool) -> Workload:
         """With the texts of a prompt file as user messages, unless the model or user wants them
         raw."""
-        if self.is_raw or not has_chat_template:
-            return self
-        lines = (
-            line._replace(prompt=({"role": "user", "content": line.prompt},))
-            if isinstance(line.prompt, str) else line
-            for line in self.prompts
-        )  # fmt: skip
-        return dataclasses.replace(self, prompts=tuple(lines))
+        is_chat = has_chat_template and not self.is_raw
+        lines = tuple(line.for_model(is_chat) for line in self.prompts)
+        return dataclasses.replace(self, prompts=lines)
 
     @property
     def prompts_text(self) -> str:
@@ -172,8 +165,6 @@ def of_prompts(
 ) -> Workload:
     """The prompts of a file as a workload. output_len: of every reply, in place of the file's.
     Raises TextError."""
-    from engine.evaluate.task import read_prompts  # imports numpy, which `--help` need not wait for
-
     found = read_prompts(file)
     lines = tuple(line._replace(max_tokens=output_len or line.max_tokens) for line in found)
     outputs = [line.max_tokens for line in lines]

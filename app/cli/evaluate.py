@@ -24,6 +24,7 @@ from app.paths import evaluations_dir
 from app.storage.report_export import report_text
 from app.storage.report_store import ReportStore
 from engine.config import SETTINGS, EngineConfig
+from engine.errors import ConfigError
 from engine.evaluate import EvaluationTask, plain, read_prompts, read_text, to_json, unit_of
 from engine.evaluate.task import DEFAULT_WORST, WITHOUT_MEANING
 from engine.evaluate.windows import DEFAULT_CONTEXT
@@ -42,8 +43,8 @@ examples:
 
 Default reference: the same model and dtype, unquantized, with an unquantized KV cache. If this
 equals the model itself, only perplexity is measured. The models are loaded one at a time.
---prompts: JSON Lines with "prompt" (raw text) or "messages" (chat template), and optionally
-"max_tokens". KL: KL(reference || model) per token, in nats."""
+--prompts: JSON Lines with "prompt" or "messages", and optionally "max_tokens"; CSV; or text.
+KL: KL(reference || model) per token, in nats."""
 
 REFERENCE_OPTIONS = ("dtype", "quantization", "kv_cache_dtype")
 """Settings of the reference that may differ from its defaults."""
@@ -64,9 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(
         work,
-        ("--prompts FILE", values.path, "JSON Lines file with prompts for both models."),
+        ("--prompts FILE", values.path, "Prompts for both models: JSON Lines, CSV or text."),
+        ("--raw-prompts", None, "Send text prompts as they are. Default: apply the model's chat "
+         "template, if it has one."),
         ("--speed", None, "Also measure single-request tokens per second for each model."),
-    )
+    )  # fmt: skip
     add_options(
         parser.add_argument_group("text windows"),
         ("--context-length N", values.positive,
@@ -117,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
 
 def task_of(args: argparse.Namespace) -> EvaluationTask:
     """The evaluation that the flags describe. Raises ConfigError or TextError."""
+    if args.raw_prompts and not args.prompts:
+        raise ConfigError("--raw-prompts requires --prompts.", "Add --prompts FILE.")
     candidate = engine_config(args)
     text, text_name, scored = _text(args)
     return EvaluationTask(
@@ -127,6 +132,7 @@ def task_of(args: argparse.Namespace) -> EvaluationTask:
         scored=scored,
         prompts=read_prompts(args.prompts) if args.prompts else (),
         prompts_name=str(args.prompts or ""),
+        raw_prompts=args.raw_prompts,
         context_length=args.context_length,
         stride=args.stride,
         max_tokens=args.max_tokens,

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
-from engine.messages import counted_unit
-from engine.units import progress_text
+from engine.units import counted_unit, progress_text
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from engine.evaluate.report import EvaluationReport, ReportError, from_json, to_json
 from engine.evaluate.task import (
     PROMPT_LINES,
+    RAW_PROMPTS,
     EvaluationCancelled,
     EvaluationTask,
     PromptLine,
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
     from engine.evaluate.evaluate import run
 
 __all__ = [
-    "PROMPT_LINES", "EvaluationCancelled", "EvaluationReport", "EvaluationTask", "PromptLine",
-    "ReportError", "TextError", "from_json", "plain", "read_prompts", "read_text", "run", "to_json",
-    "unit_of",
+    "PROMPT_LINES", "RAW_PROMPTS", "EvaluationCancelled", "EvaluationReport", "EvaluationTask",
+    "PromptLine", "ReportError", "TextError", "from_json", "plain", "read_prompts", "read_text",
+    "run", "to_json", "unit_of",
 ]  # fmt: skip
 
 

@@ -209,8 +209,10 @@ class _Evaluation:
         task = self.task
         answers: list[Answer] = []
         if task.prompts:
+            is_chat = engine.model_info.has_chat_template and not task.raw_prompts
+            lines = [line.for_model(is_chat) for line in task.prompts]
             answers = answer(
-                engine, task.prompts, task.prompts_name or "Evaluation prompts",
+                engine, lines, task.prompts_name or "Evaluation prompts",
                 self._counter(side, ANSWERS), self.cancelled,
             )  # fmt: skip
         speed = None

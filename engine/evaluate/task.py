@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import CheckpointError, ConfigError, InferdeckError
 from engine.json_file import decode_json, read_start
-from engine.messages import counted_unit
+from engine.units import counted_unit
 
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
@@ -60,17 +60,26 @@ PROMPT_LINES = (
 )
 """The format of a file of prompts, for labels and help."""
 
+RAW_PROMPTS = "Send text prompts as they are, without the model's chat template."
+"""The switch for it, for labels and help."""
+
 
 class TextError(InferdeckError):
     """A text or a file of prompts that cannot be used for an evaluation."""
 
 
 class PromptLine(NamedTuple):
-    """A prompt and its line number: raw text to continue, or chat messages."""
+    """A prompt and its line number: text, or chat messages."""
 
     line: int
     prompt: str | tuple[Mapping[str, str], ...]
     max_tokens: int = DEFAULT_MAX_TOKENS
+
+    def for_model(self, has_chat_template: bool) -> PromptLine:
+        """A text as a user message, where the model has a chat template."""
+        if not has_chat_template or not isinstance(self.prompt, str):
+            return self
+        return self._replace(prompt=({"role": "user", "content": self.prompt},))
 
     @property
     def shown(self) -> str:
@@ -234,7 +243,8 @@ class EvaluationTask:
     In a conversation score the replies: models are not trained to predict what users ask.
     context_length, stride: see `engine.evaluate.windows`. max_tokens: maximum length of the text. A
     reference of dtype "auto" runs in the candidate's dtype. A window is computed in chunks of each
-    configuration's max_num_batched_tokens.
+    configuration's max_num_batched_tokens. raw_prompts: chat models continue text prompts,
+    without their chat template.
     """
 
     candidate: EngineConfig
@@ -247,6 +257,7 @@ class EvaluationTask:
     context_length: int | None = None
     stride: int | None = None
     max_tokens: int | None = None
+    raw_prompts: bool = False
     num_worst: int = DEFAULT_WORST
     measure_speed: bool = False
 

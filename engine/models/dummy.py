@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from engine.kernels.embedding import CHUNK_ROWS
-from engine.messages import GENERATING_TENSORS
 from engine.models.architecture import build_on_meta
 from engine.numerics.scheme import scheme_like, weights_to_hold
+from engine.units import GENERATING_TENSORS
 
 if TYPE_CHECKING:
     from engine.models.loader import LoadRequest

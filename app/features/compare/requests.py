@@ -14,6 +14,7 @@ from app.features.compare.replies import BROADCAST, Reply, Stage
 from app.link.bridge import EngineBridge, EngineState
 from engine import messages
 from engine.errors import ErrorInfo
+from engine.evaluate.task import PromptLine
 from engine.sampling_params import SamplingParams
 
 CLOSED = ErrorInfo("The model was closed.", "Open a model, then send again.")
@@ -42,6 +43,12 @@ class ReplyRunner(QObject):
         self._open[reply.request_id] = reply
         reply.sent = time.perf_counter()
         self._bridge.add_request(reply.request_id, prompt, reply.params)
+
+    def send_line(self, reply: Reply, line: PromptLine, is_raw: bool = False) -> None:
+        """Send it with the model's chat template, if it has one, unless `is_raw`."""
+        model = self._bridge.model
+        is_chat = (model is None or model.has_chat_template) and not is_raw
+        self.send(reply, line.for_model(is_chat).prompt)
 
     def stop(self) -> None:
         """Abort every open request; keep the text so far."""
@@ -121,8 +128,7 @@ class Broadcast(ReplyRunner):
         ]
         self.begun.emit()
         for reply in self.replies:
-            content = ({"role": "user", "content": reply.prompt},)
-            self.send(reply, content if model.has_chat_template else reply.prompt)
+            self.send_line(reply, PromptLine(reply.number, reply.prompt))
 
     def _on_changed(self, reply: Reply) -> None:
         if not reply.stage.is_open and not self.is_running:

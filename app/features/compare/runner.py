@@ -64,7 +64,8 @@ CHANGED = "Comparison stopped: the precision was changed."
 class ComparisonRunner(QObject):
     """Runs one comparison at a time. `changed`: `comparison`, `phase` or `problem`;
     `appended(reply, text)`: more text; `ended` once at the end. `stays`: the main engine keeps the
-    last side. `together`: two engines generate in parallel. `session` opens models in the main
+    last side. `together`: two engines generate in parallel. `is_raw`: text
+    prompts go without chat template. `session` opens models in the main
     engine."""
 
     changed = Signal()
@@ -80,7 +81,7 @@ class ComparisonRunner(QObject):
         self.comparison: Comparison | None = None
         self.decision: Decision | None = None
         self.phase, self.problem = Phase.IDLE, ""
-        self.stays = self.together = self.is_stopping = False
+        self.stays = self.together = self.is_raw = self.is_stopping = False
         self._setups = (Setup({}, ""), Setup({}, ""))
         self._found: EngineConfig | None = None  # original state of the main engine
         self._own = LEFT  # the first side of the main engine
@@ -374,7 +375,7 @@ class ComparisonRunner(QObject):
         """Send the next prompts; whether there were any."""
         assert self.comparison is not None
         pairs, sides = self.comparison.pairs, self._sides_ready
-        is_sent = self._replies.send(pairs, self._setups, sides, self.together)
+        is_sent = self._replies.send(pairs, self._setups, sides, self.together, self.is_raw)
         if is_sent:
             self.phase = Phase.ANSWERING
             self.changed.emit()

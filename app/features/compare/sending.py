@@ -59,9 +59,10 @@ class SideReplies(QObject):
         setups: Sequence[Setup],
         sides: Collection[int],
         together: bool,
+        is_raw: bool,
     ) -> bool:
         """Send the next prompt of each of `sides` that is free, or of one if not `together`.
-        Returns whether any was sent."""
+        is_raw: text prompts go without chat template. Returns whether any was sent."""
         is_sent = False
         for pair in pairs:
             for side in sides:
@@ -71,7 +72,7 @@ class SideReplies(QObject):
                     params = replace(setups[side].sampling, max_tokens=most, logprobs=0)
                     name = f"{COMPARE}-{uuid.uuid4().hex}"
                     reply = pair.replies[side] = Reply(name, pair.prompt.shown, params)
-                    self._runners[side].send(reply, pair.prompt.prompt)
+                    self._runners[side].send_line(reply, pair.prompt, is_raw)
                     is_sent = True
         return is_sent
 

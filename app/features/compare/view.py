@@ -35,7 +35,7 @@ from app.link.tasks import run_task
 from app.storage.json_file import write_whole
 from app.window.settings_store import RecentModel, SettingsStore
 from engine.errors import ErrorInfo
-from engine.evaluate.task import PROMPT_LINES, PromptLine, read_prompts
+from engine.evaluate.task import PROMPT_LINES, RAW_PROMPTS, PromptLine, read_prompts
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.fonts import scaled
@@ -88,6 +88,8 @@ class CompareView(PromptView):
         )
         self.together = dressed(QCheckBox("In parallel"), tip=tip)
         self.together.toggled.connect(self._set_options)
+        self.raw = dressed(QCheckBox("Raw prompts"), tip=RAW_PROMPTS)
+        self.raw.toggled.connect(self._set_options)
         self.prompt.setAccessibleName("Prompt for both sides")
         self.prompt.setPlaceholderText("Prompt for both sides")
         self.prompt.setFixedHeight(scaled(56))
@@ -120,7 +122,7 @@ class CompareView(PromptView):
         self._options = QWidget()
         vbox(
             hbox(self.max_tokens, self.seed, self.file, STRETCH),
-            hbox(self.together, self.back, STRETCH), of=self._options,
+            hbox(self.raw, self.together, self.back, STRETCH), of=self._options,
         )  # fmt: skip
         self._options.hide()
         row = hbox(STRETCH, self.more, self.add, self.export, self.start)
@@ -187,6 +189,7 @@ class CompareView(PromptView):
     def _set_options(self) -> None:
         self._runner.stays = not self.back.isChecked()
         self._runner.together = self.together.isChecked()
+        self._runner.is_raw = self.raw.isChecked()
 
     def _ask_for_prompts(self) -> None:
         read = lambda path: self.read(Path(path))
@@ -208,10 +211,7 @@ class CompareView(PromptView):
             run_task(self, lambda: write_whole(path, text), done, self._on_error)
 
     def _line(self, text: str) -> PromptLine:
-        model = self._bridge.model
-        is_chat = model is None or model.has_chat_template
-        prompt = ({"role": "user", "content": text},) if is_chat else text
-        return PromptLine(len(self._pairs) + 1, prompt, self.max_tokens.value())
+        return PromptLine(len(self._pairs) + 1, text, self.max_tokens.value())
 
     def _continue(self, reply: Reply, place: int) -> None:
         comparison = self._runner.comparison

@@ -30,7 +30,7 @@ from app.features.quantize.texts import STARTER, TextChoice
 from app.storage.model_sources import is_starter
 from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError
-from engine.evaluate import PROMPT_LINES, read_prompts
+from engine.evaluate import PROMPT_LINES, RAW_PROMPTS, read_prompts
 from engine.evaluate.windows import DEFAULT_CONTEXT
 from engine.quantize.recipe import GROUP_SIZES
 from engine.units import precision_name
@@ -150,6 +150,7 @@ class EvaluateForm(QWidget):
             is_on=True,
         )
         self.prompts = line_field("Prompt file", "Optional: JSONL, CSV or text", PROMPT_LINES)
+        self.raw = switch_field("Raw prompts", RAW_PROMPTS)
         self.browse = path_button("Choose prompt file")
         self.browse.setToolTip(PROMPT_LINES)
         self.browse.clicked.connect(self._browse)
@@ -158,6 +159,7 @@ class EvaluateForm(QWidget):
         for changed in (
             self.candidate.changed, self.reference.changed, self.text.changed, self.speed.toggled,
             self.context.valueChanged, self.most.valueChanged, self.prompts.editingFinished,
+            self.raw.toggled,
         ):  # fmt: skip
             changed.connect(self.refresh)
         self.refresh()
@@ -167,7 +169,7 @@ class EvaluateForm(QWidget):
         line.setProperty("line", True)
         self.text_field = Field("Text", self.text)
         numbers = Field("", Field("Window", self.context), Field("Max tokens", self.most))
-        self.prompts_field = Field("Prompts", self.prompts, self.browse)
+        self.prompts_field = Field("Prompts", self.prompts, self.browse, self.raw)
         vbox(
             self.candidate, self.reference, line, self.text_field, numbers, self.prompts_field,
             self.speed, STRETCH, of=self, spacing=SPACE_3,
@@ -180,7 +182,7 @@ class EvaluateForm(QWidget):
         return EvaluationPlan(
             self.candidate.choice(), self.reference.choice(), self.text.choice,
             self.prompts.text().strip(), self.context.value() or None, self.most.value() or None,
-            self.speed.isChecked(),
+            self.speed.isChecked(), raw_prompts=self.raw.isChecked(),
         )  # fmt: skip
 
     def show_plan(self, plan: EvaluationPlan) -> None:
@@ -190,6 +192,7 @@ class EvaluateForm(QWidget):
         if plan.text is not None:
             self.text.set_choice(plan.text)
         self.prompts.setText(plan.prompts)
+        self.raw.setChecked(plan.raw_prompts)
         self.context.setValue(plan.context_length or 0)
         self.most.setValue(plan.max_tokens or 0)
         self.speed.setChecked(plan.measure_speed)

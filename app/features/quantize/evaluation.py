@@ -46,6 +46,7 @@ class EvaluationPlan:
     max_tokens: int | None = None
     measure_speed: bool = True
     num_threads: int | None = None
+    raw_prompts: bool = False
 
     def configs(self) -> tuple[EngineConfig, EngineConfig | None]:
         """Candidate and reference, as on the command line: the reference is the candidate without
@@ -77,6 +78,7 @@ class EvaluationPlan:
             scored=scored,
             prompts=read_prompts(prompts_file) if prompts_file is not None else (),
             prompts_name=str(prompts_file or ""),
+            raw_prompts=self.raw_prompts,
             context_length=self.context_length,
             max_tokens=self.max_tokens,
             measure_speed=self.measure_speed,
@@ -127,6 +129,8 @@ def evaluate_command(plan: EvaluationPlan) -> str:
     ):
         if value is not None:
             words += [flag, str(value)]
+    if plan.prompts and plan.raw_prompts:
+        words.append("--raw-prompts")
     if plan.measure_speed:
         words.append("--speed")
     return shlex.join(words)

@@ -31,7 +31,7 @@ from app.link.bridge import EngineBridge
 from app.link.tasks import run_task
 from app.window.settings_store import LoadChoice, SettingsStore
 from engine.errors import ErrorInfo
-from engine.evaluate.task import PROMPT_LINES
+from engine.evaluate.task import PROMPT_LINES, RAW_PROMPTS
 from engine.units import counted
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
@@ -124,10 +124,7 @@ class LoadBar(QFrame):
             self._offer(choice)
         self.workload.addItem(FROM_FILE)
         self.workload.setItemData(self.workload.count() - 1, PROMPT_LINES, TIP)
-        self.raw = dressed(
-            QCheckBox("Raw prompts"), "Raw prompts",
-            "Send the prompts as they are, without the model's chat template.",
-        )  # fmt: skip
+        self.raw = dressed(QCheckBox("Raw prompts"), "Raw prompts", RAW_PROMPTS)
         self.workload.setMinimumContentsLength(14)
         self.workload.setMaximumWidth(WORKLOAD_WIDTH)
         self.workload.setSizeAdjustPolicy(

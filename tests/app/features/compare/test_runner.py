@@ -161,6 +161,23 @@ def test_closing_the_model_ends_it(
     assert window._runner.problem and not window.start.isEnabled()
 
 
+@pytest.mark.parametrize("is_raw", [False, True])
+def test_texts_of_a_file_are_user_messages_unless_raw(
+    qtbot: QtBot, application: Application, window: CompareView, tmp_path: Path, is_raw: bool
+) -> None:
+    (tmp_path / "prompts.txt").write_text("one\ntwo\n")
+    window.read(tmp_path / "prompts.txt")
+    qtbot.waitUntil(lambda: window.table.rowCount() == 2, timeout=3000)
+    window.raw.setChecked(is_raw)
+    window.sides[1].precision.choose({"quantization": "int8"})
+    window.start.click()
+    wait_for_end(qtbot, window)
+    asked = [c.prompt for c in application.bridge.engine.commands  # type: ignore[attr-defined]
+             if isinstance(c, messages.AddRequest)]  # fmt: skip
+    sent = ["one", "two"] if is_raw else [({"role": "user", "content": x},) for x in ("one", "two")]
+    assert asked == 2 * sent
+
+
 def test_prompts_come_from_a_file_and_results_go_to_one(
     qtbot: QtBot, window: CompareView, tmp_path: Path
 ) -> None:

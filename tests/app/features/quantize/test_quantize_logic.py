@@ -225,7 +225,7 @@ def test_a_text_of_the_users_is_named_alike(tmp_path: Path) -> None:
     prompts.write_text('{"prompt": "Hi"}\n')
     choice = TextChoice("", str(text))
     plan = EvaluationPlan(ModelChoice("/m", {"quantization": "int8"}), text=choice,
-                          prompts=str(prompts))  # fmt: skip
+                          prompts=str(prompts), raw_prompts=True)  # fmt: skip
     args = build_parser().parse_args(shlex.split(evaluate_command(plan))[1:])
     assert task_of(args) == plan.task() and plan.task().prompts[0].prompt == "Hi"
 
