@@ -15,6 +15,7 @@ from engine.units import bytes_text, duration_text, number, whole
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import dressed, vbox
 from widgets.controls.text import not_reported
+from widgets.live.chart_grid import grid_for
 from widgets.live.metric_store import GIB, MetricStore, memory_parts
 from widgets.live.store_charts import SILENCE_S, CacheChart, LatencyChart, TokenRateChart
 from widgets.plot.clock import RedrawClock
@@ -99,8 +100,6 @@ def _percent(share: float | None) -> float | None:
 
 
 _GAUGE_INTERVAL_S = 0.2  # least time between two points of a gauge
-_CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least, for the layout
-_NARROW, _LOW = 260, 120  # least, where more charts fit that way
 _MAY_BE_MISSING = ("tokens", "requests", "cache", "memory")
 ORDER = ("memory", "ttft", "itl", "tokens", "requests", "cache")
 
@@ -109,8 +108,8 @@ class LiveCharts(QWidget):
     """A grid of time charts of `store`, which takes each snapshot before.
 
     `update_snapshot` only appends; `clock` decides when to draw and measures the cost
-    (`clock.redraw_ms_per_s`). Several instances may share `marks`
-    and `cursor`.
+    (`clock.redraw_ms_per_s`). Several instances may share `marks` and `cursor`. `leads`: where not
+    all charts fit at a readable size, the first four fill the view and the others lie below.
     """
 
     span_picked = Signal(float, float)  # start and end, on the engine's clock
@@ -124,9 +123,11 @@ class LiveCharts(QWidget):
         order: Sequence[str] = ORDER,
         cursor: LinkedCursor | None = None,
         parent: QWidget | None = None,
+        *,
+        leads: bool = False,
     ) -> None:
         super().__init__(parent)
-        self.store = store
+        self.store, self.leads = store, leads
         self.clock = clock or RedrawClock(parent=self)
         self.marks = marks or MarkLog(self)
         self.group = ChartGroup(cursor, parent=self)
@@ -177,7 +178,7 @@ class LiveCharts(QWidget):
         area.viewport().setAutoFillBackground(False)
         self._inner.setAutoFillBackground(False)
         vbox(area, of=self)
-        self._columns, self._row_height = 0, _CHART_HEIGHT
+        self._columns, self._row_height = 0, 0
         self._arrange()
 
     # Layout -----------------------------------------------------------------------------------
@@ -199,17 +200,16 @@ class LiveCharts(QWidget):
 
     def _arrange(self) -> None:
         count = len(self.charts)
-        columns = columns_for(self.width(), self.height(), count)
+        columns, height = grid_for(self.width(), self.height(), count, leads=self.leads)
         rows = -(-count // columns)
-        seen = [min(rows, _rows_seen(one, self.height())) for one in (_CHART_HEIGHT, _LOW)]
-        height = _CHART_HEIGHT if seen[0] == seen[1] else _LOW
         if (columns, height) == (self._columns, self._row_height):
             return
+        if columns != self._columns:
+            for chart in self.charts:
+                self._grid.removeWidget(chart)
+            for place, chart in enumerate(self.charts):
+                self._grid.addWidget(chart, place // columns, place % columns)
         self._columns, self._row_height = columns, height
-        for chart in self.charts:
-            self._grid.removeWidget(chart)
-        for place, chart in enumerate(self.charts):
-            self._grid.addWidget(chart, place // columns, place % columns)
         for index in range(count):
             self._grid.setColumnStretch(index, 1 if index < columns else 0)
             self._grid.setRowStretch(index, 1 if index < rows else 0)
@@ -366,23 +366,6 @@ class LiveCharts(QWidget):
                 chart.set_note(words or self._span)
             chart.empty_text = f"{chart.title}: {words}." if words else self._empty_texts[name]
             chart.request_redraw()
-
-
-def columns_for(width: int, height: int, count: int = 6) -> int:
-    """Columns of a grid of `count` charts: one row where it is wide and low, else as many as fit
-    without a gap. Charts may be narrower where some would otherwise need scrolling."""
-    if height < 2 * _CHART_HEIGHT and width >= count * 240:
-        return count
-    even = [n for n in (4, 3, 2) if count % n == 0 and n * n <= count * 2]
-    roomy = next((n for n in even if width >= n * _CHART_WIDTH), 1)
-    if -(-count // roomy) <= _rows_seen(_CHART_HEIGHT, height):
-        return roomy
-    return next((n for n in even if width >= n * _NARROW), 1)
-
-
-def _rows_seen(row_height: int, height: int) -> int:
-    """Whole rows within `height`."""
-    return (height + SPACE_2) // (row_height + SPACE_2)
 
 
 def _hundredths(value: float) -> str:

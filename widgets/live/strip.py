@@ -301,6 +301,9 @@ class StatStrip(QFrame):
             top = rect.center().y() - _LINE_HEIGHT / 2
             place = QRectF(rect.right() - _LINE_WIDTH, top, _LINE_WIDTH, _LINE_HEIGHT)
             color = QColor(table.line_color(one.trend))
+            if len(values) > 1:
+                painter.setPen(table.color("grid"))
+                painter.drawLine(place.bottomLeft(), place.bottomRight())
             draw_sparkline(painter, place, places, values, 1.0, color)
 
     def event(self, event: QEvent) -> bool:

@@ -59,7 +59,7 @@ class TunePage(QWidget):
         self.store = store
         self.spans = SpanLog(self)
         self.load_bar = LoadBar(self.load, bridge, settings)
-        self.charts = LiveCharts(store, clock, marks, ORDER, cursor)
+        self.charts = LiveCharts(store, clock, marks, ORDER, cursor, leads=True)
         self.charts.enable_picking(self.spans)
         self.comparison = CompareView(store, marks, self.spans, lambda: self.charts.now)
         self.result = ResultBar(store, marks, lambda: self.charts.now)

@@ -15,7 +15,8 @@ from PySide6.QtWidgets import QApplication, QScrollArea
 from engine.snapshot import Counters, EngineSnapshot, GpuFigures, RequestState, Sample, StepRecord
 from tests.figures import numbers
 from tests.widgets.synthetic import GIB, divided_snapshot, load_run, memory, snapshot
-from widgets.live.charts import LiveCharts, columns_for
+from widgets.live.chart_grid import columns_for
+from widgets.live.charts import LiveCharts
 from widgets.live.figures import FIGURES, header_values, state_text
 from widgets.live.metric_store import MetricStore
 from widgets.live.strip import StatStrip
@@ -277,6 +278,27 @@ def test_where_room_is_scarce_rows_are_lower_before_one_lies_below_the_fold(
     qtbot.waitUntil(lambda: charts.num_columns == 2 and bar.maximum() == 0)
     assert {chart.height() for chart in charts.charts} == {charts.charts[0].height()}
     assert charts.charts[0].height() >= 150
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "columns", "num_seen"),
+    [(1175, 285, 2, 4), (855, 278, 2, 4), (1500, 300, 4, 4), (1300, 180, 4, 4), (480, 300, 1, 2),
+     (2100, 600, 3, 6)],
+)
+def test_four_charts_lead_where_six_would_be_small(
+    qtbot, clock: RedrawClock, width: int, height: int, columns: int, num_seen: int
+) -> None:
+    charts = LiveCharts(MetricStore(), clock, leads=True)
+    qtbot.addWidget(charts)
+    charts.resize(width, height)
+    charts.show()
+    bar = charts.findChild(QScrollArea).verticalScrollBar()
+    qtbot.waitUntil(lambda: charts.num_columns == columns and (bar.maximum() > 0) == (num_seen < 6))
+    bottoms = [chart.mapTo(charts, chart.rect().bottomLeft()).y() for chart in charts.charts]
+    assert sum(bottom <= height for bottom in bottoms) == num_seen
+    bar.setValue(bar.maximum())
+    last = charts.charts[-1]
+    assert last.mapTo(charts, last.rect().bottomLeft()).y() <= height
 
 
 def test_times_line_up_from_chart_to_chart(charts: LiveCharts) -> None:

@@ -1,0 +1,54 @@
+"""Columns and row height of a grid of charts."""
+
+from __future__ import annotations
+
+from widgets.theme.theme import SPACE_2
+
+_CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least
+_NARROW, _LOW = 260, 120  # least, where more charts fit that way
+_WIDE = 340  # from here on values fit beside the plot
+_LEADING = 4
+
+
+def grid_for(width: int, height: int, count: int, *, leads: bool = False) -> tuple[int, int]:
+    """Columns, and the least height of a row. `leads`: where `count` charts would be small, the
+    first four fill the view."""
+    columns = columns_for(width, height, count)
+    if leads and not _is_roomy(width, height, count, columns):
+        columns = leading_columns(width, height)
+        seen = _LEADING // columns
+        return columns, max(_LOW, (height + SPACE_2) // seen - SPACE_2)
+    rows = -(-count // columns)
+    seen_by = {one: min(rows, _rows_seen(one, height)) for one in (_CHART_HEIGHT, _LOW)}
+    return columns, max(seen_by, key=lambda one: (seen_by[one], one))
+
+
+def columns_for(width: int, height: int, count: int = 6) -> int:
+    """Columns of a grid of `count` charts: one row where it is wide and low, else as many as fit
+    without a gap. Charts may be narrower where some would otherwise need scrolling."""
+    if height < 2 * _CHART_HEIGHT and width >= count * 240:
+        return count
+    even = [n for n in (4, 3, 2) if count % n == 0 and n * n <= count * 2]
+    roomy = next((n for n in even if width >= n * _CHART_WIDTH), 1)
+    if -(-count // roomy) <= _rows_seen(_CHART_HEIGHT, height):
+        return roomy
+    return next((n for n in even if width >= n * _NARROW), 1)
+
+
+def _is_roomy(width: int, height: int, count: int, columns: int) -> bool:
+    """Whether `count` charts fit in `columns` without narrow or low ones."""
+    rows = -(-count // columns)
+    return rows <= _rows_seen(_CHART_HEIGHT, height) and width >= columns * _CHART_WIDTH
+
+
+def leading_columns(width: int, height: int) -> int:
+    """Columns in which four charts fill a view: one row where two would be low."""
+    least = _WIDE if _rows_seen(_LOW, height) >= 2 else _NARROW
+    if _rows_seen(_CHART_HEIGHT, height) < 2 and width >= _LEADING * least:
+        return _LEADING
+    return 2 if width >= 2 * _NARROW else 1
+
+
+def _rows_seen(row_height: int, height: int) -> int:
+    """Whole rows within `height`."""
+    return (height + SPACE_2) // (row_height + SPACE_2)
