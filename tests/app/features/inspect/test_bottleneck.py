@@ -297,6 +297,7 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
         assert thread.commands.count(MeasurePeaks()) == 1
         application.pages.chat_page.send("question")
         qtbot.waitUntil(lambda: views.bottleneck.bar.parts != (), timeout=5000)
+        application.settings_dock.bring_to_front()
         rows = application.engine_settings.rows
         hint = lambda: rows["max_num_batched_tokens"].hint
         qtbot.waitUntil(lambda: hint().endswith(NO_GAIN_TEXT))
