@@ -88,6 +88,7 @@ class ChangeWatch(QObject):
         self._weights = (0, bridge.model.weights_bytes if bridge.model is not None else 0)
         self._snapshot: EngineSnapshot | None = None
         self._paused: set[str] = set()  # requests that have produced no token since
+        self._counts: dict[str, int] = {}  # their output tokens as the engine answered
         bridge.reconfiguring.connect(self._on_sent)
         bridge.reconfigured.connect(self._on_answer)
         bridge.reconfigure_failed.connect(lambda event: self._drop())
@@ -97,6 +98,19 @@ class ChangeWatch(QObject):
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self._snapshot = snapshot
+        if self.applying is not None and self.applying.engine_s is not None:
+            self._see_others(snapshot)
+
+    def _see_others(self, snapshot: EngineSnapshot) -> None:
+        """The outputs of other windows' requests do not arrive here: their counts tell."""
+        counts = {one.request_id: one.num_output_tokens for one in snapshot.requests}
+        gone = {
+            one for one in self._paused
+            if one not in counts or counts[one] > self._counts.setdefault(one, counts[one])
+        }  # fmt: skip
+        if gone:
+            self._paused -= gone
+            self._end_if_all_go_on()
 
     def _on_state(self, state: object) -> None:
         if state is not EngineState.READY:
@@ -132,7 +146,7 @@ class ChangeWatch(QObject):
         }
         text = differences_text(differences)
         self.applying = Applying(change, time.perf_counter(), text, tokens)
-        self._paused = set(tokens)
+        self._paused, self._counts = set(tokens), {}
         self.changed.emit()
 
     def _on_answer(self, event: Reconfigured) -> None:

@@ -125,7 +125,7 @@ class OutputCollector:
         self._ended = asyncio.Event()
         self._is_closed = False
         self._kept: list[str] = []
-        self._most_kept = 0
+        self._room = 0
         self.num_tokens = 0
         self.ttft_s: float | None = None
         """Of the first of its requests."""
@@ -136,9 +136,9 @@ class OutputCollector:
         return not self._open and not self._pieces
 
     def keep_replies(self, length: int) -> None:
-        """Keep the first `length` characters of each reply in `replies`. Called before the first
-        output is taken."""
-        self._most_kept = length
+        """Keep the first `length` characters of all `replies`, as they come. Called before the
+        first output is taken."""
+        self._room = length
         self._kept = [""] * len(self._index)
         for piece in self._pieces.values():
             self._keep(piece.index, piece.text)
@@ -149,8 +149,10 @@ class OutputCollector:
         return tuple(self._kept)
 
     def _keep(self, index: int, text: str) -> None:
-        if self._kept:
-            self._kept[index] += text[: self._most_kept - len(self._kept[index])]
+        if self._room:
+            kept = text[: self._room]
+            self._kept[index] += kept
+            self._room -= len(kept)
 
     def on_output(self, event: OutputEvent) -> None:
         self.num_tokens += len(event.token_ids)

@@ -22,8 +22,7 @@ RATE_S = 10.0
 
 MAX_PATH, MAX_ERROR = 120, 300
 CONTENTS_KEPT, MAX_CONTENT = 100, 64 * 1024
-"""Calls whose content is kept, and bytes of a request and characters of a reply: at most 13 MB for
-calls of one reply."""
+"""Calls whose content is kept, and bytes of a request and characters of its replies."""
 _NOTE, _ARRIVAL = "inferdeck.call", "inferdeck.arrival"
 HUNG_UP = "Client disconnected."
 

@@ -22,6 +22,10 @@ from widgets.latency.reply import reply_latency
 PIECE = 2000
 """Output events that are explained together."""
 MOST_CHANGES = 100
+LATE_S = 10.0
+"""Tokens may arrive so long after the step that made them."""
+MOST_STEPS = 50_000
+"""Kept for replies that wait for long, such as preempted ones; older gaps have no cause then."""
 PATIENCE = 3
 """Snapshots after which the last steps of an ended reply are no longer waited for."""
 
@@ -135,11 +139,12 @@ class CauseRecorder:
 
     def _forget_steps(self) -> None:
         """Those before the first gap of every open reply."""
-        if not self._replies:
+        if not self._replies or not self._steps:
             self._steps.clear()
             return
+        newest = self._steps[-1].end
         since = min(
-            reply.tokens[0].time if reply.first else reply.begun
+            reply.tokens[0].time - 1.0 if reply.tokens else max(reply.begun, newest - LATE_S)
             for reply in self._replies.values()
         )
-        del self._steps[: self._first_after(since - 1.0)]
+        del self._steps[: max(self._first_after(since), len(self._steps) - MOST_STEPS)]

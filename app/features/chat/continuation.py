@@ -102,7 +102,7 @@ class Continuation(QObject):
         message.opening = () if passes_text else tokens
         message.state, message.error = State.WAITING, None
         controller.saver.save_now(message)
-        earlier = Earlier(count, figures, times, passes_text)
+        earlier = Earlier(count, figures, times, passes_text, tokens)
         controller.generation.start(conversation, message, earlier)
         controller.messages_changed.emit(conversation.id)
 

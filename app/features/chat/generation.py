@@ -136,8 +136,8 @@ class Generation(QObject):
             return
         entry.is_sent, entry.model = True, self._model_name
         entry.reply.state = State.STREAMING
-        entry.tokens = list(entry.reply.opening)
-        begin_with = tuple(token.token_id for token in entry.tokens)
+        begin_with = tuple(token.token_id for token in entry.reply.opening)
+        entry.tokens = list(entry.reply.opening or (entry.earlier.tokens if entry.earlier else ()))
         entry.awaits_text = entry.earlier is not None and bool(begin_with)
         self._causes.begin(entry.reply.id)
         prompt = entry.conversation.prompt_for(entry.reply)
@@ -190,6 +190,7 @@ class Generation(QObject):
         """Of a whole reply: with what it had before it was continued."""
         reply, earlier, times = entry.reply, entry.earlier, last.times
         if earlier is not None and not entry.progress.num_tokens:
+            self._causes.drop(reply.id)
             return  # ended before it went on
         num_given = 0 if earlier is not None else len(reply.opening)
         figures = Figures.of(last, entry.progress.num_tokens, self._model_name, num_given)
@@ -223,7 +224,7 @@ class Generation(QObject):
         reply = entry.reply
         if not self._precision:
             return
-        count = len(reply.opening) + entry.progress.num_tokens
+        count = entry.num_before + entry.progress.num_tokens
         text = reply.text or "".join(token.text for token in reply.opening)
         passages = followed(reply.passages, text, count, self._precision)
         if passages != reply.passages:
@@ -274,7 +275,7 @@ class Generation(QObject):
             self.close()
 
     def _keep_tokens(self, entry: OpenReply) -> None:
-        count = len(entry.reply.opening) + entry.progress.num_tokens
+        count = entry.num_before + entry.progress.num_tokens
         if 0 < len(entry.tokens) == count:  # the engine has reported every one
             self._tokens.keep(entry.reply.id, ReplyTokens(entry.model, tuple(entry.tokens)))
 

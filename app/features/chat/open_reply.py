@@ -48,6 +48,8 @@ class Earlier:
     times: RequestTimes | None
     passes_text: bool
     """Whether the server gets its text as the beginning, and does not send it again."""
+    tokens: tuple[TokenRecord, ...] = ()
+    """Its saved tokens, if any."""
 
 
 @dataclass(slots=True)
@@ -63,6 +65,11 @@ class OpenReply:
     """The next text begins with that of the tokens that the reply begins with."""
     state: str = ""
     """What it waits for, as shown."""
+
+    @property
+    def num_before(self) -> int:
+        """Tokens that the reply begins with."""
+        return self.earlier.num_tokens if self.earlier is not None else len(self.reply.opening)
 
     def take_text(self, text: str) -> str | None:
         """Add what the engine sent; returns what is to be appended on the screen, or None where

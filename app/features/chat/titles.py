@@ -136,7 +136,7 @@ class Titles(QObject):
             self._timer.start()
 
     def _ask(self) -> None:
-        self._waiting = [one for one in self._waiting if _is_first(one)]
+        self._waiting = [one for one in self._waiting if _is_first(one) and self._is_there(one)]
         if not self._waiting or not self.may_ask:
             self._waiting.clear()
             return
@@ -163,7 +163,7 @@ class Titles(QObject):
 
     def _take(self, conversation: Conversation) -> None:
         title = clean_title(self._text)
-        if title and conversation.title_is_automatic:
+        if title and conversation.title_is_automatic and self._is_there(conversation):
             conversation.title = title
             self._controller.saver.save_now(conversation)
             self._controller.list_changed.emit()
@@ -173,6 +173,12 @@ class Titles(QObject):
     def _on_failed(self, failed: RequestFailed) -> None:
         if failed.request_id == self._request_id:
             self._asked = None
+            if self._waiting:
+                self._timer.start()
+
+    def _is_there(self, conversation: Conversation) -> bool:
+        """Whether it was not deleted meanwhile."""
+        return self._controller.conversation(conversation.id) is conversation
 
     def _on_state(self) -> None:
         if not self._engine.is_ready:

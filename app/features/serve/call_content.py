@@ -50,9 +50,10 @@ def content_text(content: CallContent) -> str:
     parts = _request_parts(content.request)
     count = len(content.replies)
     for index, reply in enumerate(content.replies, 1):
-        heading = "Reply" if count == 1 else f"Reply {index} of {count}"
-        cut = len(reply) >= MAX_CONTENT
-        parts.append((heading, f"{reply}\n[first {MAX_CONTENT:,} characters]" if cut else reply))
+        parts.append(("Reply" if count == 1 else f"Reply {index} of {count}", reply))
+    if sum(map(len, content.replies)) >= MAX_CONTENT:
+        heading, reply = parts.pop()
+        parts.append((heading, f"{reply}\n[first {MAX_CONTENT:,} characters of all replies]"))
     return "\n\n".join(f"{heading}\n{text}" for heading, text in parts)
 
 

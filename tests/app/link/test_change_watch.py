@@ -92,3 +92,18 @@ def test_a_change_from_another_window_counts_as_the_engine_says(engine: FakeEngi
     watched = Watched(engine)
     watched.answer(Change.CACHE_REBUILD, 0.25, block_size=8)
     assert [(made.engine_s, made.waited_s) for made in watched.applied] == [(0.25, 0.25)]
+
+
+def test_requests_of_other_windows_go_on_by_their_counts(engine: FakeEngine) -> None:
+    watched = Watched(engine)
+    engine.reconfiguring.emit({"block_size": 32})
+    watched.answer(Change.CACHE_REBUILD, block_size=32)
+    now = snapshot(2.0, num_running=2, num_waiting=1)
+    engine.snapshot.emit(now)
+    assert watched.applied == []
+    first, *rest = now.requests
+    grown = replace(first, num_output_tokens=first.num_output_tokens + 1)
+    engine.snapshot.emit(replace(now, requests=(grown, *rest)))
+    assert watched.applied == []
+    engine.snapshot.emit(replace(now, requests=tuple(rest[1:])))  # the other one ended
+    assert len(watched.applied) == 1 and watched.watch.applying is None
