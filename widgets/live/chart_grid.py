@@ -43,8 +43,7 @@ def _is_roomy(width: int, height: int, count: int, columns: int) -> bool:
 
 def leading_columns(width: int, height: int) -> int:
     """Columns in which four charts fill a view: one row where two would be low."""
-    least = _WIDE if _rows_seen(_LOW, height) >= 2 else _NARROW
-    if _rows_seen(_CHART_HEIGHT, height) < 2 and width >= _LEADING * least:
+    if _rows_seen(_CHART_HEIGHT, height) < 2 and width >= _LEADING * _WIDE:
         return _LEADING
     return 2 if width >= 2 * _NARROW else 1
 

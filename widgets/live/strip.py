@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 
+import numpy as np
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt
 from PySide6.QtGui import (
     QColor,
@@ -301,7 +302,7 @@ class StatStrip(QFrame):
             top = rect.center().y() - _LINE_HEIGHT / 2
             place = QRectF(rect.right() - _LINE_WIDTH, top, _LINE_WIDTH, _LINE_HEIGHT)
             color = QColor(table.line_color(one.trend))
-            if len(values) > 1:
+            if np.isfinite(values).sum() > 1:
                 painter.setPen(table.color("grid"))
                 painter.drawLine(place.bottomLeft(), place.bottomRight())
             draw_sparkline(painter, place, places, values, 1.0, color)
