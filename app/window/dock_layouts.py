@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from PySide6.QtCore import QByteArray, QObject, Qt, QTimer, Signal
 
+from app.window.dock_fold import DockFold
 from app.window.docks import FIRST_VERSION, LAYOUT_VERSION, DockArea, DockPlan, PanelDock
 from app.window.settings_store import SettingsStore
 from widgets.theme.fonts import scaled, text_scale
@@ -37,6 +38,7 @@ class DockLayouts(QObject):
     ) -> None:
         super().__init__(area)
         self._area, self._settings, self._others = area, settings_dock, others
+        self._fold = DockFold(area, settings_dock)
         self._pages, self._store, self._plan = pages, store, plan
         self._page = pages[0] if pages else ""
         self._states: dict[str, QByteArray] = {}
@@ -59,18 +61,20 @@ class DockLayouts(QObject):
     def show_page(self, page: str) -> None:
         """Store the docks of the current page and restore those of another."""
         self._note_width()
-        self._states[self._page] = self._area.save()
+        self._states[self._page] = self._fold.state()
         self._page = page
         self.restore()
 
     def reset(self) -> None:
         """Arrange this page as at its first visit."""
+        self._fold.forget()
         self._area.arrange(self._plan(self._page), self._settings, self._others)
         self._size()
 
     def restore(self) -> None:
         """Restore this page; without a stored state, as at its first visit."""
         state = self._state(self._page)
+        self._fold.forget()
         if self._area.restore(state):
             self._later.start()
             self._widen.start()
@@ -89,7 +93,7 @@ class DockLayouts(QObject):
 
     def states(self) -> dict[str, bytes]:
         """The states of every page visited in this layout."""
-        self._states[self._page] = self._area.save()
+        self._states[self._page] = self._fold.state()
         found = {page: self._state(page) for page in self._pages}
         return {page: bytes(state.data()) for page, state in found.items() if not state.isEmpty()}
 
@@ -104,7 +108,7 @@ class DockLayouts(QObject):
         """Store all states for the next run."""
         self._note_width()
         self._store.set_text(_WIDTH, f"{self._width}")
-        self._states[self._page] = self._area.save()
+        self._states[self._page] = self._fold.state()
         self.write()
 
     def write(self) -> None:
@@ -127,6 +131,7 @@ class DockLayouts(QObject):
         stacks = [by_name[names[0]] for names in plan.below]
         self._area.resizeDocks(stacks, [height] * len(stacks), sizes.Vertical)
         self._area.resizeDocks(stacks, [1] * len(stacks), sizes.Horizontal)
+        self._later.start()
 
     def _planned_height(self) -> int:
         return self._plan(self._page).height_in(self._area.window().height())
@@ -155,6 +160,7 @@ class DockLayouts(QObject):
 
     def _after_text_size(self) -> None:
         self._place_settings()
+        self._later.start()
         height = self._height_wanted()
         if height and self._area.height_below > height:
             self._area.set_height_below(height)
@@ -172,5 +178,7 @@ class DockLayouts(QObject):
         return 0 if height is None else height or self._planned_height()
 
     def _give_back(self) -> None:
+        if self._fold.fit(self._planned_height()):
+            self._widen.start()
         if 0 < self._area.height_below < (height := self._height_wanted()):
             self._area.set_height_below(height)
