@@ -288,6 +288,7 @@ class Application(QObject):
             bridge, self.pages.tune, panel, settings, window, show_tune, session.remember_settings
         )
         self.pages.chat_page.empty.add_offer(self.lessons.offer)
+        self.pages.models_place.welcome.lessons.connect(self.lessons.start_first)
         add(*self.lessons.commands())
         self.layouts = LayoutController(
             self.layout_store, settings, window.docks, window.commands, lambda: window.page.name,

@@ -45,7 +45,7 @@ class Lessons(QObject):
         self._settings, self._show_tune, self._remember = settings, show_tune, remember
         self.course = Course()
         self.callout = Callout(window, self.go_on, self.leave)
-        self.offer = LessonOffer(partial(self.start, LESSONS[0]), self.dismiss_offer)
+        self.offer = LessonOffer(self.start_first, self.dismiss_offer)
         self.offer.setVisible(not settings.flag(OFFERED, False))
         self._chosen_before: dict[str, Any] = {}
         self._value_before: Any = None
@@ -76,6 +76,9 @@ class Lessons(QObject):
         self.offer.hide()
 
     # What the user does -------------------------------------------------------------------------
+
+    def start_first(self) -> None:
+        self.start(LESSONS[0])
 
     def start(self, lesson: Lesson) -> None:
         self.dismiss_offer()

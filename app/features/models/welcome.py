@@ -74,9 +74,11 @@ MAX_WIDTH = 1080
 
 
 class WelcomePage(QFrame):
-    """`chat`, `hub`, `folder`, `shapes`: the chosen start; `left`: to the list of models."""
+    """`chat`, `lessons`, `hub`, `folder`, `shapes`: the chosen start; `left`: to the list of
+    models."""
 
     chat = Signal()
+    lessons = Signal()
     hub = Signal()
     folder = Signal()
     shapes = Signal()
@@ -139,6 +141,11 @@ class WelcomePage(QFrame):
                 "Included and loaded at startup; fast enough to try every view. Its speed and "
                 "memory use are not representative.",
                 "Chat", self.chat.emit, "primary",
+            ),
+            (
+                "Three short lessons",
+                "Move one setting under load and read what changed, in about one minute each.",
+                "Start lesson", self.lessons.emit, "",
             ),
             (
                 "Hugging Face Hub",
