@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QDockWidget
 from app.window.docks import DockArea
 from widgets.theme.fonts import scaled
 
-LEAST_HEIGHT = 150
+LEAST_HEIGHT = 165
 """Of docks below the page, in pixels at 100 % text: a title and a few lines."""
 
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from string import Template
 
 import msgspec
+from PySide6.QtGui import QFontMetrics
 
-from widgets.theme.fonts import mono_font, point_size
+from widgets.theme.fonts import mono_font, point_size, ui_font
 from widgets.theme.tables import Theme
 
 # What the stylesheet needs as pictures: name -> (colour name, path of the 12-pixel image)
@@ -84,7 +85,7 @@ QLabel[badge="reload"] { color: $badge_reload; border-color: $badge_reload; }
 
 QPushButton {
     background: $panel; color: $text; border: 1px solid $border; border-radius: 4px;
-    padding: 4px 12px; min-height: 18px;
+    padding: 4px 12px; min-height: ${line}px;
 }
 QPushButton:hover { background: $hover; border-color: $border_strong; }
 QPushButton:pressed, QPushButton:checked { background: $pressed; }
@@ -138,8 +139,8 @@ QLineEdit, QPlainTextEdit, QTextEdit, QTextBrowser, QAbstractSpinBox, QComboBox 
     selection-background-color: $selection; selection-color: $selection_text;
     placeholder-text-color: $text_muted;
 }
-QLineEdit, QAbstractSpinBox { padding: 2px 6px; min-height: 20px; }
-QComboBox { padding: 2px 8px; min-height: 20px; }
+QLineEdit, QAbstractSpinBox { padding: 2px 6px; min-height: ${field}px; }
+QComboBox { padding: 2px 8px; min-height: ${field}px; }
 QPlainTextEdit, QTextEdit { padding: 4px; }
 QLineEdit:hover, QAbstractSpinBox:hover, QComboBox:hover { border-color: $border_strong; }
 QLineEdit:focus, QPlainTextEdit:focus, QTextEdit:focus, QAbstractSpinBox:focus, QComboBox:focus {
@@ -293,10 +294,13 @@ def stylesheet(table: Theme, images: Path) -> str:
         file = images / f"{table.mode}-{name}.svg"
         file.write_text(_SVG.format(path=path, color=table.value(color)), encoding="utf-8")
         names[f"image_{name}"] = f'"{file.as_posix()}"'
+    line = QFontMetrics(ui_font()).height()
     return _TEMPLATE.substitute(
         names,
         small=point_size("small"),
         large=point_size("large"),
+        line=max(18, line),
+        field=max(20, line + 2),
         mono=", ".join(f'"{family}"' for family in mono_font().families()),
         handle=table.panel if not table.is_dark else table.text,
     )

@@ -30,7 +30,7 @@ from widgets.controls.layouts import button, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.tables import dress_table
 from widgets.quality.bars import NONE, LayerBar, LayerChart
-from widgets.theme.theme import SPACE_1, figure_font
+from widgets.theme.theme import SPACE_1, figure_font, theme_notifier
 
 
 class LayerRow(NamedTuple):
@@ -149,6 +149,7 @@ class LayersPanel(QWidget):
         self._stack.setMinimumHeight(CHART_HEIGHT)
         self.toggle.toggled.connect(lambda on: self._stack.setCurrentIndex(int(on)))
         self.chart.pointed.connect(self._on_pointed)
+        theme_notifier().changed.connect(self._fill_table)  # its fonts
         vbox(head, self._sum, (self._stack, 1), of=self, spacing=SPACE_1)
 
     def show_rows(self, rows: Sequence[LayerRow], num_layers: int = 0) -> None:

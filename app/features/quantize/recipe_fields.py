@@ -32,7 +32,7 @@ from app.features.quantize.source import ModuleGroup
 from engine.quantize.recipe import GROUP_SIZES, METHODS, MIN_LENGTH, Recipe
 from engine.units import bytes_text
 from widgets.controls.layouts import vbox, wrapped
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme_notifier
 
 METHOD_HINTS = {
     "awq": "4-bit, activation-aware scales from calibration text. Takes minutes to hours.",
@@ -230,6 +230,7 @@ class ModuleList(QTreeWidget):
             self.headerItem().setTextAlignment(column, alignment)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.itemChanged.connect(lambda *_: self.changed.emit())
+        theme_notifier().changed.connect(self._take_fonts)
         self.show_groups((), 1)
 
     def show_groups(self, groups: Sequence[ModuleGroup], total: int) -> None:
@@ -238,16 +239,28 @@ class ModuleList(QTreeWidget):
             self.clear()
             for group in groups:
                 self.addTopLevelItem(self._row(group, total))
+        self._take_fonts()
+
+    def _take_fonts(self) -> None:
+        """And the height: both follow the size of text."""
+        with QSignalBlocker(self):
+            for row in self._rows:
+                for column in (1, 2):
+                    row.setFont(column, figure_font())
         line = max(self.sizeHintForRow(0), QFontMetrics(self.font()).height() + 8)
-        rows = min(max(len(groups), 3), _MOST_ROWS)
+        rows = min(max(self.topLevelItemCount(), 3), _MOST_ROWS)
         self.setFixedHeight(line * rows + self.header().sizeHint().height() + 6)
+
+    @property
+    def _rows(self) -> list[QTreeWidgetItem]:
+        found = (self.topLevelItem(index) for index in range(self.topLevelItemCount()))
+        return [row for row in found if row is not None]
 
     @property
     def excluded(self) -> tuple[str, ...]:
         """Patterns of the unchecked rows."""
-        found = (self.topLevelItem(index) for index in range(self.topLevelItemCount()))
         unchecked = Qt.CheckState.Unchecked
-        rows = (row for row in found if row is not None and row.checkState(0) is unchecked)
+        rows = (row for row in self._rows if row.checkState(0) is unchecked)
         return tuple(str(row.data(0, _PATTERN)) for row in rows if row.data(0, _PATTERN))
 
     def _row(self, group: ModuleGroup, total: int) -> QTreeWidgetItem:
@@ -256,7 +269,6 @@ class ModuleList(QTreeWidget):
         size = bytes_text(group.num_bytes)
         row = QTreeWidgetItem([f"{group.title}{count}", size, share])
         for column in (1, 2):
-            row.setFont(column, figure_font())
             row.setTextAlignment(
                 column, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
             )

@@ -125,8 +125,9 @@ class ServingView(QWidget):
         self.hide_polls.toggled.connect(self._on_hide_polls)
         self.keep_content = dressed(QCheckBox(KEEP), tip=KEEP_TIP)
         self.keep_content.toggled.connect(self._on_keep_content)
+        self._calls_title = title_line("Recent calls")
         self._calls_head = hbox(
-            title_line("Recent calls"), STRETCH, self.keep_content, self.hide_polls,
+            self._calls_title, STRETCH, self.keep_content, self.hide_polls,
             self.show_requests, spacing=SPACE_3,
         )  # fmt: skip
         empty = wrapped("small", NO_CALLS)
@@ -207,7 +208,9 @@ class ServingView(QWidget):
         is_narrow = self._controller.is_on and wanted > room
         self._head.setDirection(directions.TopToBottom if is_narrow else directions.LeftToRight)
         now, advance = self.show_requests.text(), self.show_requests.fontMetrics().horizontalAdvance
-        least = self._calls_head.minimumSize().width() - advance(now)
+        title = self._calls_title
+        whole = title.sizeHint().width() - title.minimumSizeHint().width()  # it can be elided
+        least = self._calls_head.minimumSize().width() + whole - advance(now)
         fitting = (text for text in REQUESTS if least + advance(text) <= room)
         self.show_requests.setText(next(fitting, REQUESTS[-1]))
 
