@@ -109,7 +109,7 @@ def test_both_parts_stay_within_their_limits(checkpoint: Checkpoint, case: Case)
     try:
         made = planned(checkpoint, case)
     except OutOfMemoryError as error:
-        assert error.remedy and ("GiB" in error.cause or "bytes" in error.cause)
+        assert error.remedy and any(unit in error.cause for unit in ("GiB", "MiB", "bytes"))
         if settings.gpu_layers not in ("auto", "all") and host_layers_wanted(settings):
             own = settings.kv_cache_memory_bytes
             places = ("layers on cuda:0: ", "layers on the CPU: ")
@@ -253,13 +253,13 @@ def test_errors_name_the_side_and_the_numbers(checkpoint: Checkpoint) -> None:
     divided = config(gpu_layers="3")
     with pytest.raises(OutOfMemoryError) as error:
         plan_memory(checkpoint, divided, memory=small, host_memory=large)
-    assert error.value.cause.startswith("3 of 4 layers on cuda:0: 0.2")
-    assert "(0.20 GiB of 0.25 GiB free)" in error.value.cause
+    assert error.value.cause.startswith("3 of 4 layers on cuda:0: 256 MiB")
+    assert "(200 MiB of 256 MiB free)" in error.value.cause
     assert "Choose fewer GPU layers (gpu_layers)." in error.value.remedy
     with pytest.raises(OutOfMemoryError) as error:
         plan_memory(checkpoint, divided.replace(gpu_layers="1"), memory=large, host_memory=small)
-    assert error.value.cause.startswith("3 of 4 layers on the CPU: 0.2")
-    assert "(0.20 GiB of 0.25 GiB free)" in error.value.cause
+    assert error.value.cause.startswith("3 of 4 layers on the CPU: 2")
+    assert "(200 MiB of 256 MiB free)" in error.value.cause
     assert "Choose more GPU layers (gpu_layers)." in error.value.remedy
 
 
