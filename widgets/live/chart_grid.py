@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2
 
-_CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least
-_NARROW, _LOW = 260, 120  # least, where more charts fit that way
+_CHART_WIDTH, _PLOT_HEIGHT = 300, 90  # least
+_NARROW, _LOW = 260, 60  # least, where more charts fit that way
+_TEXTS = 60  # pixels above and below a plot, at the default text size
 _WIDE = 340  # from here on values fit beside the plot
 _LEADING = 4
 
@@ -17,20 +19,20 @@ def grid_for(width: int, height: int, count: int, *, leads: bool = False) -> tup
     if leads and not _is_roomy(width, height, count, columns):
         columns = leading_columns(width, height)
         seen = _LEADING // columns
-        return columns, max(_LOW, (height + SPACE_2) // seen - SPACE_2)
+        return columns, max(_row(_LOW), (height + SPACE_2) // seen - SPACE_2)
     rows = -(-count // columns)
-    seen_by = {one: min(rows, _rows_seen(one, height)) for one in (_CHART_HEIGHT, _LOW)}
+    seen_by = {one: min(rows, _rows_seen(one, height)) for one in map(_row, (_PLOT_HEIGHT, _LOW))}
     return columns, max(seen_by, key=lambda one: (seen_by[one], one))
 
 
 def columns_for(width: int, height: int, count: int = 6) -> int:
     """Columns of a grid of `count` charts: one row where it is wide and low, else as many as fit
     without a gap. Charts may be narrower where some would otherwise need scrolling."""
-    if height < 2 * _CHART_HEIGHT and width >= count * 240:
+    if height < 2 * _row(_PLOT_HEIGHT) and width >= count * 240:
         return count
     even = [n for n in (4, 3, 2) if count % n == 0 and n * n <= count * 2]
     roomy = next((n for n in even if width >= n * _CHART_WIDTH), 1)
-    if -(-count // roomy) <= _rows_seen(_CHART_HEIGHT, height):
+    if -(-count // roomy) <= _rows_seen(_row(_PLOT_HEIGHT), height):
         return roomy
     return next((n for n in even if width >= n * _NARROW), 1)
 
@@ -38,14 +40,19 @@ def columns_for(width: int, height: int, count: int = 6) -> int:
 def _is_roomy(width: int, height: int, count: int, columns: int) -> bool:
     """Whether `count` charts fit in `columns` without narrow or low ones."""
     rows = -(-count // columns)
-    return rows <= _rows_seen(_CHART_HEIGHT, height) and width >= columns * _CHART_WIDTH
+    return rows <= _rows_seen(_row(_PLOT_HEIGHT), height) and width >= columns * _CHART_WIDTH
 
 
 def leading_columns(width: int, height: int) -> int:
     """Columns in which four charts fill a view: one row where two would be low."""
-    if _rows_seen(_CHART_HEIGHT, height) < 2 and width >= _LEADING * _WIDE:
+    if _rows_seen(_row(_PLOT_HEIGHT), height) < 2 and width >= _LEADING * _WIDE:
         return _LEADING
     return 2 if width >= 2 * _NARROW else 1
+
+
+def _row(plot: int) -> int:
+    """The height of a row with plots of this height."""
+    return plot + scaled(_TEXTS)
 
 
 def _rows_seen(row_height: int, height: int) -> int:

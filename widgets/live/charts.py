@@ -150,6 +150,7 @@ class LiveCharts(QWidget):
         self.charts: tuple[TimeChart, ...] = tuple(getattr(self, name) for name in order)
         self._build()
         self._align_margins()
+        theme_notifier().changed.connect(self._arrange)
         theme_notifier().changed.connect(self._align_margins)
         self._gpu: GpuCharts | None = None
         self._spans: SpanLog | None = None

@@ -15,12 +15,13 @@ from PySide6.QtWidgets import QApplication, QScrollArea
 from engine.snapshot import Counters, EngineSnapshot, GpuFigures, RequestState, Sample, StepRecord
 from tests.figures import numbers
 from tests.widgets.synthetic import GIB, divided_snapshot, load_run, memory, snapshot
-from widgets.live.chart_grid import columns_for
+from widgets.live.chart_grid import columns_for, grid_for
 from widgets.live.charts import LiveCharts
 from widgets.live.figures import FIGURES, header_values, state_text
 from widgets.live.metric_store import MetricStore
 from widgets.live.strip import StatStrip
 from widgets.plot.clock import RedrawClock
+from widgets.theme.fonts import set_text_scale
 from widgets.theme.theme import apply_theme
 
 
@@ -299,6 +300,15 @@ def test_four_charts_lead_where_six_would_be_small(
     bar.setValue(bar.maximum())
     last = charts.charts[-1]
     assert last.mapTo(charts, last.rect().bottomLeft()).y() <= height
+
+
+def test_rows_grow_with_their_text() -> None:
+    heights = []
+    for scale in (1.0, 1.6):
+        set_text_scale(scale)
+        heights.append(grid_for(855, 180, 6, leads=True)[1])
+    set_text_scale(1.0)
+    assert heights[1] - heights[0] == 36
 
 
 def test_times_line_up_from_chart_to_chart(charts: LiveCharts) -> None:
