@@ -115,7 +115,9 @@ class NoticeArea(QScrollArea):
         self.verticalScrollBar().setValue(0)
         self.show()
         if notice.kind == "info" and self._info_ms:
-            QTimer.singleShot(self._info_ms, frame, partial(self.dismiss, notice.key))
+            goes = QTimer(frame, singleShot=True, interval=self._info_ms)  # ends with the frame
+            goes.timeout.connect(partial(self.dismiss, notice.key))
+            goes.start()
         self.shown.emit(notice)
 
     def set_info_seconds(self, seconds: int) -> None:
