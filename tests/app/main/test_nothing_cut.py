@@ -8,6 +8,7 @@ import pytest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.features.serve.page import OTHERS, SERVE
 from app.main.application import Application
 from app.storage.model_sources import shape_sources
 from app.storage.run_records import Kind
@@ -23,8 +24,8 @@ __all__ = ["application", "script"]  # fixtures
 OPENS = "/models/tiny"
 WAIT_MS, SETTLES_MS = 8_000, 50
 SIZES = tiered(
-    [((1280, 800), 100), ((1000, 640), 100), ((1280, 800), 140), ((1000, 640), 140)],
-    [((1280, 800), 100), ((1000, 640), 140)],
+    [((1280, 800), 100), ((1000, 640), 100), ((1280, 800), 160), ((1000, 640), 160)],
+    [((1280, 800), 100), ((1000, 640), 160)],
 )
 
 
@@ -64,6 +65,28 @@ def test_pages_and_panels(
         expect_whole(qtbot, window)
     for index in range(len(window.pages)):
         window.show_page(index)
+        expect_whole(qtbot, window)
+
+
+@pytest.mark.parametrize(("size", "percent"), SIZES)
+def test_what_opens_within_a_page(
+    qtbot: QtBot, application: Application, size: tuple[int, int], percent: int
+) -> None:
+    window, pages = application.window, application.pages
+    window.resize(*size)
+    set_text(qtbot, application, percent)
+    ask(application, "hello")
+    wait_idle(qtbot, application)
+    pages.chat_page.open_inspector()
+    expect_whole(qtbot, window)
+    window.show_widget(pages.inspect)
+    for tab in range(pages.inspect.tabs.count()):
+        pages.inspect.tabs.setCurrentIndex(tab)
+        expect_whole(qtbot, window)
+    window.show_widget(pages.server)
+    pages.server.view.keep_content.click()
+    for tab in (OTHERS, SERVE):
+        pages.server.show_tab(tab)
         expect_whole(qtbot, window)
 
 
