@@ -137,12 +137,13 @@ class PageFrame(QWidget):
 
     def event(self, event: QEvent) -> bool:
         if event.type() is QEvent.Type.LayoutRequest and self._scale != text_scale():
-            self._is_placed = False  # larger text wants wider halves
             self._arrange()
         return super().event(event)
 
     def _arrange(self) -> None:
-        self._scale = text_scale()
+        if self._scale != text_scale():
+            self._scale = text_scale()
+            self._is_placed = False  # larger text wants wider halves
         is_narrow = self.width() < self._narrow * max(1.0, self._scale)
         was_narrow = self._split.orientation() is Qt.Orientation.Vertical
         if is_narrow:
