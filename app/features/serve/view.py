@@ -126,10 +126,10 @@ class ServingView(QWidget):
         self.keep_content = dressed(QCheckBox(KEEP), tip=KEEP_TIP)
         self.keep_content.toggled.connect(self._on_keep_content)
         self._calls_title = title_line("Recent calls")
-        self._calls_head = hbox(
-            self._calls_title, STRETCH, self.keep_content, self.hide_polls,
-            self.show_requests, spacing=SPACE_3,
-        )  # fmt: skip
+        self._calls_ways = hbox(
+            self.keep_content, self.hide_polls, self.show_requests, spacing=SPACE_3
+        )
+        self._calls_head = hbox((self._calls_title, 1), self._calls_ways, spacing=SPACE_3)
         empty = wrapped("small", NO_CALLS)
         empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         stage = QWidget()
@@ -201,16 +201,19 @@ class ServingView(QWidget):
         return super().event(event)
 
     def _fit_heads(self) -> None:
-        """Move the address below the state where it is too wide."""
+        """Move the address below the state, and the options below the title, where they are too
+        wide."""
         room = self.width() - 2 * SPACE_3
         wanted = self.state.wanted_width + 2 * SPACE_2 + self._where.minimumSize().width()
         directions = QBoxLayout.Direction
         is_narrow = self._controller.is_on and wanted > room
         self._head.setDirection(directions.TopToBottom if is_narrow else directions.LeftToRight)
         now, advance = self.show_requests.text(), self.show_requests.fontMetrics().horizontalAdvance
-        title = self._calls_title
-        whole = title.sizeHint().width() - title.minimumSizeHint().width()  # it can be elided
-        least = self._calls_head.minimumSize().width() + whole - advance(now)
+        ways = self._calls_ways.minimumSize().width() - advance(now)
+        beside = self._calls_title.sizeHint().width() + SPACE_3 + ways
+        is_low = beside + advance(REQUESTS[-1]) > room  # the title is above
+        self._calls_head.setDirection(directions.TopToBottom if is_low else directions.LeftToRight)
+        least = ways if is_low else beside
         fitting = (text for text in REQUESTS if least + advance(text) <= room)
         self.show_requests.setText(next(fitting, REQUESTS[-1]))
 
