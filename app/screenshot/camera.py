@@ -83,6 +83,11 @@ class Camera:
         is_open = lambda: any(c.open_replies for c in self.chat.conversations)
         self.wait(lambda: not is_open(), "generation did not finish")
 
+    def show_view(self, name: str) -> None:
+        """A view of the engine, on the Inspect page."""
+        self.window.show_widget(self.application.pages.inspect)
+        self.application.pages.inspect.show_view(name)
+
     # Saving ------------------------------------------------------------------------------------
 
     def take(self, name: str, widget: QWidget | None = None) -> Iterator[Path]:

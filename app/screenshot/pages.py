@@ -105,15 +105,13 @@ def take_broadcast(camera: Camera) -> Iterator[Path]:
     running = lambda: window.broadcast.is_running
     camera.wait(lambda: not running(), "generation did not finish")
     pause(2 * SNAPSHOT_INTERVAL_MS)
-    camera.window.show_page(0)
-    views.timeline_dock.raise_()
+    camera.show_view("step-timeline")
     history = views.timeline.view.history
     idle = [o for o in range(history.first, history.end) if history.record(o).held_back]
     if idle:
         views.timeline.show_step(history.record(idle[-1]).index)
     yield from camera.take("timeline-static")
     views.timeline.view.follow()
-    camera.application.charts_dock.raise_()
     page.show_table()
     camera.window.show_page(0)
     bridge.reconfigure(batching=before.batching, max_num_seqs=before.max_num_seqs)
@@ -280,4 +278,3 @@ def _layouts(camera: Camera) -> Iterator[Path]:
     application.window.show_notifications()
     yield from camera.take("notifications")
     application.window.show_notifications()
-    application.charts_dock.raise_()

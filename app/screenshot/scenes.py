@@ -60,20 +60,17 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from _open_model(camera)
     camera.window.resize(SMALL)
     yield from camera.take("small")
-    for dock in (camera.application.views.bottleneck_dock, camera.application.views.memory_dock):
-        dock.raise_()
-        yield from camera.take(f"small-{dock.objectName()}")
+    for name in ("bottleneck", "memory"):
+        camera.show_view(name)
+        yield from camera.take(f"small-{name}")
 
 
 def _docks(camera: Camera) -> Iterator[Path]:
-    """The panels behind the live charts, while replies stream."""
-    log = camera.application.log_dock
-    log.show()
-    for dock in (*(dock for dock, _ in camera.application.views.docks), log):
-        dock.raise_()
+    """The live charts and the log below a page, while replies stream."""
+    for dock in (camera.application.charts_dock, camera.application.log_dock):
+        dock.bring_to_front()
         yield from camera.take(dock.objectName())
-    log.hide()
-    camera.application.charts_dock.raise_()
+        dock.hide()
 
 
 def _inspect(camera: Camera) -> Iterator[Path]:
@@ -171,7 +168,7 @@ def _recording(camera: Camera) -> Iterator[Path]:
 
 def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
     """An 8-bit KV cache: its precision, and its bytes per token."""
-    bridge, views = camera.application.bridge, camera.application.views
+    bridge = camera.application.bridge
     wanted = "k=int8,v=fp8"
     bridge.reconfigure(kv_cache_dtype=wanted)
     camera.wait(lambda: _kv_dtype(bridge) == wanted, "the KV cache was not rebuilt")
@@ -179,13 +176,13 @@ def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
     began = lambda: bool(camera.chat.current.path()[-1].text)
     camera.wait(began, "generation did not start")
     pause(SnapshotThrottle.LONGEST_MS)
-    for name, dock in (("blocks", views.blocks_dock), ("memory", views.memory_dock)):
-        dock.raise_()
+    for name in ("kv-blocks", "memory"):
+        camera.show_view(name)
         yield from camera.take(f"kv-precision-{name}")
+    camera.window.show_page(0)
     camera.wait_for_replies()
     bridge.reconfigure(kv_cache_dtype="auto")
     camera.wait(lambda: _kv_dtype(bridge) == "auto", "the KV cache was not rebuilt")
-    camera.application.charts_dock.raise_()
 
 
 def _speculation(camera: Camera, model: str) -> Iterator[Path]:
@@ -202,9 +199,9 @@ def _speculation(camera: Camera, model: str) -> Iterator[Path]:
     camera.start_chats(model)
     camera.wait_for_replies()
     pause(2 * SNAPSHOT_INTERVAL_MS)
-    camera.application.views.speculation_dock.raise_()
+    camera.show_view("speculation")
     yield from camera.take("speculation")
-    camera.application.charts_dock.raise_()
+    camera.window.show_page(0)
     camera.ask("Tell me a story about a fox and a lamp.", MAX_TOKENS)
     camera.wait_for_replies()
     page.tokens.show_last()
