@@ -12,10 +12,12 @@ from PySide6.QtWidgets import QApplication
 
 from app.features.chat.labels import suggestions_for
 from app.features.inspect.measured_gains import MeasuredGains
-from app.features.models.precision import QUANTIZE
+from app.features.models.precision import QUANTIZE, precision_text
 from app.features.models.session import ENGINE
 from app.features.recording.crash_watch import open_file
+from app.features.runs.records import of_change
 from app.features.tune.draft_models import METHOD
+from app.features.tune.verdict import Verdict
 from app.storage.run_records import Kind
 from app.window.notices import Notice, error_notice
 from app.window.program_settings import PREFERENCES
@@ -115,11 +117,21 @@ def _connect_panels(app: Application) -> None:
         else:
             app.pages.models.open_model()
 
+    def keep_change(text: str, result: str, verdicts: list[Verdict]) -> None:
+        model, config = app.bridge.model, app.bridge.config
+        name = model.name if model is not None else ""
+        precision = precision_text(model, config) if model is not None and config else ""
+        if app.pages.runs.book.keep(of_change(text, result, verdicts, name, precision)):
+            app.pages.tune.result.show_kept()
+        else:  # the page shows the error
+            app.window.show_widget(app.pages.runs)
+
     panel.list.set_advanced(app.settings.flag(ADVANCED, False))
     panel.list.advanced_toggled.connect(lambda on: app.settings.set_flag(ADVANCED, on))
     panel.commands.changed.connect(changed)
     app.changes.applied.connect(lambda made: panel.commands.said.emit(made.sentence))
     app.pages.tune.result.list.restore_wanted.connect(panel.commands.restore)
+    app.pages.tune.result.keep_wanted.connect(keep_change)
     panel.precision.way_out.connect(get_precision)
     app.bridge.snapshot.connect(panel.update_snapshot)
     gains = MeasuredGains()

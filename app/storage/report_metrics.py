@@ -157,6 +157,7 @@ METRICS = (
 RUN_METRICS = (
     *METRICS,
     Metric("ttft", "TTFT", Form.DURATION, -1, "", "s"),
+    Metric("itl", "ITL", Form.DURATION, -1, "", "s"),
     Metric("reply_tokens_per_s", "Decode, concurrent requests, tokens per second each",
            Form.NUMBER, 1, "", "tokens/s"),
     Metric("total_tokens_per_s", "All requests, tokens per second", Form.NUMBER, 1, "", "tokens/s"),
@@ -169,7 +170,7 @@ RUN_METRICS = (
 LEADING = {
     "perplexity", "kl_mean", "top1_agreement", "similarity_mean", "identical_answers",
     "weights_bytes", "kv_bytes_per_token", "decode_tokens_per_s", "prefill_tokens_per_s", "ttft",
-    "reply_tokens_per_s", "total_tokens_per_s", "disk_bytes", "layer_error",
+    "itl", "reply_tokens_per_s", "total_tokens_per_s", "disk_bytes", "layer_error",
 }  # fmt: skip
 
 

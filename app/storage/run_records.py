@@ -1,6 +1,6 @@
 """A run as the table of runs shows it: its kind, models, figures and outcome. No Qt.
 
-A run has one side, or two to compare: reference and model, or left and right.
+A run has one side, or two to compare: reference and model, left and right, before and after.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class Kind(StrEnum):
     EVALUATE = "evaluate"
     COMPARE = "compare"
     BROADCAST = "broadcast"
+    CHANGE = "change"  # of a setting under load: before and after
 
     @property
     def label(self) -> str:

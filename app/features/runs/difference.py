@@ -17,6 +17,8 @@ LITTLE = 0.005
 LITTLE_POINTS = 0.0005
 """The same of a share, absolute."""
 _SHARES = (Form.SHARE, Form.CLOSE_SHARE, Form.CHANGE)
+PAIRS = (Kind.COMPARE, Kind.CHANGE)
+"""Both of their sides are columns beside other runs."""
 _ONCE = "perplexity_change"
 """The table has its own changes."""
 
@@ -122,13 +124,13 @@ def _cell(text: str) -> str:
 
 
 def difference(runs: Sequence[RunRecord], cautions: Sequence[str] = ()) -> Difference:
-    """Of one run: its sides. Of several, oldest first: their last sides, of comparisons both."""
+    """Of one run: its sides. Of several, oldest first: their last sides, of `PAIRS` both."""
     columns: list[tuple[str, RunSide]] = []
     if len(runs) == 1:
         columns = [(side.title, side) for side in runs[0].sides]
     else:
         for run in sorted(runs, key=lambda run: run.created):
-            shown = run.sides if run.kind is Kind.COMPARE else run.sides[-1:]
+            shown = run.sides if run.kind in PAIRS else run.sides[-1:]
             columns += [(_title(run, side), side) for side in shown]
     sides = tuple(side for _, side in columns)
     rows = tuple(
@@ -141,6 +143,7 @@ def difference(runs: Sequence[RunRecord], cautions: Sequence[str] = ()) -> Diffe
 
 
 def _title(run: RunRecord, side: RunSide) -> str:
-    if run.kind is Kind.COMPARE:
-        return ", ".join(filter(None, (run.model, side.title)))
+    if run.kind in PAIRS:
+        of = run.model if run.kind is Kind.COMPARE else run.title
+        return ", ".join(filter(None, (of, side.title)))
     return run.title

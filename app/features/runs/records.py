@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 
 from app.features.quantize.plan import model_name, recipe_label
 from app.features.quantize.reports import facts_name
+from app.features.tune.verdict import Observed, Verdict
 from app.storage.report_metrics import METRICS, precision_of
 from app.storage.report_store import StoredReport
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide
@@ -51,6 +53,35 @@ def of_quantization(result: QuantizeResult, created: str, source: str) -> RunRec
         "", Kind.QUANTIZE, model_name(source), precision, created,
         (RunSide("original", before), RunSide(precision, after)), details=result.as_json(),
     )  # fmt: skip
+
+
+_OF_CHANGE = {"ttft": ("ttft", 1e-3), "itl": ("itl", 1e-3), "output": ("total_tokens_per_s", 1.0)}
+"""Metrics of a change as those of runs, and what turns one into the other: ms are stored as s."""
+
+
+def of_change(
+    text: str, result: str, verdicts: Sequence[Verdict], model: str, precision: str
+) -> RunRecord:
+    """The run of a change of settings, made now. result: what it did, in words."""
+    sides = tuple(
+        RunSide(title, {
+            key: value
+            for verdict in verdicts
+            for key, factor in [_OF_CHANGE[verdict.key]]
+            if (value := _observed(getattr(verdict, title), factor)) is not None
+        })
+        for title in ("before", "after")
+    )  # fmt: skip
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return RunRecord(
+        "", Kind.CHANGE, model, precision, created, sides, name=text,
+        details={"change": text, "result": result},
+    )  # fmt: skip
+
+
+def _observed(found: Observed, factor: float) -> Measured | None:
+    samples = tuple(factor * value for value in found.values.tolist())
+    return Measured(factor * found.p50, samples) if samples and found.p50 is not None else None
 
 
 def result_of(details: Mapping[str, Any]) -> QuantizeResult:

@@ -17,6 +17,7 @@ from app.features.compare.stored import comparison_of, replies_of
 from app.features.quantize.reports import when
 from app.features.runs.difference import difference
 from app.features.runs.difference_view import DifferenceGrid
+from app.features.runs.forms import FORMS
 from app.features.runs.verdicts import verdict
 from app.storage.run_records import Kind, RunRecord
 from widgets.controls.layouts import button, hbox, vbox, wrapped
@@ -67,6 +68,7 @@ class StoredView(QFrame):
     def show_run(self, run: RunRecord) -> None:
         self._run, self._comparison = run, None
         self.title.set_text(f"{run.kind.label}: {run.title}")
+        self.again.setVisible(run.kind in FORMS)
         self.about.set_text(when(run.created))
         self.verdict.setText(verdict(run))
         self.table.show_difference(difference([run]))

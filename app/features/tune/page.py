@@ -90,6 +90,10 @@ class TunePage(QWidget):
                 is_enabled=lambda: bool(self.result.changes.entries),
             ),
             Command(
+                "tune.keep", "Keep result as run", self.result.keep_as_run, "Tune",
+                section="compare", is_enabled=lambda: self.result.keep.isEnabled(),
+            ),
+            Command(
                 "tune.copy_comparison", "Copy comparison", self.comparison.copy, "Tune",
                 section="compare", is_enabled=lambda: self.comparison.ranges is not None,
             ),

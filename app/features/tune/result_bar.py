@@ -37,9 +37,11 @@ HINT = "Change a setting under load: the result appears here."
 
 class ResultBar(QFrame):
     """`now`: the charts' clock. `figures`: its button shows and hides the table of figures.
-    `judged`: the verdicts on the newest change, each time they are made."""
+    `judged`: the verdicts on the newest change, each time they are made. `keep_wanted(change,
+    result, verdicts)`: keep them as a run."""
 
     judged = Signal(object)  # list[Verdict]
+    keep_wanted = Signal(str, str, object)
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class ResultBar(QFrame):
         self.changes = ChangeHistory()
         self.verdicts: list[Verdict] = []
         self.text = HINT
+        self._kept: Change | None = None
         self._line = QLabel(wordWrap=True, textFormat=Qt.TextFormat.RichText)
         self.detail = ElidedLine("text_muted")
         self.figures = button("Figures", lambda: None, kind="flat")
@@ -62,10 +65,12 @@ class ResultBar(QFrame):
         set_key_tip(self.figures, "Latency and throughput of both ranges", "tune.figures")
         self.list = ChangesPopover(self.changes, self)
         self.list_button = button("Changes", self.show_list, kind="flat")
-        set_key_tip(self.list_button, "Every change, to go back to", "tune.changes")
+        set_key_tip(self.list_button, "All changes; restore earlier settings", "tune.changes")
+        self.keep = button("Keep", self.keep_as_run, "Save the result on the Runs page", "flat")
         words = vbox(self._line, self.detail, spacing=SPACE_1 // 2)
         margins = SPACE_3, SPACE_2, SPACE_2, SPACE_2
-        self._row = hbox((words, 1), hbox(self.figures, self.list_button), of=self, margins=margins)
+        buttons = hbox(self.figures, self.list_button, self.keep)
+        self._row = hbox((words, 1), buttons, of=self, margins=margins)
         self._timer = QTimer(self, interval=SHOW_MS)
         self._timer.timeout.connect(self.refresh)
         theme_notifier().changed.connect(self._write)
@@ -86,6 +91,15 @@ class ResultBar(QFrame):
 
     def show_list(self) -> None:
         self.list.toggle_at(self.list_button)
+
+    def keep_as_run(self) -> None:
+        if self.keep.isEnabled():
+            self.keep_wanted.emit(self._what, self._result, list(self.verdicts))
+
+    def show_kept(self) -> None:
+        """The result was kept; the next change can be."""
+        self._kept = self.changes.latest
+        self.refresh()
 
     # Showing ------------------------------------------------------------------------------------
 
@@ -124,7 +138,7 @@ class ResultBar(QFrame):
     def _show(self, latest: Change | None, ranges: tuple[TimeRange, TimeRange] | None) -> None:
         self._claims, self._otherwise = headline(self.verdicts) if ranges is not None else ([], "")
         self._what = latest.text if latest is not None else ""
-        words = ", ".join(v.words for v in self._claims) or self._otherwise
+        words = self._result = ", ".join(v.words for v in self._claims) or self._otherwise
         self.text = ": ".join(filter(None, (self._what, words))) or HINT
         if latest is not None and ranges is not None:
             latest.result = words
@@ -132,6 +146,11 @@ class ResultBar(QFrame):
         self.detail.set_text(self._confidence(ranges) if ranges is not None else "")
         self.detail.setVisible(bool(self.detail.text()))
         self.list_button.setEnabled(bool(self.changes.entries))
+        is_kept = latest is not None and latest is self._kept
+        self.keep.setText("Kept" if is_kept else "Keep")
+        self.keep.setEnabled(
+            not is_kept and any(v.before.count and v.after.count for v in self.verdicts)
+        )
 
     def _confidence(self, ranges: tuple[TimeRange, TimeRange]) -> str:
         a, b = ranges

@@ -7,13 +7,15 @@ import dataclasses
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.features.runs.difference import difference
-from app.features.runs.records import of_report
+from app.features.runs.records import of_change, of_report
 from app.features.runs.verdicts import NOT_RECORDED, TARGET, of_difference, speed_words, verdict
+from app.features.tune.verdict import Observed, Verdict
 from app.storage.report_store import StoredReport
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide, State
 from app.storage.run_store import RunStore
@@ -129,3 +131,23 @@ def test_runs_are_kept_renamed_and_damaged_ones_told(tmp_path: Path) -> None:
     assert [found.id for found in runs] == [kept.id] and len(problems) == 3
     with pytest.raises(ReportError, match="etc"):
         store.load("../etc")
+
+
+def test_a_change_of_settings_has_its_figures_of_before_and_after(tmp_path: Path) -> None:
+    side = lambda *values: Observed(np.array(values, dtype=float), float(np.median(values)))
+    verdicts = [
+        Verdict("ttft", side(100.0, 120.0, 140.0), side(1200.0, 1500.0, 1800.0)),
+        Verdict("itl", side(20.0), side(10.0)),
+        Verdict("output", side(90.0, 100.0), Observed(np.empty(0), None)),
+    ]
+    made = of_change("Block size 16 → 32", "TTFT 12× longer", verdicts, "m", "BF16")
+    store = RunStore(tmp_path)
+    kept = store.load(store.add(made).id)
+    assert kept.sides == made.sides and kept.kind is Kind.CHANGE
+    before, after = (side.figures for side in kept.sides)
+    assert (before["ttft"].value, after["itl"].value) == (0.12, 0.01)  # seconds
+    assert before["total_tokens_per_s"].value == 95 and "total_tokens_per_s" not in after
+    assert verdict(kept) == "Block size 16 → 32: TTFT 12× longer."
+    found = difference([kept])
+    assert {row.metric.key: row.change(1) for row in found.rows}["itl"] == pytest.approx(-0.5)
+    assert len(difference([kept, kept]).titles) == 4

@@ -19,6 +19,7 @@ from app.features.tune.result_bar import HINT as RESULT_HINT
 from app.features.tune.verdict import WANTED
 from app.main.application import Application
 from app.main.main_window import MINIMUM_SIZE
+from app.storage.run_records import Kind
 from app.window.docks import CardDock, DockArea, DockPlan
 from app.window.settings_store import LoadChoice, SettingsStore
 from engine.config import SETTINGS
@@ -327,6 +328,10 @@ def test_the_result_of_a_change_is_told_and_the_list_leads_back(
     assert numbers(result.text)[:2] == [16, 4]
     qtbot.waitUntil(lambda: result.verdicts != [], timeout=3000)
     page.load.stop()
+    result.keep_wanted.emit(result.changes.entries[-1].text, "as before", result.verdicts)
+    [kept] = application.pages.runs.book.runs
+    assert kept.kind is Kind.CHANGE and numbers(kept.title)[:2] == [16, 4]
+    assert not result.keep.isEnabled()
     commands.run("tune.changes")
     rows = [result.list.list.topLevelItem(n) for n in range(2)]
     assert numbers(rows[0].text(1)) == [16, 4] and not result.list.button.isEnabled()
