@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QPainter
+from PySide6.QtGui import QPainter, QShowEvent
 from PySide6.QtWidgets import QFrame, QLabel, QWidget
 
 from engine.snapshot import EngineSnapshot, Part, SpeculationSnapshot
@@ -202,6 +202,7 @@ class SpeculationPanel(QFrame):
         self._time = EngineTime()
         self._words_at = float("-inf")
         self._reported: SpeculationSnapshot | None = None  # a server's previous counts
+        self._latest: SpeculationSnapshot | None = None
         self.chart = TimeChart(
             "Tokens per round", "",
             (
@@ -249,7 +250,7 @@ class SpeculationPanel(QFrame):
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take a snapshot; text changes twice a second, the chart by its clock."""
         self._time.synchronise(snapshot.time)
-        figures = snapshot.speculation
+        figures = self._latest = snapshot.speculation
         words = not_reported_text(
             snapshot, "Speculation", Part.SPECULATION, instead="Enable it when starting the server."
         )
@@ -267,9 +268,15 @@ class SpeculationPanel(QFrame):
             self._words_at = snapshot.time
             self._show(figures)
 
+    def showEvent(self, event: QShowEvent) -> None:
+        """What came while it was hidden: an idle engine sends no more."""
+        super().showEvent(event)
+        if self._latest is not None:
+            self._show(self._latest)
+
     def clear(self) -> None:
         self.chart.clear()
-        self._reported = None
+        self._reported = self._latest = None
         self._words_at = float("-inf")
         self._stack.setCurrentWidget(self._off)
 
