@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.features.chat.labels import long_prompts, suggestions_for
 from app.features.models.session import LOAD
 from app.link.bridge import EngineState
+from app.link.dispatcher import SnapshotThrottle
 from app.main.application import Application
 from app.window.settings_store import ThemeMode
 from engine.errors import InferdeckError
@@ -87,6 +88,7 @@ class Camera:
         """A view of the engine, on the Inspect page."""
         self.window.show_widget(self.application.pages.inspect)
         self.application.pages.inspect.show_view(name)
+        pause(SnapshotThrottle.LONGEST_MS)  # hidden views follow from the next snapshot on
 
     # Saving ------------------------------------------------------------------------------------
 
