@@ -181,10 +181,12 @@ class MetricStore(SampleHistory):
         return None
 
     def change_near(self, time: float) -> float:
-        """The start of the epoch that began closest before or at `time`; `time` itself where none
-        began in the seconds before: a mark is set when the window hears of its change."""
+        """The start of the epoch that began closest to `time`; `time` itself where none began
+        within a second: a mark is set when the window hears of its change, and a source without
+        the time of its settings shows them with the next snapshot."""
         starts = (epoch.start for epoch in self._epochs)
-        return max((s for s in starts if -_SAME_S <= time - s <= _HEARD_S), default=time)
+        near = [start for start in starts if abs(time - start) <= _HEARD_S]
+        return min(near, key=lambda start: abs(time - start), default=time)
 
     @property
     def previous(self) -> Epoch | None:

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QWidget
 
 from app.features.tune.changes import Change, ChangeHistory, Choices
 from app.features.tune.changes_popover import ChangesPopover
-from app.features.tune.comparison import TimeRange, around, exact
+from app.features.tune.comparison import REACH_S, TimeRange, around, exact
 from app.features.tune.verdict import State, Verdict, busy_text, headline, judge
 from engine.units import duration_text
 from widgets.controls.layouts import button, hbox, vbox
@@ -104,14 +104,15 @@ class ResultBar(QFrame):
     # Showing ------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Once a second while visible and the range after the change grows."""
+        """Once a second while visible and the range after the change may grow."""
         latest = self.changes.latest
         ranges = self._ranges(latest) if latest is not None else None
         self.verdicts = judge(self._store, *ranges) if ranges is not None else []
         self.judged.emit(self.verdicts)
         self._show(latest, ranges)
         self._write()
-        grows = ranges is not None and ranges[1].end >= self._now() - SHOW_MS / 1e3
+        # not by the range: the store may have no data of it yet
+        grows = latest is not None and self._now() <= latest.at + REACH_S + SHOW_MS / 1e3
         if grows and self.isVisible():
             self._timer.start()
         else:
