@@ -174,6 +174,7 @@ class ChatPage(QWidget):
         """Send the files of the draft with `text`; `left` stays as the draft."""
         if self.controller.send(text, self.draft.attachments, left):
             self.draft.clear(left)
+            self.composer.setFocus()  # a suggestion is gone, and the next widget would take it
 
     def edit_last(self) -> None:
         own = [m for m in self.controller.current.path() if m.role is Role.USER]

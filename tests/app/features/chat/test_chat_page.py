@@ -481,6 +481,7 @@ def test_suggestions_and_the_notice_of_the_model(chat: Chat) -> None:
     chat.page.empty.cards[1].chosen.emit("What is TTFT?")
     chat.settle()
     assert chat.engine.prompt() == [("user", "What is TTFT?")]
+    assert chat.page.focusWidget() is chat.page.composer.input
 
 
 def test_copying(chat: Chat) -> None:
