@@ -30,6 +30,7 @@ class MessageRequests(QObject):
 
     edit = Signal(str, str)  # id, new text
     edit_begun = Signal(str)
+    edit_ended = Signal(str)
     regenerate = Signal(str)
     go_on = Signal(str)
     version = Signal(str, int)  # id, -1 or +1
@@ -126,6 +127,7 @@ class UserMessageView(MessageView):
             self._editor.hide()
             self._editor.deleteLater()
             self._editor = None
+            self.requests.edit_ended.emit(self.record.id)
 
     def _send_edit(self, text: str) -> None:
         self.end_edit()

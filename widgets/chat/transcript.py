@@ -48,6 +48,7 @@ class Transcript(QScrollArea):
         super().__init__(widgetResizable=True)
         self.requests = MessageRequests(self)
         self.requests.edit_begun.connect(self._show_editor)
+        self.requests.edit_ended.connect(self._follow_again)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName("Conversation")
@@ -70,6 +71,7 @@ class Transcript(QScrollArea):
         self._views: dict[str, MessageView] = {}  # in order, of a stretch of the records
         self.follows = True
         """Whether new text scrolls into view."""
+        self._followed = False  # before an editor was opened
         self.is_moving = False
         """Views are added or removed while the visible ones keep their place."""
         self._later = QTimer(self, singleShot=True)
@@ -208,9 +210,14 @@ class Transcript(QScrollArea):
             view.begin_edit()
 
     def _show_editor(self, message_id: str) -> None:
-        self.follows = False
+        self._followed, self.follows = self._followed or self.follows, False
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         self.ensureWidgetVisible(self._views[message_id], 0, SPACE_4)
+
+    def _follow_again(self) -> None:
+        is_edited = any(isinstance(v, UserMessageView) and v.is_editing for v in self.views)
+        if self._followed and not is_edited:
+            self.jump_to_end()
 
     @property
     def first_in_view(self) -> MessageView | None:
@@ -222,7 +229,7 @@ class Transcript(QScrollArea):
     def jump_to_end(self) -> None:
         if not self._has_end:
             self._show_stretch(len(self._ids) - FIRST, len(self._ids))
-        self.follows = True
+        self.follows, self._followed = True, False
         bar = self.verticalScrollBar()
         bar.setValue(bar.maximum())
         self._jump.hide()

@@ -12,6 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from widgets.chat.composer import MAX_LINES, Composer
 from widgets.chat.message_text import MessageText
+from widgets.chat.message_view import UserMessageView
 from widgets.chat.records import MessageRecord
 from widgets.chat.transcript import FIRST, Transcript
 from widgets.controls.notice import Toast
@@ -64,6 +65,22 @@ def test_it_stays_where_the_user_reads(qtbot: QtBot) -> None:
     assert bar.value() == 100
     transcript._jump.click()
     assert bar.value() == bar.maximum() and transcript.follows
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_it_follows_again_after_an_edit_if_it_did_before(qtbot: QtBot, follows: bool) -> None:
+    transcript = shown(qtbot, records(12))
+    settle(qtbot, transcript)
+    bar = transcript.verticalScrollBar()
+    if not follows:
+        bar.setValue(100)
+    transcript.edit_message("m6")
+    assert not transcript.follows
+    view = transcript.view("m6")
+    assert isinstance(view, UserMessageView)
+    view.end_edit()
+    settle(qtbot, transcript)
+    assert transcript.follows == follows == (bar.value() == bar.maximum())
 
 
 def place_of(transcript: Transcript, message_id: str) -> int:
