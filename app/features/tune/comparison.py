@@ -15,7 +15,7 @@ from widgets.plot.series import Mark
 REACH_S = 60.0
 """Longest range before and after a mark."""
 LITTLE_PERCENT = 3.0
-"""Smaller changes are neutral."""
+"""Smaller changes are no claim."""
 
 BETTER = {"ttft": -1, "itl": -1, "output": 1, "kv_usage": 0}
 """The compared metrics: -1 lower is better, 1 higher is better, 0 neutral."""
@@ -99,10 +99,10 @@ def values_of(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def tone(metric: Metric, percent: float | None) -> str:
-    """Text role: "better", "worse" or ""."""
+def tone(metric: Metric, percent: float | None, is_claimed: bool) -> str:
+    """Text role: "better", "worse" or "". is_claimed: the verdict is that the metric changed."""
     better = BETTER[metric.key]
-    if percent is None or not better or abs(percent) < LITTLE_PERCENT:
+    if percent is None or not better or not is_claimed or abs(percent) < LITTLE_PERCENT:
         return ""
     return "better" if percent * better > 0 else "worse"
 

@@ -8,7 +8,7 @@ TTFT    84   151  +80 %      120  –    –         212  64
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QFont, QGuiApplication, QHideEvent, QShowEvent
@@ -27,6 +27,7 @@ from app.features.tune.comparison import (
     value_text,
     values_of,
 )
+from app.features.tune.verdict import State, judge
 from engine.snapshot.metrics import METRICS, Metric
 from engine.units import duration_text
 from widgets.controls.combo import ElidedCombo
@@ -94,14 +95,15 @@ class CompareTable(QWidget):
                 weight = QFont.Weight.DemiBold if index in _CHANGES else QFont.Weight.Normal
                 cell.setFont(figure_font("body", weight))
 
-    def show_rows(self, rows: Sequence[Row]) -> None:
+    def show_rows(self, rows: Sequence[Row], claimed: Collection[str]) -> None:
+        """claimed: the metrics whose change is more than their spread."""
         for row in rows:
             cells = self.cells[row.metric.key]
             for cell, text in zip(cells, values_of(row), strict=True):
                 if cell.text() != text:
                     cell.setText(text)
             for index, percent in zip(_CHANGES, (row.p50_change, row.p99_change), strict=True):
-                role = tone(row.metric, percent)
+                role = tone(row.metric, percent, row.metric.key in claimed)
                 if cells[index].property("role") != role:
                     restyle(cells[index], role=role)
                 cells[index].setToolTip(role.capitalize())
@@ -253,7 +255,8 @@ class CompareView(QFrame):
         found = self.ranges = self._find()
         self.rows = compare(self._store, *found) if found is not None else []
         self.table.setVisible(found is not None and not self._is_brief)
-        self.table.show_rows(self.rows)
+        verdicts = judge(self._store, *found) if found is not None else []
+        self.table.show_rows(self.rows, {v.key for v in verdicts if v.state is State.CHANGED})
         self.copy_button.setEnabled(found is not None)
         self.clear_button.setVisible(bool(self._picked))
         self.note.set_text(self._words())

@@ -78,10 +78,18 @@ class Verdict:
         return (self.factor > 1) == (BETTER[self.key] > 0)
 
     @property
+    def _unit(self) -> str:
+        return "samples" if self.key == "ttft" else "seconds"
+
+    @property
+    def progress(self) -> str:
+        """ "TTFT 9 of 20 samples"."""
+        return f"{_NAMES[self.key]} {self.after.count} of {WANTED} {self._unit}"
+
+    @property
     def words(self) -> str:
         """ "TTFT 50× longer", "throughput −33 %"; why there is no such claim."""
-        name = _NAMES[self.key]
-        unit = "samples" if self.key == "ttft" else "seconds"
+        name, unit = _NAMES[self.key], self._unit
         match self.state:
             case State.CHANGED:
                 fewest = min(self.before.count, self.after.count)
@@ -122,8 +130,8 @@ def headline(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], str]:
     if all(not v.before.count and not v.after.count for v in verdicts):
         return [], "no requests, so nothing is measured"
     if State.TOO_FEW in states:
-        few = next(v for v in verdicts if v.state is State.TOO_FEW)
-        return [], few.words.partition(": ")[2]
+        few = ", ".join(v.progress for v in verdicts if v.state is State.TOO_FEW)
+        return [], f"not enough data yet ({few})"
     if State.NO_CHANGE in states:
         return [], "no clear change"
     return [], "no load before the change to compare with"

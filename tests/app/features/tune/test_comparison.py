@@ -67,9 +67,12 @@ def test_changes_are_written_with_their_sign_and_judged_by_their_metric() -> Non
     assert [change_text(p) for p in (80.4, -3.44, 0.01, 1198)] == [
         "+80 %", "−3.4 %", "0 %", "+1,198 %",
     ]  # fmt: skip
-    assert tone(METRICS["ttft"], 50) == "worse" and tone(METRICS["ttft"], -50) == "better"
-    assert tone(METRICS["output"], 50) == "better" and tone(METRICS["kv_usage"], 50) == ""
-    assert tone(METRICS["itl"], 1.0) == ""  # too little to be called anything
+    ttft = METRICS["ttft"]
+    assert tone(ttft, 50, True) == "worse" and tone(ttft, -50, True) == "better"
+    assert tone(METRICS["output"], 50, True) == "better"
+    assert tone(METRICS["kv_usage"], 50, True) == ""
+    assert tone(METRICS["itl"], 1.0, True) == ""  # too little to be called anything
+    assert tone(METRICS["itl"], -25, False) == ""  # within the spread
 
 
 def test_the_copied_table_has_a_line_a_metric() -> None:

@@ -130,7 +130,10 @@ def test_the_headline_has_what_changed_and_else_why_nothing_is_said() -> None:
     assert headline([changed, same]) == ([changed], "")
     assert headline([same]) == ([], "no clear change")
     few = verdict("ttft", low, high[:7])
-    assert numbers(headline([few, same])[1]) == [7, WANTED]
+    words = headline([few, same])[1]
+    assert numbers(words) == [7, WANTED] and "TTFT" in words and "ITL" not in words
+    both = headline([few, verdict("itl", low, low[:9])])[1]
+    assert numbers(both) == [7, WANTED, 9, WANTED] and "ITL" in both
     for before, after in ((none, none), (none, high)):
         claims, words = headline([verdict("ttft", before, after)])
         assert not claims and words
