@@ -94,7 +94,10 @@ class LatencyChart(TimeChart):
         last = self.data.history[BEFORE].last()
         if not math.isnan(ghost) or (last is not None and not math.isnan(last[1])):
             at = self.store.last_time if epoch is None else since
-            self.data.append(BEFORE, at if last is None else max(at, last[0]), ghost)
+            if last is not None:  # a level line up to here, then a gap
+                at = max(at, last[0])
+                self.data.extend(BEFORE, (at, at), (last[1], math.nan))
+            self.data.append(BEFORE, at, ghost)
         self.set_available(BEFORE, not math.isnan(ghost))
 
     def _end_labels(self, now: float) -> list[EndLabel]:

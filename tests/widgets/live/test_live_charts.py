@@ -142,6 +142,24 @@ def test_the_last_state_of_a_run_is_kept(charts: LiveCharts) -> None:
     assert charts.requests.data.history["running"].last()[1] == 0
 
 
+def test_the_line_of_before_is_level_and_ends_with_its_epoch(charts: LiveCharts) -> None:
+    start = time.perf_counter() - 40.0
+    other = dataclasses.replace(snapshot(0.0).model, path="/models/other")
+    for i, value in enumerate((0.05, 0.4, 0.1, 0.2)):
+        at = start + 10 * i
+        samples = tuple(Sample(at + 1 + n / 10, value) for n in range(9))
+        new = dataclasses.replace(snapshot(at + 3), settings_since=at)
+        if i == 3:
+            new = dataclasses.replace(new, model=other)
+        take(charts, dataclasses.replace(new, ttft=samples))
+        charts.ttft.prepare(at + 3)
+    x, y = charts.ttft.data.line_points("before", start + 35, 60.0)
+    steps = np.diff(y)
+    assert not np.nan_to_num(steps).any() and set(y[np.isfinite(y)]) == {50.0, 400.0}
+    assert np.ptp(x[y == 50.0]) == pytest.approx(10) == np.ptp(x[y == 400.0])
+    assert np.isnan(y[-1])  # another model has none
+
+
 def test_tokens_per_second_come_from_the_counters(charts: LiveCharts) -> None:
     start = math.floor(time.perf_counter()) - 10.0
     charts.store.time.set_speed(0.0)
