@@ -42,7 +42,7 @@ class Presenter(QObject):
         controller.generation.reply_changed.connect(self._message_changed)
         controller.continuation.failed.connect(page.toast.show_message)
         controller.generation.text_appended.connect(self._text_appended)
-        controller.engine.state_changed.connect(lambda state: self._show_state())
+        controller.engine.state_changed.connect(lambda state: self._follow_engine())
         controller.saver.problem_changed.connect(self._show_problem)
         self._show_current()
         self._show_list()
@@ -132,6 +132,14 @@ class Presenter(QObject):
         if model is not None:
             title = (model.name, model_text(model, self._controller.context[1]))
         self._page.empty.set_title(*title)
+
+    def _follow_engine(self) -> None:
+        """Whether the last reply can go on depends on the open model."""
+        self._show_state()
+        current = self._controller.current
+        if (last := current.last) is not None:
+            record = message_record(self._controller, current, last)
+            self._page.transcript.update_message(record)
 
     def _show_settings(self) -> None:
         current = self._controller.current

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,9 +116,32 @@ def test_why_it_cannot_go_on_is_said(chat: Chat) -> None:
     assert refusal(full)
     view = chat.page.transcript.view(full.id)
     assert isinstance(view, AssistantMessageView)
-    chat.page._presenter._message_changed(full.conversation_id, full.id)
     assert view.go_on.isVisible() and not view.go_on.isEnabled()
     assert refusal(full) in view.go_on.toolTip()
+    engine.prompt_tokens = 5
+    engine.set_state("ready")
+    small = cut(chat, FinishReason.ABORT, "three")
+    for state in ("loading", "ready", "no model", "ready"):  # the button follows
+        engine.set_state(state)
+        view = chat.page.transcript.view(small.id)
+        assert isinstance(view, AssistantMessageView)
+        assert view.go_on.isEnabled() == (refusal(small) == "") == (state == "ready")
+
+
+def test_a_reply_of_another_model_cannot_go_on_even_before_its_tokens_are_read(
+    qtbot: QtBot, tmp_path: Path
+) -> None:
+    with chat_in(tmp_path) as made:
+        cut(made, FinishReason.LENGTH, "one")
+    with chat_in(tmp_path) as made:
+        made.controller.open(made.controller.conversations[0].id)
+        made.settle()
+        last = made.controller.current.last
+        assert last is not None and last.figures is not None
+        assert made.controller.continuation.refusal(last) == ""
+        made.controller.tokens._cache.clear()  # a closed inspector reads none
+        last.figures = replace(last.figures, model="other")
+        assert "other" in (made.controller.continuation.refusal(last) or "")
 
 
 def test_a_server_that_takes_text_gets_it_as_the_assistant_s_last_message(chat: Chat) -> None:
@@ -149,6 +173,7 @@ def test_after_a_restart_it_goes_on_from_the_saved_tokens(qtbot: QtBot, tmp_path
         made.controller.open(made.controller.conversations[0].id)
         made.settle()
         assert made.states[-1] == "interrupted"
+        assert made.controller.continuation.is_possible()
         made.controller.continuation.start()
         qtbot.waitUntil(lambda: request in made.engine.requests)  # read in another thread
         assert made.engine.begun_with[request] == (1, 2)
