@@ -116,7 +116,9 @@ class ReplyInspector(QObject):
         if request is None:
             self._show_times(RequestTimes(began), Prompt(0, 0))
         else:
-            prompt = Prompt(request.num_prompt_tokens, request.num_cached_tokens)
+            message = self._message  # a reply that goes on gives its tokens with the prompt
+            given = len(message.opening) if message is not None else 0
+            prompt = Prompt(request.num_prompt_tokens + given, request.num_cached_tokens)
             self._show_times(request.times, prompt)
         self.view.blocks.show_blocks(self.chosen, self._blocks.of(self.chosen))
         self.view.drafts.show_tokens(self._controller.generation.tokens_of(self.chosen))
