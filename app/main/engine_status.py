@@ -19,7 +19,7 @@ from app.window.notices import Kind, Notice
 from app.window.program_settings import PROCESS
 from engine import messages
 from engine.snapshot import EngineSnapshot
-from engine.units import percent_text, rough_duration
+from engine.units import percent_text, precision_name, rough_duration
 from widgets.live.figures import StateKind
 from widgets.live.metric_store import MetricStore
 from widgets.plot.series import MarkKind
@@ -283,7 +283,7 @@ class FinishedWork(QObject):
         self._open_model = models.open_downloaded
         self._show_chat = partial(app.window.show_widget, app.pages.chat_page)
         self._is_chat_shown = app.pages.chat_page.isVisible
-        self._show_notice = app.notices.show_notice
+        self._show_notice, self._dismiss = app.notices.show_notice, app.notices.dismiss
         self._failed: set[str] = set()  # a queue reports a failure more than once
         app.bridge.loaded.connect(self._on_loaded)
         app.changes.applied.connect(self._on_applied)
@@ -293,9 +293,11 @@ class FinishedWork(QObject):
 
     def _on_loaded(self, event: messages.Loaded) -> None:
         model, config = event.model, event.config
-        text, details = f"Loaded {model.name}.", f"{config.dtype} on {config.device}."
+        precision = precision_name(config.dtype)
+        text, details = f"Loaded {model.name}.", f"{precision} on {config.device}."
         notice = Notice("loaded", text, details, actions=(("Chat", self._show_chat),))
         if self._is_chat_shown():
+            self._dismiss(notice.key)  # of the model before
             self._history.add(notice)
         else:  # the way to go on, wherever it was loaded from
             self._show_notice(notice)

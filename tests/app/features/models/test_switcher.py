@@ -83,6 +83,8 @@ def test_a_load_from_another_page_leads_to_the_chat(
     assert notice is not None
     dict(notice.actions)["Chat"]()
     assert application.window.page.name == "Chat"
+    open_model(qtbot, application, paths[1])
+    assert application.notices.notice("loaded") is None  # it was about the model before
 
 
 def test_a_load_is_cancelled_in_the_list(
