@@ -63,8 +63,8 @@ class Lessons(QObject):
     def commands(self) -> list[Command]:
         return [
             Command(
-                f"learn.{lesson.key}", f"{number}. {lesson.title}", partial(self.start, lesson),
-                "Help", section="help", submenu="Lessons",
+                f"learn.{lesson.key}", f"Lesson {number}: {lesson.title}",
+                partial(self.start, lesson), "Help", section="help", submenu="Lessons",
                 is_enabled=lambda: self._bridge.is_ready,
                 why_not=lambda: self._bridge.look_only or self._panel.commands.unreported,
             )
