@@ -160,13 +160,16 @@ class LoadBar(QFrame):
 
     def _arrange(self) -> None:
         self._title = dressed(QLabel("Background load"), role="title")
+        self.lesson = ElidedLine()
+        self.lesson.hide()
         self._title.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
         numbers = QGridLayout()  # one place for either number
         numbers.setContentsMargins(0, 0, 0, 0)
         numbers.addWidget(self.concurrency, 0, 0)
         numbers.addWidget(self.rate, 0, 0)
         self._how = hbox(numbers, self.pacing, self.button, self.raw, STRETCH)
-        self._row = hbox((hbox(self._title, (self.workload, 1)), 2), (self._how, 1))
+        what = hbox(self._title, (self.workload, 1), (self.lesson, 1))
+        self._row = hbox((what, 2), (self._how, 1))
         margins = SPACE_3, SPACE_2, SPACE_3, SPACE_2
         vbox(self._row, self.status, self.problem, of=self, spacing=SPACE_1, margins=margins)
 
@@ -188,7 +191,8 @@ class LoadBar(QFrame):
         is_one_row, directions = both <= room, QBoxLayout.Direction
         self._row.setDirection(directions.LeftToRight if is_one_row else directions.TopToBottom)
         self.workload.setMaximumWidth(WORKLOAD_WIDTH if is_one_row else max(WORKLOAD_WIDTH, room))
-        self._title.setVisible(both + SPACE_2 + self._title.sizeHint().width() <= room)
+        fits = both + SPACE_2 + self._title.sizeHint().width() <= room
+        self._title.setVisible(fits and not self._is_lesson)
 
     def _fit_fields(self) -> None:
         """Widths independent of the current text."""
@@ -293,10 +297,27 @@ class LoadBar(QFrame):
 
     # Showing -----------------------------------------------------------------------------------
 
+    @property
+    def _is_lesson(self) -> bool:
+        """Whether a load is running that was not chosen here."""
+        plan = self._load.plan
+        return self._load.is_on and plan is not None and (
+            plan.workload.name != self.choice.workload.name
+        )  # fmt: skip
+
     def _show_pace(self) -> None:
-        is_open = self.pacing.currentData() == OPEN
-        self.rate.setVisible(is_open)
-        self.concurrency.setVisible(not is_open)
+        is_open, is_lesson = self.pacing.currentData() == OPEN, self._is_lesson
+        self.rate.setVisible(is_open and not is_lesson)
+        self.concurrency.setVisible(not is_open and not is_lesson)
+        self.pacing.setVisible(not is_lesson)
+        self.workload.setVisible(not is_lesson)
+        self.lesson.setVisible(is_lesson)
+        if is_lesson and self._load.plan is not None:
+            work = self._load.plan.workload
+            self.lesson.set_text(
+                f"Lesson load · {self._load.plan.pace} · prompts {work.prompts_text}, "
+                f"replies {work.output} tokens"
+            )
 
     def _on_load(self) -> None:
         if self._load.state is LoadState.RUNNING and self.button.text() == STOP:
@@ -317,10 +338,12 @@ class LoadBar(QFrame):
         restyle(self.button, kind="" if is_on else "primary")
         self.button.setEnabled(is_on or self._bridge.is_ready)
         self.workload.setEnabled(not is_on)
+        self._show_pace()
         self.workload.setToolTip(self.choice.tip)
         model = self._bridge.model
         has_template = model is None or model.has_chat_template
-        self.raw.setVisible(bool(self.choice.workload.prompts) and has_template)
+        has_raw = bool(self.choice.workload.prompts) and has_template
+        self.raw.setVisible(has_raw and not self._is_lesson)
         self.raw.setEnabled(not is_on)
         problem = self._load.problem
         self.problem.setVisible(problem is not None)
@@ -345,7 +368,7 @@ class LoadBar(QFrame):
             f"{counts.completed:,} completed",
             f"{counts.failed:,} failed",
         ]
-        if load.plan.workload.name != self.choice.workload.name:  # a lesson's
+        if load.plan.workload.name != self.choice.workload.name and not load.is_on:  # a lesson's
             parts.insert(0, load.plan.workload.title)
         if counts.aborted:
             parts.append(f"{counts.aborted:,} aborted")

@@ -15,6 +15,7 @@ from app.main.application import Application
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.features.learn.test_course import verdicts
 from tests.app.window_fixtures import next_run
+from tests.figures import numbers
 
 
 @pytest.fixture
@@ -53,6 +54,9 @@ def test_a_lesson_points_at_its_row_and_puts_all_back(
     row = application.engine_settings.rows["max_num_seqs"]
     begin(qtbot, application)
     assert application.window.page.name == "Tune" and lessons.callout.isVisible()
+    bar = application.pages.tune.load_bar
+    assert numbers(bar.lesson.text())[0] == lessons.course.lesson.in_flight
+    assert bar.lesson.isVisible() and bar.concurrency.isHidden() and bar.workload.isHidden()
     assert lessons.callout._target is row and row.isAncestorOf(QApplication.focusWidget())
     assert not lessons.callout.geometry().intersects(
         row.rect().translated(row.mapTo(application.window, row.rect().topLeft()))
@@ -63,6 +67,7 @@ def test_a_lesson_points_at_its_row_and_puts_all_back(
     lessons._do(lessons.course.measured(verdicts(20, 20, 5.0), 1.0))
     lessons._show()
     assert not application.pages.tune.load.is_on and lessons.callout.next.hasFocus()
+    assert bar.lesson.isHidden() and bar.concurrency.isVisible() and bar.workload.isVisible()
     lessons.callout.leave.click()
     qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 16)
     assert not lessons.callout.isVisible() and not lessons.course.is_on
