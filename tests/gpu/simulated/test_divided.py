@@ -217,7 +217,7 @@ def test_as_many_layers_as_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> N
     assert engine.plan.host_layers == 1
     assert " 64" in " ".join(engine.model_info.notices)
     assert tokens_of(engine) == wanted
-    with pytest.raises(OutOfMemoryError, match="GiB needed"):
+    with pytest.raises(OutOfMemoryError, match="MiB needed"):
         make(gpu_layers="all")
 
 

@@ -142,7 +142,7 @@ def test_a_reply_goes_on_in_int8_and_is_marked_where_it_changed(
     ask(application)
     wait_for_words(qtbot, application, 6)
     choose(application, "quantization", "int8")
-    assert "(estimated)" in panel._message.text() and "→" in panel._message.text()
+    assert not panel.pending.isHidden() and panel.pending.pause.text()
     marks = len(application.charts.marks.marks)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=LOAD_MS):
         panel.commands.apply()
