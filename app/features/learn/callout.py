@@ -5,9 +5,9 @@ It is a child of the window and not modal: the control beside it, and everything
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QPoint, QPointF, QRect, QRectF, QTimer
+from PySide6.QtCore import QPoint, QPointF, QRect, QRectF, QSize, QTimer
 from PySide6.QtGui import QHideEvent, QPainter, QPainterPath, QPaintEvent, QPen, QShowEvent
 from PySide6.QtWidgets import QFrame, QWidget
 
@@ -30,8 +30,11 @@ class Callout(QFrame):
         window: QWidget,
         go_on: Callable[[], object],
         leave: Callable[[], object],
+        clear: Sequence[QWidget] = (),
     ) -> None:
+        """clear: widgets that it does not cover where there is room elsewhere."""
         super().__init__(window)
+        self._clear = clear
         self._target: QWidget | None = None
         self._tip = QPoint()  # of the arrow, in our coordinates
         self._is_right = True  # of the control
@@ -42,7 +45,7 @@ class Callout(QFrame):
         self.next = button("", go_on, kind="primary")
         self.leave = button("&Leave", leave, "Stop the load and restore the settings (Esc)")
         for one in (self.next, self.leave):
-            one.setAutoDefault(False)
+            one.setAutoDefault(True)  # Enter presses it
         side = SPACE_4 + ARROW
         vbox(
             self._head, self._title, self._text, self._why,
@@ -95,16 +98,17 @@ class Callout(QFrame):
         if target is None or target.visibleRegion().isEmpty():
             self._tip = QPoint()
             return room.center() - QPoint(self.width() // 2, self.height() // 2)
-        seen = target.visibleRegion().boundingRect()
-        place = QRect(target.mapTo(window, seen.topLeft()), seen.size())
-        self._is_right = room.right() - place.right() >= place.left()
-        x = place.right() + SPACE_2 if self._is_right else place.left() - SPACE_2 - self.width()
-        y = place.center().y() - self.height() // 2
-        x = min(max(x, room.left()), room.right() - self.width())
-        y = min(max(y, room.top()), room.bottom() - self.height())
-        at = min(max(place.center().y() - y, RADIUS + ARROW), self.height() - RADIUS - ARROW)
+        place = _seen(target, window)
+        clear = [_seen(one, window) for one in self._clear if one is not target]
+        corner = beside(self.size(), place, [one for one in clear if not one.isEmpty()], room)
+        box, at = QRect(corner, self.size()), place.center().y() - corner.y()
+        self._is_right = box.left() > place.right()
+        is_at_side = self._is_right or box.right() < place.left()
+        is_level = RADIUS + ARROW <= at <= self.height() - RADIUS - ARROW
         self._tip = QPoint(0 if self._is_right else self.width(), at)
-        return QPoint(x, y)
+        if not (is_at_side and is_level):
+            self._tip = QPoint()  # below or above: no arrow
+        return corner
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
@@ -132,3 +136,39 @@ class Callout(QFrame):
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self._follow.stop()
+
+
+def _seen(widget: QWidget, window: QWidget) -> QRect:
+    """Its visible part, in the window's coordinates."""
+    seen = widget.visibleRegion().boundingRect()
+    return QRect(widget.mapTo(window, seen.topLeft()), seen.size())
+
+
+def beside(size: QSize, target: QRect, clear: Sequence[QRect], room: QRect) -> QPoint:
+    """The corner of a box of `size` in `room` that covers least of `target`, then least of `clear`:
+    at its right, its left, below or above it."""
+    width, height = size.width(), size.height()
+    sides = (target.right() + SPACE_2, target.left() - SPACE_2 - width)
+    levels = (
+        target.center().y() - height // 2, *(one.bottom() + SPACE_2 for one in clear),
+        room.bottom() - height, room.top(),
+    )  # fmt: skip
+    corners = [(x, y) for x in sides for y in levels]
+    corners += [
+        (target.left(), target.bottom() + SPACE_2),
+        (target.left(), target.top() - SPACE_2 - height),
+    ]
+
+    def within(x: int, y: int) -> QPoint:
+        x = max(min(x, room.right() - width), room.left())
+        return QPoint(x, max(min(y, room.bottom() - height), room.top()))
+
+    def covered(corner: QPoint) -> tuple[int, int]:
+        box = QRect(corner, size)
+        return _area(box & target), sum(_area(box & one) for one in clear)
+
+    return min((within(*corner) for corner in corners), key=covered)
+
+
+def _area(shared: QRect) -> int:
+    return 0 if shared.isEmpty() else shared.width() * shared.height()

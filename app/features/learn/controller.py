@@ -44,7 +44,9 @@ class Lessons(QObject):
         self._bridge, self._tune, self._panel = bridge, tune, panel
         self._settings, self._show_tune, self._remember = settings, show_tune, remember
         self.course = Course()
-        self.callout = Callout(window, self.go_on, self.leave)
+        self.callout = Callout(
+            window, self.go_on, self.leave, (tune.load_bar, tune.result)
+        )  # fmt: skip
         self.offer = LessonOffer(self.start_first, self.dismiss_offer)
         self.offer.setVisible(not settings.flag(OFFERED, False))
         self._chosen_before: dict[str, Any] = {}
@@ -53,7 +55,10 @@ class Lessons(QObject):
         self._applied_at = 0.0
         self._look = QTimer(self, interval=LOOK_MS)
         self._look.timeout.connect(self._on_look)
-        self._escape = QShortcut(QKeySequence(Qt.Key.Key_Escape), window, enabled=False)
+        self._escape = QShortcut(  # elsewhere Esc has other uses
+            QKeySequence(Qt.Key.Key_Escape), self.callout,
+            context=Qt.ShortcutContext.WidgetWithChildrenShortcut,
+        )  # fmt: skip
         self._escape.activated.connect(self.leave)
         self._escape.activatedAmbiguously.connect(self.leave)
         panel.commands.changed.connect(self._on_changed)
@@ -88,7 +93,6 @@ class Lessons(QObject):
             self.callout.point_at(None)
             self._do(self.course.leave())
             self.callout.say("Lessons", lesson.title, reason)
-            self._escape.setEnabled(True)
             return
         self._do(self.course.start(lesson, self._step_of(lesson)))
         self._look.start()
@@ -117,7 +121,6 @@ class Lessons(QObject):
     def leave(self) -> None:
         self._do(self.course.leave())
         self._look.stop()
-        self._escape.setEnabled(False)
         self.callout.hide()
         self._tune.setFocus()
 
@@ -145,6 +148,7 @@ class Lessons(QObject):
                 case Do.STOP_LOAD:
                     load.stop()
                 case Do.PUT_BACK:
+                    self._tune.result.keep_headline(self._chosen_before)
                     commands.restore(self._chosen_before)
 
     # What happens -------------------------------------------------------------------------------
@@ -207,7 +211,6 @@ class Lessons(QObject):
         course, lesson = self.course, self.course.lesson
         if not course.is_on:
             return
-        self._escape.setEnabled(True)
         why, next_text, progress = "", "", course.progress or "starting"
         match course.stage:
             case Stage.BASELINE:

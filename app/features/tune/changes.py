@@ -18,7 +18,7 @@ MERGE_S = 5.0
 class Change:
     """since, at: engine time of its first and last step. text: "Max running requests 16 → 3".
     state: the user's choices from then on that differ from the defaults. result: the measured
-    effect in words, "" without one."""
+    effect in words, "" without one. is_quiet: it has none, and the result before it stays."""
 
     since: float
     at: float
@@ -26,6 +26,7 @@ class Change:
     text: str
     state: Mapping[str, Any] = field(default_factory=dict)
     result: str = ""
+    is_quiet: bool = False
 
 
 Choices = Mapping[str, Any]
@@ -40,23 +41,27 @@ class ChangeHistory:
     def open(self, at: float, clock: str, text: str, state: Choices) -> None:
         self.entries = [Change(at, at, clock, text, dict(state))]
 
-    def add(self, at: float, clock: str, text: str, state: Choices) -> None:
+    def add(
+        self, at: float, clock: str, text: str, state: Choices, *, is_quiet: bool = False
+    ) -> None:
         """The choices are `state` from `at` on."""
-        last, since = self.latest, at
-        if last is not None and at - last.at < MERGE_S:
+        last, since = self.entries[-1], at
+        may_merge = not is_quiet and last is self.latest
+        if may_merge and at - last.at < MERGE_S:
             before = self.entries[-2].state
             if differences(before, last.state).keys() == differences(last.state, state).keys():
                 self.entries.pop()
                 since, text = last.since, change_text(differences(before, state))
         if text:  # else it went back to the state before
-            self.entries.append(Change(since, at, clock, text, dict(state)))
+            change = Change(since, at, clock, text, dict(state), is_quiet=is_quiet)
+            self.entries.append(change)
         if len(self.entries) > MOST:
             del self.entries[1]  # the opening stays
 
     @property
     def latest(self) -> Change | None:
-        """The last change; None before the first."""
-        return self.entries[-1] if len(self.entries) > 1 else None
+        """The last change that is not quiet; None before the first."""
+        return next((one for one in reversed(self.entries[1:]) if not one.is_quiet), None)
 
     def way_back(self, entry: Change) -> dict[str, Any]:
         """The settings that going back to `entry` changes, and their values."""

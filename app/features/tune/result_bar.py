@@ -58,6 +58,7 @@ class ResultBar(QFrame):
         self.verdicts: list[Verdict] = []
         self.text = HINT
         self._kept: Change | None = None
+        self._quiet: Choices | None = None
         self._line = QLabel(wordWrap=True, textFormat=Qt.TextFormat.RichText)
         self.detail = ElidedLine("text_muted")
         self.figures = button("Figures", lambda: None, kind="flat")
@@ -86,8 +87,13 @@ class ResultBar(QFrame):
     def changed(self, text: str, chosen: Choices) -> None:
         """Settings took effect: the newest mark says when."""
         self.refresh()  # the result of the change before is final
-        self.changes.add(self._marks.marks[-1].time, _clock(), text, chosen)
+        is_quiet, self._quiet = self._quiet is not None and dict(chosen) == self._quiet, None
+        self.changes.add(self._marks.marks[-1].time, _clock(), text, chosen, is_quiet=is_quiet)
         self.refresh()
+
+    def keep_headline(self, chosen: Choices) -> None:
+        """The next change, to the settings `chosen`, puts back earlier ones: it has no result."""
+        self._quiet = dict(chosen)
 
     def show_list(self) -> None:
         self.list.toggle_at(self.list_button)

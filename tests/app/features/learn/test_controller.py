@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from PySide6.QtCore import Qt
+from hypothesis import given
+from hypothesis import strategies as st
+from PySide6.QtCore import QRect, QSize, Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.features.learn.callout import beside
 from app.features.learn.controller import OFFERED, Lessons
 from app.features.learn.course import Stage
 from app.main.application import Application
@@ -68,9 +71,37 @@ def test_a_lesson_points_at_its_row_and_puts_all_back(
     lessons._show()
     assert not application.pages.tune.load.is_on and lessons.callout.next.hasFocus()
     assert bar.lesson.isHidden() and bar.concurrency.isVisible() and bar.workload.isVisible()
+    headline = application.pages.tune.result.text
     lessons.callout.leave.click()
     qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 16)
     assert not lessons.callout.isVisible() and not lessons.course.is_on
+    assert application.pages.tune.result.text == headline and numbers(headline)[1] == 2
+
+
+def test_enter_goes_on_to_the_next_lesson(
+    qtbot: QtBot, application: Application, lessons: Lessons
+) -> None:
+    begin(qtbot, application)
+    lessons.callout.next.click()
+    qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
+    lessons._do(lessons.course.measured(verdicts(20, 20, 5.0), 1.0))
+    lessons._show()
+    qtbot.keyClick(lessons.callout.next, Qt.Key.Key_Return)
+    assert lessons.course.number == 2
+    lessons.leave()
+
+
+@given(st.data())
+def test_the_callout_covers_no_target_that_leaves_room(data: st.DataObject) -> None:
+    room, size = QRect(0, 0, 1000, 600), QSize(300, 200)
+    wide = data.draw(st.integers(1, 1000))
+    left = data.draw(st.integers(0, 1000 - wide))
+    target = QRect(left, data.draw(st.integers(0, 560)), wide, data.draw(st.integers(1, 40)))
+    clear = QRect(320, 0, 680, 150)
+    box = QRect(beside(size, target, [clear], room), size)
+    assert room.contains(box) and not box.intersects(target)
+    if target.right() < 320:  # a row of the list at the left
+        assert not box.intersects(clear)
 
 
 def test_escape_leaves_in_the_middle(
@@ -81,7 +112,11 @@ def test_escape_leaves_in_the_middle(
         application.window.activateWindow()
     lessons.callout.next.click()
     qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
-    qtbot.keyClick(application.window, Qt.Key.Key_Escape)
+    application.pages.tune.setFocus()
+    qtbot.keyClick(application.pages.tune, Qt.Key.Key_Escape)
+    assert lessons.course.is_on  # Esc elsewhere has other uses
+    lessons.callout.leave.setFocus()
+    qtbot.keyClick(lessons.callout.leave, Qt.Key.Key_Escape)
     qtbot.waitUntil(lambda: not lessons.course.is_on)
     assert not application.pages.tune.load.is_on
     qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 16)

@@ -46,6 +46,15 @@ def test_a_value_that_is_stepped_through_is_one_change() -> None:
     assert numbers(made.latest.text) == [16, 3]
 
 
+def test_a_quiet_change_leaves_the_result_and_merges_with_none() -> None:
+    made = history({SEQS: 15}, {SEQS: 2}, every=10.0)
+    shown = made.latest
+    made.add(21.0, "", "back", {SEQS: 15}, is_quiet=True)
+    assert made.latest is shown and made.entries[-1].state == {SEQS: 15}
+    made.add(22.0, "", "next", {SEQS: 4})
+    assert made.latest is made.entries[-1] and len(made.entries) == 5
+
+
 def test_a_change_that_is_taken_back_at_once_is_none() -> None:
     made = history({SEQS: 15}, {}, every=1.0)
     assert made.latest is None and len(made.entries) == 1
