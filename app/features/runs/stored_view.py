@@ -20,11 +20,15 @@ from app.features.runs.difference_view import DifferenceGrid
 from app.features.runs.forms import FORMS
 from app.features.runs.verdicts import verdict
 from app.storage.run_records import Kind, RunRecord
+from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import button, hbox, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
+from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, ui_font
 
 Continue = Callable[[Reply, Any, str], None]
+REPLIES = 240
+"""Least height of the replies at the default text size: below it, the whole run scrolls."""
 
 
 class StoredView(QFrame):
@@ -59,11 +63,17 @@ class StoredView(QFrame):
         vbox(self.prompts, (self.columns, 1), of=pairs)
         for widget in (pairs, self.grid, QWidget()):
             self._body.addWidget(widget)
-        head = hbox((self.title, 1), self.again, self.delete)
+        content = QWidget()
+        content.setProperty("bare", True)
         vbox(
-            head, self.about, self.verdict, self.table, SPACE_2, (self._body, 1),
-            of=self, margins=(SPACE_4, SPACE_3, SPACE_4, SPACE_3),
+            self.about, self.verdict, self.table, SPACE_2, (self._body, 1),
+            of=content, margins=(0, 0, SPACE_2, 0),
         )  # fmt: skip
+        self.area = scroll_area(content, "Run")
+        scroll_by_keys(self.area)
+        head = hbox((self.title, 1), self.again, self.delete)
+        margins = (SPACE_4, SPACE_3, SPACE_2, SPACE_3)
+        vbox(head, (self.area, 1), of=self, margins=margins)
 
     def show_run(self, run: RunRecord) -> None:
         self._run, self._comparison = run, None
@@ -84,6 +94,8 @@ class StoredView(QFrame):
         except (KeyError, TypeError, ValueError) as error:
             self.verdict.setText(f"The replies of this run are damaged: {error!r}.")
         self._body.setCurrentIndex(body)
+        self._body.setMinimumHeight(scaled(REPLIES) if body < 2 else 0)
+        self.area.verticalScrollBar().setValue(0)
 
     def _show_comparison(self, comparison: Comparison) -> None:
         self._comparison = comparison
