@@ -38,7 +38,10 @@ from widgets.tokens.strip import TokenStrip
 
 EMPTY = "Send a message to see the latency, KV blocks and drafts of its reply."
 NO_TIMES = "No token timings were recorded for this reply."
-NO_BLOCKS = "KV blocks are recorded while a reply is generated in this session."
+NO_BLOCKS = (
+    "KV blocks are recorded while a reply is generated in this session. Replies shorter than half "
+    "a second may have none."
+)
 NO_DRAFTS = "No drafts: speculative decoding was off."
 MAP_HEIGHT, LEAST_WIDTH = 96, 200
 PAINT = next(paint for paint in PAINTS if paint.shows_rejected)
