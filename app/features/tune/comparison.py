@@ -10,7 +10,7 @@ from engine.snapshot.metrics import METRICS, Metric
 from engine.units import MINUS, NOTHING, duration_text, figure, number
 from widgets.live.metric_store import MetricStore
 from widgets.live.statistics import Figures
-from widgets.plot.series import Mark
+from widgets.plot.series import Mark, MarkKind
 
 REACH_S = 60.0
 """Longest range before and after a mark."""
@@ -72,7 +72,9 @@ def around(
 
 
 def exact(mark: Mark, store: MetricStore) -> Mark:
-    """At the time from which its change held."""
+    """At the time from which its change held; a load changes no settings."""
+    if mark.kind is MarkKind.LOAD:
+        return mark
     return replace(mark, time=store.change_near(mark.time))
 
 
