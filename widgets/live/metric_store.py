@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -181,11 +182,13 @@ class MetricStore(SampleHistory):
         return None
 
     def change_near(self, time: float) -> float:
-        """The start of the epoch that began closest to `time`; `time` itself where none began
-        within a second: a mark is set when the window hears of its change, and a source without
-        the time of its settings shows them with the next snapshot."""
-        starts = (epoch.start for epoch in self._epochs)
-        near = [start for start in starts if abs(time - start) <= _HEARD_S]
+        """The start of the epoch whose change of settings came closest to `time`; `time` itself
+        where none came within a second: a mark is set when the window hears of its change, and a
+        source without the time of its settings shows them with the next snapshot."""
+        changes = (
+            later.start for earlier, later in pairwise(self._epochs) if earlier.model == later.model
+        )
+        near = [start for start in changes if abs(time - start) <= _HEARD_S]
         return min(near, key=lambda start: abs(time - start), default=time)
 
     @property
