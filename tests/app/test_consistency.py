@@ -305,7 +305,7 @@ def test_under_changes_of_settings(
 
     change(qtbot, application, kv_allocation="contiguous")
     check_nothing(application)
-    client.run(2, max_tokens=64)
+    client.run(2, max_tokens=600)
     until(qtbot, lambda: store.snapshot is not None and store.snapshot.blocks.num_reserved)
     qtbot.wait(SETTLE_MS)
     used, stacks = memory(application)
