@@ -134,7 +134,16 @@ def header(strip: StatStrip) -> dict[str, str]:
 
 
 def screen(application: Application) -> dict[str, list[Read]]:
-    """Every number of each quantity."""
+    """Every number of each quantity, at one time: rates change with the second."""
+    store = application.metrics
+    while True:
+        second = store.last_second(store.time.now())
+        found = _read_all(application)
+        if store.last_second(store.time.now()) == second:
+            return found
+
+
+def _read_all(application: Application) -> dict[str, list[Read]]:
     shown = header(application.strip)
     card = application.pages.server.cards.local
     card.renew()
