@@ -83,7 +83,6 @@ SORT = Qt.ItemDataRole.UserRole
 MOST_ENDED = 500
 MOST_TIMES = 100_000
 """Token times kept for ended requests, 16 bytes each; the oldest are dropped."""
-MOST_EARLY = 64
 
 
 class Column(NamedTuple):
@@ -129,8 +128,6 @@ class RequestModel(RowTable[RequestRecord]):
         self.times: dict[str, RequestTimes] = {}
         self.marked: frozenset[str] = frozenset()
         self._places: dict[str, int] = {}  # request id -> row
-        # ended before a snapshot showed them: one that is under way may show them still running
-        self._early: dict[str, tuple[FinishReason, RequestTimes]] = {}
 
     @property
     def records(self) -> list[RequestRecord]:
@@ -144,9 +141,8 @@ class RequestModel(RowTable[RequestRecord]):
             record = record_of(request)
             row = self._places.get(record.request_id)
             if row is None:
-                early = self._early.pop(record.request_id, None)
-                self.times[record.request_id] = request.times if early is None else early[1]
-                self._append(record if early is None else ended(record, *early))
+                self.times[record.request_id] = request.times
+                self._append(record)
             elif self.records[row].is_active:
                 self.times[record.request_id] = request.times
                 if self.records[row] != record:
@@ -156,22 +152,27 @@ class RequestModel(RowTable[RequestRecord]):
             last = len(COLUMNS) - 1
             self.dataChanged.emit(self.index(min(changed), 0), self.index(max(changed), last))
 
-    def finish(self, request_id: str, reason: FinishReason, times: RequestTimes) -> None:
-        """A request finished; unlisted ones are ignored."""
+    def finish(
+        self, request_id: str, reason: FinishReason, times: RequestTimes, num_prompt: int,
+        num_cached: int,
+    ) -> None:
+        """A request finished. A short one may end before a snapshot lists it: it is added."""
         row = self._places.get(request_id)
         if row is None:
-            self._early[request_id] = (reason, times)
-            if len(self._early) > MOST_EARLY:
-                del self._early[next(iter(self._early))]
+            begun = RequestRecord(
+                request_id, "", True, times.arrival, num_prompt, num_cached, 0, 0,
+                None, None, None, None,
+            )  # fmt: skip
+            self._append(ended(begun, reason, times))
         else:
             self.records[row] = ended(self.records[row], reason, times)
-            self.times[request_id] = times
             self.dataChanged.emit(self.index(row, 0), self.index(row, len(COLUMNS) - 1))
-            self._drop_old()
-            self._drop_times()
+        self.times[request_id] = times
+        self._drop_old()
+        self._drop_times()
 
     def clear(self) -> None:
-        self.times, self._places, self._early = {}, {}, {}
+        self.times, self._places = {}, {}
         self.set_rows([])
 
     def clear_ended(self) -> None:

@@ -78,9 +78,12 @@ class RequestsPanel(QFrame):
         self.model.update(requests)
         self._show_counts()
 
-    def finish(self, request_id: str, reason: FinishReason, times: RequestTimes) -> None:
+    def finish(
+        self, request_id: str, reason: FinishReason, times: RequestTimes, num_prompt: int,
+        num_cached: int,
+    ) -> None:
         """A request finished: keep its last figures."""
-        self.model.finish(request_id, reason, times)
+        self.model.finish(request_id, reason, times, num_prompt, num_cached)
         self._show_counts()
 
     def clear(self) -> None:

@@ -178,7 +178,10 @@ class EngineViews(QObject):
 
     def _on_ended(self, event: messages.OutputEvent) -> None:
         if event.finish_reason is not None and event.times is not None:
-            self.requests.finish(event.request_id, event.finish_reason, event.times)
+            self.requests.finish(
+                event.request_id, event.finish_reason, event.times, event.num_prompt_tokens,
+                event.num_cached_tokens,
+            )  # fmt: skip
 
     def _on_state(self, state: EngineState) -> None:
         if state in (EngineState.CRASHED, EngineState.EMPTY):
