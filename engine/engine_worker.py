@@ -39,7 +39,6 @@ from engine.heartbeat import (
 )
 from engine.intake import Counted, Encoded, Intake, replaced_by
 from engine.snapshot import FinishReason
-from engine.units import counted_unit
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
@@ -381,7 +380,7 @@ class EngineWorker(threading.Thread):
         now = time.perf_counter()
         if done >= total or now - self._last_progress >= PROGRESS_INTERVAL_S:
             self._last_progress = now
-            self._emit(m.LoadProgress(stage, done, total, counted_unit(stage)))
+            self._emit(m.LoadProgress(stage, done, total))
 
     def _crash(self, error: BaseException) -> None:
         """Drop the engine. Requests in flight are lost; the thread waits for a Load."""

@@ -134,13 +134,11 @@ class DraftRound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Progress of loading. `stage`: a text to show; total 0: unknown. `unit`: what done and total
-    count, such as "tensor"; "" for bytes."""
+    """Progress of loading. `stage`: a text to show; done and total in bytes (total 0: unknown)."""
 
     stage: str
     done: int
     total: int
-    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,20 +176,9 @@ def gib(size: float | None) -> str:
     return number(None if size is None else size / GIB, 2)
 
 
-def progress_text(done: float, total: float, unit: str = "") -> str:
-    """ "412 MiB of 1.40 GiB", or "25 of 112 tensors" with the unit "tensor"."""
-    if not unit:
-        return f"{bytes_text(done)} of {bytes_text(total)}"
-    return f"{number(done)} of {counted(round(total), unit)}"
-
-
-GENERATING_TENSORS = "Generating random tensors"
-"""A stage of loading that counts tensors; others count bytes."""
-
-
-def counted_unit(stage: str) -> str:
-    """What the progress of a stage counts: "tensor", or "" for bytes."""
-    return "tensor" if stage.lower().endswith(GENERATING_TENSORS.lower()) else ""
+def progress_text(done: float, total: float) -> str:
+    """ "412 MiB of 1.40 GiB"."""
+    return f"{bytes_text(done)} of {bytes_text(total)}"
 
 
 def rate_text(per_second: float | None, unit: str = "tok/s") -> str:
@@ -275,11 +264,6 @@ def weights_text(quantization: str) -> str:
     if name in ("", "none"):
         return ""
     return f"{precision_name(name)} weights" + (f" ({details})" if details else "")
-
-
-def auto_text(resolved: str = "") -> str:
-    """ "auto (BF16)": an automatic choice with its result, where that is known."""
-    return f"auto ({precision_name(resolved)})" if resolved else "auto"
 
 
 def speculative_name(method: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
-from engine.units import counted_unit, progress_text
+from engine.units import progress_text
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
@@ -71,7 +71,7 @@ class StatusLine:
 
     def loading(self, stage: str, done: int, total: int) -> None:
         if total:
-            share = progress_text(done, total, counted_unit(stage))
+            share = progress_text(done, total)
             self.show_at_times(f"{stage}: {share}")
         else:
             self.show_at_times(stage)

@@ -1,7 +1,7 @@
 """`ChangeWatch`: a change of settings as its user lives it, from Apply until paused replies go on.
 
     Apply ------ engine applies it ------ Reconfigured ---- requests recompute ---- next tokens
-      |<---------- applying.engine_s ---------->|                                       |
+      |<----------- applied.engine_s ---------->|                                       |
       |<--------------------------- applied.waited_s ---------------------------------->|
 """
 
@@ -22,13 +22,13 @@ from engine.units import bytes_text, counted, duration_text, setting_text
 
 class Applying(NamedTuple):
     """A cache rebuild or reload under way. `since`: when it was sent. `tokens`: of each request
-    that it pauses, to be computed again. `engine_s`: what the engine took, once it has answered."""
+    that it pauses, to be computed again. `answer`: the engine's, once it has applied the change."""
 
     change: Change
     since: float
     text: str
     tokens: Mapping[str, int]
-    engine_s: float | None = None
+    answer: Reconfigured | None = None
 
 
 class Applied(NamedTuple):
@@ -98,7 +98,7 @@ class ChangeWatch(QObject):
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self._snapshot = snapshot
-        if self.applying is not None and self.applying.engine_s is not None:
+        if self.applying is not None and self.applying.answer is not None:
             self._see_others(snapshot)
 
     def _see_others(self, snapshot: EngineSnapshot) -> None:
@@ -162,14 +162,14 @@ class ChangeWatch(QObject):
             made = Applied(event.change, text, event.seconds, event.seconds)
             self.applied.emit(made._replace(weights=self._weights))
             return
-        self.applying = applying._replace(engine_s=event.seconds)
+        self.applying = applying._replace(answer=event)
         self.changed.emit()
         self._end_if_all_go_on()
 
     def _on_outputs(self, events: list[OutputEvent]) -> None:
         if self.applying is None:
             return
-        is_made = self.applying.engine_s is not None
+        is_made = self.applying.answer is not None
         for event in events:
             # tokens that were on their way before the change say nothing
             if event.finish_reason is not None or (is_made and event.token_ids):
@@ -179,15 +179,16 @@ class ChangeWatch(QObject):
 
     def _end_if_all_go_on(self) -> None:
         applying = self.applying
-        if applying is None or applying.engine_s is None or self._paused:
+        if applying is None or applying.answer is None or self._paused:
             return
-        waited_s = time.perf_counter() - applying.since if applying.tokens else applying.engine_s
+        answer = applying.answer
+        waited_s = time.perf_counter() - applying.since if answer.num_preempted else answer.seconds
         self.applying = None
         self.changed.emit()
         self.applied.emit(
             Applied(
-                applying.change, applying.text, applying.engine_s, waited_s,
-                len(applying.tokens), sum(applying.tokens.values()), self._weights,
+                applying.change, applying.text, answer.seconds, waited_s,
+                answer.num_preempted, answer.num_lost_tokens, self._weights,
             )
         )  # fmt: skip
 

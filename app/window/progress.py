@@ -167,7 +167,7 @@ class LoadStrip(WorkRow):
         assert self.work is not None
         figures, fraction = "", None
         if progress.total:
-            figures = progress_text(progress.done, progress.total, progress.unit)
+            figures = progress_text(progress.done, progress.total)
             fraction = progress.done / progress.total
         self.show_work(replace(self.work, stage=progress.stage, figures=figures, fraction=fraction))
 

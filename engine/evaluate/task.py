@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import CheckpointError, ConfigError, InferdeckError
 from engine.json_file import decode_json, read_start
-from engine.units import counted_unit
 
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
@@ -33,9 +32,8 @@ class EvaluationCancelled(InferdeckError):  # noqa: N818 - not an error to the u
 
 
 def unit_of(stage: str) -> str:
-    """What a stage counts: "tokens", "answers" or "runs"; loading counts "bytes" or "tensors"."""
-    counted = counted_unit(stage)
-    return _UNITS.get(stage.partition(": ")[2], f"{counted}s" if counted else "bytes")
+    """What a stage counts: "tokens", "answers" or "runs"; loading counts "bytes"."""
+    return _UNITS.get(stage.partition(": ")[2], "bytes")
 
 
 def check(cancelled: Cancelled) -> None:

@@ -35,6 +35,10 @@ class Used(NamedTuple):
     all: float
     own: float
 
+    def others_since(self, before: Used) -> float:
+        """CPU seconds of other programs since `before`."""
+        return (self.all - before.all) - (self.own - before.own)
+
 
 class FreeCores:
     """The number of threads, up to `most`, that have a core to themselves.
@@ -88,8 +92,7 @@ class FreeCores:
         self._last = (now, used)
         if used is None or before is None:
             return
-        theirs = (used.all - before.all) - (used.own - before.own)
-        self._others = max(0.0, theirs / (now - then))
+        self._others = max(0.0, used.others_since(before) / (now - then))
         # over a pause it is the mean of all of it, for want of anything better
         self._wait = FIRST_S if now - then > STALE_S else max(INTERVAL_S, self._cost_s / SHARE)
 
@@ -122,8 +125,7 @@ class OtherPrograms:
         passed, used = self._clock() - self._began, self._accounts()
         if used is None or self._before is None or passed <= 0:
             return 0.0
-        theirs = (used.all - self._before.all) - (used.own - self._before.own)
-        return max(0.0, theirs / passed)
+        return max(0.0, used.others_since(self._before) / passed)
 
     def _accounts(self) -> Used | None:
         with suppress(OSError, RuntimeError, psutil.Error):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -14,7 +15,6 @@ from torch import Tensor
 from engine.kernels.embedding import CHUNK_ROWS
 from engine.models.architecture import build_on_meta
 from engine.numerics.scheme import scheme_like, weights_to_hold
-from engine.units import GENERATING_TENSORS
 
 if TYPE_CHECKING:
     from engine.models.loader import LoadRequest
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from engine.models.targets import Target
     from engine.parallel.share import Share
 
+GENERATING = "Generating random weights"
 POOL = 4 * 1024 * 1024  # elements: a size that stays in the last-level cache
 
 
@@ -113,12 +114,16 @@ class DummyWeights:
             self._request.check()
             filler.fill(name, view, self._request.share)
             done += view.nbytes
-            self._request.progress("Generating random weights", done, total)
+            self._request.progress(GENERATING, done, total)
 
     def in_order(self, targets: Sequence[Target]) -> Iterator[Target]:
-        for done, target in enumerate(targets):
-            self._request.progress(GENERATING_TENSORS, done, len(targets))
+        itemsize = self._request.dtype.itemsize
+        sizes = [sum(math.prod(self.quantized[name]) for name in t.names) for t in targets]
+        done, total = 0, sum(sizes) * itemsize
+        for target, size in zip(targets, sizes, strict=True):
+            self._request.progress(GENERATING, done, total)
             yield target
+            done += size * itemsize
 
     def values(self, name: str, expert: int | None) -> list[Tensor]:
         return [self._random(name, self.quantized[name][-2:], expert or 0)]

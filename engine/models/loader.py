@@ -83,7 +83,7 @@ class LoadRequest:
     how unquantized weights of the checkpoint are quantized. host_layers: number of first layers
     that go to the CPU, with what comes before them. starts: (first layer, device) of each further
     GPU of a pipeline. share: of a tensor parallel rank. progress(stage, done, total) counts
-    what `counted_unit` says.
+    bytes.
     """
 
     checkpoint: Checkpoint

@@ -61,15 +61,17 @@ class Recorder:
 
     def tokens(self, request: Request, count: int, now: float) -> None:
         """`count` tokens of the request became visible at `now`."""
-        if request.request_id.startswith(BACKGROUND):
-            pass
-        elif request.token_events:
+        if not request.request_id.startswith(BACKGROUND):
+            self._sample(request, count, now)
+        request.token_events.append(TokenEvent(now, count))
+        self._generation_tokens += count
+
+    def _sample(self, request: Request, count: int, now: float) -> None:
+        if request.token_events:
             gap = (now - request.token_events[-1].time) / count
             self.itl.extend(Sample(now, gap) for _ in range(count))
         else:
             self.ttft.append(Sample(now, now - request.arrival_time))
-        request.token_events.append(TokenEvent(now, count))
-        self._generation_tokens += count
 
     def finished(self, requests: Iterable[Request]) -> None:
         for request in requests:

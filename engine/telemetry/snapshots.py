@@ -80,7 +80,7 @@ def take_snapshot(
     speculation: SpeculationSnapshot | None,
     threads: ThreadFigures | None,
     now: float,
-    settings_since: float = 0.0,
+    settings_since: float,
 ) -> EngineSnapshot:
     """The engine now, with the steps and samples that `recorder` gathered since the last call."""
     steps, ttft, itl = recorder.drain()

@@ -100,7 +100,7 @@ def test_what_is_not_measured_is_a_dash() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [(u.factor_text(1.423), "1.42×"), (u.factor_text(50.3), "50×"), (u.percent_text(0.621), "62 %"),
-     (u.progress_text(25, 112, "tensor"), "25 of 112 tensors"), (u.counted(1, "token"), "1 token"),
+     (u.counted(1, "token"), "1 token"),
      (u.progress_text(412 * 2**20, 1.4 * 2**30), "412 MiB of 1.40 GiB"),
      (u.rate_text(81.3), "81.3 tok/s"), (u.bandwidth_text(29.9e9), "29.9 GB/s"),
      (u.compute_text(989e12), "989 TFLOP/s"), (u.speed_text(11 * 2**20), "11.0 MiB/s"),

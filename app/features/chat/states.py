@@ -61,7 +61,7 @@ def state_text(request_id: str, now: EngineNow) -> str:
     applying, snapshot = now.applying, now.snapshot
     if applying is not None and request_id not in applying.tokens:
         applying = None
-    if applying is not None and applying.engine_s is None:
+    if applying is not None and applying.answer is None:
         return _paused(request_id, now, applying)
     if snapshot is None:
         return ""

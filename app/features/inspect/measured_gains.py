@@ -30,6 +30,8 @@ REMEMBERED = {
 """Settings whose gain is a matter of machine and model; the values that are estimated."""
 _PLAIN = ("auto", "none", "off")
 MOST_KEPT = 256
+SAME = 0.01
+"""Gains that differ by less are not written again."""
 
 
 class MeasuredGains:
@@ -80,11 +82,11 @@ class MeasuredGains:
         return f"{self._machine}|{model}|{setting}={value}"
 
     def _keep(self, key: str, gain: MeasuredGain) -> None:
-        if self._known.get(key) == gain:
-            return
-        self._known.pop(key, None)
+        before = self._known.pop(key, None)
         self._known[key] = gain
         self._known = dict(list(self._known.items())[-MOST_KEPT:])
+        if before is not None and abs(before.factor / gain.factor - 1) < SAME:
+            return  # the same change is judged every second
         try:
             write_soon(self.path, json.dumps(self._known, indent=1))
         except OSError as error:

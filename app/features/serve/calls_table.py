@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from PySide6.QtWidgets import QHeaderView, QTableView
 
 from app.clients.look import OUR_PATH
 from app.server.call_log import KEPT, CallLog, CallRecord
-from engine.units import NOTHING
+from engine.units import NOTHING, clock_text
 from widgets.controls.tables import HeadingFonts, Index, RowTable, dress_table
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, figure_font, theme, theme_notifier
@@ -27,7 +26,7 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
-    Column("Time", lambda r: time.strftime("%H:%M:%S", time.localtime(r.at)), 82),
+    Column("Time", lambda r: clock_text(r.at), 82),
     Column("Call", lambda r: f"{r.method} {r.path}", 120),
     Column("Status", lambda r: f"{r.status or ''}  {r.error}".strip(), 96,
            tip="HTTP status and error"),

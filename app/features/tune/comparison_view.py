@@ -29,7 +29,7 @@ from app.features.tune.comparison import (
 )
 from app.features.tune.verdict import State, judge
 from engine.snapshot.metrics import METRICS, Metric
-from engine.units import duration_text
+from engine.units import clock_text, duration_text
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine, title_line
@@ -221,7 +221,7 @@ class CompareView(QFrame):
         self.source.addItem("Selected ranges", PICKED)
         away = time.time() - self._now()
         for mark in reversed(self._marks.marks):
-            clock = time.strftime("%H:%M:%S", time.localtime(mark.time + away))
+            clock = clock_text(mark.time + away)
             self.source.addItem(f"{clock}  {mark.text}", mark)
         self._choose(chosen if chosen is not None else LATEST)
 

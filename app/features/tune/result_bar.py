@@ -19,7 +19,7 @@ from app.features.tune.changes import Change, ChangeHistory, Choices
 from app.features.tune.changes_popover import ChangesPopover
 from app.features.tune.comparison import REACH_S, TimeRange, around, exact
 from app.features.tune.verdict import State, Verdict, busy_text, headline, judge
-from engine.units import duration_text
+from engine.units import clock_text, duration_text
 from widgets.controls.layouts import button, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import set_key_tip
@@ -198,4 +198,4 @@ class ResultBar(QFrame):
 
 
 def _clock() -> str:
-    return time.strftime("%H:%M:%S")
+    return clock_text(time.time())

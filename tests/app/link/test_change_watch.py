@@ -33,12 +33,15 @@ class Watched:
         self.engine.state_changed.emit(EngineState.READY)
         self.engine.snapshot.emit(snapshot(1.0, num_running=2, num_waiting=1))
 
-    def answer(self, change: Change, seconds: float = 0.5, **settings: object) -> None:
+    def answer(
+        self, change: Change, seconds: float = 0.5, preempted: int = 0, lost: int = 0,
+        **settings: object,
+    ) -> None:  # fmt: skip
         assert self.engine.config is not None
         self.engine.config = self.engine.config.replace(**settings)
         model = replace(MODEL, weights_bytes=MODEL.weights_bytes // 2)
         self.engine.reconfigured.emit(
-            Reconfigured(self.engine.config, change, seconds, (), model, None)
+            Reconfigured(self.engine.config, change, seconds, (), model, None, preempted, lost)
         )
 
     def token(self, request_id: str, reason: FinishReason | None = None) -> None:
@@ -55,16 +58,16 @@ def test_it_ends_when_every_paused_request_goes_on(engine: FakeEngine) -> None:
     assert applying is not None and applying.change is Change.CACHE_REBUILD
     assert applying.tokens == {"r0": 810, "r1": 810}  # not the one that waits
     watched.token("r0")  # was on its way
-    watched.answer(Change.CACHE_REBUILD, block_size=32)
+    watched.answer(Change.CACHE_REBUILD, preempted=2, lost=1618, block_size=32)
     assert watched.applied == [] and watched.watch.applying is not None
     watched.token("r2")
     watched.token("r0")
     assert watched.applied == []
     watched.token("r1", FinishReason.ABORT)
     [made] = watched.applied
-    assert (made.engine_s, made.num_paused, made.num_tokens) == (0.5, 2, 1620)
+    assert (made.engine_s, made.num_paused, made.num_tokens) == (0.5, 2, 1618)  # as the engine says
     assert made.waited_s > 0 and watched.watch.applying is None
-    assert numbers(made.text) == [16, 32] and 1620 in numbers(made.sentence)
+    assert numbers(made.text) == [16, 32] and 1618 in numbers(made.sentence)
 
 
 def test_without_requests_it_ends_with_the_answer(engine: FakeEngine) -> None:
