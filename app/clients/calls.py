@@ -145,7 +145,7 @@ CONTINUES: Mapping[ServerType, Mapping[str, Any]] = {
     ServerType.SGLANG: {"continue_final_message": True},
     ServerType.LLAMA_CPP: {},  # tools/server/README.md: it prefills a last assistant message
 }
-"""Servers that go on with a last message of the assistant, and what asks them to."""
+"""Servers that continue a last message of the assistant, and the parameters that request it."""
 
 UNBOUNDED = 2048
 """max_tokens of a completion without a limit, if the context length is unknown: the servers'

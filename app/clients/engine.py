@@ -81,7 +81,7 @@ class ForeignEngine(LoopThread):
 
     @property
     def continues(self) -> Continues:
-        """Whether the server goes on with a message of the assistant."""
+        """Whether the server continues a last message of the assistant."""
         is_able = self._found is not None and self._found.server_type in CONTINUES
         return Continues.TEXT if is_able else Continues.NOT
 

@@ -29,7 +29,7 @@ class ServerType(StrEnum):
 
 
 class Continues(StrEnum):
-    """How an engine goes on with a reply that has ended."""
+    """How an engine continues a reply that has ended."""
 
     TOKENS = "tokens"  # from its token ids
     TEXT = "text"  # from a last message of the assistant

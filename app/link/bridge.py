@@ -148,7 +148,7 @@ class EngineBridge(QObject):
 
     @property
     def continues(self) -> Continues:
-        """How a reply can go on from the text so far."""
+        """How the engine continues a reply."""
         return getattr(self.engine, "continues", Continues.TOKENS)
 
     @property

@@ -1,4 +1,4 @@
-"""`ChangeWatch`: a change of settings as its user lives it, from Apply until paused replies go on.
+"""`ChangeWatch`: a change of settings, from Apply until paused replies continue.
 
     Apply ------ engine applies it ------ Reconfigured ---- requests recompute ---- next tokens
       |<----------- applied.engine_s ---------->|                                       |
@@ -73,8 +73,8 @@ def differences_text(differences: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 class ChangeWatch(QObject):
-    """`changed`: `applying` is another one; `applied(Applied)`: a change has been made, and what it
-    paused goes on. `answered(Reconfigured, text)`: the engine has applied a change."""
+    """`changed`: `applying` has changed; `answered(Reconfigured, text)`: the engine has applied a
+    change; `applied(Applied)`: and the requests that it paused generate again."""
 
     changed = Signal()
     answered = Signal(object, str)
@@ -102,7 +102,7 @@ class ChangeWatch(QObject):
             self._see_others(snapshot)
 
     def _see_others(self, snapshot: EngineSnapshot) -> None:
-        """The outputs of other windows' requests do not arrive here: their counts tell."""
+        """Requests of other windows send no outputs here: read their token counts."""
         counts = {one.request_id: one.num_output_tokens for one in snapshot.requests}
         gone = {
             one for one in self._paused
@@ -110,7 +110,7 @@ class ChangeWatch(QObject):
         }  # fmt: skip
         if gone:
             self._paused -= gone
-            self._end_if_all_go_on()
+            self._end_if_all_continue()
 
     def _on_state(self, state: object) -> None:
         if state is not EngineState.READY:
@@ -164,20 +164,20 @@ class ChangeWatch(QObject):
             return
         self.applying = applying._replace(answer=event)
         self.changed.emit()
-        self._end_if_all_go_on()
+        self._end_if_all_continue()
 
     def _on_outputs(self, events: list[OutputEvent]) -> None:
         if self.applying is None:
             return
         is_made = self.applying.answer is not None
         for event in events:
-            # tokens that were on their way before the change say nothing
+            # tokens sent before the change do not count
             if event.finish_reason is not None or (is_made and event.token_ids):
                 self._paused.discard(event.request_id)
         if is_made:
-            self._end_if_all_go_on()
+            self._end_if_all_continue()
 
-    def _end_if_all_go_on(self) -> None:
+    def _end_if_all_continue(self) -> None:
         applying = self.applying
         if applying is None or applying.answer is None or self._paused:
             return

@@ -32,7 +32,7 @@ class MessageRequests(QObject):
     edit_begun = Signal(str)
     edit_ended = Signal(str)
     regenerate = Signal(str)
-    go_on = Signal(str)
+    continue_reply = Signal(str)
     version = Signal(str, int)  # id, -1 or +1
     pressed = Signal(str)  # a reply, anywhere
     latency = Signal(str)
@@ -166,9 +166,9 @@ class AssistantMessageView(MessageView):
         self._status = FiguresLine()
         ask = self._ask
         self._regenerate = IconButton("regenerate", "Regenerate", ask(self.requests.regenerate))
-        self.go_on = IconButton("play", CONTINUE, ask(self.requests.go_on))
-        self.go_on.setText(CONTINUE)
-        self.go_on.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self.continue_reply = IconButton("play", CONTINUE, ask(self.requests.continue_reply))
+        self.continue_reply.setText(CONTINUE)
+        self.continue_reply.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self.latency = IconButton("benchmark", "Latency", ask(self.requests.latency))
         self.latency.setCheckable(True)
         set_key_tip(self.latency, "Inspect reply", "chat.latency")
@@ -177,7 +177,7 @@ class AssistantMessageView(MessageView):
             "tokens", "Tokens: probabilities, alternatives, branches", ask(self.requests.tokens)
         )
         details = (self.versions, self.latency, self.tokens)
-        buttons = (*details, self._copy, self.go_on, self._regenerate)
+        buttons = (*details, self._copy, self.continue_reply, self._regenerate)
         foot = hbox((self._status, 1), *buttons, spacing=SPACE_1)
         self._column = vbox(of=self, spacing=SPACE_1)
         self._show_reasoning(self._parts())  # comes first, also for the Tab key
@@ -253,12 +253,12 @@ class AssistantMessageView(MessageView):
         self.latency.setVisible(record.has_latency)
         self.tokens.setVisible(record.has_tokens)
         self._regenerate.setEnabled(not record.is_open)
-        self.go_on.setVisible(record.not_continued is not None and not record.is_open)
-        self.go_on.setEnabled(not record.not_continued)
+        self.continue_reply.setVisible(record.not_continued is not None and not record.is_open)
+        self.continue_reply.setEnabled(not record.not_continued)
         if record.not_continued:
-            self.go_on.setToolTip(f"{CONTINUE}: {record.not_continued}")
+            self.continue_reply.setToolTip(f"{CONTINUE}: {record.not_continued}")
         else:
-            set_key_tip(self.go_on, CONTINUE, "chat.continue")
+            set_key_tip(self.continue_reply, CONTINUE, "chat.continue")
         self._copy.setEnabled(bool(record.text))
 
 

@@ -17,8 +17,8 @@ class MessageRecord(NamedTuple):
     """One message. `status`: of a reply that is open or ended early; `figures` and `details`:
     measurements in a line and in full; `error`: (cause, remedy). `has_latency`, `has_tokens`: its
     popovers have data. `marks`: places where something changed, each (character of the text,
-    label, explanation); `note` is for copies. `not_continued`: why a reply that was cut cannot go
-    on, "" if it can; None: it has nothing to continue."""
+    label, explanation); `note` is for copies. `not_continued`: why a cut reply cannot be
+    continued, "" if it can; None: there is nothing to continue."""
 
     id: str
     is_user: bool

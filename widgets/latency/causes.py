@@ -21,7 +21,7 @@ class Cause(StrEnum):
     """Cause of a slow gap (see `explained`), as stored and as written in the table of values."""
 
     NONE = ""
-    CONTINUED = "continued"  # the reply had ended, and goes on
+    CONTINUED = "continued"  # the reply had ended before
     RELOAD = "reload"
     REBUILD = "cache rebuild"
     PREEMPTED = "preempted"  # the request itself

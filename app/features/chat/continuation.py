@@ -1,4 +1,4 @@
-"""`Continuation`: goes on with a reply that was stopped, cut by its limit, an error or an exit."""
+"""`Continuation`: continues a reply that was stopped, cut by its limit, an error or an exit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Tokens = tuple[TokenRecord, ...]
 
 
 class Continuation(QObject):
-    """The reply goes on in the same message, from its saved tokens. A server that takes text alone
+    """Continues a reply in the same message, from its saved tokens. A server that accepts only text
     gets the reply as a last message of the assistant. `failed(text)`: its tokens are unreadable."""
 
     failed = Signal(str)
@@ -31,8 +31,8 @@ class Continuation(QObject):
         self._controller = controller
 
     def refusal(self, message: Message) -> str | None:
-        """Why a reply cannot go on from its text so far, "" if it can; None if it has nothing to
-        continue: it is complete, being generated, or not the last."""
+        """Why a reply cannot be continued, "" if it can; None if there is nothing to continue: it
+        is complete, being generated, or not the last."""
         controller = self._controller
         conversation = controller.conversation(message.conversation_id)
         if conversation is None or not is_cut(message) or conversation.versions(message.id):
@@ -56,12 +56,12 @@ class Continuation(QObject):
         return ""
 
     def is_possible(self) -> bool:
-        """Whether the last reply was cut and can go on."""
+        """Whether the last reply was cut and can be continued."""
         last = self._controller.current.last
         return last is not None and self.refusal(last) == ""
 
     def start(self, message_id: str = "") -> None:
-        """Go on with a reply, the last one by default."""
+        """Continue a reply, the last one by default."""
         conversation = self._controller.current
         message = conversation.messages.get(message_id) if message_id else conversation.last
         if message is not None and self.refusal(message) == "":

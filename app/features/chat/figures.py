@@ -30,8 +30,8 @@ class Figures:
     were generated; `num_given_tokens` before them come from another version.
 
     `itl_*` pool the gaps between output events; p99 is None for fewer than 100 samples. The rate
-    is that of decoding, after the first token. `num_continued_tokens` were there when the reply,
-    which had ended, was continued for the last time.
+    is that of decoding, after the first token. `num_continued_tokens` were generated before the
+    reply was last continued.
     """
 
     num_tokens: int
@@ -102,7 +102,7 @@ def _itl(gaps_s: Sequence[float]) -> dict[str, Any]:
 
 
 def joined(earlier: Earlier, after: Figures, times: RequestTimes) -> Figures:
-    """Of a reply that went on: `after` are the figures of its second part, `times` those of the
+    """Of a continued reply: `after` are the figures of its second part, `times` those of the
     whole reply. The wait for the continuation's first token is no inter-token latency."""
     before = earlier.figures
     whole = replace(

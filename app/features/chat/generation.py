@@ -98,7 +98,8 @@ class Generation(QObject):
     def start(
         self, conversation: Conversation, reply: Message, earlier: Earlier | None = None
     ) -> None:
-        """Send the request for `reply`, now or once a model is loaded. `earlier`: it goes on."""
+        """Send the request for `reply`, now or once a model is loaded. `earlier`: of a continued
+        reply."""
         entry = OpenReply(conversation, reply, model=self._model_name, earlier=earlier)
         self._open[reply.id] = entry
         self._conversations[reply.id] = conversation
@@ -187,11 +188,11 @@ class Generation(QObject):
             self._changed(entry)
 
     def _take_figures(self, entry: OpenReply, last: OutputEvent) -> None:
-        """Of a whole reply: with what it had before it was continued."""
+        """Store the figures and times of the whole reply, also of a continued one."""
         reply, earlier, times = entry.reply, entry.earlier, last.times
         if earlier is not None and not entry.progress.num_tokens:
             self._causes.drop(reply.id)
-            return  # ended before it went on
+            return  # ended before the first new token
         num_given = 0 if earlier is not None else len(reply.opening)
         figures = Figures.of(last, entry.progress.num_tokens, self._model_name, num_given)
         if times is None or not times.tokens:
@@ -233,7 +234,7 @@ class Generation(QObject):
                 self._changed(entry)
 
     def show_states(self, text_of: Callable[[str], str]) -> None:
-        """Show the replies that wait for something else now."""
+        """Show the replies whose state has changed."""
         for entry in list(self._open.values()):
             text = text_of(entry.reply.id) if entry.is_sent else ""
             if text != entry.state:
@@ -299,7 +300,7 @@ def _whole_times(entry: OpenReply, times: RequestTimes, num_computed: int) -> Re
 
 
 def _sampling(entry: OpenReply) -> SamplingParams:
-    """Max tokens are for what is new in a reply that goes on."""
+    """Max tokens of a continued reply apply to its new tokens."""
     sampling = entry.conversation.sampling
     if entry.earlier is None or sampling.max_tokens is None:
         return sampling

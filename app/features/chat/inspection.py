@@ -35,7 +35,7 @@ class Phases(NamedTuple):
 
     @classmethod
     def of(cls, times: RequestTimes, now: float) -> Phases:
-        """`now`: on the clock of `times`; the end of what goes on."""
+        """`now`: on the clock of `times`; the end so far of a phase that is not over."""
         end = now if times.finished is None else times.finished
         scheduled, first = times.first_scheduled, times.first_token
         if scheduled is None and first is not None:  # not reported: one phase up to the first token

@@ -116,7 +116,7 @@ class ReplyInspector(QObject):
         if request is None:
             self._show_times(RequestTimes(began), Prompt(0, 0))
         else:
-            message = self._message  # a reply that goes on gives its tokens with the prompt
+            message = self._message  # a continued reply sends its tokens with the prompt
             given = len(message.opening) if message is not None else 0
             prompt = Prompt(request.num_prompt_tokens + given, request.num_cached_tokens)
             self._show_times(request.times, prompt)

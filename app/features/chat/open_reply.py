@@ -41,13 +41,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A reply that ended and goes on, as it was then. `num_tokens`: of its text."""
+    """A reply as it was before it is continued. `num_tokens`: of its text."""
 
     num_tokens: int
     figures: Figures | None
     times: RequestTimes | None
     passes_text: bool
-    """Whether the server gets its text as the beginning, and does not send it again."""
+    """Whether the server gets its text in place of its tokens, and sends only new text."""
     tokens: tuple[TokenRecord, ...] = ()
     """Its saved tokens, if any."""
 
@@ -62,9 +62,9 @@ class OpenReply:
     model: str = ""  # whose tokens the reply begins with
     earlier: Earlier | None = None
     awaits_text: bool = False
-    """The next text begins with that of the tokens that the reply begins with."""
+    """The engine sends the text of the opening tokens again, before the new text."""
     state: str = ""
-    """What it waits for, as shown."""
+    """Why no token is generated now, as shown."""
 
     @property
     def num_before(self) -> int:
@@ -72,8 +72,8 @@ class OpenReply:
         return self.earlier.num_tokens if self.earlier is not None else len(self.reply.opening)
 
     def take_text(self, text: str) -> str | None:
-        """Add what the engine sent; returns what is to be appended on the screen, or None where
-        the text so far is another one."""
+        """Add the engine's text; returns the part to append on the screen, or None if the text
+        already shown has changed."""
         if not text:
             return ""
         known, self.awaits_text = self.reply.text if self.awaits_text else "", False

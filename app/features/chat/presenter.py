@@ -62,7 +62,7 @@ class Presenter(QObject):
         page.composer.regenerate_requested.connect(lambda: controller.regenerate())
         transcript.edit.connect(controller.edit)
         transcript.regenerate.connect(controller.regenerate)
-        transcript.go_on.connect(controller.continuation.start)
+        transcript.continue_reply.connect(controller.continuation.start)
         transcript.version.connect(controller.step_version)
         transcript.tokens.connect(page.tokens.show)
         page.sampling.changed.connect(controller.set_sampling)
@@ -118,8 +118,8 @@ class Presenter(QObject):
     def _show_state(self) -> None:
         """The composer's button, the context meter, and the title of an empty page."""
         controller = self._controller
-        is_stored, can_go_on = controller.current.is_stored, controller.continuation.is_possible()
-        can = (controller.is_busy, is_stored, can_go_on)
+        can_continue = controller.continuation.is_possible()
+        can = (controller.is_busy, controller.current.is_stored, can_continue)
         if can != self._can:
             self._can = can
             self._page.actions_changed.emit()
@@ -134,7 +134,7 @@ class Presenter(QObject):
         self._page.empty.set_title(*title)
 
     def _follow_engine(self) -> None:
-        """Whether the last reply can go on depends on the open model."""
+        """Whether the last reply can be continued depends on the open model."""
         self._show_state()
         current = self._controller.current
         if (last := current.last) is not None:

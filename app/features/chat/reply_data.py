@@ -208,7 +208,7 @@ def from_columns(columns: Any) -> RequestTimes:
 
 
 def continued(before: RequestTimes, after: RequestTimes, num_computed: int) -> ReplyTimes:
-    """The times of a reply that ended and went on, without the pause between: the second part
+    """The times of a continued reply, without the pause between its parts: the second part
     arrives as the first one ends. `num_computed`: tokens of the second prefill."""
     end = before.tokens[-1].time if before.tokens else before.arrival
     shift = end - after.arrival

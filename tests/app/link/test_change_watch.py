@@ -1,4 +1,4 @@
-"""A change of settings takes from Apply until what it paused goes on."""
+"""A change of settings takes from Apply until the requests that it paused continue."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Watched:
         )
 
 
-def test_it_ends_when_every_paused_request_goes_on(engine: FakeEngine) -> None:
+def test_it_ends_when_every_paused_request_continues(engine: FakeEngine) -> None:
     watched = Watched(engine)
     engine.reconfiguring.emit({"block_size": 32})
     applying = watched.watch.applying
@@ -97,7 +97,7 @@ def test_a_change_from_another_window_counts_as_the_engine_says(engine: FakeEngi
     assert [(made.engine_s, made.waited_s) for made in watched.applied] == [(0.25, 0.25)]
 
 
-def test_requests_of_other_windows_go_on_by_their_counts(engine: FakeEngine) -> None:
+def test_requests_of_other_windows_continue_by_their_counts(engine: FakeEngine) -> None:
     watched = Watched(engine)
     engine.reconfiguring.emit({"block_size": 32})
     watched.answer(Change.CACHE_REBUILD, block_size=32)

@@ -1,4 +1,4 @@
-"""A reply that was cut goes on in the same message: text, tokens, figures and latency."""
+"""A reply that was cut continues in the same message: text, tokens, figures and latency."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cut(made: Chat, reason: FinishReason, *words: str) -> Message:
     return made.controller.current.messages[request]
 
 
-def go_on(made: Chat, reply: Message, *words: str, again: str | None = None) -> None:
+def continue_reply(made: Chat, reply: Message, *words: str, again: str | None = None) -> None:
     """Continue, and let the engine send the text so far again with the first new word."""
     made.controller.continuation.start(reply.id)
     made.settle()
@@ -41,16 +41,16 @@ def go_on(made: Chat, reply: Message, *words: str, again: str | None = None) -> 
 
 
 @pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.LENGTH, FinishReason.ERROR])
-def test_it_goes_on_in_the_same_message(chat: Chat, reason: FinishReason) -> None:
+def test_it_continues_in_the_same_message(chat: Chat, reason: FinishReason) -> None:
     reply = cut(chat, reason, "one", " two", " three")
     view = chat.page.transcript.view(reply.id)
-    assert isinstance(view, AssistantMessageView) and view.go_on.isVisible()
+    assert isinstance(view, AssistantMessageView) and view.continue_reply.isVisible()
     ids = tuple(chat.engine.ids[word] for word in ("one", " two", " three"))
     before = reply.figures
-    go_on(chat, reply, " four", " five")
+    continue_reply(chat, reply, " four", " five")
     assert chat.engine.begun_with[reply.id] == ids
     assert chat.texts == ["Count", "one two three four five"]
-    assert chat.states == ["complete", "complete"] and not view.go_on.isVisible()
+    assert chat.states == ["complete", "complete"] and not view.continue_reply.isVisible()
     figures = reply.figures
     assert figures is not None and before is not None
     assert (figures.num_tokens, figures.num_continued_tokens) == (5, 3)
@@ -72,11 +72,11 @@ def test_max_tokens_are_for_what_is_new(chat: Chat) -> None:
 
 def test_characters_that_were_held_back_are_replaced(chat: Chat) -> None:
     reply = cut(chat, FinishReason.ABORT, "one", " tw�")
-    go_on(chat, reply, "", " three", again="one two")
+    continue_reply(chat, reply, "", " three", again="one two")
     assert chat.texts[-1] == reply.text == "one two three"
 
 
-def test_stopping_before_it_goes_on_changes_nothing(chat: Chat) -> None:
+def test_stopping_before_the_first_new_token_changes_nothing(chat: Chat) -> None:
     reply = cut(chat, FinishReason.ABORT, "one", " two")
     before = (reply.text, reply.figures)
     chat.controller.continuation.start()
@@ -86,7 +86,7 @@ def test_stopping_before_it_goes_on_changes_nothing(chat: Chat) -> None:
     chat.engine.finish(reason=FinishReason.ABORT)
     chat.settle()
     assert (reply.text, reply.figures) == before and chat.states[-1] == "stopped"
-    go_on(chat, reply, " three")
+    continue_reply(chat, reply, " three")
     assert reply.text == "one two three"
 
 
@@ -100,7 +100,7 @@ def test_a_reply_that_is_complete_or_followed_has_nothing_to_continue(chat: Chat
     assert refusal(first) is None
 
 
-def test_why_it_cannot_go_on_is_said(chat: Chat) -> None:
+def test_why_it_cannot_continue_is_said(chat: Chat) -> None:
     refusal, engine = chat.controller.continuation.refusal, chat.engine
     reply = cut(chat, FinishReason.ABORT, "one")
     engine.continues = Continues.NOT
@@ -116,8 +116,8 @@ def test_why_it_cannot_go_on_is_said(chat: Chat) -> None:
     assert refusal(full)
     view = chat.page.transcript.view(full.id)
     assert isinstance(view, AssistantMessageView)
-    assert view.go_on.isVisible() and not view.go_on.isEnabled()
-    assert refusal(full) in view.go_on.toolTip()
+    assert view.continue_reply.isVisible() and not view.continue_reply.isEnabled()
+    assert refusal(full) in view.continue_reply.toolTip()
     engine.prompt_tokens = 5
     engine.set_state("ready")
     small = cut(chat, FinishReason.ABORT, "three")
@@ -125,10 +125,10 @@ def test_why_it_cannot_go_on_is_said(chat: Chat) -> None:
         engine.set_state(state)
         view = chat.page.transcript.view(small.id)
         assert isinstance(view, AssistantMessageView)
-        assert view.go_on.isEnabled() == (refusal(small) == "") == (state == "ready")
+        assert view.continue_reply.isEnabled() == (refusal(small) == "") == (state == "ready")
 
 
-def test_a_reply_of_another_model_cannot_go_on_even_before_its_tokens_are_read(
+def test_a_reply_of_another_model_cannot_continue_even_before_its_tokens_are_read(
     qtbot: QtBot, tmp_path: Path
 ) -> None:
     with chat_in(tmp_path) as made:
@@ -161,7 +161,7 @@ def test_a_server_that_takes_text_gets_it_as_the_assistant_s_last_message(chat: 
     assert reply.figures is not None and reply.figures.num_tokens == 3
 
 
-def test_after_a_restart_it_goes_on_from_the_saved_tokens(qtbot: QtBot, tmp_path: Path) -> None:
+def test_after_a_restart_it_continues_from_the_saved_tokens(qtbot: QtBot, tmp_path: Path) -> None:
     with chat_in(tmp_path) as made:
         made.engine.spread = SPREAD
         request = made.send("Count")
