@@ -130,6 +130,8 @@ def _why_no_p99(figures: Figures) -> str:
     )
 
 
+Compared = tuple[str, TimeRange, TimeRange]
+"""A change, and the ranges before and after it."""
 SHOW_MS = 1000
 LATEST, PICKED = "latest", "picked"
 HINT = "Change a setting, or select two ranges on a chart to compare them."
@@ -137,7 +139,8 @@ HINT_SECOND = "Range A is set. Drag across a chart to select range B."
 
 
 class CompareView(QFrame):
-    """Marks its ranges on the charts (`spans`). `now`: the charts' clock."""
+    """Marks its ranges on the charts (`spans`). `now`: the charts' clock. `merged`: the headline's
+    change, which may have several marks, and its ranges; None where `mark` is newer."""
 
     def __init__(
         self,
@@ -145,12 +148,14 @@ class CompareView(QFrame):
         marks: MarkLog,
         spans: SpanLog,
         now: Callable[[], float],
+        merged: Callable[[Mark], Compared | None],
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
         self.setProperty("panel", True)
         self.setAccessibleName("Range comparison")
         self._store, self._marks, self._spans, self._now = store, marks, spans, now
+        self._merged = merged
         self._picked: list[TimeRange] = []
         self.rows: list[Row] = []
         self.ranges: tuple[TimeRange, TimeRange] | None = None
@@ -233,14 +238,19 @@ class CompareView(QFrame):
         changes = [mark for mark in self._marks.marks if mark.kind is not MarkKind.LOAD]
         return changes[-1] if changes else None
 
-    def _find(self) -> tuple[TimeRange, TimeRange] | None:
-        if self.source.currentData() == PICKED:
-            return (self._picked[0], self._picked[1]) if len(self._picked) == 2 else None
+    def _find(self) -> Compared | None:
+        source = self.source.currentData()
+        if source == PICKED:
+            return ("", self._picked[0], self._picked[1]) if len(self._picked) == 2 else None
         mark, now = self._mark, self._now()
         if mark is None or self._store.began > now:
             return None
+        is_latest = source == LATEST
+        if is_latest and (merged := self._merged(mark)) is not None:
+            return merged
         marks = [exact(one, self._store) for one in self._marks.marks]
-        return around(exact(mark, self._store), marks, self._store.began, now)
+        ranges = around(exact(mark, self._store), marks, self._store.began, now)
+        return mark.text if is_latest else "", *ranges
 
     # Showing -----------------------------------------------------------------------------------
 
@@ -252,14 +262,15 @@ class CompareView(QFrame):
 
     def refresh(self) -> None:
         """Update; while range B grows, once a second while visible."""
-        found = self.ranges = self._find()
+        what, *ranges = self._find() or ("",)
+        found = self.ranges = (ranges[0], ranges[1]) if ranges else None
         self.rows = compare(self._store, *found) if found is not None else []
         self.table.setVisible(found is not None and not self._is_brief)
         verdicts = judge(self._store, *found) if found is not None else []
         self.table.show_rows(self.rows, {v.key for v in verdicts if v.state is State.CHANGED})
         self.copy_button.setEnabled(found is not None)
         self.clear_button.setVisible(bool(self._picked))
-        self.note.set_text(self._words())
+        self.note.set_text(self._words(what))
         self.brief.setVisible(found is not None and self._is_brief)
         self.brief.set_text(in_brief(self.rows))
         self._show_spans()
@@ -269,13 +280,13 @@ class CompareView(QFrame):
     def _grows(self, b: TimeRange) -> bool:
         return self.source.currentData() != PICKED and b.end >= self._now() - SHOW_MS / 1e3
 
-    def _words(self) -> str:
+    def _words(self, what: str) -> str:
+        """what: the change between the ranges, where the list does not show it."""
         if self.ranges is None:
             return HINT_SECOND if self._picked else HINT
         a, b = self.ranges
         words = f"A {duration_text(a.seconds)} · B {duration_text(b.seconds)}"
-        if self._mark is not None and self.source.currentData() == LATEST:
-            words = f"{self._mark.text} · {words}"
+        words = " · ".join(filter(None, (what, words)))
         if a.start < self._store.complete_since:
             words = f"{words} · range A starts before the oldest data"
         return words

@@ -61,8 +61,10 @@ class TunePage(QWidget):
         self.load_bar = LoadBar(self.load, bridge, settings)
         self.charts = LiveCharts(store, clock, marks, ORDER, cursor, leads=True)
         self.charts.enable_picking(self.spans)
-        self.comparison = CompareView(store, marks, self.spans, lambda: self.charts.now)
         self.result = ResultBar(store, marks, lambda: self.charts.now)
+        self.comparison = CompareView(
+            store, marks, self.spans, lambda: self.charts.now, self.result.merged
+        )
         self.result.figures.toggled.connect(self._show_figures)
         self.comparison.hide()
         vbox(self.load_bar, self.result, self.comparison, (self.charts, 1), of=self)

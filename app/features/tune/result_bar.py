@@ -95,6 +95,14 @@ class ResultBar(QFrame):
         """The next change, to the settings `chosen`, puts back earlier ones: it has no result."""
         self._quiet = dict(chosen)
 
+    def merged(self, mark: Mark) -> tuple[str, TimeRange, TimeRange] | None:
+        """The headline's change and its ranges if no change is newer than `mark`, else None."""
+        latest = self.changes.latest
+        if latest is None or self.changes.entries[-1].at != mark.time:
+            return None
+        ranges = self._ranges(latest)
+        return None if ranges is None else (latest.text, *ranges)
+
     def show_list(self) -> None:
         self.list.toggle_at(self.list_button)
 

@@ -233,6 +233,18 @@ def test_a_change_is_compared_with_what_was_before(
     assert QGuiApplication.clipboard().text().splitlines()[1].startswith("metric\tunit\tA p50")
 
 
+def test_the_comparison_has_the_merged_change_of_the_headline(
+    qtbot: QtBot, application: Application, page: TunePage
+) -> None:
+    start(qtbot, page)
+    set_number(qtbot, application, "max_num_seqs", 12)
+    set_number(qtbot, application, "max_num_seqs", 4)
+    application.window.commands.run("tune.figures")
+    latest, view = page.result.changes.latest, page.comparison
+    assert latest is not None and latest.since < latest.at and view.ranges is not None
+    assert view.note.text().startswith(latest.text) and page.result.text.startswith(latest.text)
+
+
 def test_two_dragged_ranges_are_compared_and_forgotten(
     qtbot: QtBot, application: Application, page: TunePage
 ) -> None:
