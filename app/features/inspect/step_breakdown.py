@@ -39,10 +39,6 @@ MOST_STEPS = 200
 MOST_ENTRIES = 8192
 """Maximum sum of requests over these steps: large batches need fewer steps."""
 
-PRECISION = (
-    "dtype", "quantization", "quantization_group_size", "quantization_head", "kv_cache_dtype",
-)  # fmt: skip
-
 
 class Chosen(StrEnum):
     """Which steps are averaged."""
@@ -90,18 +86,22 @@ class StepTracker:
         return bool(self._steps)
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Add new steps. Steps and peaks of another precision, device or parallel size are dropped,
-        with the steps of the snapshot that reports the change."""
+        """Add new steps. Steps with earlier settings are dropped; so are peaks of another device.
+        Where the time of the change is not reported, the steps that come with it are dropped too.
+        """
         before, self._snapshot = self._snapshot, snapshot
         machine = snapshot.model.device_name
         has_moved = before is not None and before.model.device_name != machine
         if has_moved and self.peaks is not None and self.peaks.machine != machine:
             self.peaks = None
-        if has_moved or (before is not None and _made_of(before) != _made_of(snapshot)):
+        since = snapshot.settings_since
+        if before is not None and _settings(before) != _settings(snapshot):
             self._steps.clear()
-            self._known = {}
-            return
-        self._steps.extend(snapshot.steps)
+            if not since:
+                return
+        self._steps.extend(step for step in snapshot.steps if step.start >= since)
+        while self._steps and self._steps[0].start < since:
+            self._steps.popleft()
         self._drop_oldest()
 
     def clear(self) -> None:
@@ -158,11 +158,10 @@ class StepTracker:
         )
 
 
-def _made_of(snapshot: EngineSnapshot) -> tuple[object, ...]:
-    """Parallel sizes and precision: steps with others are not comparable."""
-    config = snapshot.config  # remote engines and recordings may lack some
-    several = snapshot.model.num_ranks, snapshot.model.num_stages
-    return *several, *(getattr(config, name, None) for name in PRECISION)
+def _settings(snapshot: EngineSnapshot) -> tuple[object, ...]:
+    """Settings, device and parallel sizes: steps with others are not comparable."""
+    model = snapshot.model
+    return model.device_name, model.num_ranks, model.num_stages, snapshot.config
 
 
 def _mean_work(costed: list[CostedStep]) -> Work:

@@ -86,7 +86,7 @@ def _batch_slots(one: GainEstimate, config: Any) -> WhatIf:
         return WhatIf({}, NO_GAIN, "No requests are waiting for a batch slot.")
     wanted = min(int(one.value), int(SETTINGS["max_num_seqs"].maximum or 1024))
     if wanted <= config.max_num_seqs:
-        reason = "Batch slots are free; requests are waiting for KV blocks."
+        reason = "Batch slots are free on average. Requests may be waiting for KV blocks."
         return WhatIf({}, NO_GAIN, reason)
     return WhatIf({"max_num_seqs": wanted})
 

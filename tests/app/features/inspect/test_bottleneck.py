@@ -100,6 +100,24 @@ def test_steps_in_another_precision_say_nothing_of_this_one(panel: BottleneckPan
     assert "quantization" in told[-1]
 
 
+def test_only_steps_with_the_current_settings_count(panel: BottleneckPanel) -> None:
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.show()
+    queue = [dataclasses.replace(step(i), num_waiting=6) for i in range(20)]
+    panel.update_snapshot(seen(1.0, *queue))
+    more = CONFIG.replace(max_num_seqs=16)
+    since = step(22).start
+    changed = seen(2.5, *(step(i) for i in range(20, 24)))
+    panel.update_snapshot(dataclasses.replace(changed, config=more, settings_since=since))
+    assert [one.index for one in panel.model._steps] == [22, 23]
+    slots = next(e for e in panel._estimates if e.setting == "max_num_seqs")
+    assert not slots.is_worth_trying
+    again = dataclasses.replace(seen(4.0), config=more, settings_since=step(23).start)  # a reload
+    panel.update_snapshot(again)
+    assert [one.index for one in panel.model._steps] == [23]
+
+
 def test_the_exchange_between_ranks_is_told_and_another_number_of_them_begins_anew(
     panel: BottleneckPanel,
 ) -> None:
