@@ -158,8 +158,8 @@ def _connect_pages(app: Application) -> None:
     pages.chat_page.composer.compare_requested.connect(pages.runs.show_prompt)
     pages.chat_page.inspector.view.latency.step_wanted.connect(app.views.show_step)
     app.bridge.snapshot.connect(pages.chat_page.inspector.take)
-    pages.server.requests_wanted.connect(app.views.requests_dock.bring_to_front)
-    for page in (pages.models_place, pages.runs, pages.server):
+    pages.server.requests_wanted.connect(app.views.show_requests)
+    for page in (pages.inspect, pages.models_place, pages.runs, pages.server):
         page.wants_front.connect(partial(window.show_widget, page))
     for begins_chat in (pages.models_place.chat_wanted, pages.runs.model_chosen):
         begins_chat.connect(lambda *_: window.show_widget(pages.chat_page))

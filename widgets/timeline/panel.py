@@ -27,6 +27,9 @@ HINT = (
     "Hover over a step to see its batch; click to keep it. Drag or scroll to go back in time. "
     "Ctrl+scroll to zoom."
 )
+EXPIRED = (
+    "Step {index:,} has expired. The timeline keeps the last {capacity:,} steps of the open model."
+)
 LEGEND = (
     Swatch("queued", of("queued")),
     Swatch("cached", of("cached")),
@@ -49,9 +52,10 @@ class TimelinePanel(QFrame):
         super().__init__(parent)
         self.setAccessibleName("Step timeline")
         self.view = TimelineView(clock)
-        self.view.pointed.connect(lambda ordinal: self._show_text())
+        self.view.pointed.connect(lambda ordinal: self._on_pointed())
         self.view.followed.connect(self._show_following)
         self._words_at = float("-inf")
+        self._expired = ""  # why the step that was asked for is not shown
         self._explain: Callable[[StepRecord], str] = lambda step: ""
         self._build()
         self._show_following(True)
@@ -111,27 +115,38 @@ class TimelinePanel(QFrame):
 
     def clear(self) -> None:
         self.view.clear()
+        self._expired = ""
         self._stack.setCurrentWidget(self._empty)
         self._show_text()
 
     def show_step(self, index: int) -> None:
-        """Point at the step with this engine index, centred where possible."""
+        """Point at the step with this engine index, centred where possible; say so if the timeline
+        has dropped it."""
         ordinal = self.view.history.ordinal_of(index)
-        if ordinal is not None:
+        if ordinal is None:
+            self.view.point_at(NONE)
+            self._expired = EXPIRED.format(index=index, capacity=self.view.history.capacity)
+            self._show_text()
+        else:
             self.view.show_until(ordinal + 1 + self.view.num_columns // 2)
             self.view.point_at(ordinal)
 
     # Words -------------------------------------------------------------------------------------
 
+    def _on_pointed(self) -> None:
+        self._expired = ""
+        self._show_text()
+
     def _show_text(self) -> None:
         history, pointed = self.view.history, self.view.pointed_index
         if history.end == history.first:
-            for line in (self.note, self.line, self.batch):
+            self.line.set_text(self._expired)
+            for line in (self.note, self.batch):
                 line.set_text("")
             return
         self.note.set_text(step_text(history.record(history.end - 1)))
         if not history.first <= pointed < history.end:
-            self.line.set_text(HINT)
+            self.line.set_text(self._expired or HINT)
             self.batch.set_text("")
         else:
             step = history.record(pointed)

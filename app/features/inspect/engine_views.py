@@ -123,9 +123,15 @@ class EngineViews(QObject):
         return self.page
 
     def _bring_to_front(self, dock: PanelDock) -> None:
-        """Show a view: in the Inspect page while that is open, else as a dock."""
-        if self.page is None or not self.page.show_view(dock.objectName()):
+        """Show a view: on the Inspect page, unless its dock is open beside another page."""
+        page, name = self.page, dock.objectName()
+        if page is not None and page.show_view(name):
+            return
+        if page is None or not dock.isHidden():
             dock.bring_to_front()
+        else:
+            page.wants_front.emit()
+            page.show_view(name)
 
     def show_blocks_of(self, request_id: str) -> None:
         """Highlight a request's blocks in the map, and show the map."""
@@ -150,9 +156,13 @@ class EngineViews(QObject):
         self._bring_to_front(self.timeline_dock)
         self.timeline.show_step(index)
 
+    def show_requests(self) -> None:
+        """Show the table of requests."""
+        self._bring_to_front(self.requests_dock)
+
     def show_request(self, request_id: str) -> None:
         """Select a request in the table of requests, and show that."""
-        self._bring_to_front(self.requests_dock)
+        self.show_requests()
         self.requests.select(request_id)
 
     def _on_chosen_step(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent, QKeySequence, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import QFrame, QTabBar, QWidget
 
@@ -25,7 +25,10 @@ class Tab(NamedTuple):
 
 
 class InspectPage(QWidget):
-    """Alt+1 to Alt+9 choose a tab; so do the digits alone where nothing takes them."""
+    """Alt+1 to Alt+9 choose a tab; so do the digits alone where nothing takes them. `wants_front`:
+    show this page."""
+
+    wants_front = Signal()
 
     def __init__(self, tabs: Sequence[Tab], parent: QWidget | None = None) -> None:
         super().__init__(parent)

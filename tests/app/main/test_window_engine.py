@@ -455,7 +455,7 @@ def test_a_request_can_be_aborted_from_the_table(qtbot: QtBot, application: Appl
     assert LONG[:20] in views.latency.title.text()
     views.latency.view.chart.point_at(0)
     views.latency.view.show_step.click()
-    assert views.latency.isHidden() and views.timeline_dock.isVisible()
+    assert views.latency.isHidden() and views.timeline.isVisible()
     timeline = views.timeline.view
     assert timeline.history.record(timeline.pointed_index) is shown.gaps[0].steps[-1]
 
@@ -486,6 +486,6 @@ def test_a_reply_says_where_its_time_went(qtbot: QtBot, application: Application
     inspector.latency.show_step.click()
     timeline = views.timeline.view
     assert timeline.history.record(timeline.pointed_index) is shown.gaps[0].steps[-1]
-    assert views.timeline_dock.isVisible()
+    assert views.timeline.isVisible() and application.pages.inspect.current == "step-timeline"
     page.new_chat()  # has no such reply
     assert page.inspector.chosen == "" and not inspector.latency.isVisible()

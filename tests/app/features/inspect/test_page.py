@@ -11,6 +11,7 @@ from app.features.inspect.page import InspectPage, Tab
 from app.features.inspect.slot import SharedView
 from app.main.application import Application
 from tests.app.window_fixtures import application, script
+from tests.figures import numbers
 
 __all__ = ["application", "script"]  # fixtures
 
@@ -59,9 +60,20 @@ def test_what_would_open_a_dock_chooses_the_tab(
     assert page.current == "memory" and application.views.memory_dock.isHidden()
     application.views.show_step(7)
     assert page.current == "step-timeline" and application.views.timeline_dock.isHidden()
-    application.window.show_page_named("Models")
-    application.views.show_step(7)
-    assert not application.views.timeline_dock.isHidden()
+
+
+def test_a_view_is_shown_in_its_dock_if_that_is_open_and_else_on_the_page(
+    application: Application, page: InspectPage
+) -> None:
+    views, window = application.views, application.window
+    window.show_page_named("Chat")
+    views.show_step(7)
+    assert page.isVisible() and page.current == "step-timeline" and views.timeline_dock.isHidden()
+    assert numbers(views.timeline.line.text()) == [7, views.timeline.view.history.capacity]
+    window.show_page_named("Chat")
+    views.timeline_dock.show()
+    views.show_step(7)
+    assert not page.isVisible() and not views.timeline_dock.isHidden()
 
 
 def test_a_hidden_tab_is_not_drawn(application: Application, page: InspectPage) -> None:
