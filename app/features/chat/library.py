@@ -20,6 +20,7 @@ class ChatLibrary(ChatShelf):
         self._is_draft_unread = store.recovery is not None and not self._drafts
         self._has_retried = False  # a recovery after one that failed
         self._watched: Recovery | None = None
+        self._restart: Future[None] | None = None  # of the recovery, done once it runs
         self.saver.problem_changed.connect(self._watch_recovery)
         self.saver.report(None)  # the file may have turned out to be damaged
         self._watch_recovery()
@@ -43,7 +44,9 @@ class ChatLibrary(ChatShelf):
         found = self._store.recovery
         if found is not None and self.can_recover:
             self._has_retried |= not found.is_cancelled
-            self.saver.watch(self._store.recover(), self._on_recovery)
+            self._restart = self._store.recover()
+            self.saver.watch(self._restart, self._on_recovery)
+            self.saver.problem_changed.emit(self.saver.problem)
 
     def _watch_recovery(self) -> None:
         found = self._store.recovery
@@ -115,7 +118,8 @@ class ChatLibrary(ChatShelf):
     @property
     def can_replace_file(self) -> bool:
         """Whether the chats file is damaged, and can be moved aside."""
-        return self._store.spoiled is not None and not self._store.is_recovering
+        is_starting = self._restart is not None and not self._restart.done()
+        return self._store.spoiled is not None and not (is_starting or self._store.is_recovering)
 
     def replace_file(self, ended: Done = lambda error: None) -> Future[Renewed]:
         """Move the damaged file aside and save everything in a new one, then call `ended`; else

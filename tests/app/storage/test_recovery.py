@@ -424,12 +424,17 @@ def test_after_a_recovery_that_fails_again_the_chats_go_to_a_new_file(
     page.show()
     library, button = page.controller, page.problem_notice.findChild(QPushButton)
     assert button is not None and button.text() == RECOVER
+    started, ended = threading.Event(), threading.Event()
+    store._writer.call(lambda: started.wait(60))  # the writer is busy: the recovery begins later
+    monkeypatch.setattr(recovering, "salvaged", lambda *given: ended.wait(60) and fail())
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
-    # the button also changes between the click and the start of the recovery
-    qtbot.waitUntil(
-        lambda: button.text() == REPLACE and library.can_replace_file, timeout=60_000
-    )
-    assert not library.can_recover
+    assert button.isHidden() and not library.can_replace_file and not store.is_recovering
+    started.set()
+    store.flush()
+    assert store.is_recovering and not library.can_replace_file
+    ended.set()
+    qtbot.waitUntil(lambda: button.text() == REPLACE and not button.isHidden(), timeout=60_000)
+    assert library.can_replace_file and not library.can_recover
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: library.saver.problem is None, timeout=60_000)
     library.close()
