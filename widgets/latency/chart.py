@@ -194,6 +194,7 @@ class LatencyChart(PaintedPlot):
         super().__init__(name, title="Request latency")
         self._latency: ReplyLatency | None = None
         self._causes: list[Cause] = []
+        self._slowest = NONE
 
     def text_font(self) -> QFont:
         return ui_font("small")
@@ -202,12 +203,16 @@ class LatencyChart(PaintedPlot):
         return latency_table(self._latency)
 
     def show_latency(self, latency: ReplyLatency) -> None:
-        """Show another reply; the slowest gap is selected."""
-        self._latency = latency
+        """Select the slowest gap. The user's choice stays while its reply grows."""
+        before, self._latency = self._latency, latency
         self._causes = [latency.cause(gap) for gap in latency.gaps]
-        slow = latency.slow_gaps
-        self.pointed_index = NONE
-        self.point_at(latency.gaps.index(slow[0]) if slow else NONE)
+        slow, slowest_before = latency.slow_gaps, self._slowest
+        self._slowest = latency.gaps.index(slow[0]) if slow else NONE
+        is_same = before is not None and before.request_id == latency.request_id
+        is_chosen = self.pointed_index not in (NONE, slowest_before)
+        if not (is_same and is_chosen and self.pointed_index < len(latency.gaps)):
+            self.pointed_index = NONE
+            self.point_at(self._slowest)
         self.update()
 
     # Geometry ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
@@ -126,6 +127,24 @@ def test_a_reply_without_gaps_has_nothing_to_point_at(popover: LatencyPopover) -
 def test_without_a_slow_gap_it_says_how_to_point(popover: LatencyPopover) -> None:
     popover.show_latency(started().latency(), "this reply")
     assert popover.view.line.text() == HINT and not popover.view.show_step.isEnabled()
+
+
+def test_a_chosen_gap_stays_while_its_reply_grows(popover: LatencyPopover) -> None:
+    run, chart = started(), popover.view.chart
+
+    def grow(seconds: float) -> None:
+        run.decode(seconds=seconds)
+        popover.show_latency(run.latency(), "this reply")
+
+    grow(0.05)
+    slowest = chart.pointed_index
+    grow(0.09)
+    assert chart.pointed_index == slowest + 1  # nothing was chosen
+    chart.point_at(2)
+    grow(0.2)
+    assert chart.pointed_index == 2
+    popover.show_latency(replace(run.latency(), request_id="other"), "another reply")
+    assert chart.pointed_index == slowest + 2
 
 
 def test_more_gaps_than_pixels_share_bars_and_the_longest_is_seen(
