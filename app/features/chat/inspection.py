@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -89,14 +89,12 @@ class Drafts(NamedTuple):
         return cls(accepted, sum(len(record.rejected) for record in records))
 
 
-MOST_KEPT = 64
-"""Replies of which the last KV blocks are kept."""
-
-
 class BlockHistory:
-    """The last KV blocks of each reply: a request that ended has none any more."""
+    """The last KV blocks of each reply: a request that ended has none any more. `is_reply`: whether
+    a request is one; others are not kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_reply: Callable[[str], bool]) -> None:
+        self._is_reply = is_reply
         self._last: BlockSnapshot | None = None
         self._kept: dict[str, OwnBlocks] = {}
 
@@ -104,11 +102,8 @@ class BlockHistory:
         """Cheap: blocks are copied once, when their request has left the cache."""
         before, self._last = self._last, snapshot.blocks
         for gone in set(before.owners if before else ()) - set(snapshot.blocks.owners):
-            assert before is not None
-            self._kept.pop(gone, None)
-            self._kept[gone] = OwnBlocks.of(before, gone)
-            if len(self._kept) > MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
+            if before is not None and self._is_reply(gone):
+                self._kept[gone] = OwnBlocks.of(before, gone)
 
     def of(self, request_id: str) -> OwnBlocks | None:
         if self._last is not None and request_id in self._last.owners:

@@ -14,13 +14,17 @@ from app.features.chat.inspection import BlockHistory, Phases, Prompt
 from app.features.chat.inspector_view import InspectorView
 from app.features.chat.reply_data import ReplyTokens
 from engine.errors import ErrorInfo
-from engine.snapshot import EngineSnapshot, RequestSnapshot, RequestTimes, StepRecord
+from engine.snapshot import EngineSnapshot, Part, RequestSnapshot, RequestTimes, StepRecord
+from widgets.controls.text import not_reported_text
 from widgets.latency.reply import reply_latency
 
 Steps = Callable[[float, float], Sequence[StepRecord]]
 """Function that returns the steps within a time range."""
 LIVE_MS, COST_SHARE = 400, 40
 """Least interval of updates while a reply is generated; one takes at most 1/40 of the time."""
+NOT_OF_SESSION = "No KV blocks: the reply was not generated in this session."
+NO_BLOCKS_YET = "No KV blocks allocated yet."
+NOT_IN_SNAPSHOT = "No KV blocks recorded: the reply ended between two snapshots."
 
 
 class ReplyInspector(QObject):
@@ -41,7 +45,7 @@ class ReplyInspector(QObject):
         super().__init__(view)
         self._controller, self.view, self._say, self._steps = controller, view, say, steps
         view.latency.name = name_of
-        self._blocks = BlockHistory()
+        self._blocks = BlockHistory(self._is_of_session)
         self._latest: EngineSnapshot | None = None
         self._pinned = self._last = ""
         self.chosen = ""
@@ -65,13 +69,16 @@ class ReplyInspector(QObject):
         path = self._controller.current.path()
         replies = [message.id for message in path if message.role is Role.ASSISTANT]
         last = replies[-1] if replies else ""
-        if last != self._last or self._pinned not in replies:
-            self._last, self._pinned = last, self._pinned if last == self._last else ""
+        if last != self._last:
+            self._last, self._pinned = last, ""
         chosen = self._pinned if self._pinned in replies else last
         if chosen != self.chosen:
             self.chosen = chosen
             self.chosen_changed.emit(chosen)
         self.refresh()
+
+    def _is_of_session(self, reply_id: str) -> bool:
+        return self._controller.generation.conversation_of(reply_id) is not None
 
     @property
     def _message(self) -> Message | None:
@@ -89,7 +96,7 @@ class ReplyInspector(QObject):
             return
         asked = self._controller.current.messages.get(message.parent_id or "")
         self.view.show_prompt(" ".join(asked.text[:200].split()) if asked else "")
-        self.view.blocks.show_blocks(message.id, self._blocks.of(message.id))
+        self._show_blocks(message)
         if self._controller.generation.progress(message.id) is not None:
             self._refresh_live()
         else:
@@ -109,18 +116,17 @@ class ReplyInspector(QObject):
         return next((r for r in requests if r.request_id == self.chosen), None)
 
     def _refresh_live(self) -> None:
-        progress = self._controller.generation.progress(self.chosen)
-        if progress is None or not self.view.isVisible():
+        message, progress = self._message, self._controller.generation.progress(self.chosen)
+        if message is None or progress is None or not self.view.isVisible():
             return
         began, request = time.perf_counter(), self._request
         if request is None:
             self._show_times(RequestTimes(began), Prompt(0, 0))
         else:
-            message = self._message  # a continued reply sends its tokens with the prompt
-            given = len(message.opening) if message is not None else 0
+            given = len(message.opening)  # a continued reply sends its tokens with the prompt
             prompt = Prompt(request.num_prompt_tokens + given, request.num_cached_tokens)
             self._show_times(request.times, prompt)
-        self.view.blocks.show_blocks(self.chosen, self._blocks.of(self.chosen))
+        self._show_blocks(message)
         self.view.drafts.show_tokens(self._controller.generation.tokens_of(self.chosen))
         cost_ms = 1e3 * (time.perf_counter() - began)
         self._live.start(max(LIVE_MS, round(COST_SHARE * cost_ms)))
@@ -160,6 +166,23 @@ class ReplyInspector(QObject):
         if times.tokens:
             steps = self._steps(times.arrival, times.tokens[-1].time) if times.arrival else ()
             self.view.show_latency(reply_latency(self.chosen, times, steps))
+
+    def _show_blocks(self, message: Message) -> None:
+        blocks = self._blocks.of(message.id)
+        if blocks is not None:
+            self.view.blocks.show_blocks(message.id, blocks)
+        else:
+            self.view.blocks.show_none(self._no_blocks(message))
+
+    def _no_blocks(self, message: Message) -> str:
+        """Why there are no KV blocks of a reply."""
+        if not message.state.is_open and not self._is_of_session(message.id):
+            return NOT_OF_SESSION
+        if self._latest is not None and (
+            text := not_reported_text(self._latest, "KV blocks", Part.BLOCKS)
+        ):
+            return text
+        return NO_BLOCKS_YET if message.state.is_open else NOT_IN_SNAPSHOT
 
     def _refuse(self, error: ErrorInfo) -> None:
         self.view.show_latency(None)

@@ -18,7 +18,7 @@ from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
 from app.features.chat.inspection import Drafts, OwnBlocks, Phases, Prompt
-from engine.units import duration_text
+from engine.units import counted, duration_text
 from widgets.blocks.block_map import BlockMap
 from widgets.blocks.scales import fit
 from widgets.controls.buttons import IconButton
@@ -38,10 +38,6 @@ from widgets.tokens.strip import TokenStrip
 
 EMPTY = "Send a message to see the latency, KV blocks and drafts of its reply."
 NO_TIMES = "No token timings were recorded for this reply."
-NO_BLOCKS = (
-    "KV blocks are recorded while a reply is generated in this session. Replies shorter than half "
-    "a second may have none."
-)
 NO_DRAFTS = "No drafts: speculative decoding was off."
 MAP_HEIGHT, LEAST_WIDTH = 96, 200
 PAINT = next(paint for paint in PAINTS if paint.shows_rejected)
@@ -124,7 +120,7 @@ class PhaseTable(QWidget):
     def show_phases(self, phases: Phases, prompt: Prompt) -> None:
         for value, seconds in zip(self.values, phases, strict=True):
             value.setText(duration_text(seconds))
-        count = f"{prompt.num_tokens:,} tokens"
+        count = counted(prompt.num_tokens, "token")
         if prompt.num_cached:
             count = f"{prompt.num_cached:,} of {count} cached"
         ttft = "" if phases.ttft is None else f"TTFT {duration_text(phases.ttft)}"
@@ -146,22 +142,27 @@ class _Section(QWidget):
 class BlocksSection(_Section):
     def __init__(self, clock: RedrawClock) -> None:
         self.map = BlockMap(clock)
-        self._holder, self._none = QWidget(), wrapped("muted", NO_BLOCKS)
+        self._holder, self._none = QWidget(), wrapped("muted")
         vbox(self.map, of=self._holder)
         super().__init__("KV blocks", self._holder, self._none)
         self.map.setAccessibleName("KV blocks of this reply")
         self.map.tip = self._tip
         self._blocks: OwnBlocks | None = None
 
-    def show_blocks(self, request_id: str, blocks: OwnBlocks | None) -> None:
+    def show_none(self, text: str) -> None:
+        """`text`: why there are none."""
+        self._blocks = None
+        self._none.setText(text)
+        self._none.show()
+        self._holder.hide()
+        self.note.set_text("")
+        self.map.update_blocks(None)
+
+    def show_blocks(self, request_id: str, blocks: OwnBlocks) -> None:
         self._blocks = blocks
-        self._holder.setVisible(blocks is not None)
-        self._none.setVisible(blocks is None)
-        if blocks is None:
-            self.note.set_text("")
-            self.map.update_blocks(None)
-            return
-        count = "1 block" if blocks.num_blocks == 1 else f"{blocks.num_blocks:,} blocks"
+        self._none.hide()
+        self._holder.show()
+        count = counted(blocks.num_blocks, "block")
         self.note.set_text(f"{count} of {blocks.block_size} tokens, {blocks.num_shared:,} shared")
         grid = fit(blocks.num_blocks, max(self.width(), LEAST_WIDTH), MAP_HEIGHT)
         self._holder.setFixedHeight(grid.height if grid is not None else MAP_HEIGHT)

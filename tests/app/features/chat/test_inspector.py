@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytestqt.qtbot import QtBot
 
+from app.features.chat.conversation import State
 from app.features.chat.inspection import BlockHistory, OwnBlocks, Phases
+from app.features.chat.inspector import NOT_IN_SNAPSHOT, NOT_OF_SESSION
 from app.main.application import Application
+from engine.sampling_params import SamplingParams
 from engine.snapshot import BlockSnapshot, RequestTimes, TokenEvent
 from engine.units import duration_text
 from tests.app.fakes import Script
@@ -65,11 +68,14 @@ def test_the_last_blocks_of_a_request_are_kept(history: list[dict[str, list[int]
         def __init__(self, blocks: BlockSnapshot) -> None:
             self.blocks = blocks
 
-    kept, expected = BlockHistory(), dict[str, OwnBlocks]()
+    kept, expected = BlockHistory(lambda name: name != "d"), dict[str, OwnBlocks]()
     for tables in history:
         blocks = blocks_of(tables)
         kept.take(Snapshot(blocks))  # type: ignore[arg-type]
         expected |= {name: OwnBlocks.of(blocks, name) for name in tables}
+    if "d" not in tables:
+        assert kept.of("d") is None  # no reply
+        expected.pop("d", None)
     for name, blocks in expected.items():
         found = kept.of(name)
         assert found is not None
@@ -123,6 +129,21 @@ def test_it_follows_the_last_reply_until_another_is_chosen(
     assert not page.panes.shown.inspector
     page.new_chat()
     assert inspector.chosen == ""
+
+
+def test_why_a_reply_has_no_blocks_is_said(application: Application, qtbot: QtBot) -> None:
+    page = application.pages.chat_page
+    application.window.resize(1600, 1000)
+    ask(application, "hello", max_tokens=2)
+    wait_idle(qtbot, application)
+    shown = page.inspector.view.blocks._none
+    page.inspector._blocks._kept.clear()  # as if no snapshot had shown it
+    page.inspector._blocks._last = None
+    page.inspector.refresh()
+    assert shown.isVisible() and shown.text() == NOT_IN_SNAPSHOT
+    made = SamplingParams(max_tokens=2)
+    page.controller.keep_exchange("hi", "there", State.COMPLETE, made, None, None)
+    assert shown.isVisible() and shown.text() == NOT_OF_SESSION
 
 
 def test_what_is_shown_is_remembered(qtbot: QtBot, application: Application) -> None:
