@@ -117,17 +117,19 @@ def test_speeds_with_their_spread() -> None:
 
 def test_runs_are_kept_renamed_and_damaged_ones_told(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
-    assert store.list() == ([], [])
+    assert store.read_all() == ([], [])
     side = RunSide("INT8", {"ttft": Measured(0.25, (0.2, 0.25, 0.3))})
     run = RunRecord("", Kind.BROADCAST, "m", "INT8", "2026-01-02T03:04:05+00:00", (side,),
                     State.STOPPED, "stopped", details={"num_done": 3, "replies": []})  # fmt: skip
     kept = store.add(run)
-    assert store.list() == ([kept], []) and kept == dataclasses.replace(run, id=kept.id)
+    assert store.load(kept.id) == kept == dataclasses.replace(run, id=kept.id)
+    listed = dataclasses.replace(kept, details={"num_done": 3})  # without the replies
+    assert store.read_all() == ([listed], [])
     assert store.rename(kept.id, " A\nname ").title == "A name"
     for number, text in enumerate(("{", '{"version": 9}', '{"version": 1, "run": {}}')):
         (store.folder / f"bad{number}").mkdir()
         (store.folder / f"bad{number}" / "run.json").write_text(text)
-    runs, problems = store.list()
+    runs, problems = store.read_all()
     assert [found.id for found in runs] == [kept.id] and len(problems) == 3
     with pytest.raises(ReportError, match="etc"):
         store.load("../etc")
