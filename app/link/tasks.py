@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 import shiboken6
 from PySide6.QtCore import QObject, Qt, Signal, Slot
 
-from engine.errors import ErrorInfo, describe
+from engine.errors import ErrorInfo, InferdeckError, describe
 
 T = TypeVar("T")
 
@@ -77,6 +79,7 @@ class Task(QObject):
 
 
 _running: set[Task] = set()
+_Call = tuple[Callable[[], Any], Callable[[Any], None], Callable[[ErrorInfo], None]]
 
 
 class LatestTask:
@@ -107,6 +110,54 @@ class LatestTask:
         if self._task is not None:
             self._task.cancel()
         self._task = None
+
+
+class TaskQueue:
+    """Tasks of `owner` one after another, in the order of the calls."""
+
+    def __init__(self, owner: QObject) -> None:
+        self._owner = owner
+        self._task: Task | None = None
+        self._waiting: deque[_Call] = deque()
+        self._is_over = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None
+
+    def run(
+        self, work: Callable[[], T], done: Callable[[T], None], failed: Callable[[ErrorInfo], None]
+    ) -> None:
+        """As `run_task`; after `finish` in this thread."""
+        self._waiting.append((work, done, failed))
+        if self._is_over:
+            self.finish(0)
+        elif self._task is None:
+            self._next()
+
+    def finish(self, timeout_s: float) -> None:
+        """Complete all, as the program ends; their results are dropped."""
+        self._is_over = True
+        if self._task is not None:
+            self._task.join(timeout_s)
+            self._task = None
+        while self._waiting:
+            with suppress(InferdeckError, OSError):
+                self._waiting.popleft()[0]()
+
+    def _next(self) -> None:
+        if self._waiting:
+            work, done, failed = self._waiting.popleft()
+            end = lambda then: partial(self._deliver, then)
+            self._task = run_task(self._owner, work, end(done), end(failed))
+
+    def _deliver(self, then: Callable[[Any], None], outcome: Any) -> None:
+        self._task = None
+        try:
+            then(outcome)
+        finally:
+            if self._task is None:
+                self._next()
 
 
 def run_task(

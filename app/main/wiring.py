@@ -121,10 +121,8 @@ def _connect_panels(app: Application) -> None:
         model, config = app.bridge.model, app.bridge.config
         name = model.name if model is not None else ""
         precision = precision_text(model, config) if model is not None and config else ""
-        if app.pages.runs.book.keep(of_change(text, result, verdicts, name, precision)):
-            app.pages.tune.result.show_kept()
-        else:  # the page shows the error
-            app.window.show_widget(app.pages.runs)
+        run = of_change(text, result, verdicts, name, precision)
+        app.pages.runs.book.keep(run, app.pages.tune.result.show_kept)
 
     panel.list.set_advanced(app.settings.flag(ADVANCED, False))
     panel.list.advanced_toggled.connect(lambda on: app.settings.set_flag(ADVANCED, on))

@@ -72,13 +72,12 @@ class Made:
         return rows_of(self.quantization["layers"]) if self.quantization is not None else []
 
 
-def keep(store: ReportStore, report: EvaluationReport, commands: tuple[str, ...]) -> StoredReport:
-    """Store a report with its origin. Raises ReportError where it cannot be written."""
-    stored = store.add(report, side(report.candidate))
-    quantization = read_result(Path(report.candidate.path))
+def save(store: ReportStore, stored: StoredReport, commands: tuple[str, ...]) -> None:
+    """Write a new report with its origin. Raises ReportError."""
+    store.save(stored)
+    quantization = read_result(Path(stored.report.candidate.path))
     text = json.dumps({"commands": commands, "quantization": quantization}, indent=1)
     write_report(store.folder / stored.id / _FILE, text + "\n")
-    return stored
 
 
 def made_of(store: ReportStore, stored: StoredReport) -> Made:

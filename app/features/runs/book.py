@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.features.models.deletion import Deletion
-from app.features.quantize.reports import Made, keep, made_of
+from app.features.quantize.reports import Made, made_of, save, side
 from app.features.runs.difference import Difference
 from app.features.runs.records import of_report
-from app.link.tasks import LatestTask
+from app.link.tasks import TaskQueue
+from app.storage.record_folder import clean
 from app.storage.report_export import SUFFIXES, export, write_report
-from app.storage.report_store import ReportStore, Shelf, StoredReport
+from app.storage.report_store import ReportStore, StoredReport, as_stored
 from app.storage.run_records import RunRecord, State
-from app.storage.run_store import RunStore
+from app.storage.run_store import RunStore, with_id
 from app.storage.trash import Trash
-from engine.errors import ErrorInfo, InferdeckError
-from engine.evaluate import ReportError
+from engine.errors import ErrorInfo
 from engine.evaluate.report import EvaluationReport
 from widgets.controls.notice import Toast
 
 TABLES = {".csv": "CSV", ".md": "Markdown"}
 
 
+class Content(NamedTuple):
+    """A stored run with its details; of a report, the report and its origin."""
+
+    run: RunRecord
+    report: StoredReport | None = None
+    made: Made = Made()
+
+
 class RunBook(QObject):
-    """Reads and changes runs; errors appear in the toast. `changed`: the list of runs;
-    `progressed`: of a running one."""
+    """Reads and changes runs: shown at once, read and written in a thread, in order. Errors appear
+    in the toast. `changed`: the list of runs; `progressed`: of a running one."""
 
     changed = Signal()
     progressed = Signal()
@@ -40,45 +49,63 @@ class RunBook(QObject):
         super().__init__(parent)
         self._reports, self._runs, self._toast = reports, runs, toast
         self._stored: list[RunRecord] = []
-        self._by_id: dict[str, StoredReport] = {}
+        self._deleted: list[RunRecord] = []  # as long as the deletion can be undone, at least
         self._live: dict[str, RunRecord] = {}
+        self._num_unwritten = 0
         self.problems: list[str] = []
         """Of runs that cannot be read."""
         self.deletion = Deletion(trash, toast, self)
-        self.deletion.changed.connect(self.reload_now)
+        self.deletion.changed.connect(self.changed)
         self.deletion.failed.connect(self.say)
-        self._task = LatestTask(self)
+        self._tasks = TaskQueue(self)
 
     @property
     def runs(self) -> list[RunRecord]:
         """Running ones first, then the newest."""
-        return [*self._live.values(), *self._stored]
+        gone = {run.id for run in self._deleted if not self._store(run).has(run.id)}
+        there = [run for run in self._stored if run.id not in gone]
+        return [*self._live.values(), *sorted(there, key=lambda run: run.created, reverse=True)]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it reads or writes."""
+        return self._tasks.is_running
 
     def report(self, run: RunRecord) -> StoredReport:
-        return self._by_id[run.id]
+        """Read it from the disk. Raises ReportError."""
+        return self._reports.load(run.id)
 
-    def made(self, stored: StoredReport) -> Made:
-        return made_of(self._reports, stored)
+    def load(self, runs: Sequence[RunRecord], done: Callable[[list[Content]], None]) -> None:
+        """Read stored runs in a thread."""
+        self._tasks.run(lambda: [self._content(run) for run in runs], done, self.say)
+
+    def _content(self, run: RunRecord) -> Content:
+        if not run.is_report:
+            return Content(self._runs.load(run.id))
+        stored = self.report(run)
+        return Content(run, stored, made_of(self._reports, stored))
 
     def reload(self) -> None:
-        """Read the runs in a thread: the command line writes reports too."""
-        self._task.run(self._read, self._show, self.say)
+        """The command line writes reports too."""
+        self._tasks.run(self._read, self._show, self.say)
 
-    def reload_now(self) -> None:
-        """Read them in this thread, after a change."""
-        self._task.cancel()
-        self._show(self._read())
+    def close(self, timeout_s: float) -> None:
+        """Write what is not written yet, as the program ends."""
+        self._tasks.finish(timeout_s)
+        self.deletion.close()
 
-    def _read(self) -> tuple[Shelf, list[RunRecord], list[ErrorInfo]]:
-        return (self._reports.list(), *self._runs.list())
+    def _read(self) -> tuple[list[RunRecord], list[ErrorInfo]]:
+        shelf, (runs, problems) = self._reports.list(), self._runs.read_all()
+        return [*map(of_report, shelf.reports), *runs], [*shelf.problems, *problems]
 
-    def _show(self, found: tuple[Shelf, list[RunRecord], list[ErrorInfo]]) -> None:
-        shelf, runs, problems = found
-        self._by_id = {stored.id: stored for stored in shelf.reports}
-        self._stored = sorted(
-            [*map(of_report, shelf.reports), *runs], key=lambda run: run.created, reverse=True
-        )
-        self.problems = [f"{p.cause} {p.remedy}" for p in (*shelf.problems, *problems)]
+    def _show(self, found: tuple[list[RunRecord], list[ErrorInfo]]) -> None:
+        if self._num_unwritten:  # changed in the meantime
+            self.reload()
+            return
+        runs, problems = found
+        ids = {run.id for run in runs}
+        self._stored = [*runs, *(run for run in self._deleted if run.id not in ids)]
+        self.problems = [f"{p.cause} {p.remedy}" for p in problems]
         self.changed.emit()
 
     # Running ------------------------------------------------------------------------------------
@@ -96,41 +123,55 @@ class RunBook(QObject):
     # Changes ------------------------------------------------------------------------------------
 
     def keep_report(self, report: EvaluationReport, commands: tuple[str, ...]) -> str:
-        """Store a new report; its id, "" where that failed, with an error in the toast."""
-        try:
-            stored = keep(self._reports, report, commands)
-        except ReportError as error:
-            self.say(error.info())
-            return ""
-        self.reload_now()
-        return stored.id
+        """Store a new report; its id."""
+        stored = as_stored(report, side(report.candidate))
+        return self._add(of_report(stored), lambda: save(self._reports, stored, commands))
 
-    def keep(self, run: RunRecord) -> str:
-        """Store a new run; its id, "" where that failed."""
-        try:
-            kept = self._runs.add(run)
-        except ReportError as error:
-            self.say(error.info())
-            return ""
-        self.reload_now()
-        return kept.id
+    def keep(self, run: RunRecord, done: Callable[[], object] = lambda: None) -> str:
+        """Store a new run; its id. `done` is called when it is written."""
+        kept = with_id(run)
+        return self._add(self._runs.listed(kept), lambda: self._runs.save(kept), done)
+
+    def _add(
+        self, run: RunRecord, write: Callable[[], object],
+        done: Callable[[], object] = lambda: None,
+    ) -> str:  # fmt: skip
+        self._stored.append(run)
+        self._write(write, done)
+        return run.id
 
     def rename(self, run: RunRecord, name: str) -> None:
-        store = self._reports if run.is_report else self._runs
-        try:
-            store.rename(run.id, name)
-        except ReportError as error:
-            self.say(error.info())
-        self.reload_now()
+        named = replace(run, name=clean(name))
+        self._stored = [named if known.id == run.id else known for known in self._stored]
+        self._write(lambda: self._store(run).rename(run.id, name))
+
+    def _write(
+        self, write: Callable[[], object], done: Callable[[], object] = lambda: None
+    ) -> None:
+        def end(error: ErrorInfo | None) -> None:
+            self._num_unwritten -= 1
+            if error is None:
+                done()
+            else:  # show what is on the disk
+                self.say(error)
+                self.reload()
+
+        self._num_unwritten += 1
+        self._tasks.run(write, lambda _: end(None), end)
+        self.changed.emit()
 
     def delete(self, runs: Sequence[RunRecord]) -> None:
         """Move them to the trash and offer Undo for some seconds."""
         gone = [run for run in runs if run.id not in self._live]
         if gone:
+            self._deleted += gone
             self.deletion.delete(
-                [(self._reports if r.is_report else self._runs).folder / r.id for r in gone],
+                [self._store(run).folder / run.id for run in gone],
                 lambda count: gone[0].title if count == 1 else f"{count} runs",
             )
+
+    def _store(self, run: RunRecord) -> ReportStore | RunStore:
+        return self._reports if run.is_report else self._runs
 
     # Export -------------------------------------------------------------------------------------
 
@@ -139,22 +180,16 @@ class RunBook(QObject):
             self.export_reports([stored], file)
 
     def export_reports(self, reports: Sequence[StoredReport], file: Path) -> None:
-        try:
-            export([stored.report for stored in reports], file)
-        except InferdeckError as error:
-            self.say(error.info())
-        else:
-            self._toast.show_message(f"Exported to {file}.")
+        self._export(lambda: export([stored.report for stored in reports], file), file)
 
     def ask_export_difference(self, found: Difference, window: QWidget) -> None:
         if file := _ask(window, "difference", TABLES):
             text = found.as_csv() if file.suffix.lower() == ".csv" else found.as_markdown()
-            try:
-                write_report(file, text)
-            except ReportError as error:
-                self.say(error.info())
-            else:
-                self._toast.show_message(f"Exported to {file}.")
+            self._export(lambda: write_report(file, text), file)
+
+    def _export(self, write: Callable[[], object], file: Path) -> None:
+        done = lambda _: self._toast.show_message(f"Exported to {file}.")
+        self._tasks.run(write, done, self.say)
 
     def say(self, error: ErrorInfo) -> None:
         self._toast.show_message(f"{error.cause} {error.remedy}".strip())

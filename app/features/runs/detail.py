@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QFrame, QStackedWidget
 
 from app.features.quantize.results import MadeView, RunView
 from app.features.quantize.run import Run
-from app.features.runs.book import RunBook
+from app.features.runs.book import Content, RunBook
 from app.features.runs.difference_view import DifferenceView
 from app.features.runs.records import result_of
 from app.features.runs.report_view import ReportView
@@ -30,12 +30,13 @@ PROMPTING = "In progress. Press Return to see the replies."
 class Detail(QStackedWidget):
     """Shows one view at a time."""
 
-    def __init__(self, book: RunBook, go_on: Continue) -> None:
+    def __init__(self, book: RunBook, continue_chat: Continue) -> None:
         super().__init__()
         self._book = book
+        self._wanted: list[RunRecord] = []
         self.run_view, self.made = RunView(), MadeView()
         self.report, self.difference = ReportView(), DifferenceView()
-        self.stored = StoredView(go_on)
+        self.stored = StoredView(continue_chat)
         self.hint = wrapped("muted")
         self.hint.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._empty = QFrame()
@@ -54,26 +55,39 @@ class Detail(QStackedWidget):
         return super().minimumSizeHint() if shown is None else shown.minimumSizeHint()
 
     def show_runs(self, runs: Sequence[RunRecord], job: Run | None) -> None:
-        """`job`: the running one."""
-        if len(runs) > 1:
-            reports = [self._book.report(run).report for run in runs if run.is_report]
-            self.difference.show_runs(runs, cautions(reports))
-            self.setCurrentWidget(self.difference)
-        elif runs:
-            self._show_run(runs[0], job)
-        else:
-            self._show_hint(HINT)
+        """`job`: the running one. Stored ones are read first."""
+        wanted = self._wanted = list(runs)
 
-    def _show_run(self, run: RunRecord, job: Run | None) -> None:
-        if run.is_report:
-            stored = self._book.report(run)
-            self.report.show_report(stored, self._book.made(stored))
-            self.setCurrentWidget(self.report)
-        elif run.state is State.RUNNING and job is not None and run.kind in _JOBS:
+        def load(stored: Sequence[RunRecord], show: Callable[[list[Content]], None]) -> None:
+            self._book.load(stored, lambda found: self._wanted is wanted and show(found))
+
+        if len(wanted) > 1:
+            load([run for run in wanted if run.is_report],
+                 lambda found: self._show_difference(wanted, found))  # fmt: skip
+        elif not wanted:
+            self._show_hint(HINT)
+        elif wanted[0].state is State.RUNNING:
+            self._show_running(wanted[0], job)
+        else:
+            load(wanted, lambda found: self._show_stored(*found))
+
+    def _show_difference(self, runs: Sequence[RunRecord], reports: Sequence[Content]) -> None:
+        found = [content.report.report for content in reports if content.report is not None]
+        self.difference.show_runs(runs, cautions(found))
+        self.setCurrentWidget(self.difference)
+
+    def _show_running(self, run: RunRecord, job: Run | None) -> None:
+        if job is not None and run.kind in _JOBS:
             self.run_view.show_run(job)
             self.setCurrentWidget(self.run_view)
-        elif run.state is State.RUNNING:
+        else:
             self._show_hint(f"{run.kind.label}: {run.cause}. {PROMPTING}")
+
+    def _show_stored(self, content: Content) -> None:
+        run, stored, made = content
+        if stored is not None:
+            self.report.show_report(stored, made)
+            self.setCurrentWidget(self.report)
         elif run.kind is Kind.QUANTIZE and (result := _result(run)) is not None:
             self.made.show_result(result)
             self.setCurrentWidget(self.made)

@@ -105,8 +105,7 @@ class Jobs(QObject):
         assert run is not None and run.quantize is not None
         kept = self._book.keep(of_quantization(result, self._started, run.quantize.source))
         self.made.emit(run.quantize, result)
-        if kept:
-            self.kept.emit(kept)
+        self.kept.emit(kept)
 
     def _on_measured(self, report: EvaluationReport) -> None:
         run = self.run
@@ -114,9 +113,7 @@ class Jobs(QObject):
         commands = [evaluate_command(run.evaluate)]
         if run.quantize is not None:
             commands.insert(0, quantize_command(run.quantize))
-        kept = self._book.keep_report(report, tuple(commands))
-        if kept:
-            self.kept.emit(kept)
+        self.kept.emit(self._book.keep_report(report, tuple(commands)))
 
     def _on_ended(self, outcome: Outcome) -> None:
         run, self.run = self.run, None
@@ -127,8 +124,7 @@ class Jobs(QObject):
             text = f"{error.cause} {error.remedy}".strip()
             self.ending = (text, True)
             failed = replace(self._record(run), state=State.FAILED, cause=text)
-            if kept := self._book.keep(failed):
-                self.kept.emit(kept)
+            self.kept.emit(self._book.keep(failed))
         elif not outcome.was_cancelled:
             self.ending = (f"{run.title}: finished in {elapsed(run.seconds)}.", False)
         self.ended.emit(run, outcome)

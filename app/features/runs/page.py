@@ -74,7 +74,7 @@ class RunsPage(QWidget):
         trash: Trash,
         prompts: tuple[CompareView, BroadcastView],
         precision: QWidget,
-        go_on: Continue,
+        continue_chat: Continue,
         known: Callable[[], Sequence[tuple[str, str]]],
         folder: Callable[[], Path],
         rates: Callable[[], Mapping[str, float]] = dict,
@@ -96,7 +96,7 @@ class RunsPage(QWidget):
         self.quantize_panel = StartPanel(self.recipe, "Quantize", "Quantize and save the model")
         self.evaluate_panel = StartPanel(self.evaluate, "Evaluate", "Measure quality and speed")
         self.table = RunsTable()
-        self.detail = Detail(self.book, go_on)
+        self.detail = Detail(self.book, continue_chat)
         self._arrange()
         self._connect()
         self._offer()
@@ -219,9 +219,9 @@ class RunsPage(QWidget):
         return self.leaving.may_close(self.run.title if self.run is not None else "", window)
 
     def close_down(self, timeout_s: float) -> None:
-        """Stop the job and remove deleted runs, as the program ends."""
+        """Stop the job, write results and remove deleted runs, as the program ends."""
         self.jobs.stop(timeout_s)
-        self.book.deletion.close()
+        self.book.close(timeout_s)
 
     def renew_models(self) -> None:
         """Update the offered models."""

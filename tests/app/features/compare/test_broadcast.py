@@ -204,6 +204,7 @@ def test_a_broadcast_is_kept_as_a_run(
     (run,) = page.table.runs
     assert run.kind is Kind.BROADCAST and run.state is RunState.DONE
     page.table.choose(run.id)
+    qtbot.waitUntil(lambda: not page.book.is_busy)
     cells = page.detail.stored.grid.cells
     assert [cell.text.toPlainText() for cell in cells] == [c.reply.text for c in window.cells]
     cells[1].keep.click()

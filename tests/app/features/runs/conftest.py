@@ -69,4 +69,4 @@ def choose_starter(qtbot: QtBot, page: RunsPage, method: str, text: Path) -> Non
 
 
 def wait_for_end(qtbot: QtBot, page: RunsPage) -> None:
-    qtbot.waitUntil(lambda: page.run is None, timeout=RUN_MS)
+    qtbot.waitUntil(lambda: page.run is None and not page.book.is_busy, timeout=RUN_MS)

@@ -299,11 +299,13 @@ def test_reports_are_there_after_a_restart_compared_exported_deleted(
         assert newest.title == "Starter model, FP32, KV INT8"
         page.table.choose(oldest.id)
         shown, difference = page.detail.report, page.detail.difference
-        assert shown.isVisible() and shown.stored == page.book.report(oldest)
+        qtbot.waitUntil(shown.isVisible)
+        assert shown.stored == page.book.report(oldest)
         assert shown.figures.cells[0][0] == "Perplexity"
         # side by side: the oldest is the baseline
         page.table.choose(newest.id, oldest.id)
-        assert difference.isVisible() and difference.found is not None
+        qtbot.waitUntil(difference.isVisible)
+        assert difference.found is not None
         assert difference.found.titles == (oldest.title, newest.title)
         assert difference.table.cells[0][0] == "Perplexity" and difference.verdict.text()
         # exported
@@ -311,13 +313,14 @@ def test_reports_are_there_after_a_restart_compared_exported_deleted(
         for suffix in ("json", "csv", "md"):
             file = tmp_path / f"both.{suffix}"
             page.book.export_reports(reports, file)
-            assert file.stat().st_size > 100 and str(file) in page.toast.text()
+            qtbot.waitUntil(lambda file=file: str(file) in page.toast.text())
+            assert file.stat().st_size > 100
         page.book.export_reports(reports[:1], tmp_path / "no" / "x.json")
-        assert "x.json" in page.toast.text()
+        qtbot.waitUntil(lambda: "x.json" in page.toast.text())
         # renamed, deleted, and back
         page.table.choose(oldest.id)
         page.table.renamed.emit(oldest, "The old one")
-        assert shown.title.text() == "The old one"
+        qtbot.waitUntil(lambda: shown.title.text() == "The old one")
         page.table.view.setFocus()
         qtbot.keyClick(page.table.view, Qt.Key.Key_Delete)
         assert [run.id for run in page.table.runs] == [newest.id]

@@ -345,7 +345,7 @@ def test_the_result_of_a_change_is_told_and_the_list_leads_back(
     result.keep_as_run()
     [kept] = application.pages.runs.book.runs
     assert kept.kind is Kind.CHANGE and numbers(kept.title)[:2] == [16, 4]
-    assert not result.keep.isEnabled()
+    qtbot.waitUntil(lambda: not result.keep.isEnabled())
     commands.run("tune.changes")
     rows = [result.list.list.topLevelItem(n) for n in range(2)]
     assert numbers(rows[0].text(1)) == [16, 4] and not result.list.button.isEnabled()
