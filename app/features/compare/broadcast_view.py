@@ -64,7 +64,7 @@ class ReplyCell(ReplyView):
 
 class ReplyGrid(QScrollArea):
     """Replies beside each other as far as there is room; few fill the height, many scroll.
-    `keep(reply)` goes on with one as a chat."""
+    `keep(reply)` continues one as a chat."""
 
     def __init__(self, keep: Callable[[Reply], None]) -> None:
         super().__init__(widgetResizable=True)
@@ -121,7 +121,7 @@ class BroadcastView(PromptView):
         broadcast: Broadcast,
         keep: Callable[[Reply, str], None],
     ) -> None:
-        """`keep(reply, model)` goes on with a reply as a chat."""
+        """`keep(reply, model)` continues a reply as a chat."""
         super().__init__(broadcast, self._show_figures, FIGURES_MS, self.send)
         self._bridge, self.broadcast = bridge, broadcast
         self._keep = lambda reply: keep(reply, self.broadcast.model)

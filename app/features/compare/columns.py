@@ -26,15 +26,15 @@ from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme_notifier
 
 
 class SideColumn(ReplyView):
-    """One side: precision, figures, and the reply to the chosen prompt. `go_on(reply)`: its button
-    to go on as a chat."""
+    """One side: precision, figures, and the reply to the chosen prompt. `continued(reply)`: by its
+    button, as a chat."""
 
-    go_on = Signal(object)
+    continued = Signal(object)
 
     def __init__(self, side: int) -> None:
         super().__init__(f"{SIDE_NAMES[side].capitalize()} reply")
         tip = "Open a chat with this prompt and reply, with this side's model and precision"
-        self.keep = button("Continue as chat", lambda: self.go_on.emit(self.reply), tip, "link")
+        self.keep = button("Continue as chat", lambda: self.continued.emit(self.reply), tip, "link")
         self.keep.setAccessibleName(f"Continue the {SIDE_NAMES[side]} reply as chat")
         self.head.addWidget(self.keep)
         self._side = side
@@ -81,19 +81,19 @@ class SideColumn(ReplyView):
 
 
 class Columns(QWidget):
-    """Both sides below a line about their first difference. `go_on(reply, side)`: to go on with a
-    reply as a chat."""
+    """Both sides below the prompt and a line about their first difference.
+    `continued(reply, side)`: as a chat."""
 
-    go_on = Signal(object, int)
+    continued = Signal(object, int)
 
     def __init__(self) -> None:
         super().__init__()
         self.sides = (SideColumn(LEFT), SideColumn(RIGHT))
         for place, side in enumerate(self.sides):
-            side.go_on.connect(lambda reply, place=place: self.go_on.emit(reply, place))
-        self.line = ElidedLine("text_muted")
+            side.continued.connect(lambda reply, place=place: self.continued.emit(reply, place))
+        self.prompt, self.line = ElidedLine(), ElidedLine("text_muted")
         row = hbox(*((side, 1) for side in self.sides))
-        vbox(self.line, (row, 1), of=self, spacing=SPACE_1)
+        vbox(self.prompt, self.line, (row, 1), of=self, spacing=SPACE_1)
 
     def show_comparison(self, names: Sequence[str], comparison: Comparison | None) -> None:
         for side, name in zip(self.sides, names, strict=True):
@@ -101,7 +101,11 @@ class Columns(QWidget):
 
     def show_pair(self, pair: PromptReplies | None) -> None:
         """Show both replies to a prompt; None: no prompt is chosen."""
+        prompt = " ".join(pair.prompt.shown.split()) if pair is not None else ""
+        self.prompt.set_text(f"Prompt: {prompt}" if prompt else "")
         self.line.set_text(pair_text(pair) if pair is not None else "")
+        for line in (self.prompt, self.line):
+            line.setVisible(bool(line.text()))
         for side in self.sides:
             side.show_pair(pair)
 

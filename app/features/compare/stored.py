@@ -18,8 +18,8 @@ from engine.sampling_params import SamplingParams
 from widgets.tokens.record import TokenRecord
 
 
-def of_comparison(comparison: Comparison, problem: str, *, is_together: bool) -> RunRecord:
-    """`is_together`: both sides generated at the same time."""
+def run_sides(comparison: Comparison, *, is_together: bool) -> tuple[RunSide, ...]:
+    """Both sides with their figures. `is_together`: they generated at the same time."""
     rate = "reply_tokens_per_s" if is_together else "decode_tokens_per_s"
     sides = []
     for place in SIDES:
@@ -30,10 +30,18 @@ def of_comparison(comparison: Comparison, problem: str, *, is_together: bool) ->
             "ttft": measured([reply.ttft_s for reply in ended]),
             "weights_bytes": Measured(side.weights_bytes) if side.weights_bytes else None,
         }
-        sides.append((side, figures))
-    if comparison.identical_share is not None and comparison.mean_equal_share is not None:
-        sides[-1][1]["identical_answers"] = Measured(comparison.identical_share)
-        sides[-1][1]["equal_tokens"] = Measured(comparison.mean_equal_share)
+        if place == SIDES[-1]:
+            figures["identical_answers"] = _share(comparison.identical_share)
+            figures["equal_tokens"] = _share(comparison.mean_equal_share)
+        sides.append(RunSide(side.title, _known(figures)))
+    return tuple(sides)
+
+
+def _share(value: float | None) -> Measured | None:
+    return None if value is None else Measured(value)
+
+
+def of_comparison(comparison: Comparison, problem: str, *, is_together: bool) -> RunRecord:
     details = as_object(comparison)
     for stored, side in zip(details["sides"], comparison.sides, strict=True):
         stored |= {"path": side.path, "load_format": side.load_format}
@@ -41,10 +49,14 @@ def of_comparison(comparison: Comparison, problem: str, *, is_together: bool) ->
         stored["max_tokens"], stored["is_by_text"] = pair.prompt.max_tokens, pair.is_by_text
         stored["replies"] = [None if reply is None else _reply(reply) for reply in pair.replies]
     return RunRecord(
-        "", Kind.COMPARE, comparison.model, " / ".join(side.title for side in comparison.sides),
-        comparison.started, tuple(RunSide(s.title, _known(figures)) for s, figures in sides),
+        "", Kind.COMPARE, comparison.model, titles(comparison), comparison.started,
+        run_sides(comparison, is_together=is_together),
         State.STOPPED if problem or not comparison.done else State.DONE, problem, details=details,
     )  # fmt: skip
+
+
+def titles(comparison: Comparison) -> str:
+    return " / ".join(side.title for side in comparison.sides)
 
 
 def comparison_of(run: RunRecord) -> Comparison:

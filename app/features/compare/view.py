@@ -23,7 +23,7 @@ from app.features.chat.file_actions import ask_for_file
 from app.features.compare.columns import Columns, PromptTable
 from app.features.compare.export import as_json, as_markdown, verdict
 from app.features.compare.placement import Setup, needs_one
-from app.features.compare.record import PromptReplies, Side
+from app.features.compare.record import Comparison, PromptReplies, Side
 from app.features.compare.replies import Reply
 from app.features.compare.reply_view import PromptView
 from app.features.compare.runner import ComparisonRunner
@@ -57,11 +57,13 @@ class CompareView(PromptView):
         guide: PrecisionGuide,
         runner: ComparisonRunner,
         store: SettingsStore,
-        go_on: Callable[[Reply, Side, str], None],
+        continue_chat: Callable[[Reply, Side, str], None],
+        speeds: Callable[[Comparison], str],
     ) -> None:
-        """`go_on(reply, side, model)` goes on with a reply as a chat."""
+        """`continue_chat(reply, side, model)` continues a reply as a chat. `speeds`: the difference
+        in speed and size as a sentence."""
         super().__init__(runner, self._show_status, STATUS_MS, self.add_prompt)
-        self._go_on = go_on
+        self._continue_chat, self._speeds = continue_chat, speeds
         self._bridge, self._guide, self._runner, self._store = bridge, guide, runner, store
         self._waiting: list[PromptReplies] = []  # prompts before the comparison begins
         self._notice: tuple[str, str] | None = None  # of a file, and its role
@@ -111,7 +113,7 @@ class CompareView(PromptView):
         self.table = PromptTable()
         self.table.chosen.connect(self._show_pair)
         self.columns = Columns()
-        self.columns.go_on.connect(self._continue)
+        self.columns.continued.connect(self._continue)
 
     def _arrange(self) -> None:
         sides = hbox(*((side, 1) for side in self.sides))
@@ -216,7 +218,7 @@ class CompareView(PromptView):
     def _continue(self, reply: Reply, place: int) -> None:
         comparison = self._runner.comparison
         if comparison is not None:
-            self._go_on(reply, comparison.sides[place], comparison.model)
+            self._continue_chat(reply, comparison.sides[place], comparison.model)
 
     @property
     def setups(self) -> tuple[Setup, Setup]:
@@ -290,9 +292,16 @@ class CompareView(PromptView):
         elif notice:
             self._say(notice, role)
         elif runner.comparison is not None:
-            self._say(verdict(runner.comparison) or "No prompt was completed on both sides.")
+            self._say(self._verdict(runner.comparison))
         else:
             self._say(self._refusal() or READY)
+
+    def _verdict(self, comparison: Comparison) -> str:
+        count = len(comparison.done)
+        if not count:
+            return "No prompt was completed on both sides."
+        shares = verdict(comparison) if count > 1 else ""  # of one, the line above the replies
+        return " ".join(filter(None, (self._speeds(comparison), shares)))
 
     def _show_buttons(self) -> None:
         is_running = self._runner.is_running

@@ -59,7 +59,7 @@ class Detail(QStackedWidget):
         wanted = self._wanted = list(runs)
 
         def load(stored: Sequence[RunRecord], show: Callable[[list[Content]], None]) -> None:
-            self._book.load(stored, lambda found: self._wanted is wanted and show(found))
+            self._book.load(stored, lambda found: show(found) if self._wanted is wanted else None)
 
         if len(wanted) > 1:
             load([run for run in wanted if run.is_report],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ from PySide6.QtCore import QObject
 from app.features.chat.controller import ChatController
 from app.features.compare.broadcast_view import BroadcastView
 from app.features.compare.placement import agrees
+from app.features.compare.record import Comparison
 from app.features.compare.record import Side as ComparedSide
 from app.features.compare.replies import Reply, keep_as_chat
 from app.features.compare.requests import Broadcast
 from app.features.compare.runner import ComparisonRunner
-from app.features.compare.stored import of_broadcast, of_comparison
+from app.features.compare.stored import of_broadcast, of_comparison, run_sides, titles
 from app.features.compare.view import CompareView
 from app.features.models.page import ModelsPage
 from app.features.models.precision import precision_text
@@ -24,6 +24,7 @@ from app.features.models.session import ModelSession
 from app.features.quantize.reports import facts_name
 from app.features.runs.live_precision import LivePrecision
 from app.features.runs.page import RunsPage
+from app.features.runs.verdicts import between
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.link.bridge import EngineBridge
 from app.paths import evaluations_dir, models_dir, runs_dir
@@ -46,9 +47,9 @@ def make_runs_page(
     models: ModelsPage,
     trash: Trash,
     panel: EngineSettingsPanel,
-    go_on: Callable[[Reply, ComparedSide | None, str], None],
+    continue_chat: Callable[[Reply, ComparedSide | None, str], None],
 ) -> RunsPage:
-    """`trash`: for deleted runs. `go_on(reply, side, model)`: goes on with a reply as a chat."""
+    """`trash`: for deleted runs. `continue_chat(reply, side, model)` continues a reply."""
 
     def known() -> Sequence[tuple[str, str]]:
         """Models with weights on this machine, as (path, title)."""
@@ -86,18 +87,23 @@ def make_runs_page(
         opened = session.current
         return opened.path if opened is not None and opened.load_format == "auto" else ""
 
+    def speeds(comparison: Comparison) -> str:
+        first, second = run_sides(comparison, is_together=runner.together)
+        words = ", ".join(between(first, second))
+        return f"{second.title}: {words}." if words else ""
+
     stores = ReportStore(evaluations_dir()), RunStore(runs_dir())
     rates = lambda: settings.quantize_rates
     asks_to_leave = lambda: settings.preferences.get("confirm_leave")
     runner = ComparisonRunner(bridge, panel.precision.times, session, panel)
     broadcast = Broadcast(bridge, panel)
     views = (
-        CompareView(bridge, panel.precision, runner, settings, go_on),
-        BroadcastView(bridge, broadcast, lambda reply, model: go_on(reply, None, model)),
+        CompareView(bridge, panel.precision, runner, settings, continue_chat, speeds),
+        BroadcastView(bridge, broadcast, lambda reply, model: continue_chat(reply, None, model)),
     )
     precision = LivePrecision(bridge, panel.precision, panel.commands)
     page = RunsPage(
-        stores, trash, views, precision, go_on, known, folder, rates, threads, current,
+        stores, trash, views, precision, continue_chat, known, folder, rates, threads, current,
         asks_to_leave,
     )  # fmt: skip
     prompts = PromptRuns(page, runner, broadcast, bridge)
@@ -133,8 +139,9 @@ class PromptRuns(QObject):
     def _on_comparison(self) -> None:
         runner = self._runner
         if runner.is_running and runner.comparison is not None:
-            run = of_comparison(runner.comparison, "", is_together=runner.together)
-            self._book.show_live(replace(run, id=COMPARISON), runner.status)
+            found = runner.comparison
+            run = RunRecord(COMPARISON, Kind.COMPARE, found.model, titles(found), found.started)
+            self._book.show_live(run, runner.status)
 
     def _keep_comparison(self) -> None:
         runner, found = self._runner, self._runner.comparison
@@ -143,21 +150,26 @@ class PromptRuns(QObject):
             self._book.keep(of_comparison(found, runner.problem, is_together=runner.together))
 
     def _on_broadcast(self) -> None:
-        if self._broadcast.is_running:
-            done = sum(not reply.stage.is_open for reply in self._broadcast.replies)
-            progress = f"{done:,} of {len(self._broadcast.replies):,} replies finished"
-            self._book.show_live(replace(self._record(), id=BROADCAST), progress)
+        broadcast = self._broadcast
+        if broadcast.is_running:
+            done = sum(not reply.stage.is_open for reply in broadcast.replies)
+            run = RunRecord(
+                BROADCAST, Kind.BROADCAST, broadcast.model, self._precision, broadcast.started
+            )
+            progress = f"{done:,} of {len(broadcast.replies):,} replies finished"
+            self._book.show_live(run, progress)
 
     def _keep_broadcast(self) -> None:
+        broadcast = self._broadcast
         self._book.end_live(BROADCAST)
-        self._book.keep(self._record())
+        self._book.keep(of_broadcast(
+            broadcast.replies, broadcast.model, self._precision, broadcast.started
+        ))  # fmt: skip
 
-    def _record(self) -> RunRecord:
-        bridge, broadcast = self._bridge, self._broadcast
-        precision = ""
-        if bridge.model is not None and bridge.config is not None:
-            precision = precision_text(bridge.model, bridge.config)
-        return of_broadcast(broadcast.replies, broadcast.model, precision, broadcast.started)
+    @property
+    def _precision(self) -> str:
+        model, config = self._bridge.model, self._bridge.config
+        return precision_text(model, config) if model is not None and config is not None else ""
 
 
 COMPARISON, BROADCAST = "comparison", "broadcast"

@@ -37,12 +37,12 @@ class StoredView(QFrame):
     again_wanted = Signal(object)
     delete_wanted = Signal(object)
 
-    def __init__(self, go_on: Continue) -> None:
-        """`go_on(reply, side, model)` goes on with a reply as a chat."""
+    def __init__(self, continue_chat: Continue) -> None:
+        """`continue_chat(reply, side, model)` continues a reply as a chat."""
         super().__init__()
         self.setProperty("panel", True)
         self.setAccessibleName("Run")
-        self._go_on = go_on
+        self._continue_chat = continue_chat
         self._run: RunRecord | None = None
         self._comparison: Comparison | None = None
         self.title, self.about = title_line(hugs=False), ElidedLine("text_muted")
@@ -56,7 +56,7 @@ class StoredView(QFrame):
                              "Delete the run (can be undone)")  # fmt: skip
         self.prompts, self.columns = PromptTable(), Columns()
         self.prompts.chosen.connect(self._show_pair)
-        self.columns.go_on.connect(self._on_continue)
+        self.columns.continued.connect(self._on_continue)
         self.grid = ReplyGrid(self._on_reply)
         self._body = QStackedWidget()
         pairs = QWidget()
@@ -112,8 +112,8 @@ class StoredView(QFrame):
 
     def _on_continue(self, reply: Reply, place: int) -> None:
         if self._comparison is not None:
-            self._go_on(reply, self._comparison.sides[place], self._comparison.model)
+            self._continue_chat(reply, self._comparison.sides[place], self._comparison.model)
 
     def _on_reply(self, reply: Reply) -> None:
         if self._run is not None:
-            self._go_on(reply, None, self._run.model)
+            self._continue_chat(reply, None, self._run.model)

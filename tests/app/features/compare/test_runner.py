@@ -236,8 +236,13 @@ def test_a_comparison_is_kept_as_a_run_and_goes_on_as_a_chat(
     (run,) = page.table.runs
     assert run.kind is Kind.COMPARE and run.state is State.DONE and len(run.sides) == 2
     page.table.choose(run.id)
+    qtbot.waitUntil(lambda: not page.book.is_busy)
     columns = page.detail.stored.columns
     shown = [side.text.toPlainText() for side in columns.sides]
+    assert window.columns.prompt.text().endswith("one")
+    assert columns.prompt.text() == window.columns.prompt.text()
+    assert window.status.text().startswith(f"{run.sides[1].title}: ")  # no reply's line again
+    assert window.columns.line.text() not in window.status.text()
     assert shown == [side.text.toPlainText() for side in window.columns.sides] and all(shown)
     columns.sides[1].keep.click()
     assert application.pages.chat.current.path()[-1].text == shown[1]
