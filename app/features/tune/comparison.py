@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from engine.snapshot.metrics import METRICS, Metric
-from engine.units import MINUS, NOTHING, duration_text, figure, number
+from engine.units import change_text, duration_text, figure, number
 from widgets.live.metric_store import MetricStore
 from widgets.live.statistics import Figures
 from widgets.plot.series import Mark, MarkKind
 
 REACH_S = 60.0
 """Longest range before and after a mark."""
-LITTLE_PERCENT = 3.0
+LITTLE = 0.03
 """Smaller changes are no claim."""
 
 BETTER = {"ttft": -1, "itl": -1, "output": 1, "kv_usage": 0}
@@ -30,6 +30,10 @@ class TimeRange(NamedTuple):
     @property
     def seconds(self) -> float:
         return max(self.end - self.start, 0.0)
+
+
+Compared = tuple[str, TimeRange, TimeRange]
+"""A change, and the ranges before and after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,8 @@ class Row:
 
 
 def change(before: float | None, after: float | None) -> float | None:
-    """In percent of `before`; None where either is missing, or where `before` is 0."""
-    return 100 * (after - before) / before if before and after is not None else None
+    """As a fraction of `before`; None where either is missing, or where `before` is 0."""
+    return (after - before) / before if before and after is not None else None
 
 
 def compare(store: MetricStore, a: TimeRange, b: TimeRange) -> list[Row]:
@@ -78,41 +82,27 @@ def exact(mark: Mark, store: MetricStore) -> Mark:
     return replace(mark, time=store.change_near(mark.time))
 
 
-def value_text(value: float | None) -> str:
-    return NOTHING if value is None else figure(value)
-
-
-def change_text(percent: float | None) -> str:
-    """+12 %, −3.4 %, 0 %."""
-    if percent is None:
-        return NOTHING
-    text = number(abs(percent), 0 if abs(percent) >= 9.95 else 1)
-    if not float(text.replace(",", "")):
-        return "0 %"
-    return f"{MINUS if percent < 0 else '+'}{text} %"
-
-
 def values_of(row: Row) -> tuple[str, ...]:
     """p50 of A and B, change, p99 of A and B, change, samples of A and B."""
     return (
-        value_text(row.a.p50), value_text(row.b.p50), change_text(row.p50_change),
-        value_text(row.a.p99), value_text(row.b.p99), change_text(row.p99_change),
+        figure(row.a.p50), figure(row.b.p50), change_text(row.p50_change),
+        figure(row.a.p99), figure(row.b.p99), change_text(row.p99_change),
         number(row.a.num_samples, 0), number(row.b.num_samples, 0),
     )  # fmt: skip
 
 
-def tone(metric: Metric, percent: float | None, is_claimed: bool) -> str:
+def tone(metric: Metric, share: float | None, is_claimed: bool) -> str:
     """Text role: "better", "worse" or "". is_claimed: the verdict is that the metric changed."""
     better = BETTER[metric.key]
-    if percent is None or not better or not is_claimed or abs(percent) < LITTLE_PERCENT:
+    if share is None or not better or not is_claimed or abs(share) < LITTLE:
         return ""
-    return "better" if percent * better > 0 else "worse"
+    return "better" if share * better > 0 else "worse"
 
 
 def in_brief(rows: Sequence[Row]) -> str:
     """The medians in one line: "TTFT 84 → 151 ms (+80 %) · ..."."""
     return " · ".join(
-        f"{row.metric.title} {value_text(row.a.p50)} → {value_text(row.b.p50)} {row.metric.unit} "
+        f"{row.metric.title} {figure(row.a.p50)} → {figure(row.b.p50)} {row.metric.unit} "
         f"({change_text(row.p50_change)})"
         for row in rows
         if row.a.p50 is not None or row.b.p50 is not None
@@ -120,14 +110,22 @@ def in_brief(rows: Sequence[Row]) -> str:
 
 
 def as_text(rows: Sequence[Row], a: TimeRange, b: TimeRange) -> str:
-    """The comparison as tab-separated text."""
-    head = ("metric", "unit", "A p50", "B p50", "change", "A p99", "B p99", "change", "A n", "B n")
+    """The comparison as tab-separated text for a spreadsheet: plain numbers, unrounded."""
+    head = (
+        "metric", "unit", "A p50", "B p50", "change (%)", "A p99", "B p99", "change (%)",
+        "A n", "B n",
+    )  # fmt: skip
     lines = [f"A {duration_text(a.seconds)}, B {duration_text(b.seconds)}", "\t".join(head)]
-    lines += [
-        "\t".join(
-            (row.metric.title, row.metric.unit, *values_of(row)[:6],
-             str(row.a.num_samples), str(row.b.num_samples))
-        )
-        for row in rows
-    ]  # fmt: skip
+    for row in rows:
+        numbers = (
+            row.a.p50, row.b.p50, _percent(row.p50_change),
+            row.a.p99, row.b.p99, _percent(row.p99_change),
+            row.a.num_samples, row.b.num_samples,
+        )  # fmt: skip
+        texts = ("" if value is None else f"{value:.6g}" for value in numbers)
+        lines.append("\t".join((row.metric.title, row.metric.unit, *texts)))
     return "\n".join(lines) + "\n"
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share

@@ -16,6 +16,7 @@ from PySide6.QtWidgets import QComboBox, QFrame, QGridLayout, QLabel, QWidget
 
 from app.features.tune.comparison import (
     BETTER,
+    Compared,
     Row,
     TimeRange,
     around,
@@ -24,12 +25,11 @@ from app.features.tune.comparison import (
     exact,
     in_brief,
     tone,
-    value_text,
     values_of,
 )
 from app.features.tune.verdict import State, judge
 from engine.snapshot.metrics import METRICS, Metric
-from engine.units import clock_text, duration_text
+from engine.units import clock_text, duration_text, figure
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine, title_line
@@ -102,8 +102,8 @@ class CompareTable(QWidget):
             for cell, text in zip(cells, values_of(row), strict=True):
                 if cell.text() != text:
                     cell.setText(text)
-            for index, percent in zip(_CHANGES, (row.p50_change, row.p99_change), strict=True):
-                role = tone(row.metric, percent, row.metric.key in claimed)
+            for index, share in zip(_CHANGES, (row.p50_change, row.p99_change), strict=True):
+                role = tone(row.metric, share, row.metric.key in claimed)
                 if cells[index].property("role") != role:
                     restyle(cells[index], role=role)
                 cells[index].setToolTip(role.capitalize())
@@ -126,12 +126,10 @@ def _why_no_p99(figures: Figures) -> str:
         return ""
     return (
         f"p99 requires {FEWEST_FOR_P99} samples ({figures.num_samples} so far); maximum: "
-        f"{value_text(figures.largest)}"
+        f"{figure(figures.largest)}"
     )
 
 
-Compared = tuple[str, TimeRange, TimeRange]
-"""A change, and the ranges before and after it."""
 SHOW_MS = 1000
 LATEST, PICKED = "latest", "picked"
 HINT = "Change a setting, or select two ranges on a chart to compare them."

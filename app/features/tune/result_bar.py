@@ -17,7 +17,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QWidget
 
 from app.features.tune.changes import Change, ChangeHistory, Choices
 from app.features.tune.changes_popover import ChangesPopover
-from app.features.tune.comparison import REACH_S, TimeRange, around, exact
+from app.features.tune.comparison import REACH_S, Compared, TimeRange, around, exact
 from app.features.tune.verdict import State, Verdict, busy_text, headline, judge
 from engine.units import clock_text, duration_text
 from widgets.controls.layouts import button, hbox, vbox
@@ -95,7 +95,7 @@ class ResultBar(QFrame):
         """The next change, to the settings `chosen`, puts back earlier ones: it has no result."""
         self._quiet = dict(chosen)
 
-    def merged(self, mark: Mark) -> tuple[str, TimeRange, TimeRange] | None:
+    def merged(self, mark: Mark) -> Compared | None:
         """The headline's change and its ranges if no change is newer than `mark`, else None."""
         latest = self.changes.latest
         if latest is None or self.changes.entries[-1].at != mark.time:

@@ -2,9 +2,9 @@
 
     Max running requests 16 → 3: TTFT 50× longer, throughput −33 %
 
-A metric changed if a rank test (Mann-Whitney) says so and its p50 moved by `LITTLE_PERCENT` or
-more. The test compares requests for TTFT, and seconds for ITL and throughput: tokens of one step
-share their gap, so they are one observation. Serial correlation lowers the number of observations.
+A metric changed if a rank test (Mann-Whitney) says so and its p50 moved by `LITTLE` or more. The
+test compares requests for TTFT, and seconds for ITL and throughput: tokens of one step share their
+gap, so they are one observation. Serial correlation lowers the number of observations.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from enum import Enum, auto
 
 import numpy as np
 
-from app.features.tune.comparison import BETTER, LITTLE_PERCENT, change
-from engine.units import MINUS, number
+from app.features.tune.comparison import BETTER, LITTLE, change
+from engine.units import change_text, short_figure
 from widgets.live.history import SampleHistory
 from widgets.plot.series import Floats
 
@@ -62,8 +62,8 @@ class Verdict:
             return State.NOTHING_BEFORE
         if self.after.count < LEAST:
             return State.TOO_FEW
-        percent = change(self.before.p50, self.after.p50)
-        is_large = percent is not None and abs(percent) >= LITTLE_PERCENT
+        share = change(self.before.p50, self.after.p50)
+        is_large = share is not None and abs(share) >= LITTLE
         if is_large and p_value(self.before.values, self.after.values) < FALSE_CLAIMS:
             return State.CHANGED
         return State.TOO_FEW if self.after.count < WANTED else State.NO_CHANGE
@@ -108,9 +108,8 @@ def size_text(key: str, factor: float) -> str:
     larger = factor >= 1
     times = factor if larger else 1 / factor if factor else math.inf
     if times >= 2 and math.isfinite(times):
-        digits = 0 if times >= 9.95 else 1
-        return f"{number(times, digits).removesuffix('.0')}× {_MORE[key][not larger]}"
-    return f"{'+' if larger else MINUS}{abs(100 * (factor - 1)):.0f} %"
+        return f"{short_figure(times, 2)}× {_MORE[key][not larger]}"
+    return change_text(factor - 1)
 
 
 def judge(
