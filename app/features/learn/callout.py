@@ -69,6 +69,7 @@ class Callout(QFrame):
         self.next.setText(next_text)
         self.next.setVisible(bool(next_text))
         self.show()
+        self.raise_()
         self._place()
 
     @property
@@ -87,10 +88,12 @@ class Callout(QFrame):
         self.setFixedWidth(min(scaled(WIDTH) + 2 * ARROW, window.width() - 2 * SPACE_4))
         height = max(self.heightForWidth(self.width()), self.minimumSizeHint().height())
         self.setFixedHeight(height)
+        before = self.geometry(), self._tip
         rim = SPACE_2, SPACE_2, -SPACE_2, -SPACE_2
         self.move(self._corner(window, window.rect().adjusted(*rim)))
-        self.raise_()
-        self.update()
+        if (self.geometry(), self._tip) != before:  # else it would be painted at every look
+            self.raise_()
+            self.update()
 
     def _corner(self, window: QWidget, room: QRect) -> QPoint:
         """Where it is beside the control; sets the arrow's tip."""
