@@ -50,7 +50,6 @@ class Course:
         self.step: Step = LESSONS[0].steps[0]
         self.result = ""
         self.progress = ""
-        self._has_load = self._is_set_up = False
 
     @property
     def is_on(self) -> bool:
@@ -73,7 +72,6 @@ class Course:
         done = self._end(Stage.BASELINE)
         self.lesson, self.step = lesson, step
         self.result = self.progress = ""
-        self._has_load = self._is_set_up = True
         return [*done, Do.SET_UP, Do.START_LOAD]
 
     def baseline(self, verdicts: Sequence[Verdict]) -> list[Do]:
@@ -109,7 +107,6 @@ class Course:
         if not is_decided and seconds < LONGEST_S:
             return []
         self.stage = Stage.RESULT
-        self._has_load = False
         self.tell(verdicts, beside)
         return [Do.STOP_LOAD]
 
@@ -136,8 +133,7 @@ class Course:
         self.progress = f"{min(count, of)} of {of}"
 
     def _end(self, stage: Stage) -> list[Do]:
-        done = [Do.STOP_LOAD] if self._has_load else []
-        done += [Do.PUT_BACK] if self._is_set_up else []
+        done = [Do.STOP_LOAD] if self.needs_load else []
+        done += [Do.PUT_BACK] if self.stage not in (Stage.OFF, Stage.FAILED) else []
         self.stage = stage
-        self._has_load = self._is_set_up = False
         return done
