@@ -4,6 +4,5 @@ what changed.
     lessons      what each lesson asks and explains
     course       the state machine: baseline, move, measure, result. No Qt
     callout      the box beside the setting that a lesson points at
-    offer        the card that offers the lessons once
-    controller   runs a lesson on the window's load and settings; commands
+    controller   runs a lesson on the window's load and settings; commands, the offer
 """

@@ -9,22 +9,44 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtGui import QKeySequence, QShortcut
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QFrame, QWidget
 
 from app.features.learn.callout import Callout
 from app.features.learn.course import Course, Do, Stage
 from app.features.learn.lessons import LESSONS, Lesson, Step
-from app.features.learn.offer import LessonOffer
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.features.tune.page import TunePage
 from app.link.bridge import EngineBridge, EngineState
 from app.window.commands import Command
 from app.window.settings_store import SettingsStore
 from engine.units import bytes_text
+from widgets.controls.layouts import button, dressed, hbox, label, vbox, wrapped
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
 LOOK_MS = 500
 OFFERED = "lessons-offered"
 """Flag of the settings store: the offer was answered."""
+
+
+class LessonOffer(QFrame):
+    """The card that offers the lessons, until the user answers it."""
+
+    def __init__(self, start: Callable[[], object], dismiss: Callable[[], object]) -> None:
+        super().__init__()
+        dressed(self, "Lessons", panel=True)
+        words = vbox(
+            label("Three short lessons", "title"),
+            wrapped(
+                "small",
+                "Change one setting under load and see what it does, in about one minute each. "
+                "Later: Help > Lessons.",
+            ),
+            spacing=SPACE_1,
+        )
+        self.start = button("Start", start, kind="primary")
+        self.dismiss = button("Not now", dismiss, "Hide this card for good", "flat")
+        margins = SPACE_3, SPACE_2, SPACE_2, SPACE_2
+        hbox((words, 1), self.dismiss, self.start, of=self, margins=margins)
 
 
 class Lessons(QObject):
@@ -44,9 +66,7 @@ class Lessons(QObject):
         self._bridge, self._tune, self._panel = bridge, tune, panel
         self._settings, self._show_tune, self._remember = settings, show_tune, remember
         self.course = Course()
-        self.callout = Callout(
-            window, self.go_on, self.leave, (tune.load_bar, tune.result)
-        )  # fmt: skip
+        self.callout = Callout(window, self.go_on, self.leave, (tune.load_bar, tune.result))
         self.offer = LessonOffer(self.start_first, self.dismiss_offer)
         self.offer.setVisible(not settings.flag(OFFERED, False))
         self._chosen_before: dict[str, Any] = {}

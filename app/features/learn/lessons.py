@@ -43,17 +43,17 @@ class Lesson:
         return LoadPlan(workload, "unique", Pace(self.in_flight))
 
 
+def _batch_limit(before: int, after: int) -> Step:
+    setup = {"max_num_seqs": before, "batching": "continuous"}
+    return Step("max_num_seqs", after, f"Set Max running requests to {after}.", setup)
+
+
 LESSONS = (
     Lesson(
         "queue",
         "Why the first token waits",
         "8 requests are in flight, and all of them run.",
-        (
-            Step(
-                "max_num_seqs", 2, "Set Max running requests to 2.",
-                {"max_num_seqs": 8, "batching": "continuous"},
-            ),
-        ),
+        (_batch_limit(8, 2),),
         ("ttft", "itl"),
         "6 of 8 requests wait for a batch slot before their prefill starts. "
         "TTFT is queue time plus prefill time.",
@@ -63,12 +63,7 @@ LESSONS = (
         "batching",
         "What batching costs and gives",
         "8 requests are in flight, and one of them runs.",
-        (
-            Step(
-                "max_num_seqs", 8, "Set Max running requests to 8.",
-                {"max_num_seqs": 1, "batching": "continuous"},
-            ),
-        ),
+        (_batch_limit(1, 8),),
         ("itl", "output"),
         "A step reads the weights once and computes a token for each running request. "
         "Larger batches raise throughput, and each step takes longer.",
@@ -79,15 +74,11 @@ LESSONS = (
         "What 4 bits cost",
         "4 requests are in flight, on the weights as stored.",
         (  # without a setup: with other limits the KV cache would get another size at Apply
-            Step(
-                "quantization", "int4", "Set Quantization to INT4, then press Apply.",
-            ),
-            Step(
-                "kv_cache_dtype", "int8", "Set KV cache dtype to INT8, then press Apply.",
-            ),
+            Step("quantization", "int4", "Set Quantization to INT4, then press Apply."),
+            Step("kv_cache_dtype", "int8", "Set KV cache dtype to INT8, then press Apply."),
         ),
         ("itl", "output"),
-        "Low-bit values take less memory and less bandwidth, and decoding them takes compute. "
+        "Low-bit values need less memory and less bandwidth, and decoding them needs compute. "
         "Large models gain most. Runs > New run > Evaluate measures the loss.",
         4, Length(16, 32), Length(24, 40),
     ),
