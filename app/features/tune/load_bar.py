@@ -32,7 +32,7 @@ from app.link.tasks import run_task
 from app.window.settings_store import LoadChoice, SettingsStore
 from engine.errors import ErrorInfo
 from engine.evaluate.task import PROMPT_LINES, RAW_PROMPTS
-from engine.units import counted
+from engine.units import counted, duration_text
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
@@ -374,5 +374,5 @@ class LoadBar(QFrame):
             parts.append(f"{counts.aborted:,} aborted")
         if counts.dropped:
             parts.append(f"{counts.dropped:,} dropped (limit: {MOST_IN_FLIGHT} in flight)")
-        minutes, seconds = divmod(int(load.seconds), 60)
-        self.status.set_text(" · ".join([*parts, f"{minutes}:{seconds:02d} elapsed"]))
+        parts.append(f"{duration_text(int(load.seconds))} elapsed")
+        self.status.set_text(" · ".join(parts))
