@@ -85,8 +85,8 @@ class Workload:
     is_raw: bool = False
 
     def for_model(self, has_chat_template: bool) -> Workload:
-        """With the texts of a prompt file as user messages, unless the model or user wants them
-        raw."""
+        """With the texts of a prompt file as user messages; as they are if `is_raw`, or for a model
+        without a chat template."""
         is_chat = has_chat_template and not self.is_raw
         lines = tuple(line.for_model(is_chat) for line in self.prompts)
         return dataclasses.replace(self, prompts=lines)

@@ -256,7 +256,7 @@ class EngineSettingsPanel(QWidget):
     # Showing -----------------------------------------------------------------------------------
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Hints rest while the panel is hidden."""
+        """Hints are not updated while the panel is hidden."""
         super().showEvent(event)
         self._show_hints()
         self._show_pending()

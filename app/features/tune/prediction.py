@@ -42,8 +42,8 @@ class PauseModel:
         )
 
     def _add(self, step: StepRecord) -> None:
-        tokens = sum(entry.num_tokens for entry in step.entries)
-        prefill = sum(entry.num_tokens for entry in step.entries if entry.kind == "prefill")
+        prefill = step.num_prefill_tokens
+        tokens = prefill + step.num_decode_tokens
         if tokens and prefill >= MOSTLY * tokens and step.duration > 0:
             self._prefills.append((tokens, step.duration))
 
