@@ -73,7 +73,7 @@ def state_text(request_id: str, now: EngineNow) -> str:
             return _running(request, now)
         case RequestState.PREEMPTED:
             if applying is not None:
-                return _to_recompute(request_id, now, applying)
+                return _paused(request_id, now, applying)
             return f"preempted: waiting for {_missing(snapshot, None)}"
         case RequestState.WAITING:
             return _waiting(request, snapshot, now)
@@ -81,25 +81,15 @@ def state_text(request_id: str, now: EngineNow) -> str:
 
 
 def _paused(request_id: str, now: EngineNow, applying: Applying) -> str:
-    """ "paused: rebuilding the cache, recomputing 573 tokens, about 12 s"."""
-    doing = "reloading the model"
+    """ "paused: rebuilding the cache, then recomputing 573 tokens, about 12 s": all paused requests
+    recompute together."""
+    doing, done = "reloading the model", "model reloaded"
     if applying.change is Change.CACHE_REBUILD:
-        doing = "rebuilding the cache"
-    count = applying.tokens[request_id]
-    return f"paused: {doing}, then recomputing {counted(count, 'token')}{_about(now, applying)}"
-
-
-def _to_recompute(request_id: str, now: EngineNow, applying: Applying) -> str:
-    count = applying.tokens[request_id]
-    done = "cache rebuilt" if applying.change is Change.CACHE_REBUILD else "model reloaded"
-    return f"paused: {done}, recomputing {counted(count, 'token')}{_about(now, applying)}"
-
-
-def _about(now: EngineNow, applying: Applying) -> str:
-    """All paused requests recompute together."""
-    if not now.prefill_rate:
-        return ""
-    return f", about {rough_duration(sum(applying.tokens.values()) / now.prefill_rate)}"
+        doing, done = "rebuilding the cache", "cache rebuilt"
+    stage = f"{doing}, then" if applying.answer is None else f"{done},"
+    tokens = applying.tokens
+    left = _seconds(sum(tokens.values()), now)
+    return f"paused: {stage} recomputing {counted(tokens[request_id], 'token')}{left}"
 
 
 def _running(request: RequestSnapshot, now: EngineNow) -> str:
