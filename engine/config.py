@@ -7,7 +7,7 @@ Each setting is declared once: name, default, range, label, help, and what a cha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,6 +19,7 @@ from engine.hardware.devices import CHOICES as DEVICES
 from engine.hardware.devices import check_device, is_cuda, rank_devices
 from engine.numerics.kv_dtype import NAMES as KV_DTYPES
 from engine.numerics.kv_dtype import KVDtype, check_kv_dtype, parse_kv_dtype
+from engine.units import setting_text
 
 
 class Change(StrEnum):
@@ -325,9 +326,8 @@ class EngineConfig:
 
     def change_class(self, other: EngineConfig) -> Change | None:
         """The costliest class among the settings that differ from `other`; None if none do."""
-        order = list(Change)
-        changed = [SETTINGS[name].change for name in self.differences(other)]
-        return max(changed, key=order.index) if changed else None
+        changed = self.differences(other)
+        return costliest(changed) if changed else None
 
     def differences(self, other: EngineConfig) -> dict[str, tuple[Any, Any]]:
         """Setting name -> (value here, value in `other`) where they differ."""
@@ -346,3 +346,17 @@ SETTINGS: dict[str, Setting] = {
     for f in dataclasses.fields(EngineConfig)
 }
 """Every engine setting by name, in reading order."""
+
+
+def costliest(names: Iterable[str]) -> Change:
+    """The costliest class among these settings; LIVE for none."""
+    order = list(Change)
+    return max((SETTINGS[name].change for name in names), key=order.index, default=Change.LIVE)
+
+
+def differences_text(differences: Mapping[str, tuple[Any, Any]]) -> str:
+    """ "Block size 16 → 32", of `EngineConfig.differences`."""
+    return ", ".join(
+        f"{SETTINGS[name].label} {setting_text(before)} → {setting_text(now)}"
+        for name, (before, now) in differences.items()
+    )

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from PySide6.QtCore import QObject, Signal
 
 from app.link.bridge import EngineBridge, EngineState
-from engine.config import SETTINGS, Change
+from engine.config import SETTINGS, Change, costliest, differences_text
 from engine.messages import OutputEvent, Reconfigured
 from engine.snapshot import EngineSnapshot, RequestState
-from engine.units import bytes_text, counted, duration_text, setting_text
+from engine.units import bytes_text, counted, duration_text
 
 
 class Applying(NamedTuple):
@@ -62,14 +62,6 @@ class Applied(NamedTuple):
             f"{counted(self.num_tokens, 'token')} {again}: {whose} waited "
             f"{duration_text(self.waited_s)}.{weights}"
         )
-
-
-def differences_text(differences: Mapping[str, tuple[Any, Any]]) -> str:
-    """ "Block size 16 → 32"."""
-    return ", ".join(
-        f"{SETTINGS[name].label} {setting_text(before)} → {setting_text(now)}"
-        for name, (before, now) in differences.items()
-    )
 
 
 class ChangeWatch(QObject):
@@ -126,16 +118,12 @@ class ChangeWatch(QObject):
         now = self._bridge.config
         if now is None or self.applying is not None:
             return
-        known = {name: value for name, value in changes.items() if name in SETTINGS}
         differences = {
             name: (getattr(now, name), value)
-            for name, value in known.items()
-            if getattr(now, name) != value
+            for name, value in changes.items()
+            if name in SETTINGS and getattr(now, name) != value
         }
-        order = list(Change)
-        change = max(
-            (SETTINGS[name].change for name in differences), key=order.index, default=Change.LIVE
-        )
+        change = costliest(differences)
         if change is Change.LIVE:
             return
         requests = self._snapshot.requests if self._snapshot is not None else ()

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
     QTableWidgetItem,
 )
 
-from engine.config import SETTINGS, Change
+from engine.config import SETTINGS, Change, costliest
 from engine.telemetry.what_if import DRAFT_LENGTH, GainEstimate
 from engine.units import NOTHING, precision_name, setting_text, speculative_name
 from widgets.controls import layouts
@@ -43,8 +43,7 @@ class WhatIf(NamedTuple):
     @property
     def text(self) -> str:
         """The button's tooltip."""
-        order = list(Change)
-        cost = max((SETTINGS[name].change for name in self.changes), key=order.index)
+        cost = costliest(self.changes)
         changes = self.changes.items()
         values = ", ".join(f"{SETTINGS[name].label} to {setting_text(v)}" for name, v in changes)
         return f"Sets {values}. {_COSTS[cost]}. You can undo this."

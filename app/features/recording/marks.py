@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from app.wire.recording import Frame
 from engine import messages
-from engine.config import SETTINGS
-from engine.units import setting_text
+from engine.config import differences_text
 
 _NEAR_S = 0.02  # the cursor is at a mark: the next one is another
 
@@ -67,17 +66,7 @@ def _found(
 
 def changes_text(before: Any, after: Any) -> str:
     """ "Max running requests 16 → 3"; "" for equal settings, or where there are none before."""
-    if before is None:
-        return ""
-    pairs = (
-        (setting.label, getattr(before, name), getattr(after, name))
-        for name, setting in SETTINGS.items()
-    )
-    return ", ".join(
-        f"{label} {setting_text(old)} → {setting_text(new)}"
-        for label, old, new in pairs
-        if old != new
-    )
+    return differences_text(before.differences(after)) if before is not None else ""
 
 
 def mark_after(marks: Sequence[EventMark], position: float) -> EventMark | None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.features.tune.hints import change_text
-from engine.config import SETTINGS
+from engine.config import SETTINGS, differences_text
 
 MOST = 100
 MERGE_S = 5.0
@@ -51,7 +50,7 @@ class ChangeHistory:
             before = self.entries[-2].state
             if differences(before, last.state).keys() == differences(last.state, state).keys():
                 self.entries.pop()
-                since, text = last.since, change_text(differences(before, state))
+                since, text = last.since, differences_text(differences(before, state))
         if text:  # else it went back to the state before
             change = Change(since, at, clock, text, dict(state), is_quiet=is_quiet)
             self.entries.append(change)

@@ -6,7 +6,7 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QHeaderView, QTreeWidget, QTreeWidgetItem, QWidget
 
 from app.features.tune.changes import Change, ChangeHistory
-from app.features.tune.settings_model import costliest
+from engine.config import costliest
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label
 from widgets.controls.popover import Popover
 from widgets.theme.fonts import scaled

@@ -39,11 +39,6 @@ from widgets.speculation import panel as speculation
 Differences = Mapping[str, tuple[Any, Any]]
 
 
-def change_text(changes: Differences) -> str:
-    """ "Max running requests 8 → 16"."""
-    return ", ".join(line.replace(": ", " ", 1) for line in change_details(changes))
-
-
 def change_details(changes: Differences) -> tuple[str, ...]:
     """One line per setting."""
     return tuple(

@@ -18,12 +18,11 @@ from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QWidget
 
 from app.features.models.estimate import plan_after
-from app.features.tune.hints import change_text, resolved
+from app.features.tune.hints import resolved
 from app.features.tune.prediction import Pause, memory_words
-from app.features.tune.settings_model import costliest
 from app.link.bridge import EngineBridge
 from app.link.tasks import Task, run_task
-from engine.config import Change, EngineConfig
+from engine.config import Change, EngineConfig, costliest, differences_text
 from engine.errors import ErrorInfo, OutOfMemoryError
 from engine.snapshot import MemoryPlan
 from widgets.controls.layouts import button, dressed, hbox, vbox, wrapped
@@ -75,7 +74,7 @@ class PendingCard(QWidget):
         config, cost = resolved(applied, pending), costliest(pending)
         self.apply.setText(f"Apply ({cost.value})")
         self.what.setText(
-            change_text({name: (getattr(applied, name), v) for name, v in pending.items()})
+            differences_text({name: (getattr(applied, name), v) for name, v in pending.items()})
         )
         self.pause.setText(pause(cost, config).words)
         found = [f"{gains[name]} (estimate)" for name in pending if gains.get(name)]

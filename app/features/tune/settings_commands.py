@@ -12,14 +12,14 @@ from typing import Any
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.features.models.precision import HEAD, WEIGHTS
-from app.features.tune.hints import change_details, change_text
+from app.features.tune.hints import change_details
 from app.features.tune.precision_rows import PrecisionGuide
 from app.features.tune.row_remarks import RowRemarks
 from app.features.tune.settings_model import Sent, SettingsModel
 from app.link.bridge import EngineBridge, EngineState
 from app.storage.profiles import Profile
 from engine import messages
-from engine.config import SETTINGS, Change
+from engine.config import SETTINGS, Change, differences_text
 from engine.errors import LoadCancelled
 from widgets.controls.text import server_name
 
@@ -183,7 +183,7 @@ class SettingsCommands(QObject):
         changes = before.differences(event.config) if before is not None else {}
         if changes:
             self.changed.emit(
-                change_text(changes), change_details(changes), dict(self._model.chosen)
+                differences_text(changes), change_details(changes), dict(self._model.chosen)
             )
         if event.notices:
             self.said.emit(" ".join(event.notices))

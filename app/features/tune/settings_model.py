@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from engine.config import SETTINGS, Change, EngineConfig
+from engine.config import SETTINGS, Change, EngineConfig, costliest
 
 MAX_HISTORY = 50
 
@@ -38,12 +38,6 @@ class Sent:
     @property
     def change(self) -> Change:
         return costliest(self.changes)
-
-
-def costliest(names: Mapping[str, Any]) -> Change:
-    """The costliest kind of change among settings `names`."""
-    order = list(Change)
-    return max((SETTINGS[name].change for name in names), key=order.index)
 
 
 @dataclass
