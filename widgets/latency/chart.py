@@ -20,10 +20,6 @@ Name = Callable[[str], str]
 _MOST_NAMES = 2
 
 
-def tokens(count: int) -> str:
-    return counted(count, "token")
-
-
 def first_token_text(latency: ReplyLatency) -> str:
     """ "First token after 412 ms: 12.0 ms queued, 400 ms prefill of 600 tokens"."""
     if not latency.stretches:
@@ -35,12 +31,12 @@ def first_token_text(latency: ReplyLatency) -> str:
     count, cached = sum(s.num_tokens for s in prefills), sum(s.num_cached for s in prefills)
     prefill = f"{duration_text(latency.seconds_of(Stage.PREFILL))} prefill"
     if count:
-        prefill += f" of {tokens(count)}"
+        prefill += f" of {counted(count, 'token')}"
     if len(prefills) > 1:
         prefill += f" in {len(prefills):,} chunks"
     parts.append(prefill)
     if cached:
-        parts.append(f"{tokens(cached)} cached")
+        parts.append(f"{counted(cached, 'token')} cached")
     if wait := latency.seconds_of(Stage.WAIT):
         parts.append(f"{duration_text(wait)} waiting between chunks")
     return f"First token after {duration_text(latency.ttft_s)}: {', '.join(parts)}."
@@ -51,10 +47,9 @@ def gaps_text(latency: ReplyLatency) -> str:
     if not latency.gaps:
         return "Only one token: no inter-token gaps."
     longest = max(gap.seconds for gap in latency.gaps)
-    count, slow = len(latency.gaps), len(latency.slow_gaps)
-    noun = "gap" if count == 1 else "gaps"
+    slow = len(latency.slow_gaps)
     figures = f"median {duration_text(latency.usual_s)}, max {duration_text(longest)}"
-    text = f"{count:,} {noun} ({slow:,} slow): {figures}."
+    text = f"{counted(len(latency.gaps), 'gap')} ({slow:,} slow): {figures}."
     unknown = sum(gap.reason is None for gap in latency.slow_gaps)
     if unknown:
         text += f" Causes not recorded: {unknown:,} of {slow:,}."
@@ -90,34 +85,35 @@ def first_token_of(latency: ReplyLatency, index: int) -> int:
     return 2 + sum(gap.num_tokens for gap in latency.gaps[:index])
 
 
+_REASONS = {
+    Cause.BETWEEN: "no step ran for {took} (engine thread waiting for the CPU)",
+    Cause.BATCH: "batch of {reason.batch:,} requests (median: {reason.usual_batch:,})",
+    Cause.DRAFT: "drafting took {took} longer than usual",
+    Cause.MODEL: "the model pass took {took} longer for as much work (busy or slower processor)",
+    Cause.HOST: "scheduling and sampling took {took} longer (garbage collection or busy CPU)",
+    Cause.UNKNOWN: "no more work than usual; the CPU was probably busy with other work",
+}
+
+
 def reason_text(gap: Gap, reason: Reason, name: Name) -> str:
     """Why a gap was long: a clause."""
-    took, count = duration_text(reason.seconds), reason.num_tokens
+    took, count = duration_text(reason.seconds), counted(reason.num_tokens, "token")
     match reason.cause:
         case Cause.CONTINUED:
-            return f"continued here, {took} queued and {tokens(count)} of prefill"
+            return f"continued here, {took} queued and {count} of prefill"
         case Cause.REBUILD | Cause.RELOAD:
             what = f" ({reason.text})" if reason.text else ""
             rest = duration_text(max(0.0, gap.seconds - reason.seconds))
-            again = f" + recomputation of {tokens(count)} {rest}" if count else ""
+            again = f" + recomputation of {count} {rest}" if reason.num_tokens else ""
             return f"{reason.cause} {took}{what}{again}"
         case Cause.PREEMPTED:
             why = f"by a change of {reason.text}" if reason.text else "to free KV blocks"
-            again = f", {tokens(count)} recomputed" if count else ""
+            again = f", {count} recomputed" if reason.num_tokens else ""
             return f"preempted {why}{again}"
-        case Cause.BETWEEN:
-            return f"no step ran for {took} (engine thread waiting for the CPU)"
         case Cause.PREFILL:
             return f"batched with {_prefills(reason, name, is_stored=gap.is_stored)}"
-        case Cause.BATCH:
-            return f"batch of {reason.batch:,} requests (median: {reason.usual_batch:,})"
-        case Cause.DRAFT:
-            return f"drafting took {took} longer than usual"
-        case Cause.MODEL:
-            return f"the model pass took {took} longer for as much work (busy or slower processor)"
-        case Cause.HOST:
-            return f"scheduling and sampling took {took} longer (garbage collection or busy CPU)"
-    return "no more work than usual; the CPU was probably busy with other work"
+    text = _REASONS.get(reason.cause, _REASONS[Cause.UNKNOWN])
+    return text.format(took=took, reason=reason)
 
 
 def _prefills(reason: Reason, name: Name, *, is_stored: bool) -> str:
@@ -130,7 +126,7 @@ def _prefills(reason: Reason, name: Name, *, is_stored: bool) -> str:
         if names[-1].startswith("+"):  # of stored names the last may be a number
             more += int(names[-1]) - 1
         text = f"{shown[0]} and {more:,} others"
-    return f"the prefill of {tokens(reason.num_tokens)} for {text}"
+    return f"the prefill of {counted(reason.num_tokens, 'token')} for {text}"
 
 
 HEADERS = (

@@ -123,6 +123,8 @@ def reply_latency(
 
 def _is_notable(seconds: float, usual_s: float) -> bool:
     return seconds - usual_s > NOTABLE * max((SLOW - 1) * usual_s, SLOW_S)
+
+
 def _begin(times: RequestTimes) -> float:
     return times.arrival if times.first_scheduled is None else times.first_scheduled
 
