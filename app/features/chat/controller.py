@@ -58,7 +58,7 @@ class ChatController(ChatLibrary):
     def close(self) -> None:
         """Save what is being generated. The store is closed by its owner, afterwards."""
         self.titles.close()
-        self.generation.close()
+        self.generation.save_tokens()
         self.saver.close()
 
     # What there is ---------------------------------------------------------------------------

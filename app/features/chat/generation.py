@@ -165,7 +165,8 @@ class Generation(QObject):
         for request_id, batch in batches.items():
             self._extend(self._open[request_id], batch)
         self._show_progress()
-        self._save_tokens()
+        if time.monotonic() - self._saved_at >= TOKENS_INTERVAL_S:
+            self.save_tokens()
 
     def _extend(self, entry: OpenReply, batch: list[OutputEvent]) -> None:
         if any(event.token_ids for event in batch):
@@ -264,16 +265,11 @@ class Generation(QObject):
         self._causes.drop(entry.reply.id)
         self._finish(entry, State.ERROR, error)
 
-    def close(self) -> None:
-        """Save the tokens of open replies, as the program exits."""
+    def save_tokens(self) -> None:
+        """Save the tokens of open replies."""
+        self._saved_at = time.monotonic()
         for entry in self._open.values():
             self._keep_tokens(entry)
-
-    def _save_tokens(self) -> None:
-        now = time.monotonic()
-        if now - self._saved_at >= TOKENS_INTERVAL_S:
-            self._saved_at = now
-            self.close()
 
     def _keep_tokens(self, entry: OpenReply) -> None:
         count = entry.num_before + entry.progress.num_tokens
