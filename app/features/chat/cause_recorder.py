@@ -79,6 +79,7 @@ class CauseRecorder:
         self._steps += map(packed, steps)
         for request_id, reply in list(self._replies.items()):
             if reply.times is not None:
+                reply.patience -= 1
                 self._try_to_end(request_id, reply)
             elif len(reply.tokens) > PIECE:
                 self._explain_piece(request_id, reply)
@@ -92,7 +93,6 @@ class CauseRecorder:
             self._replies.pop(request_id, None)
             return
         reply.times, reply.done = times, done
-        reply.patience += 1
         self._try_to_end(request_id, reply)
 
     def drop(self, request_id: str) -> None:
@@ -101,7 +101,6 @@ class CauseRecorder:
     def _try_to_end(self, request_id: str, reply: _Reply) -> None:
         times = reply.times
         assert times is not None
-        reply.patience -= 1
         is_known = bool(self._steps) and self._steps[-1].end >= times.tokens[-1].time
         if not is_known and reply.patience > 0:
             return
