@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QFont, QResizeEvent
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QFont, QFontMetrics, QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QSizePolicy, QWidget
 
 from widgets.controls.layouts import STRETCH, empty_layout, vbox, wrapped
@@ -32,7 +32,8 @@ def percent(share: float, decimals: int = 0) -> str:
 
 
 TILE_WIDTH = 190
-LONGEST_HEAD = 26
+LEAST_HEAD = 26
+"""Characters of a column's title that are shown in the least room."""
 
 
 class TileGrid(QWidget):
@@ -109,6 +110,17 @@ class Cell(NamedTuple):
     tone: str = ""
 
 
+class _Head(ElidedLine):
+    """A column's title, whole where there is room."""
+
+    alignment = Qt.AlignmentFlag.AlignRight
+    elide_mode = Qt.TextElideMode.ElideMiddle
+
+    def minimumSizeHint(self) -> QSize:
+        start = QFontMetrics(self._font()).horizontalAdvance(self.text()[:LEAST_HEAD])
+        return QSize(start + 1, self.sizeHint().height())
+
+
 class FigureGrid(QWidget):
     """Table of figures: labels left, values right-aligned beside them. `label_width`: minimum
     pixels of the first column."""
@@ -142,19 +154,15 @@ class FigureGrid(QWidget):
             name.setMinimumWidth(self._label_width)
             self._grid.addWidget(name, row, 0)
             return
-        label = QLabel(cell.text if row else shortened(cell.text))
+        if not row:
+            title = _Head("text_muted", hugs=True)
+            title.set_text(head)
+            self._grid.addWidget(title, row, column, Qt.AlignmentFlag.AlignRight)
+            return
+        label = QLabel(cell.text)
         label.setTextFormat(Qt.TextFormat.PlainText)
         label.setProperty("role", cell.tone)
-        label.setFont(figure_font("body" if row else "small"))
+        label.setFont(figure_font())
         label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         label.setAccessibleName(f"{head}: {cell.text}")
-        label.setToolTip("" if row else cell.text)
         self._grid.addWidget(label, row, column)
-
-
-def shortened(text: str) -> str:
-    """A long name, elided in the middle."""
-    if len(text) <= LONGEST_HEAD:
-        return text
-    half = (LONGEST_HEAD - 1) // 2
-    return f"{text[:half]}…{text[-half:]}"

@@ -89,3 +89,21 @@ def test_a_name_without_room_ends_in_an_ellipsis_and_has_it_all_again_with_room(
     assert label.toolTip() == name
     grid.resize(1000, 200)
     qtbot.waitUntil(lambda: not label.is_cut())
+
+
+def test_a_column_title_is_whole_where_there_is_room(qtbot: QtBot) -> None:
+    window = QWidget()
+    qtbot.addWidget(window)
+    window.resize(1200, 200)
+    grid = FigureGrid("Figures", 60)
+    grid.setParent(window)
+    title = "Starter model, compressed-tensors INT4, KV INT8"
+    grid.show_rows(["", title, "change"], [[Cell("TTFT"), Cell("1.25"), Cell("+1 %")]])
+    window.show()
+    (head,) = (one for one in grid.findChildren(ElidedLine) if one.text() == title)
+    grid.resize(260, 200)
+    qtbot.waitUntil(head.is_cut)
+    least = head.width()
+    grid.resize(1000, 200)
+    qtbot.waitUntil(lambda: not head.is_cut())
+    assert 0 < least < head.width()
