@@ -46,6 +46,7 @@ def of_comparison(comparison: Comparison, problem: str, *, is_together: bool) ->
     for stored, side in zip(details["sides"], comparison.sides, strict=True):
         stored |= {"path": side.path, "load_format": side.load_format}
     for stored, pair in zip(details["prompts"], comparison.pairs, strict=True):
+        del stored["answers"]  # they are in the replies
         stored["max_tokens"], stored["is_by_text"] = pair.prompt.max_tokens, pair.is_by_text
         stored["replies"] = [None if reply is None else _reply(reply) for reply in pair.replies]
     return RunRecord(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QSize, Qt
-from PySide6.QtWidgets import QFrame, QStackedWidget
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame
 
 from app.features.quantize.results import MadeView, RunView
 from app.features.quantize.run import Run
 from app.features.runs.book import Content, RunBook
 from app.features.runs.difference_view import DifferenceView
+from app.features.runs.forms import PageStack
 from app.features.runs.records import result_of
 from app.features.runs.report_view import ReportView
 from app.features.runs.stored_view import Continue, StoredView
@@ -27,7 +28,7 @@ HINT = (
 PROMPTING = "In progress. Press Return to see the replies."
 
 
-class Detail(QStackedWidget):
+class Detail(PageStack):
     """Shows one view at a time."""
 
     def __init__(self, book: RunBook, continue_chat: Continue) -> None:
@@ -47,12 +48,6 @@ class Detail(QStackedWidget):
             self._empty, self.run_view, self.made, self.report, self.difference, self.stored,
         ):  # fmt: skip
             self.addWidget(view)
-        self.currentChanged.connect(self.updateGeometry)
-
-    def minimumSizeHint(self) -> QSize:
-        """Of the current view only."""
-        shown = self.currentWidget()
-        return super().minimumSizeHint() if shown is None else shown.minimumSizeHint()
 
     def show_runs(self, runs: Sequence[RunRecord], job: Run | None) -> None:
         """`job`: the running one. Stored ones are read first."""
