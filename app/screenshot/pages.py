@@ -135,17 +135,17 @@ def take_runs(camera: Camera) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "notes.txt"
         text.write_text(builtin_text(STARTER).read()[:TEXT_BYTES], encoding="utf-8")
-        recipe = page.recipe
+        recipe = page.forms.recipe
         recipe.fields.source.choose(str(starter_model()))
         recipe.fields.num_sequences.setValue(8)
         recipe.fields.length.setValue(128)
         recipe.measure_text.choose(TextChoice("", str(text)))
         camera.wait(lambda: recipe.can_start, "quantization could not start")
         yield from camera.take("quantize-recipe")
-        page.start_quantizing()
+        page.forms.start_quantizing()
         camera.wait(lambda: page.run is None or len(page.run.layers) >= 3, "no layer was quantized")
         yield from camera.take("quantize-run")
-        camera.wait(lambda: page.run is None, "the job did not finish", 2 * TIMEOUT_S)
+        _wait_for_job(camera)
         yield from camera.take("quantize-report")
         yield from _evaluate(camera, text)
     page.show_form(Kind.QUANTIZE)
@@ -153,9 +153,17 @@ def take_runs(camera: Camera) -> Iterator[Path]:
     yield from camera.take("quantize-small")
     page.show_table()
     page.table.choose(next(run.id for run in page.table.runs if run.is_report))
+    _wait_for_job(camera)
     yield from camera.take("quantize-report-small")
     window.resize(camera.size)
     window.show_page(0)
+
+
+def _wait_for_job(camera: Camera) -> None:
+    """Until it has ended and the selected run is shown."""
+    page = camera.application.pages.runs
+    is_over = lambda: page.run is None and not page.book.is_busy
+    camera.wait(is_over, "the job did not finish", 2 * TIMEOUT_S)
 
 
 def _evaluate(camera: Camera, text: Path) -> Iterator[Path]:
@@ -167,11 +175,12 @@ def _evaluate(camera: Camera, text: Path) -> Iterator[Path]:
     )
     path = str(starter_model())
     plan = EvaluationPlan(ModelChoice(path, precision), text=TextChoice("", str(text)))
-    page.evaluate.show_plan(plan)
+    page.forms.evaluate.show_plan(plan)
     yield from camera.take("quantize-evaluate")
-    page.start_evaluating()
-    camera.wait(lambda: page.run is None, "the job did not finish", 2 * TIMEOUT_S)
+    page.forms.start_evaluating()
+    _wait_for_job(camera)
     page.table.choose(*(run.id for run in page.table.runs if run.is_report))
+    _wait_for_job(camera)
     yield from camera.take("runs-difference")
 
 

@@ -64,9 +64,8 @@ CHANGED = "Comparison stopped: the precision was changed."
 class ComparisonRunner(QObject):
     """Runs one comparison at a time. `changed`: `comparison`, `phase` or `problem`;
     `appended(reply, text)`: more text; `ended` once at the end. `stays`: the main engine keeps the
-    last side. `together`: two engines generate in parallel. `is_raw`: text
-    prompts go without chat template. `session` opens models in the main
-    engine."""
+    last side. `together`: two engines generate in parallel. `is_raw`: text prompts are sent without
+    the chat template. `session` opens models in the main engine."""
 
     changed = Signal()
     appended = Signal(object, str)

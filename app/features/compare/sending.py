@@ -62,7 +62,7 @@ class SideReplies(QObject):
         is_raw: bool,
     ) -> bool:
         """Send the next prompt of each of `sides` that is free, or of one if not `together`.
-        is_raw: text prompts go without chat template. Returns whether any was sent."""
+        is_raw: text prompts are sent without the chat template. Returns whether any was sent."""
         is_sent = False
         for pair in pairs:
             for side in sides:

@@ -23,17 +23,15 @@ from PySide6.QtWidgets import QFrame, QMenu, QPushButton, QSplitter, QWidget
 
 from app.features.compare.broadcast_view import BroadcastView
 from app.features.compare.view import CompareView
-from app.features.quantize.evaluate_form import EvaluateForm
-from app.features.quantize.evaluation import evaluate_command, quantize_command
 from app.features.quantize.plan import QuantizePlan, work_of
-from app.features.quantize.recipe_form import RecipeForm
 from app.features.quantize.run import Run
-from app.features.quantize.start_panel import LeaveGuard, StartPanel
+from app.features.quantize.start_panel import LeaveGuard
 from app.features.quantize.work import Outcome
 from app.features.runs.book import RunBook
 from app.features.runs.detail import Detail
 from app.features.runs.forms import FORMS, TITLES, FormFrame, PageStack
-from app.features.runs.jobs import LIVE, Jobs, evaluation_of
+from app.features.runs.job_forms import JobForms
+from app.features.runs.jobs import LIVE, Jobs
 from app.features.runs.stored_view import Continue
 from app.features.runs.table import RunsTable
 from app.storage.report_store import ReportStore
@@ -84,22 +82,18 @@ class RunsPage(QWidget):
     ) -> None:
         """`asks_to_leave`: whether closing the window during a run asks first."""
         super().__init__()
-        self._known, self._current, self._asks_to_leave = known, current, asks_to_leave
+        self._asks_to_leave = asks_to_leave
         self.compare, self.broadcast = prompts
         self.precision = precision
         self.toast = Toast(self)
         self.book = RunBook(*stores, trash, self.toast, self)
         self.jobs = Jobs(self.book, threads, self)
         self.leaving = LeaveGuard(self.jobs.cancel, self)
-        self.recipe = RecipeForm(rates, folder)
-        self.evaluate = EvaluateForm()
-        self.quantize_panel = StartPanel(self.recipe, "Quantize", "Quantize and save the model")
-        self.evaluate_panel = StartPanel(self.evaluate, "Evaluate", "Measure quality and speed")
+        self.forms = JobForms(self.jobs, known, current, folder, rates)
         self.table = RunsTable()
         self.detail = Detail(self.book, continue_chat)
         self._arrange()
         self._connect()
-        self._offer()
 
     @property
     def run(self) -> Run | None:
@@ -128,16 +122,12 @@ class RunsPage(QWidget):
         split.setStretchFactor(1, 3)
         self._stack = PageStack()
         self._stack.addWidget(split)
-        forms = (self.quantize_panel, self.evaluate_panel, self.compare, self.broadcast)
-        for kind, form in zip(FORMS, forms, strict=True):
+        jobs = self.forms.quantize_panel, self.forms.evaluate_panel
+        for kind, form in zip(FORMS, (*jobs, self.compare, self.broadcast), strict=True):
             self._stack.addWidget(FormFrame(kind, form, self.show_table))
         vbox(self._stack, of=self)
 
     def _connect(self) -> None:
-        self.recipe.changed.connect(self._offer)
-        self.evaluate.changed.connect(self._offer)
-        self.quantize_panel.start_wanted.connect(self.start_quantizing)
-        self.evaluate_panel.start_wanted.connect(self.start_evaluating)
         for view in (self.compare, self.broadcast):
             view.left.connect(self.show_table)
         jobs, book, table, detail = self.jobs, self.book, self.table, self.detail
@@ -223,21 +213,10 @@ class RunsPage(QWidget):
         self.jobs.stop(timeout_s)
         self.book.close(timeout_s)
 
-    def renew_models(self) -> None:
-        """Update the offered models."""
-        known = self._known()
-        for field in (self.recipe.fields.source, self.evaluate.candidate.model,
-                      self.evaluate.reference.model):  # fmt: skip
-            field.set_known(known)
-
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self.renew_models()
-        path = self._current()
-        if path and Path(path).is_dir():  # preselect the open model in empty fields
-            for field in (self.recipe.fields.source, self.evaluate.candidate.model):
-                if not field.path:
-                    field.choose(path)
+        self.forms.renew_models()
+        self.forms.choose_current()
         self.book.reload()
         self.jobs.ending = None
         self.seen.emit()
@@ -248,19 +227,7 @@ class RunsPage(QWidget):
 
     # Jobs ---------------------------------------------------------------------------------------
 
-    def start_quantizing(self) -> None:
-        if self.run is None and self.recipe.can_start:
-            text = self.recipe.measure_text.choice if self.recipe.measure.isChecked() else None
-            self.jobs.quantize(self.recipe.plan, text)
-
-    def start_evaluating(self) -> None:
-        if self.run is None and self.evaluate.can_start:
-            self.jobs.evaluate(self.evaluate.plan)
-
     def _on_begun(self) -> None:
-        for panel in (self.quantize_panel, self.evaluate_panel):
-            panel.show_error("")
-        self._offer()
         self._stack.setCurrentIndex(0)
         self.table.choose(LIVE)
         if self.detail.run_view.isVisible():
@@ -275,49 +242,33 @@ class RunsPage(QWidget):
             self.run_moved.emit()
 
     def _on_made(self, plan: QuantizePlan, result: QuantizeResult) -> None:
-        facts = self.recipe.facts
+        recipe = self.forms.recipe
+        facts = recipe.facts
         if facts is not None and facts.path == plan.source and result.seconds > 0:
             work = work_of(facts, result.recipe, result.num_tokens)
             self.rate_measured.emit(result.recipe.method, work / result.seconds)
         self.model_made.emit(str(result.output))
-        self.renew_models()
-        self.recipe.forget_output()
+        self.forms.renew_models()
+        recipe.forget_output()
 
     def _on_ended(self, run: Run, outcome: Outcome) -> None:
         self.detail.run_view.rest()
-        panel = self.quantize_panel if run.quantize is not None else self.evaluate_panel
-        if outcome.error is not None:
-            panel.show_error(f"{outcome.error.cause} {outcome.error.remedy}".strip())
-        elif outcome.was_cancelled:
+        self.forms.show_end(run, outcome.error)
+        if outcome.was_cancelled:
             kept = "The model was saved but not evaluated." if run.result else "No model was saved."
             self.toast.show_message(f"Cancelled. {kept}")
         if self.isVisible():  # the user saw it
             self.jobs.ending = None
-        self._offer()
         self._show_chosen()
         self.run_over.emit()
         self.commands_changed.emit()
 
     def _measure_made(self) -> None:
-        """Evaluate the shown new model against its source."""
         chosen = self.table.selection
-        if self.run is None and len(chosen) == 1 and chosen[0].kind is Kind.QUANTIZE:
-            made, source = chosen[0].details["output"], chosen[0].details["source"]
-            self.jobs.evaluate(evaluation_of(made, source, self.recipe.measure_text.choice))
+        if len(chosen) == 1 and chosen[0].kind is Kind.QUANTIZE:
+            self.forms.measure(chosen[0].details["output"], chosen[0].details["source"])
 
     # Showing ------------------------------------------------------------------------------------
-
-    def _offer(self) -> None:
-        """Update buttons and summaries below the forms."""
-        busy = "" if self.run is None else "One job at a time"
-        recipe, evaluate = self.recipe, self.evaluate
-        command = quantize_command(recipe.plan) if recipe.facts is not None else ""
-        self.quantize_panel.offer(self.run is None and recipe.can_start, command)
-        self.quantize_panel.say(*recipe.summary(), busy)
-        has_model = bool(evaluate.candidate.model.path)
-        command = evaluate_command(evaluate.plan) if has_model and evaluate.can_start else ""
-        self.evaluate_panel.offer(self.run is None and evaluate.can_start, command)
-        self.evaluate_panel.say(why=busy)
 
     def _show_chosen(self) -> None:
         self.detail.show_runs(self.table.selection, self.run)

@@ -111,7 +111,7 @@ def make_runs_page(
     page.model_chosen.connect(session.open)
     page.model_made.connect(list_made)
     page.rate_measured.connect(settings.set_quantize_rate)
-    models.library.loaded.connect(page.renew_models)
+    models.library.loaded.connect(page.forms.renew_models)
     return page
 
 
