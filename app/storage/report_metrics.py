@@ -56,8 +56,8 @@ class Metric:
 
     @property
     def is_leading(self) -> bool:
-        """Whether its change has a colour. Others tell more of a quantity that has one already, as
-        bits per byte do of perplexity."""
+        """Whether its change has a colour. One metric of a quantity has: perplexity, not bits per
+        byte."""
         return bool(self.better) and self.key in LEADING
 
     def side(self, report: EvaluationReport, is_reference: bool) -> Measured | None:

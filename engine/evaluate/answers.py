@@ -128,8 +128,8 @@ def _equal_share(expected: Answer, found: Answer) -> float:
 PROMPT_TOKENS, REPLY_TOKENS = 512, 33
 ROUNDS, MOST_ROUNDS = 3, 7
 ENOUGH_S = 4.0
-"""More rounds than the fewest are run while they took less than this: the spread is that of more
-samples, and a slow model is not kept waiting for it."""
+"""Rounds after ROUNDS start only within this time: more samples for the spread, and no long wait
+for a slow model."""
 
 
 def measure_speed(

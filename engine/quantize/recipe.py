@@ -33,7 +33,7 @@ METHODS = {
     "nf4": Method("bitsandbytes", "NF4, block size 64", (4,), False, False, True, False),
 }  # fmt: skip
 
-# rtn is symmetric by itself: transformers cannot load the zero points of compressed-tensors, see
+# rtn is symmetric by default: transformers cannot load the zero points of compressed-tensors, see
 # `engine.formats.compressed_tensors`
 
 GROUP_SIZES = (32, 64, 128, 256)

@@ -1,4 +1,4 @@
-"""What the Runs page does to models: quantize them, and evaluate their quality.
+"""Quantization of models and evaluation of their quality, for the Runs page.
 
 source, texts, plan, evaluation       what can be quantized and measured. No Qt
 fields, recipe_*, evaluate_form, start_panel      the forms

@@ -38,10 +38,10 @@ class Content(NamedTuple):
 
 class RunBook(QObject):
     """Reads and changes runs: shown at once, read and written in a thread, in order. Errors appear
-    in the toast. `changed`: the list of runs; `progressed`: of a running one."""
+    in the toast. `changed`: the list of runs; `progressed(RunRecord)`: a running one."""
 
     changed = Signal()
-    progressed = Signal()
+    progressed = Signal(object)
 
     def __init__(
         self, reports: ReportStore, runs: RunStore, trash: Trash, toast: Toast, parent: QObject
@@ -113,8 +113,11 @@ class RunBook(QObject):
     def show_live(self, run: RunRecord, progress: str) -> None:
         """A running one; `progress` is shown as its state."""
         is_new = run.id not in self._live
-        self._live[run.id] = replace(run, state=State.RUNNING, cause=progress)
-        (self.changed if is_new else self.progressed).emit()
+        live = self._live[run.id] = replace(run, state=State.RUNNING, cause=progress)
+        if is_new:
+            self.changed.emit()
+        else:
+            self.progressed.emit(live)
 
     def end_live(self, run_id: str) -> None:
         if self._live.pop(run_id, None) is not None:

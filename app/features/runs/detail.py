@@ -1,4 +1,4 @@
-"""The selected runs: a job at work, a new model, a report, stored replies, or a difference."""
+"""The selected runs: a running job, a new model, a report, stored replies, or a difference."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Row:
         return None if first is None or value is None else spread_of(first, value)
 
     def tone(self, place: int) -> str:
-        """ "better", "worse"; "" for no clear change, and for figures that only tell more."""
+        """ "better", "worse"; "" for no clear change, and for metrics that do not lead."""
         change = self.change(place)
         if change is None or not self.metric.is_leading:
             return ""

@@ -1,4 +1,4 @@
-"""The weights of the open model as a switch, with what a change costs."""
+"""Switches the precision of the open model, and shows the cost."""
 
 from __future__ import annotations
 

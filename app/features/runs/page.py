@@ -137,7 +137,7 @@ class RunsPage(QWidget):
         jobs.kept.connect(lambda run: self.table.choose(run))
         jobs.ended.connect(self._on_ended)
         book.changed.connect(lambda: table.show_runs(book.runs, book.problems))
-        book.progressed.connect(lambda: table.show_progress(book.runs))
+        book.progressed.connect(table.model.show_progress)
         table.chosen.connect(self._show_chosen)
         table.renamed.connect(book.rename)
         table.delete_wanted.connect(book.delete)

@@ -53,6 +53,12 @@ class RunsModel(RowTable[RunRecord]):
         else:
             self.set_rows(list(runs))
 
+    def show_progress(self, run: RunRecord) -> None:
+        row = next((i for i, known in enumerate(self._rows) if known.id == run.id), None)
+        if row is not None:
+            self._rows[row] = run
+            self.dataChanged.emit(self.index(row, 0), self.index(row, VERDICT))
+
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         if not index.isValid():
             return None
@@ -200,9 +206,6 @@ class RunsTable(QWidget):
         self._lines = [*problems, HINT if len(runs) > 1 else "" if runs else EMPTY]
         self._show_state()
         self.chosen.emit()
-
-    def show_progress(self, runs: Sequence[RunRecord]) -> None:
-        self.model.show_runs(runs)
 
     def choose(self, *ids: str) -> None:
         """Select runs like the user."""
