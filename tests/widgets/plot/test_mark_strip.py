@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -10,15 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PySide6.QtCore import QPoint
 from PySide6.QtTest import QTest
-from pytestqt.qtbot import QtBot
 
-from widgets.plot.clock import RedrawClock
+from tests.widgets.plot.conftest import NOW
 from widgets.plot.mark_strip import Place, lay_out, place_marks
 from widgets.plot.marks import MarkLog
-from widgets.plot.series import Mark, MarkKind, Series
+from widgets.plot.series import Mark, MarkKind
 from widgets.plot.time_chart import TimeChart
 
-NOW = 500.0
 ICON, COUNT = 12.0, 14.0
 
 
@@ -60,48 +57,39 @@ def test_a_text_is_right_of_its_icon_or_left_of_it() -> None:
 
 
 @pytest.fixture
-def chart(qtbot: QtBot) -> Iterator[TimeChart]:
-    clock = RedrawClock()
-    made = TimeChart(
-        "ITL", "ms", (Series("p50", "p50", "p50"),), clock=clock, time_source=lambda: NOW
-    )
-    qtbot.addWidget(made)
-    clock.setParent(made)
-    made.resize(620, 200)
-    made.extend("p50", [400.0, 450.0, 500.0], [10.0, 12.0, 14.0])
-    log = MarkLog(made)
-    made.share_marks(log)
+def marked(chart: TimeChart) -> TimeChart:
+    chart.resize(620, 200)
+    log = MarkLog(chart)
+    chart.share_marks(log)
     log.add(Mark(NOW - 80, "load started", MarkKind.LOAD))
     for number in range(3):
         log.add(Mark(NOW - 30 + number / 4, f"change {number}", details=(f"detail {number}",)))
-    made.show()
-    made.redraw()
-    yield made
-    clock._timer.stop()
+    chart.redraw()
+    return chart
 
 
-def test_hovering_an_icon_reads_all_of_its_marks(chart: TimeChart) -> None:
-    strip = lay_out(chart.view)
+def test_hovering_an_icon_reads_all_of_its_marks(marked: TimeChart) -> None:
+    strip = lay_out(marked.view)
     assert [place.num_marks for place in strip.places] == [3, 1]
     place = strip.places[0]
-    middle = round(chart.view.strip_height / 2)
-    QTest.mouseMove(chart.view.viewport(), QPoint(round(place.left) + 5, middle))
-    assert [mark.text for mark in chart.view.pointed_marks] == [f"change {i}" for i in range(3)]
-    assert chart.view.cursor == pytest.approx(-29.5)
-    assert not chart.grab().toImage().isNull()
-    QTest.mouseMove(chart.view.viewport(), QPoint(round(place.left) - 60, middle))
-    assert chart.view.pointed_marks == () and chart.view.cursor is None
+    middle = round(marked.view.strip_height / 2)
+    QTest.mouseMove(marked.view.viewport(), QPoint(round(place.left) + 5, middle))
+    assert [mark.text for mark in marked.view.pointed_marks] == [f"change {i}" for i in range(3)]
+    assert marked.view.cursor == pytest.approx(-29.5)
+    assert not marked.grab().toImage().isNull()
+    QTest.mouseMove(marked.view.viewport(), QPoint(round(place.left) - 60, middle))
+    assert marked.view.pointed_marks == () and marked.view.cursor is None
 
 
-def test_the_number_above_the_axis_is_short_where_marks_need_the_room(chart: TimeChart) -> None:
-    chart.view.above_texts = ("▲3", "▲ 3 above, max 14 s")
-    assert lay_out(chart.view).above == "▲ 3 above, max 14 s"
-    chart._marks.add(Mark(NOW - 118, "old"))
-    chart.redraw()
-    chart.view.above_texts = ("▲3", "▲ 3 above, max 14 s")
-    assert lay_out(chart.view).above == "▲3"
-    number = QPoint(round(chart.view.plot_rect.left()) + 4, 6)
-    QTest.mouseMove(chart.view.viewport(), number)
-    assert chart.view.viewport().toolTip() == "▲ 3 above, max 14 s"
-    QTest.mouseMove(chart.view.viewport(), number + QPoint(60, 60))
-    assert chart.view.viewport().toolTip() == ""
+def test_the_number_above_the_axis_is_short_where_marks_need_the_room(marked: TimeChart) -> None:
+    marked.view.above_texts = ("▲3", "▲ 3 above, max 14 s")
+    assert lay_out(marked.view).above == "▲ 3 above, max 14 s"
+    marked._marks.add(Mark(NOW - 118, "old"))
+    marked.redraw()
+    marked.view.above_texts = ("▲3", "▲ 3 above, max 14 s")
+    assert lay_out(marked.view).above == "▲3"
+    number = QPoint(round(marked.view.plot_rect.left()) + 4, 6)
+    QTest.mouseMove(marked.view.viewport(), number)
+    assert marked.view.viewport().toolTip() == "▲ 3 above, max 14 s"
+    QTest.mouseMove(marked.view.viewport(), number + QPoint(60, 60))
+    assert marked.view.viewport().toolTip() == ""

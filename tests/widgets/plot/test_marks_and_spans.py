@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 from pytestqt.qtbot import QtBot
 
-from widgets.plot.clock import RedrawClock
+from tests.widgets.plot.conftest import NOW
 from widgets.plot.mark_strip import marks_near
 from widgets.plot.marks import MAX_MARKS, MarkLog, Span, SpanLog, SpanPicker
-from widgets.plot.series import Mark, MarkKind, Series
+from widgets.plot.series import Mark, MarkKind
 from widgets.plot.time_chart import TimeChart
-
-NOW = 500.0
-
-
-@pytest.fixture
-def chart(qtbot: QtBot) -> Iterator[TimeChart]:
-    clock = RedrawClock()
-    made = TimeChart(
-        "ITL", "ms", (Series("p50", "p50", "p50"),), clock=clock, time_source=lambda: NOW
-    )
-    qtbot.addWidget(made)
-    clock.setParent(made)
-    made.resize(420, 200)
-    made.extend("p50", [400.0, 450.0, 500.0], [10.0, 12.0, 14.0])
-    made.show()
-    made.redraw()
-    yield made
 
 
 def at(chart: TimeChart, seconds: float) -> QPoint:

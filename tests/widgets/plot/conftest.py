@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from widgets.plot.clock import RedrawClock
+from widgets.plot.series import Series
+from widgets.plot.time_chart import TimeChart
+
+NOW = 500.0
+
+
+@pytest.fixture
+def chart(qtbot: QtBot) -> Iterator[TimeChart]:
+    """A chart of three values, the last of them at `NOW`."""
+    clock = RedrawClock()
+    made = TimeChart(
+        "ITL", "ms", (Series("p50", "p50", "p50"),), clock=clock, time_source=lambda: NOW
+    )
+    qtbot.addWidget(made)
+    clock.setParent(made)
+    made.resize(420, 200)
+    made.extend("p50", [400.0, 450.0, 500.0], [10.0, 12.0, 14.0])
+    made.show()
+    made.redraw()
+    yield made
+    clock._timer.stop()
