@@ -177,8 +177,9 @@ class TimeChart(TimeView):
 
     def set_available(self, key: str, available: bool) -> None:
         """Show or hide the legend entry of a series, e.g. of one without data."""
-        self.legend.keys[key].setVisible(available)
-        self._header.fit()
+        if available != self.is_available(key):
+            self.legend.keys[key].setVisible(available)
+            self._header.fit()
 
     def is_available(self, key: str) -> bool:
         return not self.legend.keys[key].isHidden()
