@@ -37,16 +37,16 @@ MISSING = {"kv": Part.KV_USAGE, "hits": Part.PREFIX_CACHE, "memory": Part.MEMORY
 """The parts of a snapshot that figures need."""
 GIB = 2**30
 _EPOCHS_KEPT, _MEMOS_KEPT = 64, 16
-_SAME_S = 0.05  # the clock of a server that was reached again is another by less
-_HEARD_S = 1.0  # the window is busy for so long at most
+_SAME_S = 0.05  # after a reconnect, the clock of a server differs by less
+_HEARD_S = 1.0  # the window hears of a change within this time
 _LATE_S = 1.3  # snapshots come up to a second late
 _SILENT_S = 10.0  # without a sample: the sparkline has a gap
 
 
 @dataclass(slots=True)
 class Epoch:
-    """A time of one model at one set of settings. `reported`: its start by the engine. `end`:
-    infinity for the current one. `last`: the latencies that were shown at its end."""
+    """A period with one model and one set of settings. `reported`: its start as the engine reports
+    it. `end`: infinity for the current one. `last`: the latencies that were shown at its end."""
 
     start: float
     model: str
@@ -190,12 +190,6 @@ class MetricStore(SampleHistory):
         )
         near = [start for start in changes if abs(time - start) <= _HEARD_S]
         return min(near, key=lambda start: abs(time - start), default=time)
-
-    @property
-    def previous(self) -> Epoch | None:
-        """The epoch before the current one."""
-        epoch = self.epoch
-        return self._epochs[-2] if epoch is not None and len(self._epochs) > 1 else None
 
     def before(self, key: str, at: float = math.inf) -> Shown | None:
         """The latency that was shown last before the epoch at `at`, of the same model."""

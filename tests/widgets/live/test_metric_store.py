@@ -58,7 +58,8 @@ def test_a_change_cuts_what_is_shown_and_leaves_a_ghost() -> None:
     assert store.latency("ttft", 19.5).num_samples == 4
     before = store.before("ttft")
     assert before is not None and before.p50 == pytest.approx(61.5)
-    assert store.previous is not None and store.previous.end == 20.0
+    earlier = store.epoch_at(19.5)
+    assert earlier is not None and earlier.end == 20.0
 
 
 def test_the_same_settings_applied_again_are_a_change() -> None:
