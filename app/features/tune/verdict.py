@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cached_property
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from widgets.live.history import SampleHistory
 from widgets.plot.series import Floats
 
 FALSE_CLAIMS = 0.001
-"""Rate of claims about equal ranges, at most. Of one look: a range is looked at once a second."""
+"""Upper bound on false positives of one test. A range that grows is tested once a second."""
 LEAST, WANTED = 8, 20
 """Observations (requests or seconds) in each range for any claim, and for "no clear change"."""
 MOST_CORRELATED = 0.6
@@ -50,13 +51,13 @@ class Observed:
         return len(self.values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verdict:
     key: str
     before: Observed
     after: Observed
 
-    @property
+    @cached_property
     def state(self) -> State:
         if self.before.count < LEAST:
             return State.NOTHING_BEFORE
