@@ -33,7 +33,7 @@ ORDER = ("memory", "ttft", "itl", "tokens", "requests", "cache")
 
 
 class LiveCharts(QWidget):
-    """A grid of time charts of `store`, which takes each snapshot before.
+    """A grid of time charts of `store`, which is updated with each snapshot first.
 
     `update_snapshot` only appends; `clock` decides when to draw and measures the cost
     (`clock.redraw_ms_per_s`). Several instances may share `marks` and `cursor`. `leads`: where not

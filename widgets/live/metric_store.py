@@ -38,7 +38,7 @@ MISSING = {"kv": Part.KV_USAGE, "hits": Part.PREFIX_CACHE, "memory": Part.MEMORY
 GIB = 2**30
 _EPOCHS_KEPT, _MEMOS_KEPT = 64, 16
 _SAME_S = 0.05  # after a reconnect, the clock of a server differs by less
-_HEARD_S = 1.0  # the window hears of a change within this time
+_HEARD_S = 1.0  # a change reaches the window within this time
 _LATE_S = 1.3  # snapshots come up to a second late
 _SILENT_S = 10.0  # without a sample: the sparkline has a gap
 
@@ -97,7 +97,7 @@ class MetricStore(SampleHistory):
     # Feeding ----------------------------------------------------------------------------------
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Costs time for what is new only."""
+        """Costs time for what is new, and once a second for the sparklines' points."""
         ended = self._begin(snapshot) if self._is_change(snapshot) else None
         self.snapshot, self.last_time = snapshot, max(snapshot.time, self.last_time)
         self.time.synchronise(snapshot.time)
@@ -183,7 +183,7 @@ class MetricStore(SampleHistory):
 
     def change_near(self, time: float) -> float:
         """The start of the epoch whose change of settings came closest to `time`; `time` itself
-        where none came within a second: a mark is set when the window hears of its change, and a
+        where none came within a second: a mark is set when its change reaches the window, and a
         source without the time of its settings shows them with the next snapshot."""
         changes = (
             later.start for earlier, later in pairwise(self._epochs) if earlier.model == later.model

@@ -61,8 +61,8 @@ _LINE_TIP = f"\nSparkline: last {duration_text(TREND_S)}"
 
 class StatStrip(QFrame):
     """Model, precision and device; the engine's state; as many figures of `store` as fit, which
-    takes each snapshot before. `clock` decides when the strip is painted. The state is the latest
-    from `set_state` or a snapshot."""
+    is updated with each snapshot first. `clock` decides when the strip is painted. The state is the
+    latest from `set_state` or a snapshot."""
 
     def __init__(
         self, store: MetricStore, clock: RedrawClock | None = None, parent: QWidget | None = None

@@ -152,7 +152,7 @@ def marks_at(view: PlotView, position: QPointF) -> tuple[Mark, ...]:
 
 
 def tip_at(view: PlotView, position: QPointF) -> str:
-    """What the number of samples above the axis stands for, where only the number has room."""
+    """The whole text on samples above the axis, where only their number has room."""
     is_there = position.y() <= view.strip_height and view.has_strip
     width = view.small_pen.width(lay_out(view).above) if is_there else 0.0
     return view.above_texts[1] if 0 <= position.x() - view.plot_rect.left() <= width else ""

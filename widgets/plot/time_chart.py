@@ -231,7 +231,7 @@ class TimeChart(TimeView):
         return min(low, _least([y for y, _ in clouds])), high_without_outliers(both)
 
     def _cloud(self, key: str, now: float) -> Floats:
-        """Samples that stand for all: the extremes among them, unless outliers may be left out."""
+        """Samples that represent all: the extremes among them, unless outliers may be left out."""
         if self.is_log or self.data.series[key].held == 1:
             return self.data.samples(key, now, self.shown_s)[1]
         return self.data.spread(key, now, self.shown_s)
