@@ -181,7 +181,7 @@ class EngineConfig:
         "CUDA graphs, which use extra memory.",
     )
     seed: int = _setting(
-        int, 0, Change.RELOAD, "Seed", "Seed for dummy weights and for requests without a seed.",
+        int, 0, Change.RELOAD, "Seed", "Seed for random weights and for requests without a seed.",
         minimum=0, maximum=2**63 - 1,
     )
     max_num_seqs: int = _setting(

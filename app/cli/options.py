@@ -206,7 +206,7 @@ def _parameter_help(parameter: Parameter) -> str:
     if parameter.name == "max_tokens":
         text += f" none: no limit. Default: {DEFAULT_MAX_TOKENS}."
     elif parameter.name == "seed":
-        text += " Also seeds dummy weights."
+        text += " Also seeds random weights."
     elif parameter.type in (int, float) and parameter.default is not None:
         text += f" Default: {parameter.default:g}."
     elif _READERS[parameter.type].get("action") == "append":

@@ -14,6 +14,7 @@ from app.clients.target import Target
 from app.features.models.session import LINK, config_from_arguments
 from app.features.recording.crash_watch import session_of
 from app.paths import starter_model
+from app.storage.model_sources import STARTER_TITLE
 from app.window.crash_report import Remains
 from app.window.notices import error_notice
 from app.window.program_settings import NO_MODEL, STARTER
@@ -112,5 +113,5 @@ class Startup(QObject):
         self._app.crash.offer(
             remains,
             ("Restore", restore),
-            ("Starter model", lambda: self.open_first_model(starter)),
+            (STARTER_TITLE, lambda: self.open_first_model(starter)),
         )

@@ -23,7 +23,7 @@ class SourceKind(StrEnum):
     RECENT = "Recent"
     FOLDER = "Selected folder"
     CACHE = "Hugging Face cache"
-    SHAPE = "Dummy models (random weights)"
+    SHAPE = "Random weights"
     HUB = "On Hugging Face"
 
 
@@ -49,11 +49,12 @@ SHAPE_TITLES = {
 }
 
 
-STARTER_TITLE = "Starter model"
+STARTER_TITLE = "Demo model"
 
 
 def starter_source() -> ModelSource:
-    return ModelSource(SourceKind.STARTER, str(starter_model()), STARTER_TITLE, "demo model")
+    about = "speed and memory use are not representative"
+    return ModelSource(SourceKind.STARTER, str(starter_model()), STARTER_TITLE, about)
 
 
 def model_title(path: str) -> str:

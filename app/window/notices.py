@@ -154,7 +154,7 @@ class NoticeFrame(QFrame):
         theme_notifier().changed.connect(self._paint_icon)
         self.buttons = [button(text, partial(self._act, do)) for text, do in notice.actions]
         close = IconButton("close", "Close", dismiss)
-        close.setAccessibleName("Close notice")
+        close.setAccessibleName("Close notification")
         copy = [self._make_copy()] if notice.details else []
         middle = Qt.AlignmentFlag.AlignVCenter
         hbox(

@@ -243,7 +243,7 @@ def _make_view(model: NoticeHistory) -> QTableView:
     return view
 
 
-NAME = "Notices"
+NAME = "Notifications"
 MOST = 99
 
 
@@ -259,7 +259,7 @@ class Bell(QObject):
     def _show(self) -> None:
         count = len(self._history.unread)
         shown = f"{count}" if count <= MOST else f"{MOST}+"
-        self._bell.setText(f"{shown} new" if count else NAME)
-        self._bell.setAccessibleName(f"{NAME}, {shown} new" if count else NAME)
+        self._bell.setText(f"{shown} new")
+        self._bell.setAccessibleName(f"{NAME}, {shown} new")
         color = "danger" if self._history.has_unread_error else "accent" if count else "text_muted"
         set_icon(self._bell, "bell", color)

@@ -14,6 +14,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QSettings, Signal
 
+from app.storage.model_sources import STARTER_TITLE
 from engine.errors import ErrorInfo, InferdeckError, describe
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ _ALL = (
     Preference(
         "open_at_start", "Startup", "Initial model",
         "Model to load at startup. A model on the command line takes precedence.", LAST,
-        ((LAST, "Last model"), (STARTER, "Starter model"), (NO_MODEL, "None")),
+        ((LAST, "Last model"), (STARTER, STARTER_TITLE), (NO_MODEL, "None")),
         applies=Applies.NEXT_START, words=("launch", "start", "open", "load"),
     ),
     Preference(

@@ -52,7 +52,7 @@ LESSONS = (
     Lesson(
         "queue",
         "Why the first token waits",
-        "8 requests are in flight, and all of them run.",
+        "8 concurrent requests, and all of them run.",
         (_batch_limit(8, 2),),
         ("ttft", "itl"),
         "6 of 8 requests wait for a batch slot before their prefill starts. "
@@ -62,7 +62,7 @@ LESSONS = (
     Lesson(
         "batching",
         "What batching costs and gives",
-        "8 requests are in flight, and one of them runs.",
+        "8 concurrent requests, and one of them runs.",
         (_batch_limit(1, 8),),
         ("itl", "output"),
         "A step reads the weights once and computes a token for each running request. "
@@ -72,7 +72,7 @@ LESSONS = (
     Lesson(
         "bits",
         "What 4 bits cost",
-        "4 requests are in flight, on the weights as stored.",
+        "4 concurrent requests, on the weights as stored.",
         (  # without a setup: with other limits the KV cache would get another size at Apply
             Step("quantization", "int4", "Set Quantization to INT4, then press Apply."),
             Step("kv_cache_dtype", "int8", "Set KV cache dtype to INT8, then press Apply."),

@@ -30,7 +30,7 @@ from widgets.controls.layouts import button, hbox, vbox, wrapped
 from widgets.theme.icons import set_icon
 from widgets.theme.theme import SPACE_2, SPACE_4, restyle
 
-NOTHING_YET = "No models yet. Search the hub, or add a folder with models."
+NOTHING_YET = "To add models, search the hub or add a folder."
 Found = tuple[list[ModelSource], list[ModelSource]]
 
 

@@ -132,16 +132,16 @@ class LoadBar(QFrame):
         )
         self.pacing = dressed(
             ElidedCombo(), "Arrival mode",
-            "in flight: constant number of concurrent requests (closed loop).\nreq/s: "
+            "concurrent: constant number of requests (closed loop).\nreq/s: "
             "random arrivals at this mean rate (Poisson, open loop).",
         )  # fmt: skip
-        self.pacing.addItem("in flight", CLOSED)
+        self.pacing.addItem("concurrent", CLOSED)
         self.pacing.addItem("req/s", OPEN)
         self.concurrency = QSpinBox(minimum=1, maximum=MOST_CONCURRENT)
         self.rate = QDoubleSpinBox(decimals=1, minimum=0.1, maximum=MOST_PER_SECOND, singleStep=0.5)
         self.rate.setLocale(QLocale.c())
         for field, name in (
-            (self.concurrency, "Requests in flight"), (self.rate, "Requests per second"),
+            (self.concurrency, "Concurrent requests"), (self.rate, "Requests per second"),
         ):  # fmt: skip
             dressed(field, name, f"{name}; adjustable while the load is running")
             field.setKeyboardTracking(False)
@@ -364,7 +364,7 @@ class LoadBar(QFrame):
             )
             return
         parts = [
-            f"{counts.in_flight:,} in flight" if load.is_on else "stopped",
+            f"{counts.in_flight:,} concurrent" if load.is_on else "stopped",
             f"{counts.completed:,} completed",
             f"{counts.failed:,} failed",
         ]
@@ -373,6 +373,6 @@ class LoadBar(QFrame):
         if counts.aborted:
             parts.append(f"{counts.aborted:,} aborted")
         if counts.dropped:
-            parts.append(f"{counts.dropped:,} dropped (limit: {MOST_IN_FLIGHT} in flight)")
+            parts.append(f"{counts.dropped:,} dropped (limit: {MOST_IN_FLIGHT} concurrent)")
         parts.append(f"{duration_text(int(load.seconds))} elapsed")
         self.status.set_text(" · ".join(parts))

@@ -100,7 +100,7 @@ def test_a_reply_streams_with_its_figures(qtbot: QtBot, application: Application
     assert len(text.split()) > 3 and len(sizes) > 1
     figures = reply(application).figures
     assert figures is not None and figures.ttft_ms is not None and figures.num_tokens > 5
-    assert figures.model == "Starter model"
+    assert figures.model == "Demo model"
     shown = application.strip
     qtbot.waitUntil(lambda: shown.state[0] == "Ready", timeout=5000)
 

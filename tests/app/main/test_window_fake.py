@@ -45,7 +45,7 @@ def test_the_window_opens_before_the_model_and_loads_the_starter(
     assert application.load_strip.isHidden()
     assert application.bridge.config is not None
     assert application.bridge.config.model == str(starter_model())
-    assert application.strip.title.startswith("Starter model")
+    assert application.strip.title.startswith("Demo model")
     assert application.pages.chat_page.model_notice.text().startswith(STARTER_NOTE)
 
 

@@ -92,13 +92,13 @@ def test_the_bell_counts_what_nobody_has_seen(qtbot: QtBot) -> None:
     history, button = NoticeHistory(), QToolButton()
     qtbot.addWidget(button)
     Bell(button, history)
-    assert (button.text(), button.accessibleName()) == ("Notices", "Notices")
+    assert (button.text(), button.accessibleName()) == ("0 new", "Notifications, 0 new")
     for _ in range(120):
         history.add(Notice("a", "x", kind="warning"))
         history.add(Notice("b", "Good news."))
-    assert (button.text(), button.accessibleName()) == ("99+ new", "Notices, 99+ new")
+    assert (button.text(), button.accessibleName()) == ("99+ new", "Notifications, 99+ new")
     history.mark_read()
-    assert button.text() == "Notices"
+    assert button.text() == "0 new"
 
 
 def test_good_news_leaves_the_page_when_the_user_says_so(qtbot: QtBot) -> None:

@@ -130,7 +130,7 @@ def test_every_view_shows_the_engine_elsewhere(
     window, bridge = application.window, application.bridge
     attached(qtbot, bridge, headless.url)
     assert bridge.is_remote and bridge.is_ready
-    assert window.windowTitle() == f"Starter model at {bridge.place} – Inferdeck"
+    assert window.windowTitle() == f"Demo model at {bridge.place} – Inferdeck"
     ask(application, "What is TTFT?")
     assert wait_for_end(qtbot, application) == headless.direct("What is TTFT?", 48)
     figures = reply(application).figures

@@ -115,7 +115,7 @@ def test_recent_models_leave_out_what_has_its_own_heading(tmp_path: Path) -> Non
     shape = shape_sources()[0]
     found = recent_sources(
         [
-            (str(starter_model()), "auto", "Starter model"),
+            (str(starter_model()), "auto", "Demo model"),
             (shape.path, "dummy", "shape"),
             (str(tmp_path), "auto", "mine"),
             ("/gone", "auto", "gone"),

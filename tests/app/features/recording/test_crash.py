@@ -99,7 +99,7 @@ def test_a_crash_is_told_with_a_report_and_the_session_comes_back(
     notices = application.notices
     qtbot.waitUntil(lambda: "crashed" in notices.keys, timeout=5000)
     notice = notices.notice("crashed")
-    assert notice is not None and "Starter model" in notice.cause
+    assert notice is not None and "Demo model" in notice.cause
     assert application.bridge.state is EngineState.EMPTY  # it may have been the model's doing
     [file] = reports_dir().glob("crash-*.txt")
     text = file.read_text(encoding="utf-8")
@@ -108,7 +108,7 @@ def test_a_crash_is_told_with_a_report_and_the_session_comes_back(
     assert "decode + 0 prefill tokens" in text and "torch" in text
     assert "block_size" in text and SECRET not in text
     buttons = notices.frame("crashed").buttons
-    assert [button.text() for button in buttons] == ["Restore", "Starter model", "Open report"]
+    assert [button.text() for button in buttons] == ["Restore", "Demo model", "Open report"]
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         buttons[0].click()
     assert application.bridge.config is not None and application.bridge.config.block_size == 32

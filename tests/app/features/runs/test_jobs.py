@@ -254,7 +254,7 @@ def test_other_pages_see_how_far_it_is(
     application.window.show_page(0)
     qtbot.waitUntil(lambda: len(work.works) == 1, timeout=5000)
     assert work.works[0].key == "quantize"
-    assert "Starter model" in work.works[0].title and "AWQ" in work.works[0].title
+    assert "Demo model" in work.works[0].title and "AWQ" in work.works[0].title
     work.row("quantize").buttons[1].click()
     wait_for_end(qtbot, page)
     assert work.works == []
@@ -297,7 +297,7 @@ def test_reports_are_there_after_a_restart_compared_exported_deleted(
         page.show_table()
         qtbot.waitUntil(lambda: len(page.table.runs) == 2, timeout=5000)
         newest, oldest = page.table.runs
-        assert newest.title == "Starter model, FP32, KV INT8"
+        assert newest.title == "Demo model, FP32, KV INT8"
         page.table.choose(oldest.id)
         shown, difference = page.detail.report, page.detail.difference
         qtbot.waitUntil(shown.isVisible)

@@ -133,7 +133,7 @@ def own_model(folder: Path) -> Path:
 
 
 def test_a_new_machine_has_the_starter_and_shapes_and_says_what_to_do(page: ModelsPage) -> None:
-    assert titles(page) == ["Starter model", "Qwen3-0.6B", "Llama-3.2-1B", "Llama-3.1-8B"]
+    assert titles(page) == ["Demo model", "Qwen3-0.6B", "Llama-3.2-1B", "Llama-3.1-8B"]
     assert page.library.hint == NOTHING_YET
     assert page.detail.primary.isHidden() and page.detail.card.isHidden()
     assert page.detail._nothing.isVisible()

@@ -18,6 +18,7 @@ from app.features.models.torch_build import TorchBuild, advice
 from app.features.models.welcome import WelcomePage
 from app.main.application import Application
 from app.paths import starter_model
+from app.storage.model_sources import starter_source
 from app.window.progress import MAX_ROWS, Work, WorkArea
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.features.models.hub.server import HubServer
@@ -73,7 +74,7 @@ def test_the_list_says_which_model_is_open(qtbot: QtBot, application: Applicatio
     assert told() == []
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         application.session.open(str(starter_model()))
-    qtbot.waitUntil(lambda: told() == [f"Starter model, {OPEN}, demo model"])
+    qtbot.waitUntil(lambda: told() == [f"Demo model, {OPEN}, {starter_source().subtitle}"])
     application.pages.models.library.show_sources()
     assert len(told()) == 1
     application.window.commands.run("model.unload")
