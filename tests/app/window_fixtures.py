@@ -12,6 +12,9 @@ from pytestqt.qtbot import QtBot
 from app.features.chat.conversation import Message, State
 from app.main.application import Application
 from tests.app.fakes import FakeEngineThread, Script
+from widgets.theme.fonts import text_scale
+from widgets.theme.restyling import restyling
+from widgets.theme.theme import apply_text_size
 
 
 @pytest.fixture
@@ -37,6 +40,13 @@ def application(
         made.shutdown()
 
 
+@pytest.fixture(autouse=True)
+def usual_text(qapp: QApplication) -> Iterator[None]:
+    """Of a module that imports it: the next test has the usual size of text again."""
+    yield
+    apply_text_size(qapp, 100)
+
+
 @contextmanager
 def next_run(qapp: QApplication) -> Iterator[Application]:
     """The program, started once more. It is ended whatever a check says of it."""
@@ -50,6 +60,12 @@ def next_run(qapp: QApplication) -> Iterator[Application]:
 def open_model(qtbot: QtBot, application: Application, path: str = "/models/tiny") -> None:
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         application.session.open(path)
+
+
+def set_text(qtbot: QtBot, application: Application, percent: int) -> None:
+    """Another size of text, in every widget."""
+    application.settings.preferences.set("text_size", percent)
+    qtbot.waitUntil(lambda: text_scale() == percent / 100 and not restyling().is_busy)
 
 
 def send(qtbot: QtBot, application: Application, text: str) -> None:

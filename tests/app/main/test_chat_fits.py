@@ -3,23 +3,18 @@ beyond the window's edge, and panes and docks have their widths back afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from PySide6.QtCore import QPoint, QRect
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from app.main.application import Application
 from tests.app.cuts import cuts
 from tests.app.fakes import Script
-from tests.app.window_fixtures import application, ask, wait_idle
+from tests.app.window_fixtures import application, ask, set_text, usual_text, wait_idle
 from tests.tiers import tiered
-from widgets.theme.fonts import text_scale
-from widgets.theme.restyling import restyling
-from widgets.theme.theme import apply_text_size
 
-__all__ = ["application"]  # fixture
+__all__ = ["application", "usual_text"]  # fixtures
 
 OPENS = "/models/tiny"
 MESSAGES, SETTLES_MS = 5, 200
@@ -32,17 +27,6 @@ SIZES = tiered(
 @pytest.fixture
 def script() -> Script:
     return Script(replies=2)
-
-
-@pytest.fixture(autouse=True)
-def usual_text(qapp: QApplication) -> Iterator[None]:
-    yield
-    apply_text_size(qapp, 100)
-
-
-def set_text(qtbot: QtBot, application: Application, percent: int) -> None:
-    application.settings.preferences.set("text_size", percent)
-    qtbot.waitUntil(lambda: text_scale() == percent / 100 and not restyling().is_busy)
 
 
 def place_of(widget: QWidget) -> QRect:

@@ -3,29 +3,20 @@ page is cut, and the list of chats gives way where it has no room; the Tune page
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from PySide6.QtWidgets import QApplication, QPushButton, QWidget
+from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.features.chat.page import ChatPage
 from app.main.application import Application
-from tests.app.window_fixtures import application, ask, script, wait_idle
+from tests.app.window_fixtures import application, ask, script, usual_text, wait_idle
 from tests.tiers import tiered
-from widgets.theme.theme import apply_text_size
 
-__all__ = ["application", "script"]  # fixtures
+__all__ = ["application", "script", "usual_text"]  # fixtures
 
 OPENS = "/models/tiny"
 REMARK = "Small demonstration model: speed and memory teach nothing on it. Open a real one."
 WAIT_MS = 20_000
-
-
-@pytest.fixture(autouse=True)
-def usual_text(qapp: QApplication) -> Iterator[None]:
-    yield
-    apply_text_size(qapp, 100)
 
 
 @pytest.fixture

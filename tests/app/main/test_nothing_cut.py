@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from app.features.serve.page import OTHERS, SERVE
@@ -13,13 +11,10 @@ from app.main.application import Application
 from app.storage.model_sources import shape_sources
 from app.storage.run_records import Kind
 from tests.app.cuts import cuts
-from tests.app.window_fixtures import application, ask, script, wait_idle
+from tests.app.window_fixtures import application, ask, script, set_text, usual_text, wait_idle
 from tests.tiers import tiered
-from widgets.theme.fonts import text_scale
-from widgets.theme.restyling import restyling
-from widgets.theme.theme import apply_text_size
 
-__all__ = ["application", "script"]  # fixtures
+__all__ = ["application", "script", "usual_text"]  # fixtures
 
 OPENS = "/models/tiny"
 WAIT_MS, SETTLES_MS = 8_000, 50
@@ -27,17 +22,6 @@ SIZES = tiered(
     [((1280, 800), 100), ((1000, 640), 100), ((1280, 800), 160), ((1000, 640), 160)],
     [((1280, 800), 100), ((1000, 640), 160)],
 )
-
-
-@pytest.fixture(autouse=True)
-def usual_text(qapp: QApplication) -> Iterator[None]:
-    yield
-    apply_text_size(qapp, 100)
-
-
-def set_text(qtbot: QtBot, application: Application, percent: int) -> None:
-    application.settings.preferences.set("text_size", percent)
-    qtbot.waitUntil(lambda: text_scale() == percent / 100 and not restyling().is_busy)
 
 
 def expect_whole(qtbot: QtBot, root: QWidget) -> None:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.main.application import Application
-from tests.app.window_fixtures import application, script
-from widgets.theme.theme import apply_text_size
+from tests.app.window_fixtures import application, script, usual_text
 
-__all__ = ["application", "script"]  # fixtures
+__all__ = ["application", "script", "usual_text"]  # fixtures
 
 OPENS = "/models/tiny"
-
-
-@pytest.fixture(autouse=True)
-def usual_text(qapp: QApplication) -> Iterator[None]:
-    yield
-    apply_text_size(qapp, 100)
 
 
 def test_docks_give_way_and_come_back(qtbot: QtBot, application: Application) -> None:

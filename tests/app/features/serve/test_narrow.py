@@ -3,30 +3,21 @@ server, are seen whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from app.features.serve.calls_table import CALL, COLUMNS, STATUS
 from app.features.serve.page import ServerPage
 from app.main.application import Application
 from tests.app.features.serve.test_page import WAIT_MS, ask, page, start
-from tests.app.window_fixtures import application, script
+from tests.app.window_fixtures import application, script, usual_text
 from tests.tiers import tiered
-from widgets.theme.theme import apply_text_size
 
-__all__ = ["application", "page", "script"]  # fixtures
+__all__ = ["application", "page", "script", "usual_text"]  # fixtures
 
 OPENS = "/models/tiny"
-
-
-@pytest.fixture(autouse=True)
-def usual_text(qapp: QApplication) -> Iterator[None]:
-    yield
-    apply_text_size(qapp, 100)
 
 
 def right_of(page: ServerPage, column: int) -> int:
