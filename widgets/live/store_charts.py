@@ -15,12 +15,7 @@ from widgets.live.metric_store import RATE_S, MetricStore
 from widgets.live.totals import later
 from widgets.plot.clock import RedrawClock
 from widgets.plot.data import HISTORY_S
-from widgets.plot.series import (
-    FEWEST_FOR_P99,
-    EndLabel,
-    Series,
-    SeriesKind,
-)
+from widgets.plot.series import FEWEST_FOR_P99, EndLabel, Series, SeriesKind
 from widgets.plot.time_chart import TimeChart
 
 MAX, BEFORE = "max", "before"

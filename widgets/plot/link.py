@@ -71,15 +71,16 @@ class ChartGroup(QObject):
         self.zoom = Zoom(start - least, end + least, before.now if before else now)
         self.zoomed.emit()
 
-    def values_table(self) -> ValuesTable:
-        """The values of all charts, or those of the zoomed range, one row per time."""
+    def values_table(self, only: TimeView | None = None) -> ValuesTable:
+        """All stored values of the charts, or of one, or those of the zoomed range. One row per
+        time, in seconds relative to now."""
         start, end = (self.zoom.start, self.zoom.end) if self.zoom else (-math.inf, math.inf)
         columns = [
-            column._replace(header=f"{chart.title}: {column.header}")
-            for chart in self.charts
+            column if only else column._replace(header=f"{chart.title}: {column.header}")
+            for chart in ([only] if only else self.charts)
             for column in chart.columns(start, end)
         ]
-        now = self.zoom.now if self.zoom else self.charts[0].now
+        now = self.zoom.now if self.zoom else (only or self.charts[0]).now
         return join_columns("time (s)", columns, now)
 
     def zoom_out(self) -> None:

@@ -21,14 +21,8 @@ from widgets.plot.clock import RedrawClock
 from widgets.plot.curves import Curves
 from widgets.plot.data import NOTHING, ChartData
 from widgets.plot.header import ChartHeader
-from widgets.plot.series import (
-    EndLabel,
-    Floats,
-    Reading,
-    Series,
-    SeriesKind,
-)
-from widgets.plot.table import Column, ValuesTable, join_columns
+from widgets.plot.series import EndLabel, Floats, Reading, Series, SeriesKind
+from widgets.plot.table import Column, ValuesTable
 from widgets.plot.time_view import TimeView
 from widgets.theme.theme import SPACE_1, SPACE_2
 
@@ -60,9 +54,7 @@ class TimeChart(TimeView):
         parent: QWidget | None = None,
     ) -> None:
         heading = heading or (f"{title}, {unit}" if unit else title)
-        super().__init__(
-            heading, title=title, clock=clock, time_source=time_source, parent=parent
-        )
+        super().__init__(heading, title=title, clock=clock, time_source=time_source, parent=parent)
         self.data = ChartData(series, unit, capacity)
         self.empty_text = empty_text
         self.fits_data = self.is_log = False
@@ -309,12 +301,7 @@ class TimeChart(TimeView):
         return [reading for reading in found if reading.y or reading.label not in absent]
 
     def values_table(self) -> ValuesTable:
-        """All stored values, or those of the zoomed range, one row per time; times in seconds
-        relative to now."""
-        zoom = self.group.zoom
-        ends = (zoom.start, zoom.end) if zoom else (-math.inf, math.inf)
-        columns = self.columns(*ends)
-        return join_columns("time (s)", columns, zoom.now if zoom else self.now)
+        return self.group.values_table(self)
 
     def columns(self, start: float, end: float) -> list[Column]:
         return self.data.columns(start, end)
