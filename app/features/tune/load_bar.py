@@ -298,12 +298,14 @@ class LoadBar(QFrame):
     # Showing -----------------------------------------------------------------------------------
 
     @property
-    def _is_lesson(self) -> bool:
-        """Whether a load is running that was not chosen here."""
+    def _is_other(self) -> bool:
+        """Whether the current or last load has another workload than the one chosen here."""
         plan = self._load.plan
-        return self._load.is_on and plan is not None and (
-            plan.workload.name != self.choice.workload.name
-        )  # fmt: skip
+        return plan is not None and plan.workload.name != self.choice.workload.name
+
+    @property
+    def _is_lesson(self) -> bool:
+        return self._load.is_on and self._is_other
 
     def _show_pace(self) -> None:
         is_open, is_lesson = self.pacing.currentData() == OPEN, self._is_lesson
@@ -368,7 +370,7 @@ class LoadBar(QFrame):
             f"{counts.completed:,} completed",
             f"{counts.failed:,} failed",
         ]
-        if load.plan.workload.name != self.choice.workload.name and not load.is_on:  # a lesson's
+        if self._is_other and not load.is_on:
             parts.insert(0, load.plan.workload.title)
         if counts.aborted:
             parts.append(f"{counts.aborted:,} aborted")
