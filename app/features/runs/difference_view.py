@@ -37,10 +37,10 @@ class DifferenceGrid(FigureGrid):
 
 
 def has_no_spread(found: Difference) -> bool:
-    """Whether a speed was measured without its spread, as by older versions."""
+    """Whether a report has a speed without its spread, as by older versions."""
     return any(
         value is not None and not value.samples
-        for row in found.rows if row.metric.unit == "tokens/s"
+        for row in found.rows if row.metric.unit == "tokens/s" and row.metric.path
         for value in row.values
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.features.runs.difference import difference
+from app.features.runs.difference_view import has_no_spread
 from app.features.runs.records import of_change, of_report
 from app.features.runs.verdicts import NOT_RECORDED, TARGET, of_difference, speed_words, verdict
 from app.features.tune.verdict import Observed, Verdict
@@ -88,6 +89,13 @@ def test_one_run_is_compared_with_its_reference() -> None:
     assert found.titles == ("FP32", "BF16")
     assert rows["weights_bytes"].texts()[1:] == ["1.95 KiB", "−50 %"]
     assert rows["kl_mean"].values[0] is None and rows["kl_mean"].tone(1) == ""
+
+
+def test_a_total_is_measured_once_and_a_report_may_lack_its_spread() -> None:
+    side = RunSide("INT8", {"total_tokens_per_s": Measured(10.0)})
+    run = RunRecord("1", Kind.BROADCAST, "m", "INT8", "2026-01-01T00:00:00+00:00", (side,))
+    report = of_report(StoredReport("2", "x", make_report()))
+    assert not has_no_spread(difference([run])) and has_no_spread(difference([run, report]))
 
 
 @pytest.mark.parametrize("share", [0.97, TARGET, 0.995])
