@@ -4,7 +4,8 @@ errors, database, records, search, writer,      chats in SQLite, written by thei
 chat_store
 chat_file, copies, recovery, salvage            what is shown of a file that cannot be used
 json_file, profiles                             versioned JSON files; named engine settings
-report_metrics, report_export, report_store     evaluation reports: figures, exports, saved ones
+record_folder, report_store, run_store          saved reports and other runs, a folder each
+report_metrics, report_export, run_records      their figures; exports
 model_sources, trash                            models to open; deletion with undo
 """
 

@@ -3,5 +3,6 @@
 records, difference, verdicts         runs as figures, side by side, and in a sentence. No Qt
 book, table                           stored and running runs, and their table
 difference_view, stored_view, detail  the selected runs
-jobs, page, place                     starts runs, arranges everything, connects it to the window
+jobs, job_forms, live_precision       quantizations, evaluations; precision of the open model
+forms, page, place                    arrange everything, and connect it to the window
 """
