@@ -47,12 +47,12 @@ def gaps_text(latency: ReplyLatency) -> str:
     if not latency.gaps:
         return "Only one token: no inter-token gaps."
     longest = max(gap.seconds for gap in latency.gaps)
-    slow = len(latency.slow_gaps)
+    slow = latency.slow_gaps
     figures = f"median {duration_text(latency.usual_s)}, max {duration_text(longest)}"
-    text = f"{counted(len(latency.gaps), 'gap')} ({slow:,} slow): {figures}."
-    unknown = sum(gap.reason is None for gap in latency.slow_gaps)
+    text = f"{counted(len(latency.gaps), 'gap')} ({len(slow):,} slow): {figures}."
+    unknown = sum(gap.reason is None for gap in slow)
     if unknown:
-        text += f" Causes not recorded: {unknown:,} of {slow:,}."
+        text += f" Causes not recorded: {unknown:,} of {len(slow):,}."
     return text
 
 

@@ -50,14 +50,12 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplyLatency:
-    """`stretches` add up to the TTFT; `gaps` follow it. `is_complete`: the steps of the whole reply
-    are in the history."""
+    """`stretches` add up to the TTFT; `gaps` follow it."""
 
     request_id: str
     stretches: tuple[Stretch, ...]
     gaps: tuple[Gap, ...]
     usual_s: float  # the median gap
-    is_complete: bool
 
     @property
     def ttft_s(self) -> float:
@@ -118,7 +116,7 @@ def reply_latency(
         elif stored:  # it was near the median of its part
             gaps[index] = gap._replace(reason=Reason(index, Cause.UNKNOWN), is_stored=True)
     stretches = tuple(_stretches(request_id, times, own))
-    return ReplyLatency(request_id, stretches, tuple(gaps), usual.seconds, is_complete)
+    return ReplyLatency(request_id, stretches, tuple(gaps), usual.seconds)
 
 
 def _is_notable(seconds: float, usual_s: float) -> bool:
