@@ -264,6 +264,7 @@ class ChatPage(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
+        self.inspector.refresh()  # it shows nothing while hidden
         self.composer.setFocus()
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -131,6 +131,29 @@ def test_it_follows_the_last_reply_until_another_is_chosen(
     assert inspector.chosen == ""
 
 
+def test_a_reply_that_ends_behind_another_page_is_shown_on_return(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.step_s, script.replies = 0.02, 500
+    page, window = application.pages.chat_page, application.window
+    window.resize(1600, 1000)
+    ask(application, "hello", max_tokens=500)
+    view = page.inspector.view
+    qtbot.waitUntil(lambda: view.blocks.note.text().startswith("2 blocks"))
+    window.show_page(1)
+    assert not view.isVisible()
+    progress = application.pages.chat.generation.progress(reply(application).id)
+    assert progress is not None
+    then = progress.num_tokens
+    qtbot.waitUntil(lambda: progress.num_tokens > then + 20)
+    application.pages.chat.stop()
+    wait_idle(qtbot, application)
+    window.show_page(0)
+    times = application.pages.chat.times.of(reply(application).id)
+    assert times is not None
+    assert view.phases.values[3].text() == duration_text(times.e2e_s)
+
+
 def test_why_a_reply_has_no_blocks_is_said(application: Application, qtbot: QtBot) -> None:
     page = application.pages.chat_page
     application.window.resize(1600, 1000)
