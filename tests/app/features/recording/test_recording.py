@@ -325,12 +325,14 @@ def test_a_recording_of_a_real_run_replays_to_equal_views(
     application.bridge.snapshot.connect(shown.append)
     application.bridge.peaks_measured.emit(m.PeaksMeasured(PEAKS))
     ask(application, "What is TTFT?", max_tokens=24)
+    wait_for_end(qtbot, application)
+    application.bridge.reconfigure(max_num_seqs=3)
+    qtbot.waitUntil(lambda: live.engine_settings.model.applied.max_num_seqs == 3, timeout=5000)  # type: ignore[union-attr]
+    ask(application, "What is TTFT?", max_tokens=24)
     ask(application, "What is the KV cache?", max_tokens=24)
     wait_for_end(qtbot, application)
     chats = application.pages.chat.conversations
     qtbot.waitUntil(lambda: not any(c.open_replies for c in chats), timeout=60_000)
-    application.bridge.reconfigure(max_num_seqs=3)
-    qtbot.waitUntil(lambda: live.engine_settings.model.applied.max_num_seqs == 3, timeout=5000)  # type: ignore[union-attr]
     wait_for_rest(qtbot, application, shown)
     path = tmp_path / "run.inferdeck-flight"
     live.recordings.save(path)
