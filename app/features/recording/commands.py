@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import shiboken6
@@ -77,9 +78,7 @@ class RecordingController(QObject):
     def save(self, path: Path, seconds: float | None = None) -> None:
         """Save the last `seconds`, or everything."""
         if not self._recorder.is_empty:
-            length: float
-            saved = lambda size: self._saved(path, length, size)  # called later
-            length = self._recorder.save(path, saved, self._not_saved, seconds)
+            self._recorder.save(path, partial(self._saved, path), self._not_saved, seconds)
 
     def save_last(self, seconds: float | None) -> None:
         """Save to the list of recordings."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from app.wire.recording import Frame
 from engine import messages
 from engine.config import differences_text
+from engine.snapshot import EngineSnapshot
 
 _NEAR_S = 0.02  # the cursor is at a mark: the next one is another
 
@@ -57,11 +58,17 @@ def _found(
                     yield EventMark(at, MarkOf.SETTING, text)
             case messages.SnapshotEvent(snapshot):
                 config = config if config is not None else snapshot.config
-                new = [r.request_id for r in snapshot.requests if r.request_id not in seen]
+                new = dict.fromkeys(id_ for id_ in requests_of(snapshot) if id_ not in seen)
                 seen.update(new)
                 for request in new:
                     name = names.get(request, request[:8])
                     yield EventMark(at, MarkOf.REQUEST, f"{name[:1].upper()}{name[1:]} starts")
+
+
+def requests_of(snapshot: EngineSnapshot) -> list[str]:
+    """The listed requests, and those of the steps: short ones have ended by then."""
+    steps = (entry.request_id for step in snapshot.steps for entry in step.entries)
+    return [*(request.request_id for request in snapshot.requests), *steps]
 
 
 def changes_text(before: Any, after: Any) -> str:

@@ -10,7 +10,13 @@ from PySide6.QtCore import QObject, QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QComboBox, QFrame, QLabel, QSlider, QWidget
 
-from app.features.recording.marks import EventMark, event_marks, mark_after, mark_before
+from app.features.recording.marks import (
+    EventMark,
+    event_marks,
+    mark_after,
+    mark_before,
+    requests_of,
+)
 from app.features.recording.scrubber import MarkStrip
 from app.link.bridge import EngineState
 from app.wire.recording import Frame
@@ -54,7 +60,8 @@ class Player(QObject):
         super().__init__(parent)
         self._frames = tuple(frames)
         self._times = playing_times(self._frames)
-        self.marks = event_marks(self._frames, self._times, request_names(self._frames))
+        self.names = request_names(self._frames)
+        self.marks = event_marks(self._frames, self._times, self.names)
         self._next = 0  # index of the frame that is handed on next
         self._target = 0  # frames before this are handed on by the jump under way
         self.position = 0.0
@@ -229,9 +236,7 @@ def request_names(frames: Sequence[Frame]) -> dict[str, str]:
     names: dict[str, str] = {}
     for frame in frames:
         if isinstance(frame.event, messages.SnapshotEvent):
-            seen = [r.request_id for r in frame.event.snapshot.requests]
-            entries = (e for step in frame.event.snapshot.steps for e in step.entries)
-            seen += [entry.request_id for entry in entries]
+            seen = requests_of(frame.event.snapshot)
         elif isinstance(frame.event, messages.OutputEvent):
             seen = [frame.event.request_id]
         else:

@@ -170,12 +170,12 @@ class FlightRecorder(QObject):
     def save(
         self,
         path: Path,
-        done: Callable[[int], None],
+        done: Callable[[float, int], None],
         failed: Callable[[ErrorInfo], None],
         seconds: float | None = None,
-    ) -> float:
-        """Write the last `seconds`, or everything, in a thread; then `done(size in bytes)` or
-        `failed`. Returns the seconds that are written: whole segments."""
+    ) -> None:
+        """Write the last `seconds`, or everything, in a thread; then `done(seconds, bytes)` of what
+        was written, which is whole segments, or `failed`."""
         since = float("-inf") if seconds is None else self._last.time - seconds
         segments = [one for one in self._segments if one.frames[-1].time >= since]
         begin, before = (
@@ -192,8 +192,7 @@ class FlightRecorder(QObject):
             about = {**about_machine(), "seconds": round(length, 3), "model": model}
             return file.write(path, about, packed)
 
-        run_task(self, work, done, failed)
-        return length
+        run_task(self, work, partial(done, length), failed)
 
 
 def about_machine() -> dict[str, Any]:

@@ -24,7 +24,7 @@ from app.features.inspect.engine_views import EngineViews
 from app.features.recording.about import AboutTable
 from app.features.recording.file import Recording
 from app.features.recording.marks import changes_text
-from app.features.recording.player import PlayBar, Player, request_names
+from app.features.recording.player import PlayBar, Player
 from app.link.bridge import EngineBridge, EngineState
 from app.window.docks import CardDock, DockArea
 from app.window.notices import Notice, NoticeArea
@@ -58,7 +58,7 @@ class ReplayWindow(QMainWindow):
         self.strip = StatStrip(self.metrics, clock)
         self.charts = LiveCharts(self.metrics, clock)
         self._gpus: tuple[GpuFigures, ...] = ()
-        names = request_names(recording.frames)
+        names = self.player.names
         # the player has the signals of the bridge that views listen to
         self.views = EngineViews(
             cast(EngineBridge, self.player), clock, self,

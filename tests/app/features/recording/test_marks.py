@@ -15,7 +15,7 @@ from pytestqt.qtbot import QtBot
 
 from app.features.recording import file
 from app.features.recording.marks import EventMark, MarkOf, event_marks, mark_after, mark_before
-from app.features.recording.player import playing_times
+from app.features.recording.player import playing_times, request_names
 from app.features.recording.shelf import new_path, stored
 from app.features.recording.window import ReplayWindow
 from app.main.application import Application
@@ -23,6 +23,7 @@ from app.paths import recordings_dir
 from app.wire.recording import Frame
 from engine import messages as m
 from engine.config import Change, EngineConfig
+from engine.snapshot import StepEntry, StepRecord
 from tests.app.window_fixtures import application, ask, script, wait_idle
 from tests.figures import numbers
 from tests.widgets import synthetic
@@ -56,6 +57,15 @@ def test_models_settings_and_requests_have_marks() -> None:
         (1.5, MarkOf.SETTING), (2.5, MarkOf.MODEL),
     ]  # fmt: skip
     assert synthetic.MODEL.name in marks[0].text and numbers(marks[4].text) == [16, 3]
+
+
+def test_a_request_that_ends_between_snapshots_has_a_mark() -> None:
+    idle = dataclasses.replace(synthetic.snapshot(1.0), config=CONFIG)
+    step = StepRecord(1, 0.9, 0.01, (StepEntry("short", "prefill", 4),), 1, 0)
+    made = [Frame(1.0, m.SnapshotEvent(dataclasses.replace(idle, steps=(step,))))]
+    names = request_names(made)
+    assert [mark.of for mark in event_marks(made, [0.0], names)] == [MarkOf.REQUEST]
+    assert list(names) == ["short"]
 
 
 @given(st.lists(st.floats(0, 100)), st.floats(0, 100))
@@ -151,12 +161,14 @@ def test_the_last_seconds_alone_are_saved(
     for text in ("one", "two", "three"):
         ask(application, text)
         wait_idle(qtbot, application)
-    sizes: list[int] = []
-    recorder = application.recorder
-    whole = recorder.save(tmp_path / "a", sizes.append, lambda error: None)
-    part = recorder.save(tmp_path / "b", sizes.append, lambda error: None, whole / 4)
-    qtbot.waitUntil(lambda: len(sizes) == 2, timeout=5000)
-    assert 0 <= part < whole
+    saved: list[float] = []
+    recorder, done = application.recorder, lambda seconds, size: saved.append(seconds)
+    whole = recorder.seconds
+    for name, seconds in (("a", None), ("b", whole / 4)):
+        recorder.save(tmp_path / name, done, lambda error: None, seconds)
+        qtbot.waitUntil(lambda: bool(saved), timeout=5000)
+        assert saved == [whole] if seconds is None else 0 <= saved[0] < whole
+        saved.clear()
     lengths = [len(file.read(tmp_path / name).frames) for name in "ab"]
     assert lengths[1] < lengths[0]
     assert isinstance(file.read(tmp_path / "b").frames[0].event, m.Loaded)
