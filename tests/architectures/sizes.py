@@ -62,7 +62,11 @@ _NAMES: tuple[tuple[int, str], ...] = (
         "max_target_positions",
     ),
     # words
-    (VOCAB_SIZE, "vocab_size text_vocab_size vocab_size_per_layer_input decoder_vocab_size"),
+    (
+        VOCAB_SIZE,
+        "vocab_size text_vocab_size vocab_size_per_layer_input decoder_vocab_size "
+        "unpadded_vocab_size",
+    ),
     (
         16,
         "hidden_size_per_layer_input keep_window_size rel_extent local_attention_window_len "

@@ -54,6 +54,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "emu3": {"vocabulary_map": {"<|extra_200|>": 3, "<image>": 4, "<|visual token 000000|>": 5}},
     "gemma4_unified_text": _GEMMA4,
     "gemma4_unified": {f"text_config.{name}": value for name, value in _GEMMA4.items()},
+    "dory": {
+        "layer_types": ["sliding_attention", "mlp", "full_attention", "mlp"] * 3,
+        "num_hidden_layers": 12, "n_input_layers": 4, "n_recurrent_layers": 4, "n_output_layers": 4,
+    },
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
 }
 """By path in the config; `...` removes a setting."""
@@ -208,5 +212,8 @@ def last_logits(model: nn.Module, tokens: list[int]) -> torch.Tensor:
 
 def all_logits(model: nn.Module, tokens: list[int]) -> torch.Tensor:
     """In one pass without a cache: [T, vocab]."""
+    # of transformers 5.24 Llama4ForConditionalGeneration fails without an image
+    inner = getattr(model, "language_model", None)
+    model = inner if hasattr(inner, "lm_head") else model
     found: torch.Tensor = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
     return found.float()

@@ -60,15 +60,16 @@ def forward(
     hidden_states: Tensor,
     position_embeddings: tuple[Tensor, Tensor] | None = None,
     attention_mask: Tensor | None = None,
-    past_key_values: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """As the class's own, for hidden_states [1, T, H]; a call of another kind is left to that."""
-    if past_key_values is not None or position_embeddings is None or len(hidden_states) != 1:
+    # past_key_values until transformers 5.23, cache since
+    cache = kwargs.get("cache", kwargs.get("past_key_values"))
+    if cache is not None or position_embeddings is None or len(hidden_states) != 1:
         own = type(self).forward
         return own(
             self, hidden_states, position_embeddings=position_embeddings,
-            attention_mask=attention_mask, past_key_values=past_key_values, **kwargs,
+            attention_mask=attention_mask, **kwargs,
         )  # fmt: skip
     width = self.head_dim
     heads, values = _projected(self, hidden_states[0])

@@ -7,6 +7,8 @@ requests, and the positions of the step stand in for that length.
 
 from __future__ import annotations
 
+import inspect
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +25,9 @@ class _Offsets(NamedTuple):
         positions = self.positions[0]
         return positions - torch.arange(len(positions), device=positions.device)
 
-    def update(self, keys: Tensor, values: Tensor, _: int) -> tuple[Tensor, Tensor]:
+    def update(
+        self, keys: Tensor, values: Tensor, _: int, kwargs: dict[str, Any] | None = None
+    ) -> tuple[Tensor, Tensor]:
         return keys, values
 
 
@@ -32,12 +36,16 @@ def give_positions(model: nn.Module) -> None:
     for module in model.modules():
         attention: Any = getattr(module, "self_attn", None)
         if getattr(attention, "attn_temperature_tuning", False) and not attention.use_rope:
-            module.register_forward_pre_hook(_with_offsets, with_kwargs=True)
+            # renamed in transformers 5.24
+            is_new = "cache" in inspect.signature(module.forward).parameters
+            hook = partial(_with_offsets, "cache" if is_new else "past_key_values")
+            module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 def _with_offsets(
-    _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    cache: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    if kwargs.get("past_key_values") is not None or kwargs.get("position_ids") is None:
+    """cache: the name of that argument of the layer."""
+    if kwargs.get(cache) is not None or kwargs.get("position_ids") is None:
         return None
-    return args, {**kwargs, "past_key_values": _Offsets(kwargs["position_ids"])}
+    return args, {**kwargs, cache: _Offsets(kwargs["position_ids"])}

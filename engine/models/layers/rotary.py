@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
@@ -150,7 +151,8 @@ def apply_swaps(model: nn.Module) -> Iterator[ForwardSwap]:
 
 
 def _rebind(kind: type[nn.Module]) -> FunctionType | None:
-    forward = kind.__dict__.get("forward")
+    # transformers 5.24 wraps it to rename an argument
+    forward = inspect.unwrap(vars(kind).get("forward", nn.Module.forward))
     if not isinstance(forward, FunctionType) or _NAME not in forward.__code__.co_names:
         return None
     original = forward.__globals__.get(_NAME)

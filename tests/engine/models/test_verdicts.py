@@ -140,12 +140,12 @@ def test_the_key_depends_on_versions_and_sources(monkeypatch: pytest.MonkeyPatch
 def test_a_tested_type_needs_no_process(
     runs: Runs, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(smoke_test, "TESTED_WITH", transformers.__version__)
+    monkeypatch.setattr(smoke_test, "TESTED_WITH", {transformers.__version__})
     config, model_class = build("LlamaConfig")
     assert config.model_type in TESTED
     check_architecture(config, model_class)
     assert not cache.exists()  # nothing was computed
-    monkeypatch.setattr(smoke_test, "TESTED_WITH", "another version")
+    monkeypatch.setattr(smoke_test, "TESTED_WITH", {"another version"})
     check_architecture(config, model_class)
     assert runs.calls == 0 and len(list(cache.iterdir())) == 1
 
