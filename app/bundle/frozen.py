@@ -31,7 +31,10 @@ def main() -> int:
 
 def _run_module(name: str, arguments: Sequence[str]) -> int:
     sys.argv[:] = [name, *arguments]
-    return int(importlib.import_module(name).main() or 0)
+    module = importlib.import_module(name)
+    if hasattr(module, "__path__"):  # a package
+        module = importlib.import_module(f"{name}.__main__")
+    return int(module.main() or 0)
 
 
 def _restore_library_path() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QEventLoop, QSize, QTimer
@@ -61,12 +61,22 @@ class Camera:
         self.chat.new_conversation()
         for name, value in (("temperature", 0.0), ("max_tokens", max_tokens)):
             self.chat.set_sampling(name, value)
+        return self.go_on(prompt)
+
+    def go_on(self, prompt: str) -> Callable[[], str]:
+        """Ask in the conversation that is shown."""
         self.chat.send(prompt)
         conversation = self.chat.current
         return lambda: conversation.path()[-1].text
 
-    def num_words(self) -> int:
-        return sum(len(c.path()[-1].text.split()) for c in self.chat.conversations)
+    def talk(self, prompts: Sequence[str]) -> Callable[[], str]:
+        """Ask in a new conversation, each prompt after the reply to the one before."""
+        reply = self.ask(prompts[0], MAX_TOKENS)
+        self.wait_for_replies()
+        for prompt in prompts[1:]:
+            self.go_on(prompt)
+            self.wait_for_replies()
+        return reply
 
     def wait(self, condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
         """Process events until `condition`. Raises ScreenshotError with `what` after the

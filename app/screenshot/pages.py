@@ -28,6 +28,7 @@ from app.screenshot.camera import SMALL, START_S, TIMEOUT_S, Camera, ScreenshotE
 from app.server.options import LOOPBACK
 from app.storage.run_records import Kind
 from engine.config import SETTINGS
+from widgets.plot.painted import NONE
 
 LAPTOP, DESK = QSize(1280, 800), QSize(2560, 1440)
 TUNE = 1
@@ -46,7 +47,7 @@ def _visit(camera: Camera, name: str, url: str) -> Iterator[Path]:
     switch = camera.application.pages.server.switch
     switch.use(new_connection("gpu-box", url))
     camera.wait(lambda: bridge.is_remote and bridge.is_ready, "no connection to the server")
-    story = camera.ask("Tell me a story about a fox and a lamp.", 200)
+    story = camera.ask("Tell me a story about a robot.", 200)
     camera.wait(lambda: len(story().split()) > 20, "generation did not start")
     pause(SnapshotThrottle.LONGEST_MS)
     window.show_page(0)
@@ -81,7 +82,7 @@ def _server(model: str, *flags: str) -> Iterator[str]:
 
 
 COUNT, SLOTS = 9, 4
-PROMPT = "Tell me a story about a fox and a lamp."
+PROMPT = "Tell me a story about a robot."
 
 
 def take_broadcast(camera: Camera) -> Iterator[Path]:
@@ -112,6 +113,7 @@ def take_broadcast(camera: Camera) -> Iterator[Path]:
         views.timeline.show_step(history.record(idle[-1]).index)
     yield from camera.take("timeline-static")
     views.timeline.view.follow()
+    views.timeline.view.point_at(NONE)
     page.show_table()
     camera.window.show_page(0)
     bridge.reconfigure(batching=before.batching, max_num_seqs=before.max_num_seqs)
@@ -218,7 +220,7 @@ def take_server(camera: Camera) -> Iterator[Path]:
         page.store.keep(new_connection(name, url), "")
     page.connections.choose(page.store.connections[0].id)
     page.connections.test()
-    story = camera.ask("Tell me a story about a fox and a lamp.", 200)
+    story = camera.ask("Tell me a story about a robot.", 200)
     camera.wait(lambda: len(story().split()) > 20, "generation did not start")
     pause(5000)  # two looks at each
     window.show_widget(page)

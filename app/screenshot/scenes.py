@@ -1,4 +1,4 @@
-"""Screenshots in order: parallel chats, every page, panel and dialog."""
+"""Screenshots in order: chats under load, every page, panel and dialog."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.features.chat.labels import long_prompts, suggestions_for
-from app.features.tune.server_dialog import ServerDialog
 from app.link.bridge import EngineBridge
 from app.link.dispatcher import SnapshotThrottle
 from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
 from app.paths import resources_dir, starter_draft, starter_model
-from app.screenshot.camera import MAX_TOKENS, NUM_CHATS, SMALL, START_S, Camera, pause
+from app.screenshot.camera import MAX_TOKENS, SMALL, START_S, Camera, pause
+from app.screenshot.loaded import take_under_load
 from app.screenshot.pages import (
     take_broadcast,
     take_elsewhere,
@@ -22,9 +22,6 @@ from app.screenshot.pages import (
 )
 from app.storage.model_sources import is_starter, shape_sources
 from app.storage.run_records import Kind
-from widgets.plot.painted import NONE
-
-LOAD_WORKLOAD, LOAD_CONCURRENCY, LOAD_REQUESTS = "query-rewrite", 8, 30
 
 
 def take_all(camera: Camera, model: str) -> Iterator[Path]:
@@ -34,13 +31,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from camera.take("loading")
     camera.wait_for_model()
     yield from camera.take("empty")
-    camera.start_chats(model)
-    camera.wait(lambda: camera.num_words() > 6 * NUM_CHATS, "generation did not start")
-    camera.chat.open(camera.chat.conversations[-1].id)
-    yield from camera.take("generating")
-    yield from _docks(camera)
-    yield from _inspect(camera)
-    camera.wait_for_replies()
+    yield from take_under_load(camera, model)
     yield from _pages(camera)
     yield from _models(camera)
     yield from _latency(camera)
@@ -50,7 +41,6 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from _speculation(camera, model)
     yield from _precision(camera)
     yield from take_broadcast(camera)
-    yield from _tune(camera)
     yield from take_runs(camera)
     yield from take_server(camera)
     yield from take_elsewhere(camera, model)
@@ -63,28 +53,6 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     for name in ("bottleneck", "memory"):
         camera.show_view(name)
         yield from camera.take(f"small-{name}")
-
-
-def _docks(camera: Camera) -> Iterator[Path]:
-    """The live charts and the log below a page, while replies stream."""
-    for dock in (camera.application.charts_dock, camera.application.log_dock):
-        dock.bring_to_front()
-        yield from camera.take(dock.objectName())
-        dock.hide()
-
-
-def _inspect(camera: Camera) -> Iterator[Path]:
-    """Every tab of the Inspect page, with a step selected in the timeline."""
-    window, views = camera.window, camera.application.views
-    page = camera.application.pages.inspect
-    window.show_widget(page)
-    views.timeline.view.choose(views.timeline.view.history.end - 1)
-    for tab in range(page.tabs.count()):
-        page.tabs.setCurrentIndex(tab)
-        yield from camera.take(f"inspect-{page.current}")
-    page.tabs.setCurrentIndex(0)
-    views.timeline.view.choose(NONE)
-    window.show_page(0)
 
 
 def _pages(camera: Camera) -> Iterator[Path]:
@@ -109,9 +77,11 @@ def _models(camera: Camera) -> Iterator[Path]:
 def _latency(camera: Camera) -> Iterator[Path]:
     """The latency of a reply that a long prompt interrupted."""
     page = camera.application.pages.chat_page
-    story = camera.ask(long_prompts()[0][1], MAX_TOKENS)
-    camera.wait(lambda: len(story().split()) > 20, "generation did not start")
+    prompts = [prompt for _, prompt in suggestions_for(str(starter_model()))[:2]]
+    camera.talk(prompts)
     chosen = camera.chat.current.id
+    story = camera.go_on(long_prompts()[0][1])
+    camera.wait(lambda: len(story().split()) > 20, "generation did not start")
     camera.ask("Summarize this in one word: " + story() * 12, 8)
     camera.wait_for_replies()
     camera.chat.open(chosen)
@@ -123,8 +93,7 @@ def _latency(camera: Camera) -> Iterator[Path]:
 def _tokens(camera: Camera) -> Iterator[Path]:
     """The tokens of a reply, and of a branch from it."""
     page = camera.application.pages.chat_page
-    story = camera.ask(suggestions_for(str(starter_model()))[0][1], MAX_TOKENS)
-    camera.wait_for_replies()
+    story = camera.talk([prompt for _, prompt in suggestions_for(str(starter_model()))[2::-1]])
     page.tokens.show_last()
     yield from camera.take("tokens")
     page.tokens.popover.branch.click()
@@ -134,7 +103,7 @@ def _tokens(camera: Camera) -> Iterator[Path]:
     page.tokens.popover.paint_by.setCurrentIndex(2)
     yield from camera.take("tokens-branch")
     page.tokens.popover.hide()
-    camera.chat.edit(camera.chat.current.path()[0].id, "What is the KV cache?")
+    camera.chat.edit(camera.chat.current.path()[-2].id, "What is the KV cache?")
     camera.wait_for_replies()
     page.open_branches()
     yield from camera.take("branches")
@@ -202,7 +171,7 @@ def _speculation(camera: Camera, model: str) -> Iterator[Path]:
     camera.show_view("speculation")
     yield from camera.take("speculation")
     camera.window.show_page(0)
-    camera.ask("Tell me a story about a fox and a lamp.", MAX_TOKENS)
+    camera.ask("Tell me a story about a robot.", MAX_TOKENS)
     camera.wait_for_replies()
     page.tokens.show_last()
     page.tokens.popover.paint_by.setCurrentText("Drafts")
@@ -243,34 +212,6 @@ def _comparison(camera: Camera) -> Iterator[Path]:
     camera.wait(done, "the comparison did not finish")
     yield from camera.take("compare")
     page.show_table()
-    camera.window.show_page(0)
-
-
-def _tune(camera: Camera) -> Iterator[Path]:
-    """A load, a setting changed under it, and the effect."""
-    page = camera.application.pages.tune
-    camera.window.show_page([p.name for p in camera.window.pages].index("Tune"))
-    page.load_bar.choose(LOAD_WORKLOAD)
-    page.load_bar.concurrency.setValue(LOAD_CONCURRENCY)
-    page.load_bar.toggle()
-    done = lambda: page.load.counts.completed
-    camera.wait(lambda: done() >= LOAD_REQUESTS, "the load test did not finish")
-    panel = camera.application.engine_settings
-    panel.rows["max_num_seqs"].control.set_value(LOAD_CONCURRENCY // 2)
-    panel.rows["max_num_seqs"].value_changed.emit("max_num_seqs", LOAD_CONCURRENCY // 2)
-    until = done() + LOAD_REQUESTS
-    camera.wait(lambda: done() >= until, "the load test did not finish")
-    yield from camera.take("tune-load")
-    camera.window.resize(SMALL)
-    yield from camera.take("tune-small")
-    camera.window.resize(camera.size)
-    page.load.stop()
-    panel.show_command()
-    dialog = camera.window.findChild(ServerDialog)
-    assert dialog is not None
-    dialog.choose("TensorRT-LLM")
-    yield from camera.take("server-command", dialog)
-    dialog.reject()
     camera.window.show_page(0)
 
 

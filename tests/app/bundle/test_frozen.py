@@ -23,7 +23,7 @@ def test_it_runs_code_with_arguments_as_python_does() -> None:
 
 def test_it_runs_the_main_function_of_a_module() -> None:
     assert "usage: app.cli.main" not in (told := run("-m", "app.cli.main", "--help"))
-    assert told == run("--help")
+    assert told == run("--help") == run("-m", "app", "--help")
 
 
 def test_started_programs_get_the_systems_libraries() -> None:
