@@ -23,6 +23,8 @@ MODES: tuple[ThemeMode, ...] = ("light", "dark")
 TIMEOUT_S, START_S = 300.0, 30.0
 NUM_CHATS = 5
 MAX_TOKENS = 160
+CALM_MS = 2000
+"""Then a timeline shows no step from before."""
 
 
 class ScreenshotError(InferdeckError):
@@ -101,6 +103,12 @@ class Camera:
         pause(SnapshotThrottle.LONGEST_MS)  # hidden views follow from the next snapshot on
 
     # Saving ------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Switch to the first theme already: a switch delays the engine's steps, which a picture
+        of their times shows."""
+        self.window.commands.run(f"theme.{MODES[0]}")
+        pause(CALM_MS)
 
     def take(self, name: str, widget: QWidget | None = None) -> Iterator[Path]:
         """Save `widget`, or the window, in light and dark; yields the files."""

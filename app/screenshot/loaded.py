@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.features.chat.labels import suggestions_for
+from app.features.chat.labels import long_prompts, suggestions_for
 from app.features.tune.server_dialog import ServerDialog
-from app.screenshot.camera import MAX_TOKENS, SMALL, START_S, Camera
+from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
+from app.screenshot.camera import MAX_TOKENS, SMALL, START_S, Camera, pause
 from widgets.plot.painted import NONE
 
-LOAD, CONCURRENCY, LIMIT, REQUESTS = "mixed-lengths", 12, 4, 30
+LOAD, CONCURRENCY, LIMIT = "mixed-lengths", 12, 4
+WARM_S, COMPARED_S = 5.0, 25.0
+"""Seconds of load before the first screenshot; before a change, and after it."""
 TALK = (
     "How do I make my model faster?",
     "Write a Python function that computes the KV cache size.",
     "Tell me a story about a robot.",
 )
-LONG_WORDS = 25
+LONG_WORDS = 35
 
 
 def take_under_load(camera: Camera, model: str) -> Iterator[Path]:
@@ -25,7 +28,7 @@ def take_under_load(camera: Camera, model: str) -> Iterator[Path]:
     page.load_bar.choose(LOAD)
     page.load_bar.concurrency.setValue(CONCURRENCY)
     page.load_bar.toggle()
-    _wait_for_load(camera, CONCURRENCY)
+    _wait_for_load(camera, WARM_S)
     yield from _chat(camera, model)
     yield from _docks(camera)
     yield from _inspect(camera)
@@ -43,21 +46,24 @@ def _measure_peaks(camera: Camera, model: str) -> None:
     camera.window.show_page(0)
 
 
-def _wait_for_load(camera: Camera, num_requests: int) -> None:
+def _wait_for_load(camera: Camera, seconds: float) -> None:
     load = camera.application.pages.tune.load
-    until = load.counts.completed + num_requests
-    camera.wait(lambda: load.counts.completed >= until, "the load test did not finish")
+    until = load.seconds + seconds
+    camera.wait(lambda: load.seconds >= until, "the load did not run")
 
 
 def _chat(camera: Camera, model: str) -> Iterator[Path]:
-    """A conversation whose last reply streams, as others do."""
+    """A conversation among others, with its last reply in the inspector."""
     camera.talk(TALK[:-1])
     chosen = camera.chat.current
+    camera.prepare()
     camera.start_chats(model)
     camera.chat.open(chosen.id)
     camera.chat.send(TALK[-1])
-    reply = lambda: chosen.path()[-1].text
-    camera.wait(lambda: len(reply().split()) > LONG_WORDS, "generation did not start")
+    inspector = camera.application.pages.chat_page.inspector.view
+    is_long = lambda: len(chosen.path()[-1].text.split()) > LONG_WORDS
+    is_shown = lambda: not inspector.latency.isHidden()
+    camera.wait(lambda: is_long() and is_shown(), "generation did not start")
     yield from camera.take("generating")
 
 
@@ -73,6 +79,11 @@ def _inspect(camera: Camera) -> Iterator[Path]:
     """Every tab of the Inspect page, with the last step that prefilled selected."""
     window, view = camera.window, camera.application.views.timeline.view
     page = camera.application.pages.inspect
+    camera.prepare()
+    for _, prompt in long_prompts()[1:]:
+        camera.ask(prompt, MAX_TOKENS)
+    camera.wait_for_replies()
+    pause(2 * SNAPSHOT_INTERVAL_MS)  # their last steps
     window.show_widget(page)
     view.pause()
     steps = range(view.history.first, view.history.end)
@@ -91,11 +102,11 @@ def _tune(camera: Camera) -> Iterator[Path]:
     """A setting changed under the load, and the effect; then back."""
     page, panel = camera.application.pages.tune, camera.application.engine_settings
     camera.window.show_page([p.name for p in camera.window.pages].index("Tune"))
-    _wait_for_load(camera, REQUESTS)
+    _wait_for_load(camera, COMPARED_S)
     row = panel.rows["max_num_seqs"]
     row.control.set_value(LIMIT)
     row.value_changed.emit("max_num_seqs", LIMIT)
-    _wait_for_load(camera, REQUESTS)
+    _wait_for_load(camera, COMPARED_S)
     yield from camera.take("tune-load")
     camera.window.resize(SMALL)
     yield from camera.take("tune-small")

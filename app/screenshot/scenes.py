@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.features.chat.labels import long_prompts, suggestions_for
+from app.features.quantize.texts import STARTER, builtin_text
 from app.link.bridge import EngineBridge
 from app.link.dispatcher import SnapshotThrottle
 from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
@@ -22,6 +23,8 @@ from app.screenshot.pages import (
 )
 from app.storage.model_sources import is_starter, shape_sources
 from app.storage.run_records import Kind
+
+LONG_BYTES = 2400
 
 
 def take_all(camera: Camera, model: str) -> Iterator[Path]:
@@ -48,6 +51,8 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from take_settings(camera)
     yield from camera.take("engine-settings", camera.application.settings_dock)
     yield from _open_model(camera)
+    camera.start_chats(model)
+    camera.wait_for_replies()
     camera.window.resize(SMALL)
     yield from camera.take("small")
     for name in ("bottleneck", "memory"):
@@ -80,9 +85,9 @@ def _latency(camera: Camera) -> Iterator[Path]:
     prompts = [prompt for _, prompt in suggestions_for(str(starter_model()))[:2]]
     camera.talk(prompts)
     chosen = camera.chat.current.id
-    story = camera.go_on(long_prompts()[0][1])
-    camera.wait(lambda: len(story().split()) > 20, "generation did not start")
-    camera.ask("Summarize this in one word: " + story() * 12, 8)
+    story = camera.go_on("Tell me a story about a robot.")
+    camera.wait(lambda: bool(story()), "generation did not start")
+    camera.ask("Summarize this in one word: " + builtin_text(STARTER).read()[:LONG_BYTES], 8)
     camera.wait_for_replies()
     camera.chat.open(chosen)
     pause(2 * SNAPSHOT_INTERVAL_MS)  # its last steps
@@ -93,7 +98,7 @@ def _latency(camera: Camera) -> Iterator[Path]:
 def _tokens(camera: Camera) -> Iterator[Path]:
     """The tokens of a reply, and of a branch from it."""
     page = camera.application.pages.chat_page
-    story = camera.talk([prompt for _, prompt in suggestions_for(str(starter_model()))[2::-1]])
+    story = camera.talk([prompt for _, prompt in suggestions_for(str(starter_model()))[1::-1]])
     page.tokens.show_last()
     yield from camera.take("tokens")
     page.tokens.popover.branch.click()
@@ -103,7 +108,7 @@ def _tokens(camera: Camera) -> Iterator[Path]:
     page.tokens.popover.paint_by.setCurrentIndex(2)
     yield from camera.take("tokens-branch")
     page.tokens.popover.hide()
-    camera.chat.edit(camera.chat.current.path()[-2].id, "What is the KV cache?")
+    camera.chat.edit(camera.chat.current.path()[-2].id, "Explain speculative decoding.")
     camera.wait_for_replies()
     page.open_branches()
     yield from camera.take("branches")
