@@ -248,7 +248,7 @@ MOST = 99
 
 
 class Bell(QObject):
-    """Shows the number of unread problems on a button; red if an error is among them."""
+    """Shows the number of unread problems, if any, on a button; red if an error is among them."""
 
     def __init__(self, bell: QToolButton, history: NoticeHistory) -> None:
         super().__init__(bell)
@@ -259,7 +259,7 @@ class Bell(QObject):
     def _show(self) -> None:
         count = len(self._history.unread)
         shown = f"{count}" if count <= MOST else f"{MOST}+"
-        self._bell.setText(f"{shown} new")
-        self._bell.setAccessibleName(f"{NAME}, {shown} new")
+        self._bell.setText(f"{shown} new" if count else "")  # its name is wider than the rail
+        self._bell.setAccessibleName(f"{NAME}, {shown} new" if count else NAME)
         color = "danger" if self._history.has_unread_error else "accent" if count else "text_muted"
         set_icon(self._bell, "bell", color)
