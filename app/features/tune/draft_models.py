@@ -211,6 +211,6 @@ class DraftModels(QObject):
 def _starter_sources() -> list[ModelSource]:
     kind = SourceKind.STARTER
     return [
-        ModelSource(kind, str(starter_draft()), "Starter draft model"),
-        ModelSource(kind, str(starter_head()), "Starter EAGLE-3 head"),
+        ModelSource(kind, str(starter_draft()), "Demo draft model"),
+        ModelSource(kind, str(starter_head()), "Demo EAGLE-3 head"),
     ]

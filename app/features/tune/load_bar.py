@@ -376,5 +376,5 @@ class LoadBar(QFrame):
             parts.append(f"{counts.aborted:,} aborted")
         if counts.dropped:
             parts.append(f"{counts.dropped:,} dropped (limit: {MOST_IN_FLIGHT} concurrent)")
-        parts.append(f"{duration_text(int(load.seconds))} elapsed")
+        parts.append(f"duration {duration_text(int(load.seconds))}")
         self.status.set_text(" · ".join(parts))

@@ -10,7 +10,7 @@ def test_a_long_hint_does_not_widen_the_row(qtbot: QtBot) -> None:
     row = SettingRow(RowSpec("drafts", "Draft model", "What drafts.", "live"))
     qtbot.addWidget(row)
     before = row.minimumSizeHint().width()
-    row.set_hint("Starter draft model, 1.2 million parameters, of the same vocabulary. " * 3)
+    row.set_hint("Demo draft model, 1.2 million parameters, of the same vocabulary. " * 3)
     assert row.minimumSizeHint().width() <= max(before, 200)
 
 
