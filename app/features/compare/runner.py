@@ -11,7 +11,6 @@ the main engine returns to its original state, unless it is to stay or has faile
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -43,7 +42,7 @@ from app.features.compare.record import (
 )
 from app.features.compare.replies import Reply, Stage
 from app.features.compare.sending import SideReplies
-from app.features.models.estimate import Estimate, estimate
+from app.features.models.estimate import Estimate, estimate, has_libraries
 from app.features.models.precision import SwitchTimes, precision_text
 from app.features.models.session import ModelSession
 from app.link.bridge import EngineBridge, EngineState
@@ -251,7 +250,7 @@ class ComparisonRunner(QObject):
         if self._found is not None and needs_one(self._setups, self._found):
             self._go(Decision(Placement.SHARED, "One engine: the sides differ only in sampling."))
             return
-        if self._weigh is None and "engine.host.resolve" not in sys.modules:
+        if self._weigh is None and not has_libraries():
             # no engine of this process has loaded anything, nor what an estimate needs
             reason = f"No memory estimate for the {SIDE_NAMES[self._other]} side."
             self._go(in_turn(reason, wanted, taken))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -142,6 +143,11 @@ class Estimate:
 
 
 Estimator = Callable[[EngineConfig, Held], Estimate]
+
+
+def has_libraries() -> bool:
+    """Whether an engine of this process has imported what `estimate` needs, which takes seconds."""
+    return "engine.host.resolve" in sys.modules
 
 
 def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:

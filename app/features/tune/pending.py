@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QWidget
 
-from app.features.models.estimate import plan_after
+from app.features.models.estimate import has_libraries, plan_after
 from app.features.tune.hints import resolved
 from app.features.tune.prediction import Pause, memory_words
 from app.link.bridge import EngineBridge
@@ -94,7 +93,7 @@ class PendingCard(QWidget):
 
     def _plan(self) -> None:
         config, bridge = self._config, self._bridge
-        is_here = "engine.host.resolve" in sys.modules and bridge.offers is None
+        is_here = has_libraries() and bridge.offers is None
         if config is None or bridge.config is None or bridge.plan is None or not is_here:
             return  # the engine, with its libraries or the model's files, is elsewhere
         if self._task is not None:

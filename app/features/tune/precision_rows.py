@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
+from app.features.models.estimate import has_libraries
 from app.features.models.precision import (
     DTYPE,
     GROUP,
@@ -120,7 +120,7 @@ class PrecisionGuide(QObject):
 
     def _look_now(self) -> None:
         config = self._asked
-        if config is None or "engine.host.resolve" not in sys.modules:
+        if config is None or not has_libraries():
             return  # the engine is in another process, its libraries not imported
         if self._bridge.offers is not None:
             return  # the files are on another machine
