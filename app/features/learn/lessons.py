@@ -40,7 +40,7 @@ class Lesson:
     @property
     def plan(self) -> LoadPlan:
         workload = Workload(self.key, self.title, 64, self.input, self.output)
-        return LoadPlan(workload, "unique", Pace(self.in_flight))
+        return LoadPlan(workload, "unique", Pace(self.in_flight), is_lesson=True)
 
 
 def _batch_limit(before: int, after: int) -> Step:

@@ -305,7 +305,8 @@ class LoadBar(QFrame):
 
     @property
     def _is_lesson(self) -> bool:
-        return self._load.is_on and self._is_other
+        plan = self._load.plan
+        return self._load.is_on and plan is not None and plan.is_lesson
 
     def _show_pace(self) -> None:
         is_open, is_lesson = self.pacing.currentData() == OPEN, self._is_lesson

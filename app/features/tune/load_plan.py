@@ -20,12 +20,13 @@ class LoadState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Workload, pace and seed of a load."""
+    """Workload, pace and seed of a load. `is_lesson`: a lesson started it, not the load bar."""
 
     workload: Workload
     variant: str
     pace: Pace
     seed: int = 0
+    is_lesson: bool = False
 
     @property
     def words(self) -> str:
