@@ -11,8 +11,10 @@ from PySide6.QtWidgets import (
     QScrollArea,
     QWidget,
 )
+from pytestqt.qtbot import QtBot
 
 _ROUNDING = 1  # pixel
+WAIT_MS, SETTLES_MS = 8_000, 50
 
 
 def cuts(root: QWidget) -> list[str]:
@@ -27,6 +29,16 @@ def cuts(root: QWidget) -> list[str]:
         if problem:
             found.append(f"{_path(widget)}: {problem}")
     return found
+
+
+def expect_whole(qtbot: QtBot, root: QWidget) -> None:
+    """Once what was shown just now has been laid out."""
+
+    def is_whole() -> None:
+        assert cuts(root) == []
+
+    qtbot.wait(SETTLES_MS)
+    qtbot.waitUntil(is_whole, timeout=WAIT_MS)
 
 
 def _problem(widget: QWidget) -> str:

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from app.main.application import Application
-from tests.app.cuts import cuts
+from tests.app.cuts import expect_whole
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, ask, set_text, usual_text, wait_idle
 from tests.tiers import tiered
@@ -61,7 +61,7 @@ def test_send_and_five_messages_are_whole(
         assert button.isVisible() and window.rect().contains(place_of(button))
     for open_it in (lambda: None, page.open_inspector, page.search):
         open_it()
-        qtbot.waitUntil(lambda: cuts(window) == [])
+        expect_whole(qtbot, window)
     page.new_chat()
     assert page.composer.isVisible()
 

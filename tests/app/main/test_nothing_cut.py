@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from app.features.serve.page import OTHERS, SERVE
 from app.main.application import Application
 from app.storage.model_sources import shape_sources
 from app.storage.run_records import Kind
-from tests.app.cuts import cuts
+from tests.app.cuts import WAIT_MS, expect_whole
 from tests.app.window_fixtures import application, ask, script, set_text, usual_text, wait_idle
 from tests.tiers import tiered
 
 __all__ = ["application", "script", "usual_text"]  # fixtures
 
 OPENS = "/models/tiny"
-WAIT_MS, SETTLES_MS = 8_000, 50
 SIZES = tiered(
     [((1280, 800), 100), ((1000, 640), 100), ((1280, 800), 160), ((1000, 640), 160)],
     [((1280, 800), 100), ((1000, 640), 160)],
 )
-
-
-def expect_whole(qtbot: QtBot, root: QWidget) -> None:
-    """Once what was shown just now has been laid out."""
-
-    def is_whole() -> None:
-        assert cuts(root) == []
-
-    qtbot.wait(SETTLES_MS)
-    qtbot.waitUntil(is_whole, timeout=WAIT_MS)
 
 
 @pytest.mark.parametrize(("size", "percent"), SIZES)
