@@ -1,75 +1,25 @@
-"""The charts and the strip show what the snapshots say."""
+"""The charts show what the snapshots say."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-import re
 import time
 
 import numpy as np
 import pytest
-from PySide6.QtWidgets import QApplication, QScrollArea
+from PySide6.QtWidgets import QScrollArea
 
-from engine.snapshot import Counters, EngineSnapshot, GpuFigures, RequestState, Sample, StepRecord
-from tests.figures import numbers
-from tests.widgets.synthetic import GIB, divided_snapshot, load_run, memory, snapshot
+from engine.snapshot import Counters, GpuFigures, Sample, StepRecord
+from tests.widgets.live.conftest import redraw, take, values
+from tests.widgets.synthetic import GIB, divided_snapshot, load_run, snapshot
 from widgets.live.chart_grid import columns_for, grid_for
 from widgets.live.charts import LiveCharts
-from widgets.live.figures import FIGURES, header_values, state_text
+from widgets.live.figures import FIGURES
 from widgets.live.metric_store import MetricStore
 from widgets.live.strip import StatStrip
 from widgets.plot.clock import RedrawClock
 from widgets.theme.fonts import set_text_scale
-from widgets.theme.theme import apply_theme
-
-
-@pytest.fixture
-def clock(qapp: QApplication):
-    apply_theme(qapp, "light")
-    made = RedrawClock(rate_hz=20)
-    yield made
-    made._timer.stop()
-
-
-@pytest.fixture
-def charts(qtbot, clock: RedrawClock) -> LiveCharts:
-    made = LiveCharts(MetricStore(), clock)
-    qtbot.addWidget(made)
-    made.resize(1300, 480)
-    return made
-
-
-@pytest.fixture
-def strip(qtbot, clock: RedrawClock) -> StatStrip:
-    made = StatStrip(MetricStore(), clock)
-    qtbot.addWidget(made)
-    made.resize(1280, made.sizeHint().height())
-    return made
-
-
-def take(view: LiveCharts | StatStrip, one: EngineSnapshot) -> None:
-    view.store.update(one)
-    view.update_snapshot(one)
-
-
-def redraw(charts: LiveCharts) -> None:
-    for chart in charts.charts:
-        chart.redraw()
-
-
-def redraw_strip(strip: StatStrip) -> None:
-    strip._drawn_at = -math.inf  # as if the last time was long ago
-    strip.redraw()
-
-
-def values(strip: StatStrip) -> dict[str, str]:
-    redraw_strip(strip)
-    return {key: value.text for key, value in strip._values.items()}
-
-
-# Charts ---------------------------------------------------------------------------------------
 
 
 def test_blocks_that_were_held_between_two_states_are_in_the_chart(charts: LiveCharts) -> None:
@@ -352,190 +302,6 @@ def test_no_timer_is_left(qtbot, charts: LiveCharts, clock: RedrawClock) -> None
     assert clock.is_running
     charts.close()
     qtbot.waitUntil(lambda: not clock.is_running, timeout=2000)
-
-
-# Strip ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("device", "name", "ranks", "stages", "words"),
-    [
-        ("cpu", "A processor", 1, 1, "cpu, 2 threads"),
-        ("cpu", "A processor", 2, 1, "cpu, TP 2, 2 threads"),
-        ("cuda:0", "NVIDIA H200", 1, 1, "cuda:0, H200"),
-        ("cuda:1", "4 x NVIDIA H200", 4, 1, "cuda:1, TP 4, H200"),
-        ("cuda:1", "4 x NVIDIA H200, pipeline parallel", 1, 4, "cuda:1, PP 4, H200"),
-    ],
-)
-def test_the_strip_shows_the_parallel_sizes(
-    strip: StatStrip, device: str, name: str, ranks: int, stages: int, words: str
-) -> None:
-    seen = snapshot(1.0)
-    model = dataclasses.replace(
-        seen.model, device=device, device_name=name, num_ranks=ranks, num_stages=stages
-    )
-    take(strip, dataclasses.replace(seen, model=model))
-    assert strip.title.endswith(f"  ·  {words}")
-    values(strip)
-    tip = strip._tip(next(one for one in FIGURES if one.key == "memory"))
-    assert ("cuda:1" in tip and "4 GPUs" in tip) == (4 in (ranks, stages))
-
-
-def test_the_strip_starts_with_nothing(strip: StatStrip) -> None:
-    assert set(values(strip).values()) == {"–"}
-    assert strip.title == "No model"
-    assert strip.state == ("Open a model to start", "idle")
-
-
-def test_the_strip_says_what_runs(strip: StatStrip) -> None:
-    for one in load_run(time.perf_counter(), 20):
-        take(strip, one)
-    found = values(strip)
-    name, size, weights, where = strip.title.split("  ·  ")
-    assert (name, weights) == ("Qwen3-0.6B", "BF16") and size.endswith("iB")
-    assert where.startswith("cpu") and numbers(where) == [2]
-    assert strip.state == (
-        f"{one.num_running} running · {one.num_waiting} waiting", "busy",
-    )  # fmt: skip
-    requests = one.requests
-    out = [dataclasses.replace(r, state=RequestState.PREEMPTED) for r in requests[:2]]
-    state, _ = state_text(dataclasses.replace(one, requests=(*out, *requests[2:])))
-    running, waiting = one.num_running - 2, one.num_waiting + 2
-    assert re.findall(r"\d+", state) == [str(running), str(waiting), "2"]
-    assert 150 < int(found["output"]) < 250
-    assert 80 < int(found["ttft"]) < 160
-    p50, p99 = (int(text) for text in found["itl"].split(" / "))
-    assert 22 < p50 < p99 < 60
-    assert found["kv"] == f"{one.kv_usage * 100:.0f}"
-    assert found["memory"] == f"{one.memory.process / GIB:.1f} / 3.6"
-    assert "TTFT p50" in strip.accessibleDescription()
-
-
-def test_an_idle_engine_is_ready_and_writes_nothing(strip: StatStrip) -> None:
-    take(strip, snapshot(time.perf_counter()))
-    assert strip.state == ("Ready", "idle")
-    assert values(strip)["output"] == "–"
-
-
-def test_the_output_rate_comes_to_rest(strip: StatStrip) -> None:
-    now = 5000.0
-    for i in range(51):
-        counters = Counters(generation_tokens=10 * i)
-        take(strip, snapshot(now - 5 + i * 0.1, num_running=1, counters=counters))
-    assert header_values(strip.store, now)["output"].text == "100"
-    assert header_values(strip.store, now + 10)["output"][:2] == ("0", True)  # a long prefill
-    take(strip, snapshot(now, counters=counters))
-    assert header_values(strip.store, now)["output"].is_firm
-    assert header_values(strip.store, now + 10)["output"][:2] == ("0", False)  # idle
-
-
-def test_old_prefix_hits_are_not_current(strip: StatStrip) -> None:
-    for at in (1000.0, 1001.0):
-        counters = Counters(prefix_hits=round(at) - 1000, prefix_queries=4 * (round(at) - 1000))
-        take(strip, snapshot(at, counters=counters))
-    assert header_values(strip.store, 1002.0)["hits"][:2] == ("25", True)
-    assert header_values(strip.store, 2000.0)["hits"][:2] == ("25", False)
-
-
-def test_few_gaps_have_no_p99(strip: StatStrip) -> None:
-    now = time.perf_counter()
-    take(strip, snapshot(now, itl=tuple(Sample(now, 0.02) for _ in range(99))))
-    assert values(strip)["itl"] == "20 / –"
-    take(strip, snapshot(now, itl=(Sample(now, 0.02),)))
-    assert values(strip)["itl"] == "20 / 20"
-
-
-def test_old_latencies_are_kept_but_not_as_current(strip: StatStrip) -> None:
-    take(strip, snapshot(1000.0, ttft=(Sample(1000.0, 0.084),) * 20))
-    assert header_values(strip.store, 1000.0)["ttft"][:2] == ("84", True)
-    assert header_values(strip.store, 2000.0)["ttft"][:2] == ("84", False)
-
-
-def test_figures_change_at_a_readable_pace_and_words_at_once(strip: StatStrip) -> None:
-    now = time.perf_counter()
-    take(strip, snapshot(now, num_running=1, num_used=115))
-    redraw_strip(strip)
-    take(strip, snapshot(now, num_running=1, num_used=576))
-    strip.redraw()
-    assert strip._values["kv"].text == "10"
-    assert strip.wants_redraw()  # it is not forgotten
-    strip.set_state("The engine stopped", "error")
-    strip.redraw()
-    assert strip._values["kv"].text == "50"
-    assert "The engine stopped" in strip.accessibleDescription()
-
-
-def test_the_newest_word_on_the_state_counts(strip: StatStrip) -> None:
-    take(strip, snapshot(time.perf_counter(), num_running=2))
-    strip.set_state("Loading weights", "loading")
-    assert strip.state == ("Loading weights", "loading")
-    take(strip, snapshot(time.perf_counter(), num_running=2))
-    assert strip.state[1] == "busy"
-    strip.store.end()
-    strip.clear()
-    assert values(strip)["memory"] == "–"
-
-
-@pytest.mark.parametrize(
-    ("width", "keys"),
-    [
-        (1280, ["output", "ttft", "itl", "kv", "hits", "memory"]),
-        (700, ["output", "ttft", "itl", "memory"]),
-        (420, ["itl"]),
-        (250, []),
-    ],
-)
-def test_a_narrow_strip_drops_figures_instead_of_cutting(strip, width, keys) -> None:
-    strip.resize(width, strip.height())
-    shown = strip.shown_figures()
-    assert set(keys) >= {one.key for one, _ in shown} >= set(keys[:1])
-    lefts = [place.left() for _, place in shown]
-    assert lefts == sorted(lefts)
-    assert all(place.right() <= width - 8 for _, place in shown)
-    assert all(a.right() < b.left() for (_, a), (_, b) in itertools.pairwise(shown))
-
-
-def test_sparklines_give_way_before_figures(strip: StatStrip) -> None:
-    lefts = {}
-    for width in (1600, 820):
-        strip.resize(width, strip.height())
-        lefts[width] = [width - place.left() for _, place in strip.shown_figures()]
-    assert len(lefts[1600]) == len(lefts[820]) == len(FIGURES)
-    assert lefts[1600][0] > lefts[820][0] + 100
-
-
-def test_a_sparkline_is_drawn_beside_its_figure(strip: StatStrip) -> None:
-    strip.resize(1600, strip.height())
-    now = time.perf_counter()
-    pictures = []
-    for at in (now - 5, now - 3, now - 1):
-        itl = tuple(Sample(at, 0.02) for _ in range(100))
-        take(strip, snapshot(at, num_running=1, itl=itl))
-        redraw_strip(strip)
-        place = next(rect for one, rect in strip.shown_figures() if one.key == "itl")
-        place.setLeft(place.right() - 50)
-        pictures.append(strip.grab(place.toRect()).toImage())
-    assert pictures[0] != pictures[1] != pictures[2]  # no line of one point
-
-
-def test_figures_do_not_move_when_their_values_change(strip: StatStrip) -> None:
-    now = time.perf_counter()
-    take(strip, snapshot(now, num_used=10, ttft=(Sample(now, 0.0995),)))
-    redraw_strip(strip)
-    before = [place for _, place in strip.shown_figures()]
-    take(strip, snapshot(now, num_used=1100, ttft=(Sample(now, 1.2),) * 9))
-    redraw_strip(strip)
-    assert [place for _, place in strip.shown_figures()] == before
-
-
-def test_memory_of_the_strip_and_of_the_chart_agree(strip: StatStrip, charts: LiveCharts) -> None:
-    now = time.perf_counter()
-    one = snapshot(now, num_used=500, num_cached=100)
-    take(strip, one)
-    take(charts, one)
-    stacked = sum(charts.memory.data.history[k].last()[1] for k in charts.memory.stacked)
-    assert values(strip)["memory"].startswith(f"{stacked:.1f} / ")
-    assert memory(500, 100).process / GIB == pytest.approx(stacked)
 
 
 def test_an_idle_minute_has_no_slopes(charts: LiveCharts) -> None:
