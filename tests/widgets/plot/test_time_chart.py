@@ -15,18 +15,13 @@ from PySide6.QtGui import QColor, QContextMenuEvent, QGuiApplication, QImage, QM
 from PySide6.QtWidgets import QApplication, QMenu, QTableView
 from pytestqt.qtbot import QtBot
 
-from engine.snapshot import Sample
-from tests.figures import numbers
-from tests.widgets.synthetic import snapshot
-from widgets.live.metric_store import MetricStore
-from widgets.live.store_charts import LatencyChart
-from widgets.plot import RedrawClock, Series, SeriesKind, StackedAreaChart, TimeChart
+from tests.widgets.plot.conftest import Drawn
+from widgets.plot import RedrawClock, Series, SeriesKind, TimeChart
 from widgets.plot.axis import Range
 from widgets.plot.data import HISTORY_S, MAX_DOTS, MAX_LINE_POINTS
 from widgets.plot.header import ChartHeader
 from widgets.plot.labels import LabelPlace, end_label_rects, is_named
 from widgets.plot.series import Mark
-from widgets.plot.stacked_chart import area
 from widgets.theme.theme import SPACE_3, apply_theme, load_theme
 
 NOW = 1000.0
@@ -36,15 +31,6 @@ SERIES = (
     Series("dots", "samples", "sample_dot", SeriesKind.DOTS),
     Series("running", "running", "running", SeriesKind.STEPS, hold=True),
 )
-
-
-@pytest.fixture
-def clock(qapp: QApplication):
-    apply_theme(qapp, "light")
-    made = RedrawClock(rate_hz=50)
-    yield made
-    made._timer.stop()
-    apply_theme(qapp, "light")
 
 
 @pytest.fixture
@@ -447,99 +433,6 @@ def test_the_legend_gives_way_to_the_title(chart: TimeChart) -> None:
     assert chart.legend.names == {one.label for one in SERIES}
 
 
-# Latency and memory ---------------------------------------------------------------------------
-
-
-def take(chart: LatencyChart, samples: list[Sample]) -> None:
-    chart.store.update(snapshot(NOW, ttft=tuple(samples)))
-    chart.add_samples(samples)
-
-
-def latency_chart(title: str, clock: RedrawClock) -> LatencyChart:
-    return LatencyChart(
-        title, store=MetricStore(), key="ttft", clock=clock, time_source=lambda: NOW
-    )
-
-
-def test_latency_lines_are_percentiles_of_the_samples(qtbot, clock: RedrawClock) -> None:
-    chart = latency_chart("ITL", clock)
-    qtbot.addWidget(chart)
-    values = np.random.default_rng(0).gamma(4, 0.008, 1000)
-    times = np.linspace(NOW - 9.99, NOW, 1000)
-    take(chart, [Sample(t, v) for t, v in zip(times, values, strict=True)])
-    chart.redraw()
-    p50 = chart.data.history["p50"].last()
-    assert p50 == (NOW, pytest.approx(np.median(values) * 1e3))
-    assert chart.data.history["p99"].last()[1] == pytest.approx(np.percentile(values, 99) * 1e3)
-    assert [label.label for label in chart.view.end_labels] == ["p50", "p99"]
-
-
-def test_few_samples_have_a_max_instead_of_a_p99(qtbot, clock: RedrawClock) -> None:
-    chart = latency_chart("TTFT", clock)
-    qtbot.addWidget(chart)
-    take(chart, [Sample(NOW - 3, 0.080), Sample(NOW - 2, 0.120)])
-    chart.redraw()
-    labels = {label.label: label.value for label in chart.view.end_labels}
-    assert labels == {"p50": "100", "max": "120"}
-
-
-@pytest.fixture
-def itl(qtbot, clock: RedrawClock) -> LatencyChart:
-    """1,000 gaps of 30 ms, and three of 5, 9 and 14 s."""
-    made = latency_chart("ITL", clock)
-    qtbot.addWidget(made)
-    made.resize(420, 240)
-    made.show()
-    long = {500: 5.0, 501: 14.0, 800: 9.0}
-    times = np.linspace(NOW - 90, NOW, 1000)
-    take(made, [Sample(t, long.get(i, 0.03)) for i, t in enumerate(times)])
-    made.redraw()
-    return made
-
-
-def test_outliers_are_counted_above_the_axis(itl: LatencyChart) -> None:
-    assert itl.view.y_range.high < 100  # the lines stay readable
-    short, full = itl.view.above_texts
-    assert numbers(short) == [3] and numbers(full) == [3, 14]
-    assert itl.curves.peaks.num_points >= 2
-    tall = np.concatenate([line.y() for line in map(Drawn, itl.curves.lines.values())])
-    assert tall.max() <= itl.view.y_range.high
-    at = float(itl.data.history["samples"].times[501])
-    itl.legend.keys["p50"].setChecked(False)
-    assert {reading.y for reading in itl.readings_at(at)} >= {14_000.0}
-    itl.legend.keys["samples"].setChecked(False)
-    itl.redraw()
-    assert itl.view.above_texts == ("", "")
-
-
-class Drawn:
-    def __init__(self, item: object) -> None:
-        self.runs = item._runs  # type: ignore[attr-defined]
-
-    def y(self) -> np.ndarray:
-        return np.array([point.y() for run in self.runs for point in run])
-
-
-def test_a_label_agrees_with_the_end_of_its_line(itl: LatencyChart) -> None:
-    for label in itl.view.end_labels:
-        key = "p99" if label.label == "max" else label.label
-        end = Drawn(itl.curves.lines[key]).y()[-1]
-        assert end == pytest.approx(min(label.y, itl.view.y_range.high))
-
-
-def test_a_logarithmic_axis_shows_outliers(qtbot, itl: LatencyChart) -> None:
-    qtbot.keyClick(itl, Qt.Key.Key_L)
-    shown = itl.view.y_range
-    assert itl.is_log and shown.is_log and shown.high >= 14_000 and shown.low <= 30
-    assert itl.view.above_texts == ("", "") and itl.curves.peaks.num_points == 0
-    assert itl._header.title == "ITL, s"
-    itl.clear()
-    itl.redraw()
-    assert itl.is_log  # while the window lives
-    qtbot.keyClick(itl, Qt.Key.Key_L)
-    assert not itl.view.y_range.is_log
-
-
 def test_zeros_stay_on_a_logarithmic_axis(chart: TimeChart) -> None:
     chart.extend("p50", [NOW - 20, NOW - 10, NOW], [0.0, 5.0, 400.0])
     chart.set_log(True)
@@ -552,25 +445,6 @@ def test_zeros_stay_on_a_logarithmic_axis(chart: TimeChart) -> None:
     assert not chart.fits_data
 
 
-def test_seconds_replace_thousands_of_milliseconds(qtbot, clock: RedrawClock) -> None:
-    chart = latency_chart("TTFT", clock)
-    qtbot.addWidget(chart)
-    take(chart, [Sample(NOW - 5, 0.4), Sample(NOW - 4, 48.888)])
-    chart.redraw()
-    labels = {label.label: label.value for label in chart.view.end_labels}
-    assert labels == {"p50": "24.6", "max": "48.9"}
-    assert chart._header.title == chart.accessibleName() == "TTFT, s"
-    assert {text for _, text in chart.view._y_ticks()} >= {"0", "50"}
-    assert chart.values_table().headers[1] == "samples (ms)"
-    texts = {reading.label: reading.value for reading in chart.readings_at(NOW - 4)}
-    assert texts["samples"] == "48.888 s"
-    chart.store.clear()
-    chart.clear()
-    take(chart, [Sample(NOW - 1, 0.4)])
-    chart.redraw()
-    assert chart._header.title == "TTFT, ms"
-
-
 def test_a_click_gives_the_focus_and_t_opens_the_table(qtbot, chart: TimeChart) -> None:
     fill(chart)
     chart.activateWindow()
@@ -580,76 +454,3 @@ def test_a_click_gives_the_focus_and_t_opens_the_table(qtbot, chart: TimeChart) 
     qtbot.keyClick(chart, Qt.Key.Key_T)
     qtbot.waitUntil(lambda: chart.findChild(QTableView) is not None)
     chart.findChild(QTableView).window().close()
-
-
-def test_shares_are_stacked_under_the_limit(qtbot, clock: RedrawClock) -> None:
-    chart = StackedAreaChart(
-        "Memory", "GiB", [area("a", "weights", "weights"), area("b", "other", "other")],
-        clock=clock, time_source=lambda: NOW,
-    )  # fmt: skip
-    qtbot.addWidget(chart)
-    chart.resize(420, 240)
-    chart.show()
-    for at in (NOW - 100, NOW - 50, NOW):
-        chart.append_row(at, {"a": 1.0, "b": 0.5})
-    chart.set_limit(36.0)
-    chart.redraw()
-    chart.set_log(True)  # stacked shares add up on a linear axis only
-    assert not chart.is_log
-    assert "Logarithmic axis" not in {action.text() for action in chart.make_menu().actions()}
-    assert chart.view.y_range.high < 3  # far below the limit the axis belongs to the data
-    assert [label.value for label in chart.view.end_labels if label.label == "limit ↑"] == ["36"]
-    chart.set_limit(3.6)
-    chart.redraw()
-    assert chart.view.y_range.high >= 3.6
-    heights = {label.label: label.y for label in chart.view.end_labels}
-    assert heights == {"weights": 0.5, "other": 1.25, "limit": 3.6}
-    assert [r.y for r in chart.readings_at(NOW)] == [1.0, 1.5]  # drawn where the bands end
-    assert [r.value for r in chart.readings_at(NOW)] == ["1 GiB", "0.50 GiB"]
-    chart.set_available("b", False)  # it has a value all the same
-    chart.redraw()
-    assert {label.label for label in chart.view.end_labels} == {"weights", "other", "limit"}
-    chart.append_row(NOW, {"a": 1.0, "b": 0.0})
-    chart.redraw()
-    assert {label.label for label in chart.view.end_labels} == {"weights", "limit"}
-    assert [r.label for r in chart.readings_at(NOW)] == ["weights"]
-    chart.append_row(NOW, {"a": 1.0, "b": 0.5})
-    chart.legend.keys["a"].setChecked(False)
-    chart.redraw()
-    assert {label.label: label.y for label in chart.view.end_labels}["other"] == 0.25
-    assert chart.num_drawn_points()["a"] == 0 < chart.num_drawn_points()["b"]
-
-
-@pytest.mark.parametrize(("height", "count"), [(140, 3), (400, 5)])
-def test_a_low_stack_labels_its_total_and_the_two_largest_parts(
-    qtbot, clock: RedrawClock, height: int, count: int
-) -> None:
-    names = ("weights", "kv_used", "kv_cached", "kv_reserved", "other", "queued")
-    chart = StackedAreaChart(
-        "Memory", "GiB", [area(one, one, one, text="{:.2f}".format) for one in names],
-        clock=clock, time_source=lambda: NOW,
-    )  # fmt: skip
-    qtbot.addWidget(chart)
-    chart.resize(420, height)
-    chart.show()
-    parts = dict(zip(names, (2.0, 0.5, 0.001, 0.25, 1.0, 0.125), strict=True))
-    for at in (NOW - 50, NOW):
-        chart.append_row(at, parts)
-    chart.redraw()
-    chart.redraw()  # the plot has its size
-    heights = {label.label: label.y for label in chart.view.end_labels}
-    assert len(heights) == count and "kv_cached" not in heights  # 0.00
-    assert {"weights", "other"} < heights.keys() and heights["weights"] == 1.0
-    assert heights.get("total", 3.876) == pytest.approx(3.876)
-
-
-def test_an_hour_of_a_stack_is_drawn_with_few_points(qtbot, clock: RedrawClock) -> None:
-    chart = StackedAreaChart(
-        "Memory", "GiB", [area("a", "weights", "weights")], clock=clock, time_source=lambda: NOW
-    )
-    qtbot.addWidget(chart)
-    chart.set_window(1200)
-    for at in np.linspace(NOW - 3600, NOW, 8000):
-        chart.append_row(float(at), {"a": 1.0})
-    chart.redraw()
-    assert chart.num_drawn_points()["a"] <= 303
