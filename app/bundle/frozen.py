@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 _LIBRARIES = "LD_LIBRARY_PATH"
+_RESET = "PYINSTALLER_RESET_ENVIRONMENT"
 
 
 def main() -> int:
@@ -39,7 +40,8 @@ def _run_module(name: str, arguments: Sequence[str]) -> int:
 
 def _restore_library_path() -> None:
     """PyInstaller points the loader to the build's libraries; programs of the system that this one
-    starts (a browser, a compiler) need their own."""
+    starts (a browser, a compiler) need their own. This program, started again, sets it anew."""
+    os.environ[_RESET] = "1"
     before = os.environ.pop(f"{_LIBRARIES}_ORIG", None)
     if before is not None:
         os.environ[_LIBRARIES] = before

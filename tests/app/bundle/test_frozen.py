@@ -32,3 +32,8 @@ def test_started_programs_get_the_systems_libraries() -> None:
     build = {"LD_LIBRARY_PATH": "/build"}
     assert run("-c", code, **build, LD_LIBRARY_PATH_ORIG="/own") == "/own 0\n"
     assert run("-c", code, **build) == "None 0\n"
+
+
+def test_the_program_started_again_finds_its_own_libraries() -> None:
+    code = "import os; print(os.environ['PYINSTALLER_RESET_ENVIRONMENT'])"
+    assert run("-c", code) == "1\n"
