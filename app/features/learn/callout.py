@@ -1,4 +1,4 @@
-"""`Callout`: a box with an arrow beside the control that a lesson points at.
+"""`Callout`: a box with an arrow beside the control that a lesson points at, and a ring around it.
 
 It is a child of the window and not modal: the control beside it, and everything else, works.
 """
@@ -7,18 +7,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QPoint, QPointF, QRect, QRectF, QSize, QTimer
+from PySide6.QtCore import QPoint, QPointF, QRect, QRectF, QSize, Qt, QTimer
 from PySide6.QtGui import QHideEvent, QPainter, QPainterPath, QPaintEvent, QPen, QShowEvent
 from PySide6.QtWidgets import QFrame, QWidget
 
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
 from widgets.theme.fonts import scaled
-from widgets.theme.theme import RADIUS, SPACE_2, SPACE_3, SPACE_4, theme, theme_notifier
+from widgets.theme.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, SPACE_4, theme, theme_notifier
 
 ARROW = 12
 WIDTH = 320
 FOLLOW_MS = 100
 """The control moves with its list and the window."""
+
+
+class Ring(QWidget):
+    """Marks the control, also where the callout has no room at its level for an arrow."""
+
+    def __init__(self, window: QWidget) -> None:
+        super().__init__(window)
+        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        theme_notifier().changed.connect(self.update)
+        self.hide()
+
+    def surround(self, place: QRect) -> None:
+        """Empty: hide it."""
+        self.setVisible(not place.isEmpty())
+        around = place.adjusted(-SPACE_1, -SPACE_1, SPACE_1, SPACE_1)
+        if around != self.geometry():
+            self.setGeometry(around)
+            self.raise_()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QPen(theme().color("accent"), 2))
+        painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -1), RADIUS, RADIUS)
 
 
 class Callout(QFrame):
@@ -34,6 +58,7 @@ class Callout(QFrame):
     ) -> None:
         """clear: widgets that it does not cover where there is room elsewhere."""
         super().__init__(window)
+        self.ring = Ring(window)
         self._clear = clear
         self._target: QWidget | None = None
         self._tip = QPoint()  # of the arrow, in our coordinates
@@ -88,7 +113,8 @@ class Callout(QFrame):
         self.setFixedWidth(min(scaled(WIDTH) + 2 * ARROW, window.width() - 2 * SPACE_4))
         height = max(self.heightForWidth(self.width()), self.minimumSizeHint().height())
         self.setFixedHeight(height)
-        before = self.geometry(), self._tip
+        target, before = self._target, (self.geometry(), self._tip)
+        self.ring.surround(QRect() if target is None else _seen(target, window))
         rim = SPACE_2, SPACE_2, -SPACE_2, -SPACE_2
         self.move(self._corner(window, window.rect().adjusted(*rim)))
         if (self.geometry(), self._tip) != before:  # else it would be painted at every look
@@ -139,6 +165,7 @@ class Callout(QFrame):
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self._follow.stop()
+        self.ring.hide()
 
 
 def _seen(widget: QWidget, window: QWidget) -> QRect:
