@@ -70,7 +70,6 @@ class Lessons(QObject):
         self.offer = LessonOffer(self.start_first, self.dismiss_offer)
         self.offer.setVisible(not settings.flag(OFFERED, False))
         self._chosen_before: dict[str, Any] = {}
-        self._value_before: Any = None
         self._weights_before = 0
         self._applied_at = 0.0
         self._look = QTimer(self, interval=LOOK_MS)
@@ -182,7 +181,7 @@ class Lessons(QObject):
             self._do(course.fail(why))
         if course.stage is Stage.BASELINE:
             course.baseline(self._tune.result.so_far())
-            self._value_before, self._weights_before = self._applied_value, self._weights
+            self._weights_before = self._weights
         elif course.stage is Stage.MEASURING:
             self._tune.result.refresh()
             seconds = time.monotonic() - self._applied_at
@@ -207,11 +206,13 @@ class Lessons(QObject):
         return f"weights {bytes_text(before)} → {bytes_text(after)}"
 
     def _on_changed(self, text: str, details: object, chosen: object) -> None:
-        before, now = self._value_before, self._applied_value
-        if self.course.stage in (Stage.MOVE, Stage.APPLY) and now not in (None, before):
-            self._applied_at = time.monotonic()
-            self._do(self.course.applied())
+        """A slider passes other values on its way; moved on while measuring, it starts anew."""
+        course = self.course
+        if course.stage in (Stage.MOVE, Stage.APPLY) and self._applied_value == course.step.value:
+            self._do(course.applied())
             self._show()
+        if course.stage is Stage.MEASURING:
+            self._applied_at = time.monotonic()
 
     def _on_choice(self) -> None:
         before = self.course.stage
@@ -256,7 +257,8 @@ class Lessons(QObject):
         if stage is Stage.APPLY:
             self.callout.point_at(self._panel.pending.apply)
             return
-        self.callout.point_at(self._tune.result if stage is Stage.RESULT else row)
+        is_result = stage in (Stage.MEASURING, Stage.RESULT)
+        self.callout.point_at(self._tune.result if is_result else row)
         if stage in (Stage.BASELINE, Stage.MOVE):
             self._panel.show_row(self.course.step.setting)
         elif stage in (Stage.RESULT, Stage.FAILED):

@@ -90,7 +90,7 @@ class Course:
         return []
 
     def applied(self) -> list[Do]:
-        """The step's setting took effect with another value."""
+        """The step's setting took effect with the step's value."""
         if self.stage in (Stage.MOVE, Stage.APPLY):
             self.stage = Stage.MEASURING
         return []

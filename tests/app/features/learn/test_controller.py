@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PySide6.QtCore import QRect, QSize, Qt
+from PySide6.QtCore import QPoint, QRect, QSize, Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -64,9 +64,14 @@ def test_a_lesson_points_at_its_row_and_puts_all_back(
     assert not lessons.callout.geometry().intersects(
         row.rect().translated(row.mapTo(application.window, row.rect().topLeft()))
     )
-    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
-        row.control.field.setValue(2)
-    qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
+    assert lessons.callout.ring.isVisible()
+    assert lessons.callout.ring.geometry().contains(row.mapTo(application.window, QPoint()))
+    for value, stage in ((4, Stage.MOVE), (2, Stage.MEASURING)):  # passes 4 on its way
+        with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+            row.control.field.setValue(value)
+        qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == value)  # noqa: B023
+        assert lessons.course.stage is stage
+    assert lessons.callout._target is application.pages.tune.result
     lessons._do(lessons.course.measured(verdicts(20, 20, 5.0), 1.0))
     lessons._show()
     assert not application.pages.tune.load.is_on and lessons.callout.next.hasFocus()
@@ -75,6 +80,7 @@ def test_a_lesson_points_at_its_row_and_puts_all_back(
     lessons.callout.leave.click()
     qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 16)
     assert not lessons.callout.isVisible() and not lessons.course.is_on
+    assert not lessons.callout.ring.isVisible()
     assert application.pages.tune.result.text == headline and numbers(headline)[1] == 2
 
 
