@@ -233,9 +233,12 @@ class Lessons(QObject):
         if not course.is_on:
             return
         why, next_text, progress = "", "", course.progress or "starting"
+        is_sent = any(course.step.setting in sent.changes for sent in self._panel.model.sent)
         match course.stage:
             case Stage.BASELINE:
                 text = f"{lesson.intro} Measuring before the change: {progress}."
+            case Stage.MOVE | Stage.APPLY if is_sent:
+                text = "Applying the change. Requests pause and resume."
             case Stage.MOVE:
                 text, next_text = course.step.ask, "&Do it for me"
             case Stage.APPLY:
