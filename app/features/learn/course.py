@@ -116,6 +116,9 @@ class Course:
             wanted = self.lesson.wanted
             ordered = sorted(verdicts, key=lambda verdict: verdict.key not in wanted)
             claims = [v.words for v in ordered if v.state is State.CHANGED]
+            same = [v.name for v in ordered if v.key in wanted and v.state is State.NO_CHANGE]
+            if same:
+                claims.append(f"no clear change in {' and '.join(same)}")
             words = ", ".join(filter(None, [*(claims or ["no clear change"]), beside]))
             self.result = f"{words[:1].upper()}{words[1:]}."
 

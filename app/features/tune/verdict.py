@@ -79,18 +79,22 @@ class Verdict:
         return (self.factor > 1) == (BETTER[self.key] > 0)
 
     @property
+    def name(self) -> str:
+        return _NAMES[self.key]
+
+    @property
     def _unit(self) -> str:
         return "samples" if self.key == "ttft" else "seconds"
 
     @property
     def progress(self) -> str:
         """ "TTFT 9 of 20 samples"."""
-        return f"{_NAMES[self.key]} {self.after.count} of {WANTED} {self._unit}"
+        return f"{self.name} {self.after.count} of {WANTED} {self._unit}"
 
     @property
     def words(self) -> str:
         """ "TTFT 50× longer", "throughput −33 %"; why there is no such claim."""
-        name, unit = _NAMES[self.key], self._unit
+        name, unit = self.name, self._unit
         match self.state:
             case State.CHANGED:
                 fewest = min(self.before.count, self.after.count)
