@@ -30,10 +30,10 @@ CANDIDATES = {
     torch.bfloat16: ("torch", "transposed", "upcast", "upcast_wide"),
     torch.float16: ("torch", "transposed", "upcast", "upcast_wide"),
 }
-"""Linear implementations that may be the fastest on a CPU, by dtype; in 16 bits also "native",
-where the CPU kernels are compiled."""
+"""Linear implementations that may be the fastest on a CPU, by dtype; where the CPU kernels are
+compiled also "native" in 16 bits, and in bfloat16 on AMX only that, "tiles" and "torch"."""
 
-ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Row counts from which another implementation may take over; a product of n rows uses the largest
 that is not above n."""
 
@@ -47,7 +47,8 @@ _FEWEST_TURNS, _MOST_TURNS = 3, 10
 _HOPELESS = 2.5  # times the fastest: such a candidate is not tried on more rows ...
 _HOPELESS_FROM = 16  # ... from here on, where the conversion of the weight is shared by enough
 _FEW_ROWS, _MANY_ROWS_OF_BLOCKS = (1, 8), (64, 128, 256, 512)
-_NATIVE_DOUBT = 16  # rows: below, reading the weight decides
+_NATIVE_DOUBT = 16  # rows: below, reading the weight decides ...
+_TILES_DOUBT = 8  # ... where there are no tiles to compute with
 _BLOCKS_PAY = 0.9  # of the time of plain weights, or less
 _IN_BLOCKS = "linear, blocked weights"
 _BLOCKED = (Choice(_IN_BLOCKS, "", 1, "onednn", "set explicitly"),)
@@ -166,10 +167,13 @@ def _16bit_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     name = dtype_name(dtype)
     result: list[Choice] = []
     candidates, chosen, in_doubt = CANDIDATES[dtype], "torch", 1
-    if find().library is not None:
-        why = f"few rows: compiled, reads weights once; benchmarked at {_NATIVE_DOUBT}+ rows"
+    if (compiled := find().library) is not None:
+        in_doubt = _NATIVE_DOUBT
+        if compiled.has_tiles and dtype is torch.bfloat16:
+            candidates, in_doubt = ("tiles", "torch"), _TILES_DOUBT
+        why = f"few rows: compiled, reads weights once; benchmarked at {in_doubt}+ rows"
         result.append(Choice("linear", name, 1, "native", why))
-        candidates, chosen, in_doubt = ("native", *candidates), "native", _NATIVE_DOUBT
+        candidates, chosen = ("native", *candidates), "native"
     for rows in ROW_BUCKETS:
         if rows < in_doubt:
             continue

@@ -37,6 +37,9 @@ SWITCH = "INFERDECK_NATIVE_KERNELS"
 """Environment: 0 computes with PyTorch instead."""
 PREBUILT = FOLDER / "prebuilt"
 PROCESSORS = {
+    "x86-64-v4 -mavx512vnni -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16":
+        "avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx512_bf16 "
+        "amx_tile amx_int8 amx_bf16",
     "x86-64-v4 -mavx512vnni -mavx512bf16":
         "avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx512_bf16",
     "x86-64-v4 -mavx512vnni": "avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni",

@@ -24,9 +24,10 @@ from engine.kernels.weights import Weights
 from engine.numerics.codes import Codes, IntCodes
 from engine.numerics.rounding import round_fp8, round_nf4
 
-_ROWS = (1, 2, 7, 35)  # through every tile of integer.c, dequantized.c and plain.c
+_ROWS = (1, 2, 7, 35)  # through every tile of integer.c, dequantized.c, plain.c and tiled.c
 _OUTPUTS, _INPUTS = 83, 128  # no whole number of panels
 _WIDTH = 139  # nor of steps
+_TILED_WIDTH = 352  # more than are near at a time: tiled.c
 _CLOSE = 1e-2  # of the largest result; wrong results of bfloat16 and 8 bits are off by far more
 
 _CLOSE_IN_8_BITS = 5e-2  # of keys and values that are rounded so
@@ -109,6 +110,14 @@ def _products(
         )
         expected = x.float() @ weight.float().t() + bias.float()
         yield "unquantized weights", partial(library.plain, weight=weight, bias=bias), x, expected
+    if library.has_tiles:
+        x, weight = (
+            torch.randn(rows, _TILED_WIDTH, generator=generator).bfloat16()
+            for rows in (max(_ROWS), _OUTPUTS)
+        )
+        bias = torch.randn(_OUTPUTS, generator=generator).bfloat16()
+        expected = x.float() @ weight.float().t() + bias.float()
+        yield "tiles", partial(library.tiled, weight=weight, bias=bias), x, expected
 
 
 def _small_operations(

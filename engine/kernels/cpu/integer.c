@@ -18,6 +18,7 @@
 #include <math.h>
 
 #include "numbers.h"
+#include "tiles.h"
 
 /* Activations as integers.
  *
@@ -29,7 +30,8 @@
 typedef struct {
     int64_t inputs, group;       /* group: inputs that share a scale */
     int64_t stride;              /* between rows: not the inputs, see APART */
-    int8_t *high, *low;          /* [rows, stride]; low is NULL with one part */
+    int64_t step;                /* 0, or of tiles [16 rows, step] in the order [row, input] */
+    int8_t *high, *low;          /* [rows, stride], or tiles; low is NULL with one part */
     float *scales;               /* [rows, groups] */
     int32_t *sums;               /* [rows, groups]: of q */
 } activations;
@@ -38,6 +40,20 @@ typedef struct {
 #define APART 64
 
 #define PIECE 512 /* inputs that are widened at a time */
+
+/* Where tiles have a row's inputs from `input` on, up to the end of a step. */
+INLINE int64_t tile_place(const activations *to, int64_t row, int64_t input) {
+    const int64_t step = to->step;
+    return row / 16 * 16 * to->inputs + input / step * 16 * step + row % 16 * step + input % step;
+}
+
+INLINE void put(const activations *to, int8_t *codes, const int8_t *from, int64_t row,
+                int64_t input, int64_t count) {
+    if (!to->step) memcpy(codes + row * to->stride + input, from, count);
+    else
+        for (int64_t i = 0; i < count; i += to->step)
+            memcpy(codes + tile_place(to, row, input + i), from + i, to->step);
+}
 
 /* Row `row` of x, whose type is `type`. A row of zeros stays zero; where a number is not finite the
  * scale is not, and so the result. */
@@ -60,10 +76,8 @@ static void round_row(const activations *to, int64_t row, const void *x, int typ
         for (int64_t done = 0; done < to->group; done += PIECE) {
             int64_t count = to->group - done < PIECE ? to->group - done : PIECE;
             read_floats(wide, x, start + done, count, type);
-            const int64_t place = row * to->stride + g * to->group + done;
-            int8_t *high = to->high + place;
+            int8_t high[PIECE], low[PIECE];
             if (to->low) {
-                int8_t *low = to->low + place;
                 for (int64_t i = 0; i < count; i++) {
                     int32_t q = (int32_t)nearbyintf(wide[i] * steps);
                     int32_t upper = (q + 128) >> 8;
@@ -71,6 +85,7 @@ static void round_row(const activations *to, int64_t row, const void *x, int typ
                     low[i] = (int8_t)(q - upper * 256);
                     sum += q;
                 }
+                put(to, to->low, low, row, g * to->group + done, count);
             } else {
                 for (int64_t i = 0; i < count; i++) {
                     int32_t q = (int32_t)(wide[i] * steps + 128.5f) - 128;
@@ -78,6 +93,7 @@ static void round_row(const activations *to, int64_t row, const void *x, int typ
                     sum += q;
                 }
             }
+            put(to, to->high, high, row, g * to->group + done, count);
         }
         to->scales[row * groups + g] = largest / limit;
         to->sums[row * groups + g] = sum;
@@ -186,17 +202,214 @@ INLINE void panels(const packed *w, const activations *x, int64_t row, int64_t e
     for (; panel < last; panel++) rows_by_panels(w, x, row, end, panel, 1, bits, parts, y, type);
 }
 
+#if TILES
+
+#define FEW_ROWS 12 /* below, vectors are as fast as a tile of 16 */
+#define BAND 256    /* rows at a time */
+#define NEAR 512    /* inputs at a time, whose codes of two panels stay in the first cache */
+#define BOTH 1024   /* sums of 32 rows by two panels */
+
+static int fits_tiles(const packed *w, int64_t rows) {
+    return tiles_allowed && rows >= FEW_ROWS && w->group % 32 == 0;
+}
+
+/* Products of 16 * R rows of x, the second 16 of which are `below` the first, by the codes of S panels, added to sums [R][S][16][LANES] or, with
+ * `first`, in their place. Codes of 4 bits are signed. */
+INLINE void dot_tiles(const int8_t *x, int64_t below, const uint8_t *codes, int64_t apart,
+                      int64_t inputs, int64_t step, int first, int32_t *sums, const int R,
+                      const int S, const int bits) {
+    if (first) {
+        TILE_ZERO(0);
+        if (S == 2) TILE_ZERO(1);
+        if (R == 2) TILE_ZERO(2);
+        if (R == 2 && S == 2) TILE_ZERO(3);
+    } else {
+        TILE_LOAD(0, sums, 64);
+        if (S == 2) TILE_LOAD(1, sums + 256, 64);
+        if (R == 2) TILE_LOAD(2, sums + 512, 64);
+        if (R == 2 && S == 2) TILE_LOAD(3, sums + 768, 64);
+    }
+#define DOT(sum, left, right)                                \
+    do {                                                     \
+        if (bits == 4) TILE_DOT("tdpbssd", sum, left, right); \
+        else TILE_DOT("tdpbsud", sum, left, right);           \
+    } while (0)
+    for (int64_t k = 0; k < inputs; k += step, codes += step * LANES, x += step * 16) {
+        TILE_LOAD(4, x, step);
+        TILE_LOAD(6, codes, 64);
+        DOT(0, 4, 6);
+        if (S == 2) {
+            TILE_LOAD(7, codes + apart, 64);
+            DOT(1, 4, 7);
+        }
+        if (R == 2) {
+            TILE_LOAD(5, x + below, step);
+            DOT(2, 5, 6);
+            if (S == 2) DOT(3, 5, 7);
+        }
+    }
+#undef DOT
+    TILE_STORE(0, sums, 64);
+    if (S == 2) TILE_STORE(1, sums + 256, 64);
+    if (R == 2) TILE_STORE(2, sums + 512, 64);
+    if (R == 2 && S == 2) TILE_STORE(3, sums + 768, 64);
+}
+
+/* The products of group g, scaled, to the totals [rows][S][LANES] of 16 * R rows from `row` on. */
+INLINE void add_group(const packed *w, const activations *x, int64_t row, int64_t panel, int64_t g,
+                      const int32_t *upper, const int32_t *lower, float *totals, const int R,
+                      const int S, const int bits, const int parts) {
+    const int64_t groups = w->inputs / w->group;
+    floats scales[2];
+    ints zeros[2];
+    UNROLLED(s, S) {
+        const int64_t place = ((panel + s) * groups + g) * LANES;
+        scales[s] = load_scales(w->scales, place, w->scale_type);
+        zeros[s] = w->zeros ? widened((const uint8_t *)w->zeros + place) : splat(128);
+    }
+    for (int64_t r = 0; r < 16 * R; r++) {
+        const int64_t at = (row + r) * groups + g, from = r / 16 * 512 + r % 16 * LANES;
+        UNROLLED(s, S) {
+            ints sum = load_ints(upper + from + s * 256);
+            if (parts == 2) sum = joined(sum, load_ints(lower + from + s * 256));
+            if (bits == 8) sum = minus(sum, times(zeros[s], splat(x->sums[at])));
+            float *total = totals + (r * S + s) * LANES;
+            const floats found = scaled(as_floats(sum), scales[s]);
+            store_floats(total, plus_scaled(load_floats(total), found, x->scales[at]));
+        }
+    }
+}
+
+/* The products of weights with one group, scaled, to y: of `rows` rows from `row` on. */
+INLINE void keep_sums(const packed *w, const activations *x, int64_t row, int64_t rows,
+                      int64_t panel, const int32_t *upper, void *y, const int S, int type) {
+    for (int64_t r = 0; r < rows; r++)
+        UNROLLED(s, S) {
+            const int64_t start = (panel + s) * LANES, from = r / 16 * 512 + r % 16 * LANES;
+            const floats scales = load_scales(w->scales, start, w->scale_type);
+            const ints zeros = w->zeros ? widened((const uint8_t *)w->zeros + start) : splat(128);
+            const ints whole = times(zeros, splat(x->sums[row + r]));
+            const ints sum = minus(load_ints(upper + from + s * 256), whole);
+            const floats found = scaled(as_floats(sum), scales);
+            write_lanes(y, (row + r) * w->outputs + start, w->outputs - start,
+                        plus_scaled(no_floats(), found, x->scales[row + r]), type);
+        }
+}
+
+/* Codes of 4 bits of `inputs` inputs less their zero points, as those of 8 bits lie. */
+INLINE void widen_codes(const uint8_t *from, int64_t inputs, const packed *w, int64_t place,
+                        uint8_t *to) {
+    const ints zeros = w->zeros ? widened((const uint8_t *)w->zeros + place) : splat(8);
+    const bytes each = times(zeros, splat(0x01010101));
+    for (int64_t k = 0; k < inputs; k += 8, from += 64, to += 128) {
+        const bytes both = load_bytes(from);
+        store_bytes(to, less_bytes(low_nibbles(both), each));
+        store_bytes(to + 64, less_bytes(high_nibbles(both), each));
+    }
+}
+
+/* Rows from `row` to `end` by S panels. A group's codes are taken NEAR inputs at a time. */
+INLINE void band_by_tiles(const packed *w, const activations *x, int64_t row, int64_t end,
+                          int64_t panel, const int S, const int bits, const int parts, void *y,
+                          int type) {
+    _Alignas(64) float totals[BAND * 2 * LANES];
+    _Alignas(64) int32_t upper[BAND / 32 * BOTH], lower[parts == 2 ? BAND / 32 * BOTH : 1];
+    _Alignas(64) uint8_t wide[2][bits == 4 ? NEAR * LANES : 1];
+    const int64_t groups = w->inputs / w->group, panel_bytes = w->inputs * bits / 8 * LANES;
+    const int64_t step = x->step, below = 16 * x->inputs;
+    if (parts == 2 || groups > 1) memset(totals, 0, sizeof totals);
+    for (int64_t g = 0; g < groups; g++)
+        for (int64_t k = 0; k < w->group; k += NEAR) {
+            const int64_t inputs = least(NEAR, w->group - k), input = g * w->group + k;
+            const uint8_t *codes = w->codes + panel * panel_bytes + input * bits / 8 * LANES;
+            int64_t apart = panel_bytes;
+            if (bits == 4) {
+                UNROLLED(s, S)
+                    widen_codes(codes + s * panel_bytes, inputs, w,
+                                ((panel + s) * groups + g) * LANES, wide[s]);
+                codes = wide[0], apart = sizeof *wide;
+            }
+            for (int64_t r = row; r < end; r += 32) {
+                const int64_t place = tile_place(x, r, input);
+                /* one after the other in the same place, if nothing is to be added later */
+                const int64_t at = w->group > NEAR ? (r - row) / 32 * BOTH : 0;
+#define BY_TILES(R)                                                                               \
+    do {                                                                                          \
+        dot_tiles(x->high + place, below, codes, apart, inputs, step, k == 0, upper + at, R,  \
+                  S, bits);                                                                       \
+        if (parts == 2)                                                                           \
+            dot_tiles(x->low + place, below, codes, apart, inputs, step, k == 0, lower + at,  \
+                      R, S, bits);                                                                \
+        if (parts == 1 && groups == 1 && k + inputs == w->group)                                  \
+            keep_sums(w, x, r, least(16 * R, end - r), panel, upper + at, y, S, type);             \
+        else if (k + inputs == w->group)                                                          \
+            add_group(w, x, r, panel, g, upper + at, lower + (parts == 2 ? at : 0),               \
+                      totals + (r - row) * S * LANES, R, S, bits, parts);                         \
+    } while (0)
+                if (end - r > 16) BY_TILES(2);
+                else BY_TILES(1);
+            }
+        }
+    if (parts == 2 || groups > 1)
+        for (int64_t r = 0; r < end - row; r++)
+            UNROLLED(s, S) {
+                const int64_t start = (panel + s) * LANES;
+                write_lanes(y, (row + r) * w->outputs + start, w->outputs - start,
+                            load_floats(totals + (r * S + s) * LANES), type);
+            }
+}
+
+INLINE void by_tiles(const packed *w, const activations *x, int64_t row, int64_t end,
+                     int64_t panel, int64_t last, const int bits, const int parts, void *y,
+                     int type) {
+    for (; panel + 2 <= last; panel += 2)
+        band_by_tiles(w, x, row, end, panel, 2, bits, parts, y, type);
+    if (panel < last) band_by_tiles(w, x, row, end, panel, 1, bits, parts, y, type);
+}
+
+/* All rows by the panels from `first` to `last`. */
+static void tiles_of(const packed *w, const activations *x, int64_t rows, int64_t first,
+                     int64_t last, void *y, int type) {
+    const tile_shapes before = begin_tiles(x->step);
+    for (int64_t row = 0; row < rows; row += BAND) {
+        const int64_t end = least(row + BAND, rows);
+        if (w->bits == 4) by_tiles(w, x, row, end, first, last, 4, 2, y, type);
+        else if (w->parts == 2) by_tiles(w, x, row, end, first, last, 8, 2, y, type);
+        else by_tiles(w, x, row, end, first, last, 8, 1, y, type);
+    }
+    end_tiles(&before);
+}
+
+#else
+INLINE int fits_tiles(const packed *w, int64_t rows) { return 0; }
+INLINE void tiles_of(const packed *w, const activations *x, int64_t rows, int64_t first,
+                     int64_t last, void *y, int type) {}
+#endif
+
 #define ROWS_AT_ONCE 128 /* whose activations stay in a core's cache while panels pass by */
 
-/* y [rows, outputs] = x [rows, inputs] @ w^T, both of number format `type`. */
+/* All rows by the panels from `first` to `last`. */
+static void panels_of(const packed *w, const activations *x, int64_t rows, int64_t first,
+                      int64_t last, void *y, int type) {
+    for (int64_t row = 0; row < rows; row += ROWS_AT_ONCE) {
+        const int64_t end = least(row + ROWS_AT_ONCE, rows);
+        if (w->bits == 4) panels(w, x, row, end, first, last, 4, 2, y, type);
+        else if (w->parts == 2) panels(w, x, row, end, first, last, 8, 2, y, type);
+        else panels(w, x, row, end, first, last, 8, 1, y, type);
+    }
+}
+
+/* y [rows, outputs] = x [rows, inputs] @ w^T, both of number format `type`; scratch: of whole tiles
+ * of 16 rows. */
 void native_integer_product(const packed *w, const void *x, void *y, int64_t rows, int32_t type,
                     void *scratch, int32_t threads) {
     const int64_t groups = w->inputs / w->group;
     activations a = {.inputs = w->inputs, .group = w->group, .stride = w->inputs + APART};
-    const int64_t size = rows * a.stride;
+    const int64_t whole = (rows + 15) / 16 * 16, size = whole * a.stride;
+    if (fits_tiles(w, rows)) a.step = w->group % 64 ? 32 : 64;
     a.scales = scratch;
-    a.sums = (int32_t *)(a.scales + rows * groups);
-    a.high = (int8_t *)(a.sums + rows * groups);
+    a.sums = (int32_t *)(a.scales + whole * groups);
+    a.high = (int8_t *)(a.sums + whole * groups);
     a.low = w->parts == 2 ? a.high + size : 0;
     const int64_t count = (w->outputs + LANES - 1) / LANES;
     if (rows == 1) round_row(&a, 0, x, type);
@@ -209,14 +422,8 @@ void native_integer_product(const packed *w, const void *x, void *y, int64_t row
 #pragma omp for schedule(static) nowait
         for (int32_t share = 0; share < threads; share++) {
             const int64_t first = count * share / threads, last = count * (share + 1) / threads;
-            for (int64_t row = 0; row < rows; row += ROWS_AT_ONCE) {
-                const int64_t end = row + ROWS_AT_ONCE < rows ? row + ROWS_AT_ONCE : rows;
-                if (w->bits == 4) panels(w, &a, row, end, first, last, 4, 2, y, type);
-                else if (w->parts == 2) panels(w, &a, row, end, first, last, 8, 2, y, type);
-                else panels(w, &a, row, end, first, last, 8, 1, y, type);
-            }
+            if (a.step) tiles_of(w, &a, rows, first, last, y, type);
+            else panels_of(w, &a, rows, first, last, y, type);
         }
     }
 }
-
-const char *native_instructions(void) { return INSTRUCTIONS; }

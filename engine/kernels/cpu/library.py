@@ -26,6 +26,7 @@ LANES = 16
 
 APART = 64  # integer.c
 _BLOCK = 256  # rows: plain.c
+_TILE, _BAND = 16, 512  # rows: tiles.h, tiled.c
 
 
 class Packed(ctypes.Structure):
@@ -51,7 +52,7 @@ _TYPES: dict[str, Any] = {
 }  # fmt: skip
 _FUNCTIONS = {
     "integer_product": "pppnipi", "dequantized_product": "pppnipi",
-    "plain_product": "pnnnpppnipi", "rms_norm": "pppnnffii",
+    "plain_product": "pnnnpppnipi", "tiled_product": "pnnnpppnpi", "rms_norm": "pppnnffii",
     "rotate_heads": "pnnppnppnffpnnnii", "silu_and_mul": "ppnnii",
     "attention": "pppnnnnffpnpiipni", "cache_write": "ppnpnnpnnii", "barrier": "pnnnn",
 }  # fmt: skip
@@ -64,6 +65,7 @@ class Library:
     integer_product: Callable[..., None]
     dequantized_product: Callable[..., None]
     plain_product: Callable[..., None]
+    tiled_product: Callable[..., None]
     rms_norm: Callable[..., None]
     rotate_heads: Callable[..., None]
     silu_and_mul: Callable[..., None]
@@ -76,6 +78,7 @@ class Library:
         loaded = ctypes.CDLL(str(path))  # calls leave the interpreter to other threads
         loaded.native_instructions.restype = ctypes.c_char_p
         self.instructions: str = loaded.native_instructions().decode()
+        self.has_tiles = bool(ctypes.c_int.in_dll(loaded, "tiles_allowed").value)
         for name, arguments in _FUNCTIONS.items():
             function = loaded[f"native_{name}"]
             function.argtypes = [_TYPES[one] for one in arguments]
@@ -88,7 +91,8 @@ class Library:
         result = torch.empty(rows, weights.num_outputs, dtype=dtype)
         weights.function(
             weights.address, x.data_ptr(), result.data_ptr(), rows, TYPES[dtype],
-            scratch(min(rows, weights.most_rows) * weights.row_bytes), torch.get_num_threads(),
+            scratch(min(-(-rows // _TILE) * _TILE, weights.most_rows) * weights.row_bytes),
+            torch.get_num_threads(),
         )  # fmt: skip
         return result
 
@@ -102,6 +106,19 @@ class Library:
             weight.data_ptr(), outputs, inputs, weight.stride(0),
             None if bias is None else bias.data_ptr(), x.data_ptr(), result.data_ptr(), rows,
             TYPES[x.dtype], space, torch.get_num_threads(),
+        )  # fmt: skip
+        return result
+
+    def tiled(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """`plain` for many rows of bfloat16, where `has_tiles`: x [T, inputs], a multiple of 32, by
+        weight [outputs, inputs], at least 16."""
+        (rows, inputs), outputs = x.shape, weight.shape[0]
+        space = scratch(2 * min(-(-rows // _TILE) * _TILE, _BAND) * inputs)
+        result = torch.empty(rows, outputs, dtype=x.dtype)
+        self.tiled_product(
+            weight.data_ptr(), outputs, inputs, weight.stride(0),
+            None if bias is None else bias.data_ptr(), x.data_ptr(), result.data_ptr(), rows,
+            space, torch.get_num_threads(),
         )  # fmt: skip
         return result
 

@@ -40,10 +40,13 @@ typedef __m512i ints;
 typedef __m512 floats;
 
 INLINE bytes load_bytes(const uint8_t *from) { return _mm512_loadu_si512(from); }
+INLINE void store_bytes(uint8_t *to, bytes b) { _mm512_storeu_si512(to, b); }
+INLINE bytes less_bytes(bytes a, bytes b) { return _mm512_sub_epi8(a, b); }
 INLINE bytes low_nibbles(bytes b) { return _mm512_and_si512(b, _mm512_set1_epi8(15)); }
 INLINE bytes high_nibbles(bytes b) { return low_nibbles(_mm512_srli_epi16(b, 4)); }
 
 INLINE ints no_ints(void) { return _mm512_setzero_si512(); }
+INLINE ints load_ints(const int32_t *from) { return _mm512_loadu_si512(from); }
 INLINE ints splat(int32_t value) { return _mm512_set1_epi32(value); }
 INLINE ints minus(ints a, ints b) { return _mm512_sub_epi32(a, b); }
 INLINE ints times(ints a, ints b) { return _mm512_mullo_epi32(a, b); }

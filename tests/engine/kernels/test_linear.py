@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.kernels import registry, tiled
+from engine.kernels.cpu.check import library
 from engine.kernels.dense import BLOCKED, IMPLEMENTATIONS
 from engine.kernels.linear import Linear, linear
 from engine.kernels.measure import Choice
@@ -132,10 +133,14 @@ def test_the_fastest_is_taken_and_a_hopeless_one_is_not_tried_again(
 
 
 @needs_compiler
+@pytest.mark.parametrize(("has_tiles", "fewest"), [(False, 16), (True, 8)])
 def test_what_is_compiled_here_multiplies_few_rows_until_something_else_is_faster(
-    monkeypatch: pytest.MonkeyPatch,
+    has_tiles: bool, fewest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_from, tried = 64, {}
+    compiled = library()
+    assert compiled is not None
+    monkeypatch.setattr(compiled, "has_tiles", has_tiles)
 
     def measured(candidates: tuple[str, ...], dtype: object, rows: int, clock: object) -> object:
         tried[rows] = candidates
@@ -145,11 +150,12 @@ def test_what_is_compiled_here_multiplies_few_rows_until_something_else_is_faste
     monkeypatch.setattr(registry, "linear_ms", measured)
     found = registry._16bit_choices(torch.bfloat16)
     assert [(c.rows, c.implementation) for c in found] == [(1, "native"), (64, "torch")]
-    assert min(tried) == 16 and "native" in tried[64] and "native" not in tried[128]
-    slow_from = 16  # at once: only where reading the weight decides
+    assert min(tried) == fewest and "native" in tried[64] and "native" not in tried[128]
+    assert ("tiles" in tried[64]) == has_tiles
+    slow_from = fewest  # at once: only where reading the weight decides
     found = registry._16bit_choices(torch.bfloat16)
     assert [(c.rows, c.implementation) for c in found] == [
-        (1, "native"), (16, "torch"),
+        (1, "native"), (fewest, "torch"),
     ]  # fmt: skip
 
 

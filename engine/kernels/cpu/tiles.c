@@ -1,0 +1,19 @@
+/* What the library computes with. */
+#include "tiles.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define REQUEST_PERMISSION 0x1023 /* arch_prctl: state that grows what a thread saves */
+#define TILE_DATA 18
+
+int tiles_allowed = 0;
+
+/* Asks for the tiles, for this thread and those that it starts from now on. */
+const char *native_instructions(void) {
+#if TILES
+    tiles_allowed = syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    if (tiles_allowed) return INSTRUCTIONS " and AMX";
+#endif
+    return INSTRUCTIONS;
+}
