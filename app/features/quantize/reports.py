@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from app.features.quantize.layers import LayerRow, read_result, rows_of
-from app.features.quantize.run import elapsed
 from app.features.quantize.texts import BUILTIN_TEXTS
 from app.storage.model_sources import is_starter, model_title
 from app.storage.report_export import write_report
@@ -19,6 +18,7 @@ from app.storage.report_store import ReportStore, StoredReport
 from engine.errors import CheckpointError
 from engine.evaluate.report import EvaluationReport, ModelFacts
 from engine.json_file import read_json
+from engine.units import duration_text
 
 
 def when(created: str) -> str:
@@ -37,7 +37,7 @@ def subtitle(report: EvaluationReport) -> str:
     if report.text is not None:
         cut = " (truncated)" if report.text.is_cut else ""
         parts.append(f"{text_title(report.text.name)}: {report.text.num_scored:,} tokens{cut}")
-    parts += [when(report.created), f"duration {elapsed(report.duration_s)}"]
+    parts += [when(report.created), f"duration {duration_text(report.duration_s)}"]
     return " · ".join(parts)
 
 

@@ -10,8 +10,8 @@ from PySide6.QtWidgets import QFrame, QLabel, QProgressBar
 from app.features.quantize.figures import Tile, TileGrid, percent
 from app.features.quantize.layers import LayersPanel, rows_of
 from app.features.quantize.plan import recipe_label
-from app.features.quantize.run import Run, elapsed
-from engine.units import bytes_text
+from app.features.quantize.run import Run
+from engine.units import bytes_text, duration_text
 from widgets.controls.layouts import STRETCH, button, hbox, vbox, wrapped
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
@@ -122,7 +122,7 @@ class MadeView(QFrame):
                  f"{percent(ratio)} of {bytes_text(result.bytes_before)}", "better"),
             Tile("Matrices quantized", f"{count:,}", kept,
                  tip="\n".join(f"{name}: {why}" for name, why in result.kept.items())),
-            Tile("Time", elapsed(result.seconds), _read(result)),
+            Tile("Time", duration_text(result.seconds), _read(result)),
         ]  # fmt: skip
         self.tiles.show_tiles(tiles)
         self.layers.show_rows(rows_of(result.layers))

@@ -15,18 +15,11 @@ from app.link.tasks import Task, run_task
 from engine.errors import LoadCancelled
 from engine.evaluate import EvaluationCancelled, unit_of
 from engine.evaluate.task import CANDIDATE
-from engine.units import bytes_text
+from engine.units import bytes_text, duration_text
 
 if TYPE_CHECKING:
     from engine.evaluate.report import EvaluationReport
     from engine.quantize.recipe import LayerResult, QuantizeResult
-
-
-def elapsed(seconds: float) -> str:
-    """ "0:07", "12:30", "1:02:03"."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def about(seconds: float) -> str:
@@ -228,14 +221,14 @@ class Run(QObject):
 
     def figures(self) -> RunFigures:
         if self.is_cancelling:
-            return RunFigures(self.title, "Stopping", elapsed(self.seconds), None)
+            return RunFigures(self.title, "Stopping", _spent(self.seconds), None)
         return self._measuring() if self.is_measuring else self._quantizing()
 
     def _quantizing(self) -> RunFigures:
         stage, seconds = self._progress.stage, self.seconds
         done = len(self.layers)
         if not stage.total:
-            return RunFigures(self.title, stage.text or "Starting", elapsed(seconds), None)
+            return RunFigures(self.title, stage.text or "Starting", _spent(seconds), None)
         self.num_layers = stage.total
         if self._layers_began is None:
             self._layers_began = seconds
@@ -261,6 +254,11 @@ class Run(QObject):
         return RunFigures(self.title, words, _time(seconds, rest), fraction)
 
 
+def _spent(seconds: float) -> str:
+    """In whole seconds: it counts up."""
+    return duration_text(int(seconds))
+
+
 def _time(seconds: float, rest: float | None) -> str:
-    """ "0:12 · about 40 s left"."""
-    return elapsed(seconds) if rest is None else f"{elapsed(seconds)} · {about(rest)} left"
+    """ "12 s · about 40 s left"."""
+    return _spent(seconds) if rest is None else f"{_spent(seconds)} · {about(rest)} left"

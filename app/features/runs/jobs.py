@@ -16,13 +16,13 @@ from app.features.quantize.evaluation import (
     quantize_command,
 )
 from app.features.quantize.plan import QuantizePlan, model_name, recipe_label
-from app.features.quantize.run import Run, elapsed
+from app.features.quantize.run import Run
 from app.features.quantize.texts import TextChoice
 from app.features.quantize.work import Outcome
 from app.features.runs.book import RunBook
 from app.features.runs.records import of_quantization
 from app.storage.run_records import Kind, RunRecord, State
-from engine.units import precision_name
+from engine.units import duration_text, precision_name
 
 if TYPE_CHECKING:
     from engine.evaluate.report import EvaluationReport
@@ -126,7 +126,7 @@ class Jobs(QObject):
             failed = replace(self._record(run), state=State.FAILED, cause=text)
             self.kept.emit(self._book.keep(failed))
         elif not outcome.was_cancelled:
-            self.ending = (f"{run.title}: finished in {elapsed(run.seconds)}.", False)
+            self.ending = (f"{run.title}: finished in {duration_text(run.seconds)}.", False)
         self.ended.emit(run, outcome)
         run.deleteLater()
 

@@ -33,7 +33,7 @@ from app.features.quantize.plan import (
     predict_size,
     suggested_output,
 )
-from app.features.quantize.run import about, elapsed
+from app.features.quantize.run import about
 from app.features.quantize.source import Kept, Matrix, SourceFacts, module_groups, read_source
 from app.features.quantize.texts import STARTER, TextChoice
 from app.paths import starter_model
@@ -254,7 +254,6 @@ def test_times_are_said_as_people_say_them() -> None:
     assert [about(s) for s in (1, 41, 200, 7800)] == [
         "a few seconds", "about 40 s", "about 3 min", "about 2 h 10 min",
     ]  # fmt: skip
-    assert [elapsed(s) for s in (7, 750, 3723)] == ["0:07", "12:30", "1:02:03"]
 
 
 def test_an_error_is_no_refusal() -> None:
