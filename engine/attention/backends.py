@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from engine.attention.choices import attention_dtype, native_limit
+from engine.attention.choices import attention_dtype, in_tiles, native_limit
 from engine.attention.cpu import CPUAttention
 from engine.attention.gpu import MOST_CAPTURED, MOST_WORKSPACE_BYTES, GPUAttention
 from engine.attention.interface import LayerSpec, PagedBackend
@@ -58,6 +58,7 @@ def _on_cpu(
         config.kv_dtype,
         attention_dtype(dtype, rows=FEW_QUERIES),
         few_tokens=native_limit(dtype),
+        in_tiles=in_tiles(dtype),
     )
 
 

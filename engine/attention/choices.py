@@ -27,7 +27,8 @@ from engine.kernels.measure import (
 )
 from engine.kernels.paged_kv import PageTensors
 
-NATIVE = "native"
+NATIVE, TILES = "native", "tiles"
+_COMPILED = (NATIVE, TILES)
 
 _IN_DOUBT = 8
 """Tokens. Below, code compiled here reads the pages once and is the fastest whatever the format;
@@ -49,7 +50,7 @@ def attention_dtype(dtype: torch.dtype, rows: int) -> torch.dtype:
     if rows < FEW_QUERIES:  # one row reads keys and values once, as they are
         return dtype
     with one_at_a_time:
-        times = {name: ms for name, ms in _milliseconds(dtype).items() if name != NATIVE}
+        times = {name: ms for name, ms in _milliseconds(dtype).items() if name not in _COMPILED}
     found: torch.dtype = getattr(torch, faster(dtype_name(dtype), times))
     return found
 
@@ -61,6 +62,14 @@ def native_limit(dtype: torch.dtype) -> int:
     with one_at_a_time:
         fastest = faster(NATIVE, _milliseconds(dtype))
     return sys.maxsize if fastest == NATIVE else _IN_DOUBT
+
+
+def in_tiles(dtype: torch.dtype) -> bool:
+    """Whether compiled code attends in AMX's tiles for the requests with more tokens."""
+    if find().library is None:
+        return False
+    with one_at_a_time:
+        return faster(NATIVE, _milliseconds(dtype)) == TILES
 
 
 def choices() -> list[Choice]:
@@ -86,6 +95,8 @@ def cpu_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
         if limit == sys.maxsize:
             return (Choice(_OPERATION, name, 1, NATIVE, f"{why}; {measured}"),)
         native = Choice(_OPERATION, name, 1, NATIVE, why)
+        if in_tiles(dtype):
+            return (native, Choice(_OPERATION, name, limit, TILES, f"AMX; {measured}"))
         if few == many:
             return (native, Choice(_OPERATION, name, limit, many, measured))
         return (
@@ -112,8 +123,10 @@ def _milliseconds(dtype: torch.dtype) -> dict[str, float]:
         formats.insert(0, dtype)
     with torch.inference_mode(), one_thread():
         calls = {dtype_name(one): _by_torch(dtype, one) for one in formats}
-        if find().library is not None:
+        if (compiled := find().library) is not None:
             calls[NATIVE] = _by_native(dtype)
+            if compiled.has_tiles and dtype is torch.bfloat16:
+                calls[TILES] = _by_native(dtype, in_tiles=True)
         return shortest_ms(calls, _TURNS, time.thread_time)
 
 
@@ -130,7 +143,7 @@ def _by_torch(dtype: torch.dtype, computed: torch.dtype) -> Callable[[int], obje
     return attend
 
 
-def _by_native(dtype: torch.dtype) -> Callable[[int], object]:
+def _by_native(dtype: torch.dtype, in_tiles: bool = False) -> Callable[[int], object]:
     library = find().library
     assert library is not None
     pages = PageTensors(torch.ones(_KEYS // _BLOCK_SIZE, _HEADS, _BLOCK_SIZE, _WIDTH, dtype=dtype))
@@ -138,4 +151,5 @@ def _by_native(dtype: torch.dtype) -> Callable[[int], object]:
     step = NativeStep([0], [_ROWS], [_KEYS], [range(_KEYS // _BLOCK_SIZE)])
     queries = torch.ones(_ROWS, _HEADS, _WIDTH, dtype=dtype)
     output = torch.empty_like(queries)
-    return lambda turn: cache.attend(step, queries, output, 1.0)
+    attend = cache.attend_prompts if in_tiles else cache.attend
+    return lambda turn: attend(step, queries, output, 1.0)

@@ -4,8 +4,8 @@ mask over the batch.
 
 Requests that compute one token (decode) are batched in buckets of similar length. Longer queries
 (prefill, chunks) run sequence by sequence in blocks of rows; a block reads only the keys that it
-can see. Compiled code, where available, handles the requests with few tokens, or all of them; torch
-does the rest.
+can see. Compiled code, where available, handles the requests with few tokens, and on AMX in
+bfloat16 those with many; torch does the rest.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class CPUAttention:
     compute_dtype: dtype of matmuls; float32 where the machine has no fast 16-bit arithmetic.
     prompt_dtype: the same for requests with many tokens in a step (None: compute_dtype). kv_dtype:
     storage dtype of keys and values. few_tokens: compiled code attends for requests that compute
-    fewer tokens than this in a step (`engine.attention.choices`).
+    fewer tokens than this in a step (`engine.attention.choices`); in_tiles: for the others too, in
+    bfloat16.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class CPUAttention:
         prompt_dtype: torch.dtype | None = None,
         device: torch.device = CPU,
         few_tokens: int = sys.maxsize,
+        in_tiles: bool = False,
     ) -> None:
         self.block_size = block_size
         self._device = device
@@ -135,7 +137,10 @@ class CPUAttention:
             keys, values = cache.keys.tensors, cache.values.tensors
             if can_attend(keys, values) and (native := library()):
                 self._compiled[layer] = NativeCache(native, keys, values)
-        self._few: NativeStep | None = None  # None: no request of this step computes few tokens
+        # of this step, the requests with few tokens, and those that compiled code computes in tiles
+        self._few: NativeStep | None = None
+        self._many: NativeStep | None = None
+        self._has_tiles = in_tiles
         self._batch: Batch | None = None
         # by window, chunk, and whether without the requests of few tokens
         self._layouts: dict[tuple[int | None, int | None, bool], Layout] = {}
@@ -155,14 +160,9 @@ class CPUAttention:
         if self._compiled:
             count = batch.num_requests - batch.num_padding
             few = [i for i in range(count) if batch.query_len(i) < self._few_tokens]
-            self._few = None
-            if few:
-                self._few = NativeStep(
-                    [batch.query_start_loc[i] for i in few],
-                    [batch.query_len(i) for i in few],
-                    [batch.seq_lens[i] for i in few],
-                    [batch.block_tables[i] for i in few],
-                )
+            many = [i for i in range(count) if batch.query_len(i) >= self._few_tokens]
+            self._few = _native_step(batch, few)
+            self._many = _native_step(batch, many) if self._has_tiles else None
 
     def _layout(self, batch: Batch, options: AttentionOptions, layer: int) -> Layout:
         key = options.window, options.chunk, layer in self._compiled
@@ -260,8 +260,13 @@ class CPUAttention:
         output = q.new_empty(q.shape[0], q.shape[1], cache.values.elements.shape[3])
         if batch.num_padding:
             output[-batch.num_padding :] = 0
-        if layer in self._compiled and self._few is not None:
-            self._compiled[layer].attend(self._few, q, output, *options)
+        compiled = self._compiled.get(layer)
+        if compiled is not None and self._few is not None:
+            compiled.attend(self._few, q, output, *options)
+        if compiled is not None and self._many is not None:
+            compiled.attend_prompts(self._many, q, output, *options)
+        if compiled is not None and self._has_tiles:
+            return output
         layout = self._layout(batch, options, layer)
         for prefill in layout.prefills:
             dtype = self._dtype_for(prefill.rows)
@@ -309,6 +314,18 @@ class CPUAttention:
         probabilities = softmax_with_sinks(by_head, sinks).flatten(0, 1)
         result = weigh(probabilities, values)
         output[bucket.rows] = result.reshape(size, -1, result.shape[-1]).to(output.dtype)
+
+
+def _native_step(batch: Batch, requests: list[int]) -> NativeStep | None:
+    """The arguments of compiled code for some of the requests; None for none."""
+    if not requests:
+        return None
+    return NativeStep(
+        [batch.query_start_loc[i] for i in requests],
+        [batch.query_len(i) for i in requests],
+        [batch.seq_lens[i] for i in requests],
+        [batch.block_tables[i] for i in requests],
+    )
 
 
 def _rows(rows: list[int], device: torch.device) -> Tensor | slice:

@@ -9,31 +9,9 @@
  * themselves and joined in their order, by one thread or by several. So what a token comes to depends
  * on no other: not on those beside it in its request, nor on other requests, nor on threads.
  */
-#include "part.h"
+#include "job.h"
 
 #define BLOCK 32 /* rows of queries that one thread takes */
-
-typedef struct {
-    int64_t requests;
-    const int64_t *first_rows, *queries; /* [requests]: rows of q, neighbours, in their order */
-    const int64_t *lengths;              /* of the sequences, these tokens with them */
-    const int64_t *table_starts;         /* of a request's blocks in `tables` */
-    const int32_t *tables;
-} step;
-
-typedef struct {
-    const pages *pages;
-    const step *step;
-    const void *q; /* [tokens, heads, key_dim] */
-    int64_t token_apart, head_apart, heads;
-    int64_t window; /* most recent keys that are seen, the token's own with them; 0: all */
-    int64_t chunk;  /* keys of its own chunk of so many positions are seen; 0: all */
-    float scaling, softcap; /* softcap 0: none */
-    const float *sinks;     /* [heads]: a score without a value; NULL: none */
-    void *y;                /* [tokens, heads, value_dim] */
-    int32_t type;           /* of q and y */
-    int32_t is_split;       /* parts are for several threads */
-} job;
 
 /* Rows of one request and one KV head, up to BLOCK of them: row r is token r / group of the
  * request. */
@@ -43,12 +21,6 @@ typedef struct {
     int64_t position;    /* of the request's first token */
     int64_t first_part, parts;
 } share;
-
-/* Position of the first key that a token at `position` sees. */
-INLINE int64_t first_seen(const job *j, int64_t position) {
-    if (j->chunk) return position / j->chunk * j->chunk;
-    return j->window ? most(0, position + 1 - j->window) : 0;
-}
 
 static share share_of(const job *j, int64_t request, int64_t head, int64_t block) {
     const step *s = j->step;

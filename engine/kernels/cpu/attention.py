@@ -1,4 +1,5 @@
-"""Attention over KV pages, and writing to them, without gathering them first (attention.c)."""
+"""Attention over KV pages, and writing to them, without gathering them first (attention.c); for
+many tokens of a request in AMX's tiles (prompt.c)."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from engine.kernels.paged_kv import PLAIN, PageTensors
 _LANES = 16  # vectors.h
 _WIDEST = 576  # part.h
 _PART, _BLOCK = 512, 32  # keys, and rows of queries: attention.c
+_KEYS = 32  # of a tile: prompt.c
+_ARRANGED_BYTES = 2**25  # keys and values at a time, or those of one KV head: prompt.c
 _ITEM_BYTES = 40  # the same
 _ITEMS_A_THREAD = 4  # with fewer some threads wait for others
 _CODES = {"int8": 3, "fp8": 4}  # part.h
@@ -71,7 +74,7 @@ class NativeStep:
         lengths: Sequence[int],
         tables: Sequence[Sequence[int]],
     ) -> None:
-        count = len(lengths)
+        self.num_requests = count = len(lengths)
         self._blocks = array("i")
         starts = []
         for table in tables:
@@ -86,6 +89,7 @@ class NativeStep:
         parts = [-(-length // _PART) for length in lengths]
         self._shapes = tuple(zip(queries, parts, strict=True))
         self._work: dict[int, _Work] = {}
+        self._lengths = tuple(zip(queries, lengths, strict=True))
 
     def work(self, group: int) -> _Work:
         """With so many query heads to a KV head."""
@@ -97,6 +101,15 @@ class NativeStep:
                 sum(rows * parts for _, rows, parts in blocks),
             )
         return self._work[group]
+
+    def num_keys(self, window: int | None, chunk: int | None) -> int:
+        """Keys that the step's tokens see, in tiles: prompt.c arranges them for a KV head."""
+        total = 0
+        for queries, length in self._lengths:
+            first = length - queries
+            seen = first // chunk * chunk if chunk else max(0, first + 1 - window) if window else 0
+            total += -(-(length - seen // _KEYS * _KEYS) // _KEYS) * _KEYS
+        return total
 
 
 class NativeCache:
@@ -136,14 +149,8 @@ class NativeCache:
         """Causal attention of the step's tokens with q[T, Hq, Dk] over their sequences, to
         output[T, Hq, Dv], contiguous and in q's dtype; other rows of it stay as they are. Options
         as `engine.attention.interface.AttentionOptions` has them."""
-        _, heads, width = q.shape
-        if heads % self._kv_heads or width != self._key_dim:
-            raise ValueError(
-                f"{heads} query heads of {width} over {self._kv_heads} KV heads of {self._key_dim}"
-            )
-        q = _readable(q)
-        threads = torch.get_num_threads()
-        wide = None if sinks is None else sinks.to(torch.float32).contiguous()
+        q, wide = self._operands(q, sinks)
+        heads, threads = q.shape[1], torch.get_num_threads()
         work, kv_heads = step.work(heads // self._kv_heads), self._kv_heads
         is_split = work.shares * kv_heads < _ITEMS_A_THREAD * threads and work.parts > work.shares
         items, rows = (work.parts, work.rows) if is_split else (work.shares, 0)
@@ -154,6 +161,40 @@ class NativeCache:
             chunk or 0, output.data_ptr(), TYPES[q.dtype], is_split, scratch(size),
             kv_heads * items, threads,
         )  # fmt: skip
+
+    def attend_prompts(
+        self,
+        step: NativeStep,
+        q: Tensor,
+        output: Tensor,
+        scaling: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        """`attend` with products of bfloat16 in tiles (`Library.has_tiles`): faster for many
+        tokens of a request."""
+        q, wide = self._operands(q.to(torch.bfloat16), sinks)
+        width = -(-self._key_dim // _KEYS) * _KEYS + self._value_dim
+        head_bytes = 2 * width * step.num_keys(window, chunk)
+        at_once = max(1, min(self._kv_heads, _ARRANGED_BYTES // max(1, head_bytes)))
+        size = 8 * step.num_requests + 128 + at_once * head_bytes
+        self._native.prompt_attention(
+            self._address, step.address, q.data_ptr(), q.stride(0), q.stride(1), q.shape[1],
+            window or 0, scaling, softcap or 0.0, None if wide is None else wide.data_ptr(),
+            chunk or 0, output.data_ptr(), TYPES[output.dtype], scratch(size), at_once,
+            torch.get_num_threads(),
+        )  # fmt: skip
+
+    def _operands(self, q: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        _, heads, width = q.shape
+        if heads % self._kv_heads or width != self._key_dim:
+            raise ValueError(
+                f"{heads} query heads of {width} over {self._kv_heads} KV heads of {self._key_dim}"
+            )
+        wide = None if sinks is None else sinks.to(torch.float32).contiguous()
+        return _readable(q), wide
 
 
 def can_attend(keys: PageTensors, values: PageTensors) -> bool:

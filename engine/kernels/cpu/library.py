@@ -54,7 +54,8 @@ _FUNCTIONS = {
     "integer_product": "pppnipi", "dequantized_product": "pppnipi",
     "plain_product": "pnnnpppnipi", "tiled_product": "pnnnpppnpi", "rms_norm": "pppnnffii",
     "rotate_heads": "pnnppnppnffpnnnii", "silu_and_mul": "ppnnii",
-    "attention": "pppnnnnffpnpiipni", "cache_write": "ppnpnnpnnii", "barrier": "pnnnn",
+    "attention": "pppnnnnffpnpiipni", "prompt_attention": "pppnnnnffpnpipni",
+    "cache_write": "ppnpnnpnnii", "barrier": "pnnnn",
 }  # fmt: skip
 """Each with the types of its arguments."""
 
@@ -70,6 +71,7 @@ class Library:
     rotate_heads: Callable[..., None]
     silu_and_mul: Callable[..., None]
     attention: Callable[..., None]
+    prompt_attention: Callable[..., None]
     cache_write: Callable[..., None]
     barrier: Callable[..., int]
 

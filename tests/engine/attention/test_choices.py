@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from engine.attention import choices
-from engine.attention.choices import NATIVE, attention_dtype, cpu_choices, native_limit
+from engine.attention.choices import (
+    NATIVE,
+    TILES,
+    attention_dtype,
+    cpu_choices,
+    in_tiles,
+    native_limit,
+)
 from engine.attention.rows import FEW_QUERIES
 from engine.kernels.cpu.check import library
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
@@ -65,6 +72,18 @@ def test_tokens_between_few_and_many_are_told_apart(monkeypatch: pytest.MonkeyPa
     limit = native_limit(torch.bfloat16)
     assert told == {1: NATIVE, limit: "bfloat16", FEW_QUERIES: "float32"}
     assert attention_dtype(torch.bfloat16, limit) is torch.bfloat16
+
+
+@needs_compiler
+def test_tiles_attend_from_many_tokens_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"bfloat16": 1.0, "float32": 0.7, NATIVE: 2.0, TILES: 0.5}
+    monkeypatch.setattr(choices, "_milliseconds", lambda dtype: times)
+    monkeypatch.setattr(choices, "has_fast_16bit", lambda dtype: True)
+    assert in_tiles(torch.bfloat16) and attention_dtype(torch.bfloat16, 99) is torch.float32
+    told = {choice.rows: choice.implementation for choice in cpu_choices(torch.bfloat16)}
+    assert told == {1: NATIVE, native_limit(torch.bfloat16): TILES}
+    times[TILES] = 3.0
+    assert not in_tiles(torch.bfloat16)
 
 
 @needs_compiler
