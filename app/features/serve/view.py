@@ -127,7 +127,7 @@ class ServingView(QWidget):
         self.keep_content.toggled.connect(self._on_keep_content)
         self._calls_title = title_line("Recent calls")
         self._calls_ways = hbox(
-            self.keep_content, self.hide_polls, self.show_requests, spacing=SPACE_3
+            STRETCH, self.keep_content, self.hide_polls, self.show_requests, spacing=SPACE_3
         )
         self._calls_head = hbox((self._calls_title, 1), self._calls_ways, spacing=SPACE_3)
         empty = wrapped("small", NO_CALLS)
