@@ -363,7 +363,7 @@ def _chunk_budget(situation: Situation) -> GainEstimate:
         saved += split.weights - hidden + split.launch + split.python + split.queue
         count += 1
     if not count:
-        why = f"No prefill-only steps at {setting} {config.max_num_batched_tokens:,}."
+        why = f"No prefill-only steps at {config.max_num_batched_tokens:,} max batched tokens."
         return GainEstimate(setting, label, "larger token budget", 1.0, 1.0, "faster", why)
     why = (
         f"{count} of {len(situation.steps)} steps were prefill-only. Merging each with the "
