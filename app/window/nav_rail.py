@@ -49,13 +49,17 @@ class NavRail(QFrame):
         return QSize(self.width(), count * (ICON.height() + 3 * SPACE_2) + 2 * SPACE_2)
 
     def _show_texts(self) -> None:
-        """Below the icons, in a window that is high enough for all of them."""
+        """Below the icons, in a window that is high enough for all of them. Icons grow with the
+        text where there is room for both."""
         buttons = self.findChildren(QToolButton)
         line = QFontMetrics(ui_font("small")).height()
         needed = len(buttons) * (ICON.height() + line + 3 * SPACE_2) + 2 * SPACE_2
         styles = Qt.ToolButtonStyle
         has_room = needed <= self.height()
+        side = scaled(ICON.height())
+        is_roomy = needed + len(buttons) * (side - ICON.height()) <= self.height()
         for button in buttons:
+            button.setIconSize(QSize(side, side) if is_roomy else ICON)
             button.setToolButtonStyle(
                 styles.ToolButtonTextUnderIcon if has_room else styles.ToolButtonIconOnly
             )
