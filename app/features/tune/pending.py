@@ -3,7 +3,7 @@
     KV cache dtype auto → INT8
     Pause about 430 ms, recomputes 573 tokens
     Memory 620 MiB → 620 MiB · KV cache 6,480 → 23,040 tokens
-    Up to 1.05× faster (estimate)
+    Up to 1.05× faster
     [Discard] [Apply (cache rebuild)]
 """
 
@@ -76,7 +76,7 @@ class PendingCard(QWidget):
             differences_text({name: (getattr(applied, name), v) for name, v in pending.items()})
         )
         self.pause.setText(pause(cost, config).words)
-        found = [f"{gains[name]} (estimate)" for name in pending if gains.get(name)]
+        found = [gains[name] for name in pending if gains.get(name)]
         self.gain.setText("\n".join(found))
         self.gain.setVisible(bool(found))
         if config != self._config:
