@@ -109,7 +109,7 @@ class Value(NamedTuple):
 
 
 EMPTY = Value(NOTHING, is_firm=False)
-LONG_MS = 10_000
+LONG_MS = 1_000
 """Latencies from here on are in seconds."""
 
 
@@ -138,7 +138,7 @@ def header_values(store: MetricStore, now: float) -> dict[str, Value]:
 
 
 def latency_text(ms: float | None) -> str:
-    """ "7.4", "63", "1,204": with tenths below ten only."""
+    """ "7.4", "63", "940": with tenths below ten only."""
     return figure(ms, 2)
 
 

@@ -74,14 +74,18 @@ class SampleHistory:
         return {key: Figures.of(values, others) for key, values in found.items()}
 
     def observed(self, start: float, end: float) -> dict[str, tuple[Floats, float | None]]:
-        """Independent observations and p50 of the range: "ttft" by request and "itl" by second, in
-        ms, "output" in tokens per second of its whole seconds."""
+        """Independent observations of the range and their level: "ttft" by request and "itl" by
+        second, in ms, with the p50 of all samples; "output" in tokens per second of its whole
+        seconds, with the mean: a stall of some seconds is not all that there was."""
         ttft, itl = (_known(self.rings[key].between(start, end)) for key in ("ttft", "itl"))
         tokens = self._tokens_per_second(start, end)
         return {
             "ttft": (ttft, Figures.of(ttft).p50),
             "itl": (self._by_second(start, end), Figures.of(itl).p50),
-            "output": (tokens if len(ttft) or len(itl) else tokens[:0], Figures.of(tokens).p50),
+            "output": (
+                tokens if len(ttft) or len(itl) else tokens[:0],
+                float(tokens.mean()) if len(tokens) else None,
+            ),
         }
 
     def other_cores(self, start: float, end: float) -> float:

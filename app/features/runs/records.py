@@ -81,7 +81,7 @@ def of_change(
 
 def _observed(found: Observed, factor: float) -> Measured | None:
     samples = tuple(factor * value for value in found.values.tolist())
-    return Measured(factor * found.p50, samples) if samples and found.p50 is not None else None
+    return Measured(factor * found.level, samples) if samples and found.level is not None else None
 
 
 def result_of(details: Mapping[str, Any]) -> QuantizeResult:

@@ -2,7 +2,7 @@
 
     Max running requests 16 → 3: TTFT 50× longer, throughput −33 %
 
-A metric changed if a rank test (Mann-Whitney) says so and its p50 moved by `LITTLE` or more. The
+A metric changed if a rank test (Mann-Whitney) says so and its level moved by `LITTLE` or more. The
 test compares requests for TTFT, and seconds for ITL and throughput: tokens of one step share their
 gap, so they are one observation. Serial correlation lowers the number of observations.
 """
@@ -41,10 +41,11 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A metric in one range. values: independent observations in order; p50: over all samples."""
+    """A metric in one range. values: independent observations in order; level: the p50 of
+    latencies, the mean of throughput (whose seconds without a token count)."""
 
     values: Floats
-    p50: float | None
+    level: float | None
 
     @property
     def count(self) -> int:
@@ -63,7 +64,7 @@ class Verdict:
             return State.NOTHING_BEFORE
         if self.after.count < LEAST:
             return State.TOO_FEW
-        share = change(self.before.p50, self.after.p50)
+        share = change(self.before.level, self.after.level)
         is_large = share is not None and abs(share) >= LITTLE
         if is_large and p_value(self.before.values, self.after.values) < FALSE_CLAIMS:
             return State.CHANGED
@@ -72,7 +73,7 @@ class Verdict:
     @property
     def factor(self) -> float:
         """After over before."""
-        return (self.after.p50 or 0.0) / self.before.p50 if self.before.p50 else math.nan
+        return (self.after.level or 0.0) / self.before.level if self.before.level else math.nan
 
     @property
     def is_better(self) -> bool:

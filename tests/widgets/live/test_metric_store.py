@@ -358,7 +358,9 @@ def test_long_latencies_are_in_seconds() -> None:
     value = header_values(fed(at(50.0, 24_640, since=1.0)), 50.0)["ttft"]
     assert (value.text, value.unit) == ("24.6", "s")
     value = header_values(fed(at(50.0, 1_640, since=1.0)), 50.0)["ttft"]
-    assert (value.text, value.unit) == ("1,640", "")
+    assert (value.text, value.unit) == ("1.64", "s")
+    value = header_values(fed(at(50.0, 940, since=1.0)), 50.0)["ttft"]
+    assert (value.text, value.unit) == ("940", "")
 
 
 def test_reserved_blocks_take_no_memory_in_ram() -> None:
