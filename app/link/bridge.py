@@ -25,6 +25,7 @@ from app.link.row_names import event_by_row
 from engine import messages
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
+from engine.hardware import garbage
 from engine.hardware.devices import CPU, rank_devices
 from engine.heartbeat import Pulse
 from engine.sampling_params import SamplingParams
@@ -255,6 +256,7 @@ class EngineBridge(QObject):
         """End the engine's thread and deliver its last events. The only call that blocks."""
         self._closed = True
         self.dispatcher.is_closed = True
+        garbage.use(lambda: False)  # this thread waits for the engine's, and collects nothing
         self._handle.end(timeout)
         self.dispatcher.close()
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +22,8 @@ if os.environ.get("SIMULATE_GPU") == "1":
 
     install()
 HAS_GPU = torch.cuda.is_available()
+slow_without_gpu: Callable[[Any], Any] = (lambda test: test) if HAS_GPU else pytest.mark.slow
+"""For a test that takes Triton's interpreter a second or more."""
 if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is declared: before any is imported
 

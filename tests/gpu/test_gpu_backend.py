@@ -20,7 +20,7 @@ from engine.batch.batch import Batch, Span, pack, padding
 from engine.kernels.triton import support
 from engine.numerics.kv_dtype import KVDtype, parse_kv_dtype
 from tests.engine import tiny_models
-from tests.gpu.conftest import HAS_GPU
+from tests.gpu.conftest import HAS_GPU, slow_without_gpu
 
 pytest.importorskip("triton")
 
@@ -65,6 +65,7 @@ def test_the_device_has_the_numbers_of_the_step(
         assert held.block_tables.data_ptr() == address
 
 
+@slow_without_gpu
 @settings(max_examples=40 if HAS_GPU else 2, derandomize=not HAS_GPU)
 @given(
     chunks=st.lists(

@@ -16,6 +16,7 @@ from engine.kernels.packed_codes import Plan
 from engine.kernels.quantized import make_weights
 from engine.kernels.weights import ReorderedWeights
 from engine.numerics.codes import IntCodes
+from tests.gpu.conftest import slow_without_gpu
 from tests.gpu.packed_cases import DTYPES, ROWS, SCALE, assert_plain, quick, seeds
 from tests.gpu.references import (
     TOLERANCE,
@@ -75,6 +76,7 @@ def test_float8_is_multiplied_as_it_is(
     assert_plain(weights, codes.dequantize())
 
 
+@slow_without_gpu
 @quick
 @given(seed=seeds, splits=st.integers(2, 5), name=st.sampled_from(["one row", "few rows"]))
 def test_splits_along_the_inputs_are_joined(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.gpu.conftest import HAS_GPU
+from tests.gpu.conftest import HAS_GPU, slow_without_gpu
 
 pytest.importorskip("triton")
 
@@ -83,6 +83,7 @@ def fixed(world: World) -> Launch:
     )  # fmt: skip
 
 
+@slow_without_gpu
 @settings(max_examples=24 if HAS_GPU else 8, derandomize=not HAS_GPU)
 @given(scene=plain_scenes)
 def test_every_token_sees_its_own_sequence(scene: Scene, device: torch.device) -> None:
@@ -98,6 +99,7 @@ def test_every_token_sees_its_own_sequence(scene: Scene, device: torch.device) -
             assert world.error(run(world, planned(world))) <= TOLERANCE[scene.dtype]
 
 
+@slow_without_gpu
 @settings(max_examples=8 if HAS_GPU else 3, derandomize=not HAS_GPU)
 @given(scene=plain_scenes, padding=st.integers(0, 3))
 def test_a_launch_by_shape_alone_gives_the_same(
@@ -116,6 +118,7 @@ def test_a_launch_by_shape_alone_gives_the_same(
         assert world.error(found) <= TOLERANCE[scene.dtype]
 
 
+@slow_without_gpu
 @settings(max_examples=8 if HAS_GPU else 3, derandomize=not HAS_GPU)
 @given(scene=plain_scenes, which=st.integers(0, 2**20))
 def test_decoded_tokens_do_not_depend_on_the_batch_nor_on_how_busy_the_device_is(

@@ -17,6 +17,7 @@ from engine.kernels.quantized import make_weights
 from engine.kernels.tiled import TableWeights
 from engine.numerics.codes import TableCodes
 from engine.numerics.rounding import round_nf4
+from tests.gpu.conftest import slow_without_gpu
 from tests.gpu.packed_cases import DTYPES, ROWS, SCALE, assert_plain, quick, seeds
 from tests.gpu.references import TOLERANCE, poison, random_rows, random_table, relative_error
 
@@ -63,6 +64,7 @@ def test_a_row_in_one_block(device: torch.device, seed: int, inputs: int, times:
     assert relative_error(weights.product(x, None), x.cpu() @ codes.dequantize().t()) < 1e-5
 
 
+@slow_without_gpu
 @quick
 @given(seed=seeds, splits=st.integers(2, 5), name=st.sampled_from(["one row", "few rows"]))
 def test_splits_along_the_inputs_are_joined(
@@ -79,6 +81,7 @@ def test_splits_along_the_inputs_are_joined(
     assert relative_error(found, x.cpu() @ codes.dequantize().t()) < 1e-5
 
 
+@slow_without_gpu
 @quick
 @given(
     seed=seeds, tokens=st.sampled_from([1, 5, 30]), count=st.integers(1, 5),

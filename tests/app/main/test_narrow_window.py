@@ -46,7 +46,7 @@ def cut(page: ChatPage) -> list[str]:
 @pytest.mark.parametrize(
     ("size", "percent"),
     tiered([((1000, 700), 100), ((1000, 700), 150), ((1000, 700), 160), ((1280, 800), 150)],
-           [((1000, 700), 100), ((1000, 700), 160)]),
+           [((1000, 700), 160)]),
 )  # fmt: skip
 def test_nothing_is_cut(
     qtbot: QtBot, application: Application, page: ChatPage, size: tuple[int, int], percent: int

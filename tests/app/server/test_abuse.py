@@ -130,6 +130,7 @@ def test_clients_that_vanish_while_they_wait_or_read(served: Served, connect: An
     assert served.wait_idle().counters.finished["abort"] == before + count
 
 
+@pytest.mark.slow
 def test_a_slow_reader_holds_up_nobody_and_gets_everything(served: Served, connect: Any) -> None:
     body = {**LONG, "logprobs": 20, "max_tokens": 300, "n": 4, "return_token_ids": True}
     slow = connect(receive_buffer=2048)
@@ -150,6 +151,7 @@ def test_a_slow_reader_holds_up_nobody_and_gets_everything(served: Served, conne
     assert len(found) < 4 * 300  # what waited was merged
 
 
+@pytest.mark.slow
 def test_a_reader_that_takes_nothing_is_cut_off(strict: Served, connect_strict: Any) -> None:
     before = strict.wait_idle().counters.finished.get("abort", 0)
     sock = connect_strict(receive_buffer=2048)
@@ -187,6 +189,7 @@ def test_half_and_oversized_requests_end(
     assert strict.engine_client.num_in_flight == 0
 
 
+@pytest.mark.slow
 def test_more_connections_than_allowed_are_told_so(connect_strict: Any) -> None:
     held = [connect_strict() for _ in range(TIGHT.max_connections)]
     extra = connect_strict()

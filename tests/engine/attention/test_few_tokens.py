@@ -242,6 +242,7 @@ def both(stage: Stage, dtype: torch.dtype) -> list[Tensor]:
     return [*stage.attend(range(len(stage.tables))), *written(stage, dtype)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processor", [name for name in PROCESSORS if name != "native"])
 def test_every_processor_attends_and_writes_the_same(processor: str) -> None:
     if PROCESSORS[processor] not in Path("/proc/cpuinfo").read_text().split():

@@ -18,9 +18,10 @@ from engine.evaluate.reading import EncodedText, StateFile, read_states
 from engine.evaluate.windows import Cut
 from tests.engine import tiny_models
 from tests.engine.evaluate.tiny_evaluations import config_of
+from tests.tiers import tiered
 
 
-@pytest.mark.parametrize("family", [*tiny_models.FAMILIES, "cohere", "opt"])
+@pytest.mark.parametrize("family", tiered([*tiny_models.FAMILIES, "cohere", "opt"]))
 def test_the_head_alone_gives_the_logits_of_the_model(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

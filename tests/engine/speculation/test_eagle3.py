@@ -26,16 +26,21 @@ MakeEngine = Callable[..., LLMEngine]
 # -- tokens never change --------------------------------------------------------------------
 
 
+TIGHTEST = [
+    {"max_num_batched_tokens": 16, "block_size": 3},  # chunks
+    {"kv_cache_memory_bytes": 3 * 2**14, "block_size": 4, "watermark": 0.0},  # preemptions
+]
+
+
 @pytest.mark.parametrize("k", tiered([1, 5], [5]))
 @pytest.mark.parametrize(
     "tight",
-    [
+    tiered([
         {},
-        {"max_num_batched_tokens": 16, "block_size": 3},  # chunks
-        {"kv_cache_memory_bytes": 3 * 2**14, "block_size": 4, "watermark": 0.0},  # preemptions
+        *TIGHTEST,
         {"batching": "static", "max_num_seqs": 2, "enable_prefix_caching": False},
-    ],
-)
+    ], TIGHTEST),
+)  # fmt: skip
 def test_a_head_changes_no_token(
     k: int, tight: dict[str, Any], make_engine: MakeEngine, head_folder: Path, plain: list[Any]
 ) -> None:

@@ -58,16 +58,21 @@ def draft_settings(folder: Path, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+TIGHTEST = [
+    {"max_num_batched_tokens": 16, "block_size": 3},
+    {"kv_cache_memory_bytes": 2**16, "block_size": 4, "watermark": 0.0},  # preemptions
+]
+
+
 @pytest.mark.parametrize("k", tiered([1, 4, 9], [4]))
 @pytest.mark.parametrize(
     "tight",
-    [
+    tiered([
         {},
-        {"max_num_batched_tokens": 16, "block_size": 3},
-        {"kv_cache_memory_bytes": 2**16, "block_size": 4, "watermark": 0.0},  # preemptions
+        *TIGHTEST,
         {"batching": "static", "max_num_seqs": 2, "enable_prefix_caching": False},
-    ],
-)
+    ], TIGHTEST),
+)  # fmt: skip
 def test_a_draft_model_changes_no_token(
     k: int, tight: dict[str, Any], make_engine: MakeEngine, draft_folder: Path, plain: list[Any]
 ) -> None:
