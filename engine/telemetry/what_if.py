@@ -350,26 +350,28 @@ def _without_prompt(entry: StepEntry) -> StepEntry | None:
 
 
 def _chunk_budget(situation: Situation) -> GainEstimate:
-    """The bound: prefill-only chunks merge with the next step."""
+    """The bound: whole prompts in one step, at the peak rates. Reading the weights, and what a step
+    takes beyond the peaks, are then shared by so many tokens that nothing is left of them; what is
+    decoded beside prompts is decoded beside other tokens."""
     config: Any = situation.snapshot.config
     setting, label = "max_num_batched_tokens", "Max batched tokens"
-    before = situation.whole.total
-    saved, count = 0.0, 0
-    for step in situation.steps:
-        if any(entry.num_logits for entry in step.step.entries) or not step.step.entries:
+    after, count = 0.0, 0
+    for step, is_decode in zip(situation.steps, situation.only_decodes, strict=True):
+        entries = step.step.entries
+        if is_decode or not entries:
+            after += step.split.total
             continue
-        hidden = min(step.split.weights, step.work.linear / situation.peaks.flops_per_s)
-        split = step.split
-        saved += split.weights - hidden + split.launch + split.python + split.queue
-        count += 1
+        count += any(not entry.num_logits for entry in entries)
+        work = step.work._replace(weights=0.0, fixed_weights=0.0)
+        after += min(least_time(work, situation.peaks).floor * step.speed, step.split.total)
     if not count:
-        why = f"No prefill-only steps at {config.max_num_batched_tokens:,} max batched tokens."
+        why = f"No prompt was split at {config.max_num_batched_tokens:,} max batched tokens."
         return GainEstimate(setting, label, "larger token budget", 1.0, 1.0, "faster", why)
     why = (
-        f"{count} of {len(situation.steps)} steps were prefill-only. Merging each with the "
-        "next step saves one weight read but increases the ITL of other requests."
+        f"{count} of {len(situation.steps)} steps computed part of a prompt. Whole prompts in one "
+        "step read the weights less often, but increase the ITL of other requests."
     )
-    high = _ratio(before, before - saved)
+    high = _ratio(situation.whole.total, after)
     return GainEstimate(
         setting, label, "larger token budget", 1.0, high, "faster", why, is_bound=True
     )

@@ -34,17 +34,19 @@ _SALT = itertools.count()
 
 class Load(NamedTuple):
     """`num_requests` at once, each with a prompt of `length` tokens (`shared` of them the same),
-    and `num_output` generated."""
+    and `num_output` generated. `rounds`: so many for each of them, one after the other: a load that
+    goes on, as in the window."""
 
     num_requests: int
     length: int
     num_output: int
     shared: int = 0
+    rounds: int = 1
 
     def prompts(self, vocab_size: int) -> Iterator[list[int]]:
         """New ones at each call: nothing is found in the prefix cache but what is shared."""
         salt = next(_SALT)
-        for place in range(self.num_requests):
+        for place in range(self.num_requests * self.rounds):
             start = [_token(salt, 0, i, vocab_size) for i in range(self.shared)]
             own = range(self.length - self.shared)
             yield start + [_token(salt, place + 1, i, vocab_size) for i in own]
@@ -109,8 +111,8 @@ def changes() -> list[Change]:
     """Thirty: of weights last, in the order of their reloads."""
     short = [Load(n, 48, 24) for n in (1, 2, 4, 8, 16)]
     kv = [Load(1, 64, 16), Load(1, 1500, 16), Load(4, 64, 16), Load(4, 700, 16)]
-    slots = [(Load(8, 32, 12), 1), (Load(8, 32, 12), 2), (Load(8, 32, 12), 4),
-             (Load(16, 32, 12), 2), (Load(16, 32, 12), 4), (Load(16, 32, 12), 8)]  # fmt: skip
+    slots = [(Load(8, 32, 12, rounds=3), limit) for limit in (1, 2, 4)]
+    slots += [(Load(16, 32, 12, rounds=3), limit) for limit in (2, 4, 8)]
     prefixes = [Load(4, 256, 8, 240), Load(4, 512, 8, 400), Load(2, 800, 8, 784)]
     drafting = [Load(n, 64, 24) for n in (1, 2, 4, 8)]
     budget = [(Load(2, 512, 8), 32), (Load(2, 512, 8), 64), (Load(4, 256, 8), 128)]
@@ -146,17 +148,20 @@ class Bench:
 
     def run(self, load: Load, tracker: StepTracker | None = None) -> list[float]:
         """Seconds of each repeat; the first run warms up and is not counted."""
-        self._once(load._replace(num_output=2), None)
+        self._once(load._replace(num_output=2, rounds=1), None)
         return [self._once(load, tracker) for _ in range(self.repeats)]
 
     def _once(self, load: Load, tracker: StepTracker | None) -> float:
         params = SamplingParams(temperature=0.0, max_tokens=load.num_output, ignore_eos=True)
-        for prompt in load.prompts(self.engine.model_info.vocab_size):
+        prompts = load.prompts(self.engine.model_info.vocab_size)
+        for prompt in itertools.islice(prompts, load.num_requests):
             self.engine.add_request(prompt, params)
         self.engine.snapshot()  # steps from here on
         began, looking = time.perf_counter(), 0.0
         while self.engine.has_unfinished:
-            self.engine.step()
+            ended = sum(event.finish_reason is not None for event in self.engine.step())
+            for prompt in itertools.islice(prompts, ended):
+                self.engine.add_request(prompt, params)
             if tracker is not None:
                 now = time.perf_counter()
                 tracker.update(self.engine.snapshot())
