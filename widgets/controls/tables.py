@@ -37,23 +37,41 @@ class HeadingFonts(QObject):
 
 class FittedColumns(HeadingFonts):
     """Applies `widths` in pixels, at least those of the headings, until the user resizes a
-    column."""
+    column. `widest`: this column takes the room that is left."""
 
-    def __init__(self, header: QHeaderView, widths: Callable[[], Mapping[int, int]]) -> None:
+    def __init__(
+        self,
+        header: QHeaderView,
+        widths: Callable[[], Mapping[int, int]],
+        widest: int | None = None,
+    ) -> None:
         super().__init__(header, self.fit)
-        self._header, self._widths = header, widths
+        self._header, self._widths, self._widest = header, widths, widest
         self._fitted: dict[int, int] = {}
         self.fit()
         theme_notifier().changed.connect(self.fit)
 
     def fit(self) -> None:
         """Apply the widths again, e.g. for another text size."""
-        header = self._header
-        for column, width in self._widths().items():
-            now = header.sectionSize(column)
-            if now == self._fitted.get(column, now):
-                header.resizeSection(column, max(width, header.sectionSizeHint(column)))
-                self._fitted[column] = header.sectionSize(column)
+        widths = dict(self._widths())
+        for column, width in widths.items():
+            if column != self._widest:
+                self._apply(column, width)
+        if self._widest is not None:
+            taken = self._header.length() - self._header.sectionSize(self._widest)
+            room = self._header.width() - taken
+            self._apply(self._widest, max(widths.get(self._widest, 0), room))
+
+    def _apply(self, column: int, width: int) -> None:
+        header, now = self._header, self._header.sectionSize(column)
+        if now == self._fitted.get(column, now):
+            header.resizeSection(column, max(width, header.sectionSizeHint(column)))
+            self._fitted[column] = header.sectionSize(column)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Resize and self._widest is not None:
+            self.fit()
+        return super().eventFilter(watched, event)
 
 
 def dress_table(view: QTableView, name: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from PySide6.QtCore import QModelIndex, QObject, Qt
 
 from engine.snapshot import FinishReason, RequestSnapshot, RequestState, RequestTimes
 from engine.snapshot.metrics import METRICS
-from engine.units import NOTHING
+from engine.units import NOTHING, figure, number
 from widgets.controls.tables import Index, RowTable
 from widgets.theme.theme import theme
 
@@ -86,17 +87,18 @@ MOST_TIMES = 100_000
 
 
 class Column(NamedTuple):
-    """`read`: the sort value; numbers are right-aligned."""
+    """`read`: the sort value. `text`: of a number; numbers are right-aligned."""
 
     title: str
     tip: str
     read: Callable[[RequestRecord], Any]
     is_number: bool = True
-    digits: int = 0
+    text: Callable[[Any], str] = number
 
 
 def _latency(key: str, read: Callable[[RequestRecord], Any]) -> Column:
-    return Column(METRICS[key].heading, METRICS[key].description, read, digits=1)
+    text = partial(figure, digits=3)
+    return Column(METRICS[key].heading, METRICS[key].description, read, text=text)
 
 
 COLUMNS = (
@@ -262,7 +264,7 @@ class RequestModel(RowTable[RequestRecord]):
         value = COLUMNS[column].read(record)
         if value is None:
             return NOTHING
-        return f"{value:,.{COLUMNS[column].digits}f}" if COLUMNS[column].is_number else str(value)
+        return COLUMNS[column].text(value) if COLUMNS[column].is_number else str(value)
 
 
 def _alignment(column: Column) -> Qt.AlignmentFlag:

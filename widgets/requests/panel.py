@@ -200,7 +200,7 @@ class RequestTable(QTableView):
 
     def setModel(self, model: QSortFilterProxyModel) -> None:  # type: ignore[override]
         super().setModel(model)
-        FittedColumns(self.horizontalHeader(), self._widths)
+        FittedColumns(self.horizontalHeader(), self._widths, widest=NAME)
 
     def _widths(self) -> dict[int, int]:
         count = self.horizontalHeader().count()

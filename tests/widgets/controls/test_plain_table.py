@@ -54,6 +54,22 @@ def test_the_users_width_stays(qapp: QApplication, qtbot: QtBot, table: QTableWi
     assert (header.sectionSize(0), header.sectionSize(1)) == (300, 77)
 
 
+def test_the_widest_column_takes_the_room_that_is_left(qtbot: QtBot) -> None:
+    table = QTableWidget(1, 3)
+    qtbot.addWidget(table)
+    header = table.horizontalHeader()
+    FittedColumns(header, lambda: dict.fromkeys(range(3), 100), widest=0)
+    table.show()
+    for width in (900, 200, 600):  # of three columns of at least 100 pixels
+        table.resize(width, 200)
+        qtbot.waitUntil(lambda: header.length() == max(300, header.width()))
+        assert (header.sectionSize(1), header.sectionSize(2)) == (100, 100)
+    header.resizeSection(0, 150)  # the user's width stays
+    table.resize(900, 200)
+    qtbot.waitUntil(lambda: header.width() > 600)
+    assert header.sectionSize(0) == 150
+
+
 def _left_of_text(widget: QWidget) -> int:
     """x of the first column of pixels that differs from the background."""
     image = widget.grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
