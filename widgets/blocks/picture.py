@@ -129,6 +129,6 @@ def _mark_shared(
     row, column = np.divmod(np.flatnonzero(shared), grid.columns)
     side = max(1, grid.cell // 3)
     first = (grid.cell - side) // 2
-    for y in range(first, first + side):
-        for x in range(first, first + side):
-            image[row, y, column, x] = colors.pixel("text")
+    inside = np.arange(first, first + side)
+    row, column = row[:, None, None], column[:, None, None]
+    image[row, inside[:, None], column, inside] = colors.pixel("text")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
 
-LARGEST_PITCH, SMALLEST_PITCH = 24, 6
+LARGEST_PITCH, SMALLEST_PITCH = 64, 6
 PER_CELL = (1, 2, 4, 8, 16)
 """Blocks of a cell: the smallest cell has 25 pixels, at least one for each block."""
 
