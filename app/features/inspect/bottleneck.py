@@ -19,7 +19,12 @@ from app.features.inspect.step_breakdown import (
     peaks_text,
     split_text,
 )
-from app.features.inspect.what_if_table import WhatIfTable, hint_of, is_enabled
+from app.features.inspect.what_if_table import (
+    WhatIfTable,
+    hint_of,
+    is_enabled,
+    value_of,
+)
 from engine.messages import PeaksMeasured
 from engine.snapshot import EngineSnapshot, Part, StepRecord
 from engine.telemetry.what_if import GainEstimate, MeasuredGain, corrected
@@ -51,12 +56,12 @@ _MOST_PARTS = 0.42  # of the panel's width
 
 
 class BottleneckPanel(QFrame):
-    """`measure_wanted`: measure the machine's peaks. `estimated`: potential gain per setting, as
-    text; also while hidden. `applied(changes)`: apply these settings now.
+    """`measure_wanted`: measure the machine's peaks. `estimated`: potential gain per setting and
+    value, as text; also while hidden. `applied(changes)`: apply these settings now.
     """
 
     measure_wanted = Signal()
-    estimated = Signal(object)  # dict[str, str]
+    estimated = Signal(object)  # dict[str, dict[Any, str]]
     applied = Signal(object)  # dict[str, Any]
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -219,12 +224,11 @@ class BottleneckPanel(QFrame):
         """New estimates, from all steps: the table and the settings show the same."""
         made = breakdown.estimates if breakdown is not None else ()
         self._estimates = tuple(corrected(one, self.measured(one)) for one in made)
-        words: dict[str, str] = {}
+        words: dict[str, dict[Any, str]] = {}
         for one in self._estimates:
-            if is_enabled(one, self._config):
-                continue
-            before, hint = words.get(one.setting), hint_of(one)
-            words[one.setting] = f"{before}; {hint[:1].lower()}{hint[1:]}" if before else hint
+            if not is_enabled(one, self._config):
+                value = value_of(one, self._config)
+                words.setdefault(one.setting, {})[value] = hint_of(one)
         self.estimated.emit(words)
 
     def step_text(self, step: StepRecord) -> str:

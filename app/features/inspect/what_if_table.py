@@ -71,6 +71,13 @@ def is_enabled(one: GainEstimate, config: Any) -> bool:
     return what_if(one, config, lambda name, value: "").short == ENABLED
 
 
+def value_of(one: GainEstimate, config: Any) -> Any:
+    """The value of its setting that is estimated; None where the engine has none to set."""
+    if not hasattr(config, one.setting):
+        return None
+    return _CHANGES[one.setting](one, config).changes.get(one.setting)
+
+
 def _precision(one: GainEstimate, config: Any) -> WhatIf:
     is_kv = one.setting == "kv_cache_dtype"
     wanted = "int8" if is_kv else one.value

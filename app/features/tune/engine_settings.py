@@ -18,7 +18,7 @@ from app.features.tune.pending import PendingCard
 from app.features.tune.precision_rows import OF_IT, WAYS, PrecisionGuide
 from app.features.tune.prediction import Pause, PauseModel
 from app.features.tune.profile_menu import ProfileMenu
-from app.features.tune.row_remarks import LAYERS, WITH_CEILING, RowRemarks
+from app.features.tune.row_remarks import LAYERS, WITH_CEILING, Gains, RowRemarks
 from app.features.tune.server_commands import Facts
 from app.features.tune.server_dialog import ServerDialog
 from app.features.tune.setting_list import SettingList, line
@@ -245,8 +245,8 @@ class EngineSettingsPanel(QWidget):
             self._show_hints()
             self._show_pending()
 
-    def show_ceilings(self, ceilings: Mapping[str, str]) -> None:
-        """The potential gain of settings, as text by name."""
+    def show_ceilings(self, ceilings: Gains) -> None:
+        """The potential gain of settings."""
         if ceilings == self._remarks.ceilings:
             return
         self._remarks.ceilings = ceilings
@@ -311,8 +311,10 @@ class EngineSettingsPanel(QWidget):
         self.actions_changed.emit()
 
     def _show_pending(self) -> None:
-        gains = self._remarks.ceilings
-        self.pending.show_changes(self.model.applied, self.model.pending, self._pause, gains)
+        pending, ceilings = self.model.pending, self._remarks.ceilings
+        found = (ceilings.get(name, {}).get(value) for name, value in pending.items())
+        gains = [gain for gain in found if gain]
+        self.pending.show_changes(self.model.applied, pending, self._pause, gains)
 
     def _pause(self, change: Change, config: EngineConfig) -> Pause:
         """Of applying `config` now."""

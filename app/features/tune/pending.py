@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,9 +62,9 @@ class PendingCard(QWidget):
         applied: EngineConfig | None,
         pending: Mapping[str, Any],
         pause: Callable[[Change, EngineConfig], Pause],
-        gains: Mapping[str, str],
+        gains: Sequence[str],
     ) -> None:
-        """`pause`: of a change to a configuration; `gains`: potential gain by setting."""
+        """`pause`: of a change to a configuration; `gains`: potential gains, as text."""
         self.setVisible(bool(pending) and applied is not None)
         if not pending or applied is None:
             self._config = None
@@ -76,9 +76,8 @@ class PendingCard(QWidget):
             differences_text({name: (getattr(applied, name), v) for name, v in pending.items()})
         )
         self.pause.setText(pause(cost, config).words)
-        found = [gains[name] for name in pending if gains.get(name)]
-        self.gain.setText("\n".join(found))
-        self.gain.setVisible(bool(found))
+        self.gain.setText("\n".join(gains))
+        self.gain.setVisible(bool(gains))
         if config != self._config:
             self._config = config
             self._say("")

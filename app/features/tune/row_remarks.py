@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from app.features.models.placement import OTHERS, RANKS, STAGES, nowhere, parallel_refusal
 from app.features.models.precision import GROUP, WEIGHTS
@@ -22,6 +23,8 @@ LAYERS = "gpu_layers"
 SEVERAL = (RANKS, STAGES)
 """Parallel sizes."""
 Remark = tuple[str, HintTone]
+Gains = Mapping[str, Mapping[Any, str]]
+"""Potential gain by setting and value, as text."""
 WITH_CEILING = (
     "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching", "speculative_method",
     "kv_cache_dtype", WEIGHTS,
@@ -30,8 +33,8 @@ WITH_CEILING = (
 
 
 class RowRemarks:
-    """Texts below the settings. `draft_note`: about the chosen draft model. `ceilings`: potential
-    gain by setting. `plan`: the loaded model's memory."""
+    """Texts below the settings. `draft_note`: about the chosen draft model. `plan`: the loaded
+    model's memory."""
 
     def __init__(
         self, model: SettingsModel, precision: PrecisionGuide, metrics: MetricStore | None = None
@@ -40,7 +43,7 @@ class RowRemarks:
         self.hints = Hints(metrics)
         self.plan: MemoryPlan | None = None
         self.draft_note: Remark = ("", "small")
-        self.ceilings: Mapping[str, str] = {}
+        self.ceilings: Gains = {}
         self._errors: dict[str, ErrorInfo] = {}
         self.out_of_range: dict[str, str] = {}  # why the typed value is invalid
 
@@ -120,5 +123,12 @@ class RowRemarks:
         if self._model.is_pending(name):
             return self._pending(name), "warning"
         precision = self._precision.hint if name == WEIGHTS else ""
-        parts = (self.hints.hint(name), precision, self.ceilings.get(name, ""))
+        parts = (self.hints.hint(name), precision, _joined(self.ceilings.get(name, {}).values()))
         return "\n".join(filter(None, parts)), "small"  # two lines
+
+
+def _joined(gains: Iterable[str]) -> str:
+    """ "Up to 1.15× faster with INT8; INT4: no gain expected"."""
+    first, *others = [*gains] or [""]
+    lower = [one if one[1:2].isupper() else one[:1].lower() + one[1:] for one in others]
+    return "; ".join([first, *lower])

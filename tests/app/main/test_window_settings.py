@@ -250,9 +250,23 @@ def test_what_a_setting_could_win_moves_no_row(qtbot: QtBot, application: Applic
     panel = application.engine_settings
     panel.show_ceilings({})
     before = {name: row.sizeHint().height() for name, row in panel.rows.items()}
-    panel.show_ceilings(dict.fromkeys(WITH_CEILING, "No gain expected"))
+    panel.show_ceilings({key: {None: "No gain expected"} for key in WITH_CEILING})
     assert all("No gain expected" in panel.rows[n].hint for n in ("max_num_seqs", "quantization"))
     assert {name: row.sizeHint().height() for name, row in panel.rows.items()} == before
+
+
+def test_a_pending_value_has_its_own_gain(qtbot: QtBot, application: Application) -> None:
+    open_model(qtbot, application)
+    panel = application.engine_settings
+    gains = {"int8": "Up to 1.2× faster with INT8", "int4": "INT4: no gain expected"}
+    panel.show_ceilings({"quantization": gains, "max_num_seqs": {8: "Up to 2× at 8"}})
+    assert panel.rows["quantization"].hint.endswith("; ".join(gains.values()))
+    for value in gains:
+        panel.choose("quantization", value)
+        assert panel.pending.gain.text() == gains[value]
+    panel.choose("quantization", "none")
+    panel.choose("dtype", "float32")  # without an estimate
+    assert panel.pending.gain.text() == ""
 
 
 def test_every_setting_of_the_registry_that_can_be_chosen_has_an_accessible_control(

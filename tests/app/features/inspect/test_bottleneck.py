@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -86,12 +87,13 @@ def test_peaks_are_asked_for_when_the_panel_is_seen_and_the_engine_rests(
 
 
 def test_steps_in_another_precision_say_nothing_of_this_one(panel: BottleneckPanel) -> None:
-    told: list[dict[str, str]] = []
+    told: list[dict[str, dict[Any, str]]] = []
     panel.estimated.connect(told.append)
     panel.open_model()
     panel.show_peaks(PeaksMeasured(PEAKS))
     panel.update_snapshot(seen(1.0, *(step(i) for i in range(20))))
-    assert "INT8" in told[-1]["quantization"]
+    assert {"int8", "int4"} == told[-1]["quantization"].keys()
+    assert "INT8" in told[-1]["quantization"]["int8"]
     switched = CONFIG.replace(quantization="int8")
     late = dataclasses.replace(seen(1.1, step(20)), config=switched)  # of before, with the news
     panel.update_snapshot(late)
