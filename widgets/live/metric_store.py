@@ -30,6 +30,8 @@ SPAN_S = 60.0
 """Statistics are of the samples of this long before the newest one, within the epoch."""
 RATE_S = 3.0
 """Rates are of this long before the last whole second, within the epoch."""
+PASSED_S = 5.0
+"""Settings that held for less were stepped through, e.g. by a slider on its way."""
 LATENCIES = ("ttft", "itl")
 KEYS = ("output", *LATENCIES)
 """Of the sparklines."""
@@ -192,14 +194,17 @@ class MetricStore(SampleHistory):
         return min(near, key=lambda start: abs(time - start), default=time)
 
     def before(self, key: str, at: float = math.inf) -> Shown | None:
-        """The latency that was shown last before the epoch at `at`, of the same model."""
-        now = self.epoch_at(at)
+        """The latency that was shown last before the epoch at `at`, of the same model; not of
+        settings that were stepped through, where others have samples."""
+        now, passed = self.epoch_at(at), None
         for epoch in reversed(self._epochs):
             if now is None or epoch.start >= now.start or epoch.model != now.model:
                 continue
             if (last := epoch.last.get(key)) is not None and last.num_samples:
-                return last
-        return None
+                if epoch.end - epoch.start >= PASSED_S:
+                    return last
+                passed = passed or last
+        return passed
 
     # What is shown ----------------------------------------------------------------------------
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.config import SETTINGS, differences_text
+from widgets.live.metric_store import PASSED_S
 
 MOST = 100
-MERGE_S = 5.0
-"""A setting that changes again within this time made one change: its value was stepped through."""
 
 
 @dataclass(slots=True)
@@ -46,7 +45,7 @@ class ChangeHistory:
         """The choices are `state` from `at` on."""
         last, since = self.entries[-1], at
         may_merge = not is_quiet and last is self.latest
-        if may_merge and at - last.at < MERGE_S:
+        if may_merge and at - last.at < PASSED_S:
             before = self.entries[-2].state
             if differences(before, last.state).keys() == differences(last.state, state).keys():
                 self.entries.pop()

@@ -62,6 +62,17 @@ def test_a_change_cuts_what_is_shown_and_leaves_a_ghost() -> None:
     assert earlier is not None and earlier.end == 20.0
 
 
+def test_a_value_that_was_stepped_through_leaves_no_ghost() -> None:
+    store = fed(at(10.0, 60, since=5.0), at(21.0, 900, since=20.0, config=OTHER))
+    store.update(at(23.0, 500, since=22.0))
+    before = store.before("ttft")
+    assert before is not None and before.p50 == 60  # 900 ms held for 2 s
+    held = fed(at(10.0, 60, since=5.0), at(21.0, 900, since=20.0, config=OTHER))
+    held.update(at(31.0, 500, since=30.0))
+    before = held.before("ttft")
+    assert before is not None and before.p50 == 900
+
+
 def test_the_same_settings_applied_again_are_a_change() -> None:
     store = fed(at(10.0, 60, since=5.0), at(20.0, 50, since=15.0))
     assert store.latency("ttft").p50 == 50 and len(store._epochs) == 2

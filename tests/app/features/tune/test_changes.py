@@ -7,15 +7,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.features.tune.changes import MERGE_S, ChangeHistory, differences
+from app.features.tune.changes import ChangeHistory, differences
 from engine.config import SETTINGS
 from tests.figures import numbers
+from widgets.live.metric_store import PASSED_S
 
 SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
 STATES = st.dictionaries(st.sampled_from([SEQS, TOKENS]), st.integers(1, 99), max_size=2)
 
 
-def history(*states: dict[str, Any], every: float = 2 * MERGE_S) -> ChangeHistory:
+def history(*states: dict[str, Any], every: float = 2 * PASSED_S) -> ChangeHistory:
     made = ChangeHistory()
     made.open(0.0, "", "Opened", {})
     for number, state in enumerate(states, 1):
