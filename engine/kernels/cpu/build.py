@@ -30,7 +30,7 @@ SOURCES = sorted(FOLDER.glob("*.c"))
 HEADERS = sorted(FOLDER.glob("*.h"))
 FLAGS = (
     "-std=c11", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno",
-    "-fno-trapping-math",
+    "-fno-trapping-math", "-mprefer-vector-width=512",
 )  # fmt: skip
 COMPILERS = ("cc", "gcc", "clang")
 SWITCH = "INFERDECK_NATIVE_KERNELS"
