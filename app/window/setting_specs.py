@@ -176,7 +176,10 @@ _REFINE: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
 
 
 def help_of(setting: Setting) -> str:
-    return _VALUES.sub(lambda found: setting_text(found[0]), setting.help)
+    """Its help, with the values as the controls show them."""
+    nothing = "None" if setting.name in PATHS else setting_text(None)
+    text = setting.help.replace("None:", f"{nothing}:")
+    return _VALUES.sub(lambda found: setting_text(found[0]), text)
 
 
 def row_spec(setting: Setting, machine: Machine) -> RowSpec:

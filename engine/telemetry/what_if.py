@@ -225,7 +225,7 @@ def _seconds_per_weight(
 
 def _kv_dtype(situation: Situation) -> GainEstimate | None:
     model, plan = situation.snapshot.model, situation.snapshot.memory.plan
-    setting, label, value = "kv_cache_dtype", "KV cache dtype", "fp8 or int8"
+    setting, label, value = "kv_cache_dtype", "KV cache dtype", "FP8 or INT8"
     narrow = 8 + 16 / model.head_dim  # with a 16-bit scale for each token and head
     names = (plan.key_dtype or model.dtype, plan.value_dtype or model.dtype)
     now = sum(narrow if n in KV_NAMES else ITEM_BITS.get(n, 16) for n in names) / 2

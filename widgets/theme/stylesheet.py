@@ -264,7 +264,7 @@ QListView::item:hover, QTreeView::item:hover { background: $hover; }
 QListView::item:selected, QTreeView::item:selected {
     background: $selection; color: $selection_text;
 }
-QTableView[padded="true"]::item { padding: 0px 5px; }  /* + 3px of Qt: as the headings */
+QTableView[padded="true"]::item { padding: 3px 5px; }  /* + 3px of Qt: as the headings */
 QHeaderView { background: $raised; border: none; }
 QHeaderView::section {
     background: $raised; color: $text_muted; border: none; padding: 4px 8px;

@@ -15,6 +15,7 @@ from app.features.compare.placement import Setup
 from app.features.compare.record import GREEDY
 from app.features.models.precision import HEAD, ROUNDED, WEIGHTS, Checkpoint
 from app.storage.profiles import Profile
+from app.window.setting_specs import help_of
 from app.window.settings_store import RecentModel
 from engine.config import SETTINGS, EngineConfig
 from widgets.controls.combo import ElidedCombo, describe_items
@@ -56,7 +57,7 @@ class PrecisionChoice(QObject):
         self.boxes: dict[str, QComboBox] = {}
         self.fields: dict[str, QVBoxLayout] = {}  # to arrange
         for name in (name for name in _LABELS if name in SETTINGS):
-            box = named_box(f"{_LABELS[name]} ({where} side)", SETTINGS[name].help)
+            box = named_box(f"{_LABELS[name]} ({where} side)", help_of(SETTINGS[name]))
             self.boxes[name] = box
             for value in SETTINGS[name].choices:
                 box.addItem(value, value)
@@ -156,7 +157,7 @@ class SideChoice(QFrame):
         self.model = named_box(f"Model ({where} side)", "Loaded model or another installed model")
         tip = "Current engine settings or a profile"
         self.profile = named_box(f"Settings ({where} side)", tip)
-        self.speculation = named_box(f"Speculation ({where} side)", SETTINGS[METHOD].help)
+        self.speculation = named_box(f"Speculation ({where} side)", help_of(SETTINGS[METHOD]))
         for text, value in ((AS_LOADED, None), ("Off", "off"), ("N-gram lookup", "ngram")):
             self.speculation.addItem(text, value)
         self.precision = PrecisionChoice(where)

@@ -13,7 +13,7 @@ from app.features.models.estimate import Estimate, Need
 from app.features.models.fit_rows import MemoryBar
 from app.features.models.placement import RANKS, STAGES
 from app.storage.model_sources import ModelSource, is_starter
-from app.window.setting_specs import Machine, row_spec
+from app.window.setting_specs import Machine, help_of, row_spec
 from engine.config import SETTINGS
 from engine.hardware.device_map import AUTO
 from engine.units import bytes_text, precision_name, scaled_count
@@ -35,7 +35,7 @@ class PartsChoice(ElidedCombo):
         self.label = QLabel(setting.label)
         self.setAccessibleName(setting.label)
         for widget in (self, self.label):
-            widget.setToolTip(setting.help)
+            widget.setToolTip(help_of(setting))
         self.show_chosen(1)
 
     @property
@@ -111,7 +111,7 @@ class ModelCard(QFrame):
         self._settled.timeout.connect(self.options_changed)
         self.layers.changed.connect(self._on_layers)
         for widget in (self.layers, self._layers_label):
-            widget.setToolTip(SETTINGS[LAYERS].help)
+            widget.setToolTip(help_of(SETTINGS[LAYERS]))
             widget.hide()
 
     def _make_facts(self) -> QGridLayout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.window.program_settings import PREFERENCES, Preference
-from app.window.setting_specs import Machine
+from app.window.setting_specs import Machine, help_of
 from app.window.setting_specs import sections as engine_rows
 from engine.config import SETTINGS
 from widgets.controls.number_control import RowSpec
@@ -71,4 +71,4 @@ def _engine_entry(section: str, spec: RowSpec) -> Entry:
     setting = SETTINGS[spec.name]
     words = (setting.label, setting.help, setting.name, setting.flag, section, ENGINE,
              setting.change.value, *(text for _, text in spec.choices))  # fmt: skip
-    return Entry(spec, setting.help, " ".join(words).lower())
+    return Entry(spec, help_of(setting), " ".join(words).lower())

@@ -28,6 +28,7 @@ from app.features.quantize.fields import (
 )
 from app.features.quantize.texts import STARTER, TextChoice
 from app.storage.model_sources import is_starter
+from app.window.setting_specs import help_of
 from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError
 from engine.evaluate import PROMPT_LINES, RAW_PROMPTS, read_prompts
@@ -104,7 +105,7 @@ class SideFields(QWidget):
 def _choices(name: str, title: str) -> QComboBox:
     combo = ElidedCombo()
     combo.setAccessibleName(f"{title}: {SETTINGS[name].label}")
-    combo.setToolTip(SETTINGS[name].help)
+    combo.setToolTip(help_of(SETTINGS[name]))
     labels = _LABELS.get(name, {})
     values = _QUANTIZATIONS if name == "quantization" else SETTINGS[name].choices
     for value in (*values, *_MORE.get(name, ())):

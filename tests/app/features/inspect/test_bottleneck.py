@@ -248,7 +248,7 @@ def test_changes_are_settings_of_the_engine() -> None:
     free = lambda name, value: ""
     config = CONFIG.replace(enable_prefix_caching=False)
     bounds = [
-        ("quantization", "int8"), ("kv_cache_dtype", "fp8 or int8"), ("max_num_seqs", "12"),
+        ("quantization", "int8"), ("kv_cache_dtype", "FP8 or INT8"), ("max_num_seqs", "12"),
         ("enable_prefix_caching", "every prefix cached"),
         ("max_num_batched_tokens", "larger token budget"), ("speculative_method", "4 draft tokens"),
     ]  # fmt: skip

@@ -14,6 +14,7 @@ from app.features.models.session import ModelSession
 from app.features.preferences.dialog import SettingsDialog
 from app.main.application import Application
 from app.window.program_settings import PREFERENCES
+from app.window.setting_specs import help_of
 from app.window.settings_store import SettingsStore
 from engine.config import SETTINGS
 from tests.app.fakes import Script
@@ -111,7 +112,7 @@ def test_settings_of_the_engine_are_those_of_the_panel(
     assert dialog.apply.text() == "Apply (cache rebuild)" and not dialog.apply.isHidden()
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         dialog.apply.click()
-    assert dialog.apply.isHidden() and block.hint == SETTINGS["block_size"].help
+    assert dialog.apply.isHidden() and block.hint == help_of(SETTINGS["block_size"])
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         panel.commands.undo()
     assert block.value() == 16 and not block.is_marked
