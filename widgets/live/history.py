@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -34,7 +34,9 @@ class SampleHistory:
         if not samples:
             return
         ring = self.rings[key]
-        times, values = np.array(samples, dtype=float).T
+        # (np.array would make an exception of each sample, and a collection of garbage of 700)
+        flat = np.fromiter(chain.from_iterable(samples), float, 2 * len(samples))
+        times, values = flat[::2], flat[1::2]
         if len(ring) and times[0] < ring.times[-1]:
             is_new = times >= ring.times[-1]
             times, values = times[is_new], values[is_new]
