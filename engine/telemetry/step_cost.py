@@ -39,6 +39,53 @@ class Work(NamedTuple):
     attention: float = 0.0
 
 
+class Counts(NamedTuple):
+    """Tokens that go through the model, rows of logits, tokens attended over, and pairs of a token
+    and one that it attends to."""
+
+    tokens: int = 0
+    logits: int = 0
+    context: int = 0
+    pairs: int = 0
+
+
+class Batch(NamedTuple):
+    """Sums of a step's entries. `least`: as if every prompt token but the last were cached.
+    `only_decodes`: it computes no prompt. `has_parts`: some entry is a part of a prompt, without
+    logits."""
+
+    counts: Counts
+    least: Counts
+    only_decodes: bool
+    has_parts: bool
+
+    @classmethod
+    def of(cls, entries: Iterable[StepEntry]) -> Batch:
+        """One pass with plain numbers: the window makes it for every request of every step."""
+        tokens = logits = context = pairs = 0
+        fewer = dropped = unpaired = 0  # by which `least` is less
+        only_decodes, has_parts = True, False
+        for _, kind, own, _, draft, _, reach, rows, _ in entries:
+            new = own + draft
+            tokens += new
+            logits += rows
+            context += reach
+            # token i of the n new ones attends to all but the n - 1 - i that come after it
+            mine = new * reach - new * (new - 1) // 2
+            pairs += mine
+            if not rows:
+                has_parts = True
+            if kind != "decode":
+                only_decodes = False
+                left = 1 + draft if rows else 0
+                fewer += new - left
+                unpaired += mine - (left * reach - left * (left - 1) // 2)
+                if not rows:
+                    dropped += reach
+        least = Counts(tokens - fewer, logits, context - dropped, pairs - unpaired)
+        return cls(Counts(tokens, logits, context, pairs), least, only_decodes, has_parts)
+
+
 class Split(NamedTuple):
     """Seconds. `launch`: model time beyond the peaks: kernel launches, small operations, and reads
     or compute below peak rates. `python`: scheduling, sampling, commit. `queue`: between steps,
@@ -109,15 +156,10 @@ class ModelCost:
 
     def work(self, entries: Iterable[StepEntry]) -> Work:
         """Of one step with these entries."""
-        tokens = logits = context = pairs = 0
-        for entry in entries:
-            new = entry.num_computed
-            tokens += new
-            logits += entry.num_logits
-            context += entry.num_context
-            # token i of the n new ones attends to all but the n - 1 - i that come after it
-            pairs += new * entry.num_context
-            pairs -= new * (new - 1) // 2
+        return self.work_of(Batch.of(entries).counts)
+
+    def work_of(self, counts: Counts) -> Work:
+        tokens, logits, context, pairs = counts
         if not tokens:
             return Work()
         fixed = self.output_bytes if logits else 0.0
@@ -154,10 +196,11 @@ def least_times(work: NDArray[np.float64], peaks: Peaks) -> NDArray[np.float64]:
 
 
 class CostedStep(NamedTuple):
-    """A step with its work and its split. `speed`: measured over counted time of the model, if it
-    was faster than the peaks (weights in the CPU cache), else 1."""
+    """A step with its batch, work and split. `speed`: measured over counted time of the model, if
+    it was faster than the peaks (weights in the CPU cache), else 1."""
 
     step: StepRecord
+    batch: Batch
     work: Work
     split: Split
     speed: float = 1.0
@@ -165,7 +208,8 @@ class CostedStep(NamedTuple):
 
 def cost_step(step: StepRecord, pause: float, model: ModelCost, peaks: Peaks) -> CostedStep:
     """Divide a step's time, and the `pause` before it (seconds in which requests waited)."""
-    work = model.work(step.entries)
+    batch = Batch.of(step.entries)
+    work = model.work_of(batch.counts)
     least = least_time(work, peaks)
     python = step.schedule_s + step.sample_s + step.commit_s
     measured = step.model_s or max(0.0, step.duration - python - step.draft_s)
@@ -179,7 +223,7 @@ def cost_step(step: StepRecord, pause: float, model: ModelCost, peaks: Peaks) ->
         queue=pause,
         draft=step.draft_s,
     )
-    return CostedStep(step, work, split, speed)
+    return CostedStep(step, batch, work, split, speed)
 
 
 def pause_between(before: StepRecord | None, step: StepRecord) -> float:

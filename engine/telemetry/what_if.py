@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from engine.hardware.peaks import Peaks
 from engine.numerics.kv_dtype import NAMES as KV_NAMES
-from engine.snapshot import EngineSnapshot, StepEntry
+from engine.snapshot import EngineSnapshot
 from engine.telemetry.step_cost import (
     CostedStep,
     ModelCost,
@@ -93,17 +93,10 @@ class Situation:
         return total(self.steps)
 
     @cached_property
-    def only_decodes(self) -> list[bool]:
-        """Which of the steps do nothing but decode."""
-        return [all(e.kind == "decode" for e in s.step.entries) for s in self.steps]
-
-    @cached_property
     def decoding(self) -> Situation:
         """The steps alone that do nothing but decode."""
-        if all(self.only_decodes):
-            return self
-        chosen = [s for s, alone in zip(self.steps, self.only_decodes, strict=True) if alone]
-        return dataclasses.replace(self, steps=chosen)
+        chosen = [s for s in self.steps if s.batch.only_decodes]
+        return self if len(chosen) == len(self.steps) else dataclasses.replace(self, steps=chosen)
 
     @cached_property
     def works(self) -> NDArray[np.float64]:
@@ -119,8 +112,7 @@ class Situation:
     @cached_property
     def rows(self) -> NDArray[np.float64]:
         """Tokens that each step computed."""
-        counts = [sum(entry.num_computed for entry in s.step.entries) for s in self.steps]
-        return np.array(counts, dtype=float)
+        return np.array([s.batch.counts.tokens for s in self.steps], dtype=float)
 
     @cached_property
     def speeds(self) -> NDArray[np.float64]:
@@ -314,19 +306,16 @@ def _prefix_caching(situation: Situation) -> GainEstimate:
     """The bound: every prompt token but the last is cached."""
     config: Any = situation.snapshot.config
     before, after = situation.whole.total, 0.0
-    for step, is_decode in zip(situation.steps, situation.only_decodes, strict=True):
-        split, floor = step.split, step.split.floor
-        if is_decode:
+    for step in situation.steps:
+        split, least = step.split, step.batch.least
+        if step.batch.only_decodes:
             after += split.total
             continue
-        entries = map(_without_prompt, step.step.entries)
-        kept = [entry for entry in entries if entry is not None]
-        if not kept:
+        if not least.tokens:
             continue
-        work = situation.model.work(kept)
-        counted = min(floor, least_time(work, situation.peaks).floor * step.speed)
-        computed = sum(entry.num_computed for entry in step.step.entries)
-        left = sum(entry.num_computed for entry in kept) / max(1, computed)
+        work = situation.model.work_of(least)
+        counted = min(split.floor, least_time(work, situation.peaks).floor * step.speed)
+        left = least.tokens / max(1, step.batch.counts.tokens)
         # what it takes beyond the peak rates shrinks with the tokens, and no faster
         after += counted + split.launch * left + split.python + split.queue + split.draft
     counters = situation.snapshot.counters
@@ -343,12 +332,6 @@ def _prefix_caching(situation: Situation) -> GainEstimate:
     )
 
 
-def _without_prompt(entry: StepEntry) -> StepEntry | None:
-    if entry.kind == "decode":
-        return entry
-    return entry._replace(num_tokens=1, num_cached_tokens=0) if entry.num_logits else None
-
-
 def _chunk_budget(situation: Situation) -> GainEstimate:
     """The bound: whole prompts in one step, at the peak rates. Reading the weights, and what a step
     takes beyond the peaks, are then shared by so many tokens that nothing is left of them; what is
@@ -356,12 +339,11 @@ def _chunk_budget(situation: Situation) -> GainEstimate:
     config: Any = situation.snapshot.config
     setting, label = "max_num_batched_tokens", "Max batched tokens"
     after, count = 0.0, 0
-    for step, is_decode in zip(situation.steps, situation.only_decodes, strict=True):
-        entries = step.step.entries
-        if is_decode or not entries:
+    for step in situation.steps:
+        if step.batch.only_decodes:
             after += step.split.total
             continue
-        count += any(not entry.num_logits for entry in entries)
+        count += step.batch.has_parts
         work = step.work._replace(weights=0.0, fixed_weights=0.0)
         after += min(least_time(work, situation.peaks).floor * step.speed, step.split.total)
     if not count:

@@ -14,6 +14,7 @@ from engine import LLMEngine, SamplingParams
 from engine.hardware.peaks import Peaks
 from engine.snapshot import EngineSnapshot, ModelInfo, StepEntry, StepRecord
 from engine.telemetry.step_cost import (
+    Batch,
     CostedStep,
     ModelCost,
     Split,
@@ -82,6 +83,20 @@ def test_a_batch_shares_the_weights_and_not_the_cache() -> None:
     one, many = COST.work([DECODE]), COST.work([DECODE] * 8)
     assert many.weights == pytest.approx(one.weights, rel=1e-4)
     assert many.kv == 8 * one.kv and many.linear == pytest.approx(8 * one.linear)
+
+
+@given(st.lists(entries, max_size=8))
+def test_a_batch_with_cached_prompts_computes_a_token_of_each(batch: list[StepEntry]) -> None:
+    kept = [
+        entry if entry.kind == "decode" else entry._replace(num_tokens=1)
+        for entry in batch
+        if entry.kind == "decode" or entry.num_logits
+    ]
+    found = Batch.of(batch)
+    assert found.least == Batch.of(kept).counts
+    assert found.counts.tokens == sum(entry.num_computed for entry in batch)
+    assert found.only_decodes == all(entry.kind == "decode" for entry in batch)
+    assert found.has_parts == any(not entry.num_logits for entry in batch)
 
 
 def test_a_chunk_attends_to_itself_as_a_triangle() -> None:
