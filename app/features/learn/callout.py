@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QPoint, QPointF, QRect, QRectF, QSize, Qt, QTimer
-from PySide6.QtGui import QHideEvent, QPainter, QPainterPath, QPaintEvent, QPen, QShowEvent
+from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRect, QRectF, QSize, Qt, QTimer
+from PySide6.QtGui import (
+    QHideEvent,
+    QKeyEvent,
+    QPainter,
+    QPainterPath,
+    QPaintEvent,
+    QPen,
+    QShowEvent,
+)
 from PySide6.QtWidgets import QFrame, QWidget
 
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox, wrapped
@@ -47,7 +55,7 @@ class Ring(QWidget):
 
 class Callout(QFrame):
     """`say` shows it; `point_at` chooses the control. Its buttons have the keys Alt+D, Alt+N and
-    Alt+L."""
+    Alt+L. Esc leaves, wherever the focus is, unless a control uses it."""
 
     def __init__(
         self,
@@ -59,7 +67,7 @@ class Callout(QFrame):
         """clear: widgets that it does not cover where there is room elsewhere."""
         super().__init__(window)
         self.ring = Ring(window)
-        self._clear = clear
+        self._clear, self._leave = clear, leave
         self._target: QWidget | None = None
         self._tip = QPoint()  # of the arrow, in our coordinates
         self._is_right = True  # of the control
@@ -158,13 +166,23 @@ class Callout(QFrame):
         painter.setBrush(theme().color("panel"))
         painter.drawPath(shape)
 
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Of the window: it gets the keys that no control used."""
+        is_press = isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress
+        if not is_press or event.key() != Qt.Key.Key_Escape:
+            return False
+        self._leave()
+        return True
+
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._follow.start()
+        self.window().installEventFilter(self)
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self._follow.stop()
+        self.window().removeEventFilter(self)
         self.ring.hide()
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from PySide6.QtCore import QObject, Qt, QTimer
-from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QFrame, QWidget
 
 from app.features.learn.callout import Callout
@@ -66,7 +65,8 @@ class Lessons(QObject):
         self._bridge, self._tune, self._panel = bridge, tune, panel
         self._settings, self._show_tune, self._remember = settings, show_tune, remember
         self.course = Course()
-        self.callout = Callout(window, self.go_on, self.leave, (tune.load_bar, tune.result))
+        clear = tune.load_bar, tune.result, tune.charts
+        self.callout = Callout(window, self.go_on, self.leave, clear)
         self.offer = LessonOffer(self.start_first, self.dismiss_offer)
         self.offer.setVisible(not settings.flag(OFFERED, False))
         self._chosen_before: dict[str, Any] = {}
@@ -74,12 +74,6 @@ class Lessons(QObject):
         self._applied_at = 0.0
         self._look = QTimer(self, interval=LOOK_MS)
         self._look.timeout.connect(self._on_look)
-        self._escape = QShortcut(  # elsewhere Esc has other uses
-            QKeySequence(Qt.Key.Key_Escape), self.callout,
-            context=Qt.ShortcutContext.WidgetWithChildrenShortcut,
-        )  # fmt: skip
-        self._escape.activated.connect(self.leave)
-        self._escape.activatedAmbiguously.connect(self.leave)
         panel.commands.changed.connect(self._on_changed)
         panel.actions_changed.connect(self._on_choice)
         bridge.state_changed.connect(self._on_state)

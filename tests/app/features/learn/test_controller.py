@@ -110,19 +110,18 @@ def test_the_callout_covers_no_target_that_leaves_room(data: st.DataObject) -> N
         assert not box.intersects(clear)
 
 
+@pytest.mark.parametrize("is_in_callout", (True, False))
 def test_escape_leaves_in_the_middle(
-    qtbot: QtBot, application: Application, lessons: Lessons
+    qtbot: QtBot, application: Application, lessons: Lessons, is_in_callout: bool
 ) -> None:
     begin(qtbot, application)
     with qtbot.waitActive(application.window):
         application.window.activateWindow()
     lessons.callout.next.click()
     qtbot.waitUntil(lambda: lessons.course.stage is Stage.MEASURING)
-    application.pages.tune.setFocus()
-    qtbot.keyClick(application.pages.tune, Qt.Key.Key_Escape)
-    assert lessons.course.is_on  # Esc elsewhere has other uses
-    lessons.callout.leave.setFocus()
-    qtbot.keyClick(lessons.callout.leave, Qt.Key.Key_Escape)
+    slider = application.engine_settings.rows["max_num_seqs"].control
+    focused = lessons.callout.leave if is_in_callout else slider
+    qtbot.keyClick(focused, Qt.Key.Key_Escape)
     qtbot.waitUntil(lambda: not lessons.course.is_on)
     assert not application.pages.tune.load.is_on
     qtbot.waitUntil(lambda: application.bridge.config.max_num_seqs == 16)
