@@ -124,6 +124,9 @@ INLINE void band(const product *p, const uint16_t *x, int64_t row, int64_t rows,
             if (N == 2 && output + 64 <= p->outputs)
                 fetch(next, p->stride, least(NEAR, left > 0 ? left : p->inputs), r / 32,
                       (rows + 31) / 32);
+            if (left <= 0)
+                for (int64_t n = r; n < least(r + 32, rows); n++)
+                    __builtin_prefetch(p->y + (row + n) * p->outputs + output, 1, 2);
             if (rows - r > 16) dot(from, p->stride, near, rows_of, below, inputs, k == 0, to, N, 2);
             else dot(from, p->stride, near, rows_of, below, inputs, k == 0, to, N, 1);
         }
