@@ -168,11 +168,12 @@ class Callout(QFrame):
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Of the window: it gets the keys that no control used."""
-        is_press = isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress
-        if not is_press or event.key() != Qt.Key.Key_Escape:
+        if not isinstance(event, QKeyEvent) or event.type() != QEvent.Type.KeyPress:
             return False
-        self._leave()
-        return True
+        is_escape = event.key() == Qt.Key.Key_Escape
+        if is_escape:
+            self._leave()
+        return is_escape
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
