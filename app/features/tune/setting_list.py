@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QWidget
 
 from app.window.setting_specs import ESSENTIAL, Machine, sections
@@ -99,6 +100,15 @@ class SettingList(QScrollArea):
         row.take_focus()
         # rows that were hidden have their places by then
         QTimer.singleShot(0, self, lambda: self.ensureWidgetVisible(row, 0, SPACE_4))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """The focused row stays in sight when the pending changes need room."""
+        super().resizeEvent(event)
+        focused, before = self.focusWidget(), event.oldSize().height()
+        for row in self.rows.values():
+            is_focused = focused is not None and row.isAncestorOf(focused)
+            if is_focused and 0 <= row.mapTo(self, QPoint()).y() < before:
+                self.ensureWidgetVisible(row, 0, SPACE_4)
 
     # Settings without effect ----------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
 from pytestqt.qtbot import QtBot
 
 from app.features.tune.setting_list import SettingList
@@ -53,6 +53,18 @@ def test_settings_without_effect_are_one_line_until_it_is_clicked(rows: SettingL
     assert seen(rows) == set(rows.rows) - {"speculative_model", "quantization_group_size"}
     rows.set_unused(set())
     assert not rows.unused.isVisible() and seen(rows) == set(rows.rows)
+
+
+def test_the_focused_row_stays_in_sight_in_a_lower_list(qtbot: QtBot, rows: SettingList) -> None:
+    row = rows.rows["quantization"]
+    row.take_focus()
+    top = row.mapTo(rows, QPoint()).y()
+    rows.resize(rows.width(), top + 4)
+    assert row.visibleRegion().boundingRect() == row.rect()
+    rows.resize(rows.width(), top - 20)
+    rows.verticalScrollBar().setValue(0)  # the user scrolled away from it
+    rows.resize(rows.width(), top - 60)
+    assert rows.verticalScrollBar().value() == 0
 
 
 def test_a_section_without_rows_has_no_heading(rows: SettingList) -> None:
