@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QMouseEvent, QPainter, QPen
 
@@ -46,7 +45,7 @@ def gaps_text(latency: ReplyLatency) -> str:
     """ "63 gaps (4 slow): median 18.2 ms, max 95.0 ms."."""
     if not latency.gaps:
         return "Only one token: no inter-token gaps."
-    longest = max(gap.seconds for gap in latency.gaps)
+    longest = float(latency.gap_seconds.max())
     slow = latency.slow_gaps
     figures = f"median {duration_text(latency.usual_s)}, max {duration_text(longest)}"
     text = f"{counted(len(latency.gaps), 'gap')} ({len(slow):,} slow): {figures}."
@@ -61,7 +60,7 @@ def gap_text(latency: ReplyLatency, index: int, name: Name) -> str:
     text = f"Token {first_token_of(latency, index):,} after {duration_text(gap.seconds)}"
     if numbers := _steps_text(gap):
         text += f", {numbers}"
-    if not latency.is_slow(gap):
+    if latency.causes[index] is Cause.NONE:
         return f"{text}: normal."
     if gap.reason is None:
         return f"{text}: cause not recorded."
@@ -144,8 +143,8 @@ def latency_table(latency: ReplyLatency | None) -> ValuesTable:
         counts = (stretch.num_tokens, stretch.num_cached) if is_prefill else (None, None)
         times = 1e3 * stretch.start, 1e3 * stretch.seconds
         rows.append((stretch.stage.value, *times, *counts, None, None, ""))
-    for gap in latency.gaps if latency is not None else ():
-        assert latency is not None
+    causes = latency.causes if latency is not None else ()
+    for gap, cause in zip(latency.gaps if latency is not None else (), causes, strict=True):
         step = gap.steps[-1] if gap.steps else None
         of_step: tuple[int | None, int | None] = (None, None)
         if step is not None:
@@ -153,8 +152,7 @@ def latency_table(latency: ReplyLatency | None) -> ValuesTable:
         elif gap.reason is not None and gap.reason.last_step >= 0:
             of_step = (gap.reason.last_step, gap.reason.batch)
         times = 1e3 * gap.start, 1e3 * gap.seconds
-        cause = latency.cause(gap).value
-        rows.append(("gap", *times, gap.num_tokens, None, *of_step, cause))
+        rows.append(("gap", *times, gap.num_tokens, None, *of_step, cause.value))
     return ValuesTable(HEADERS, tuple(rows), _DIGITS)
 
 
@@ -201,9 +199,10 @@ class LatencyChart(PaintedPlot):
     def show_latency(self, latency: ReplyLatency) -> None:
         """Select the slowest gap. The user's choice stays while its reply grows."""
         before, self._latency = self._latency, latency
-        self._causes = [latency.cause(gap) for gap in latency.gaps]
-        slow, slowest_before = latency.slow_gaps, self._slowest
-        self._slowest = latency.gaps.index(slow[0]) if slow else NONE
+        self._causes = latency.causes
+        slowest_before = self._slowest
+        is_any_slow = bool(latency.slow_places)
+        self._slowest = int(latency.gap_seconds.argmax()) if is_any_slow else NONE
         is_same = before is not None and before.request_id == latency.request_id
         is_chosen = self.pointed_index not in (NONE, slowest_before)
         if not (is_same and is_chosen and self.pointed_index < len(latency.gaps)):
@@ -277,7 +276,7 @@ class LatencyChart(PaintedPlot):
         top = _STRIP_HEIGHT + self._pen_height() + SPACE_2
         area = QRectF(0, top, self._room, max(0, self.height() - 2 * _PAD - top))
         table, per_bar = theme(), self._per_bar
-        lengths = np.array([gap.seconds for gap in latency.gaps])
+        lengths = latency.gap_seconds
         longest = float(lengths.max()) or 1.0
         scale, width = area.height() / longest, self._bar_width
         space = 1.0 if width >= 4 else 0.0

@@ -12,10 +12,14 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from engine.snapshot import RequestTimes, StepRecord, entry_of
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.snapshot import RequestTimes, StepRecord, TokenEvent, entry_of
 from widgets.latency.causes import Cause, Changed, Gap, Reason, ReplyTimes, Usual, explained
 
 SLOW = 1.5
@@ -55,7 +59,6 @@ class ReplyLatency:
     request_id: str
     stretches: tuple[Stretch, ...]
     gaps: tuple[Gap, ...]
-    usual_s: float  # the median gap
 
     @property
     def ttft_s(self) -> float:
@@ -64,19 +67,36 @@ class ReplyLatency:
     def seconds_of(self, stage: Stage) -> float:
         return sum(s.seconds for s in self.stretches if s.stage is stage)
 
-    def is_slow(self, gap: Gap) -> bool:
-        return gap.seconds > max(SLOW * self.usual_s, self.usual_s + SLOW_S)
+    # (Arrays, made once: a reply of 20,000 tokens is shown anew while it is written.)
+
+    @cached_property
+    def gap_seconds(self) -> NDArray[np.float64]:
+        return np.array([gap.end - gap.start for gap in self.gaps])
+
+    @cached_property
+    def usual_s(self) -> float:
+        """The median gap."""
+        return float(np.median(self.gap_seconds)) if self.gaps else 0.0
+
+    @cached_property
+    def slow_places(self) -> list[int]:
+        limit = max(SLOW * self.usual_s, self.usual_s + SLOW_S)
+        found: list[int] = np.flatnonzero(self.gap_seconds > limit).tolist()
+        return found
 
     @property
     def slow_gaps(self) -> list[Gap]:
         """Slow gaps, the slowest first."""
-        return sorted(filter(self.is_slow, self.gaps), key=lambda gap: -gap.seconds)
+        return sorted((self.gaps[place] for place in self.slow_places), key=lambda g: -g.seconds)
 
-    def cause(self, gap: Gap) -> Cause:
-        """NONE unless it is slow."""
-        if not self.is_slow(gap):
-            return Cause.NONE
-        return Cause.UNKNOWN if gap.reason is None else gap.reason.cause
+    @cached_property
+    def causes(self) -> list[Cause]:
+        """Of every gap; NONE unless it is slow."""
+        found = [Cause.NONE] * len(self.gaps)
+        for place in self.slow_places:
+            reason = self.gaps[place].reason
+            found[place] = Cause.UNKNOWN if reason is None else reason.cause
+        return found
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -94,15 +114,9 @@ def reply_latency(
     """The breakdown of a request. `steps` are in order; those outside the request are ignored.
     `changes`: of settings; `earlier`: medians of a faster part of the reply. Reasons that are
     stored with the times (`ReplyTimes`) come first."""
-    starts = [step.start for step in steps]
-    end = times.tokens[-1].time if times.tokens else times.arrival
-    first = bisect_left(starts, _begin(times))
-    # a step is entered a moment before its request counts as scheduled
-    while first > 0 and steps[first - 1].end > _begin(times):
-        first -= 1
-    own = steps[first : bisect_left(starts, end)]
-    is_complete = bool(own) and entry_of(own[0], request_id) is not None
-    gaps = list(_gaps(times, own))
+    own = own_steps(times, steps)
+    is_complete = has_first(own, request_id)
+    gaps = gaps_between(times.arrival, times.tokens, own)
     usual = Usual.of(gaps)
     best = usual if earlier is None else min(usual, earlier, key=lambda one: one.seconds)
     since = [change._replace(end=change.end - times.arrival) for change in changes]
@@ -115,8 +129,22 @@ def reply_latency(
             gaps[index] = gap._replace(reason=reason)
         elif stored:  # it was near the median of its part
             gaps[index] = gap._replace(reason=Reason(index, Cause.UNKNOWN), is_stored=True)
-    stretches = tuple(_stretches(request_id, times, own))
-    return ReplyLatency(request_id, stretches, tuple(gaps), usual.seconds)
+    return ReplyLatency(request_id, tuple(stretches_of(request_id, times, own)), tuple(gaps))
+
+
+def own_steps(times: RequestTimes, steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
+    """Those from a request's first one to its last output event."""
+    begin, end = _begin(times), times.tokens[-1].time if times.tokens else times.arrival
+    first = bisect_left(steps, begin, key=lambda step: step.start)
+    # a step is entered a moment before its request counts as scheduled
+    while first > 0 and steps[first - 1].end > begin:
+        first -= 1
+    return steps[first : bisect_left(steps, end, key=lambda step: step.start)]
+
+
+def has_first(own: Sequence[StepRecord], request_id: str) -> bool:
+    """Whether the history holds all of the request's own steps."""
+    return bool(own) and entry_of(own[0], request_id) is not None
 
 
 def _is_notable(seconds: float, usual_s: float) -> bool:
@@ -127,7 +155,9 @@ def _begin(times: RequestTimes) -> float:
     return times.arrival if times.first_scheduled is None else times.first_scheduled
 
 
-def _stretches(request_id: str, times: RequestTimes, steps: Sequence[StepRecord]) -> list[Stretch]:
+def stretches_of(
+    request_id: str, times: RequestTimes, steps: Sequence[StepRecord]
+) -> list[Stretch]:
     if times.first_token is None:
         return []
     zero, first_token = times.arrival, times.first_token - times.arrival
@@ -155,10 +185,12 @@ def _stretches(request_id: str, times: RequestTimes, steps: Sequence[StepRecord]
     return found
 
 
-def _gaps(times: RequestTimes, steps: Sequence[StepRecord]) -> list[Gap]:
-    """The steps of a gap are those that began after the step of the previous output event."""
-    zero, found, place = times.arrival, [], 0
-    ordered = times.tokens
+def gaps_between(
+    zero: float, ordered: Sequence[TokenEvent], steps: Sequence[StepRecord]
+) -> list[Gap]:
+    """Since `zero`. The steps of a gap are those that began after the step of the previous output
+    event."""
+    found, place = [], 0
     while place < len(steps) and ordered and steps[place].start < ordered[0].time:
         place += 1
     for before, event in pairwise(ordered):

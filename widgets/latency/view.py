@@ -45,7 +45,7 @@ HINT = "Hover over a gap or use the arrow keys. T: table of values."
 def legend(latency: ReplyLatency) -> list[Swatch]:
     """The colours that the chart of this reply shows."""
     stages = [(STAGE_COLORS[s.stage], _STAGES[s.stage]) for s in latency.stretches]
-    causes = {latency.cause(gap) for gap in latency.gaps}
+    causes = set(latency.causes)
     shown = [*stages, *((CAUSE_COLORS[c], _CAUSES[c]) for c in Cause if c in causes)]
     names: dict[str, dict[str, None]] = {}
     for color, name in shown:

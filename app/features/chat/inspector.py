@@ -16,8 +16,10 @@ from app.features.chat.reply_data import ReplyTokens
 from engine.errors import ErrorInfo
 from engine.snapshot import EngineSnapshot, Part, RequestSnapshot, RequestTimes, StepRecord
 from widgets.controls.text import not_reported_text
-from widgets.latency.reply import reply_latency
+from widgets.latency.growing import GrowingLatency
+from widgets.latency.reply import ReplyLatency, reply_latency
 
+LatencyOf = Callable[[str, RequestTimes, Sequence[StepRecord]], ReplyLatency]
 Steps = Callable[[float, float], Sequence[StepRecord]]
 """Function that returns the steps within a time range."""
 LIVE_MS, COST_SHARE = 400, 40
@@ -46,6 +48,7 @@ class ReplyInspector(QObject):
         self._controller, self.view, self._say, self._steps = controller, view, say, steps
         view.latency.name = name_of
         self._blocks = BlockHistory(self._is_of_session)
+        self._growing = GrowingLatency()
         self._latest: EngineSnapshot | None = None
         self._pinned = self._last = ""
         self.chosen = ""
@@ -121,11 +124,11 @@ class ReplyInspector(QObject):
             return
         began, request = time.perf_counter(), self._request
         if request is None:
-            self._show_times(RequestTimes(began), Prompt(0, 0))
+            self._show_times(RequestTimes(began), Prompt(0, 0), self._growing.update)
         else:
             given = len(message.opening)  # a continued reply sends its tokens with the prompt
             prompt = Prompt(request.num_prompt_tokens + given, request.num_cached_tokens)
-            self._show_times(request.times, prompt)
+            self._show_times(request.times, prompt, self._growing.update)
         self._show_blocks(message)
         self.view.drafts.show_tokens(self._controller.generation.tokens_of(self.chosen))
         cost_ms = 1e3 * (time.perf_counter() - began)
@@ -160,12 +163,14 @@ class ReplyInspector(QObject):
         if message_id == self.chosen:
             self.view.drafts.show_tokens(tokens.records)
 
-    def _show_times(self, times: RequestTimes, prompt: Prompt) -> None:
+    def _show_times(
+        self, times: RequestTimes, prompt: Prompt, latency_of: LatencyOf = reply_latency
+    ) -> None:
         # a reply of an earlier session arrives at 0, and has no steps
         self.view.phases.show_phases(Phases.of(times, time.perf_counter()), prompt)
         if times.tokens:
             steps = self._steps(times.arrival, times.tokens[-1].time) if times.arrival else ()
-            self.view.show_latency(reply_latency(self.chosen, times, steps))
+            self.view.show_latency(latency_of(self.chosen, times, steps))
 
     def _show_blocks(self, message: Message) -> None:
         blocks = self._blocks.of(message.id)

@@ -65,7 +65,7 @@ def started() -> Run:
 def last_gap(run: Run) -> tuple[Cause, str]:
     latency = run.latency()
     index = len(latency.gaps) - 1
-    return latency.cause(latency.gaps[index]), gap_text(latency, index, NAMES.__getitem__)
+    return latency.causes[index], gap_text(latency, index, NAMES.__getitem__)
 
 
 def test_the_first_token_is_queue_chunks_and_waits() -> None:
@@ -143,7 +143,7 @@ def test_without_its_steps_the_request_s_own_times_remain() -> None:
     assert all(gap.reason is None for gap in latency.gaps)
     assert [s.stage for s in latency.stretches] == ["queue", "prefill"]
     assert latency.stretches[0].seconds == pytest.approx(0.004)
-    assert all(latency.cause(gap) in (Cause.NONE, Cause.UNKNOWN) for gap in latency.gaps)
+    assert set(latency.causes) <= {Cause.NONE, Cause.UNKNOWN}
     run.decode(seconds=0.2)
     assert gaps_text(run.latency(steps=[])) != gaps_text(run.latency())
     expired = gap_text(run.latency(steps=[]), 9, NAMES.__getitem__)
