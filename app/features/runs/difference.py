@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 from app.storage.report_metrics import RUN_METRICS, Form, Metric, measured_text
 from app.storage.run_records import Kind, Measured, RunRecord, RunSide
-from engine.units import MINUS, NOTHING, change_text
+from engine.units import MINUS, NOTHING, change_text, factor_text
 
 LITTLE = 0.005
 """Relative change below which a figure that is not repeated counts as equal."""
+LARGE = 10
+"""Larger changes are factors: "498×"."""
 LITTLE_POINTS = 0.0005
 """The same of a share, absolute."""
 _SHARES = (Form.SHARE, Form.CLOSE_SHARE, Form.CHANGE)
@@ -72,7 +74,7 @@ class Row:
             return NOTHING
         if self.metric.form in _SHARES:
             return f"{100 * change:+.2f} pt".replace("-", MINUS)
-        return change_text(change)
+        return change_text(change) if change < LARGE else factor_text(1 + change)
 
 
 def spread_of(first: Measured, second: Measured) -> float | None:

@@ -91,6 +91,16 @@ def test_one_run_is_compared_with_its_reference() -> None:
     assert rows["kl_mean"].values[0] is None and rows["kl_mean"].tone(1) == ""
 
 
+@pytest.mark.parametrize(("bytes_after", "text"), ((3900, "+95 %"), (998_000, "499×")))
+def test_a_large_change_is_a_factor(bytes_after: int, text: str) -> None:
+    def run(name: str, size: float) -> RunRecord:
+        side = RunSide(name, {"weights_bytes": Measured(size)})
+        return RunRecord(name, Kind.EVALUATE, "m", name, f"2026-01-0{name}", (side,))
+
+    runs = [run("1", 2000.0), run("2", float(bytes_after))]
+    assert difference(runs).rows[0].texts()[-1] == text
+
+
 def test_a_total_is_measured_once_and_a_report_may_lack_its_spread() -> None:
     side = RunSide("INT8", {"total_tokens_per_s": Measured(10.0)})
     run = RunRecord("1", Kind.BROADCAST, "m", "INT8", "2026-01-01T00:00:00+00:00", (side,))
