@@ -79,8 +79,3 @@ def check_kv_dtype(value: object) -> None:
     if not isinstance(value, str):
         raise ConfigError(f"Invalid kv_cache_dtype: {value!r}.", REMEDY)
     parse_kv_dtype(value)
-
-
-def kv_text(keys: str, values: str) -> str:
-    """ "int8", or "K int8, V bfloat16" where they differ."""
-    return keys if keys == values else f"K {keys}, V {values}"

@@ -9,10 +9,9 @@ from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QStackedLayout, QWidget
 
 from app.features.inspect.memory_breakdown import Compared, MemoryFigures, MemoryTracker, is_on_gpu
-from engine.numerics.kv_dtype import kv_text
 from engine.snapshot import EngineSnapshot, GpuFigures, undivided
 from engine.snapshot import Part as SnapshotPart
-from engine.units import bytes_text
+from engine.units import bytes_text, change_text, kv_precision_text
 from widgets.controls.frames import scroll_area, scroll_by_keys
 from widgets.controls.layouts import STRETCH, dressed, hbox, vbox, wrapped
 from widgets.controls.text import not_reported_text
@@ -268,7 +267,7 @@ def _mismatch_text(figures: MemoryFigures) -> str:
 def _cache_text(figures: MemoryFigures) -> str:
     memory, plan = figures.memory, figures.memory.plan
     free = max(0, memory.kv_cache - memory.kv_used - memory.kv_cached)
-    stored = kv_text(plan.key_dtype, plan.value_dtype)
+    stored = kv_precision_text(plan.key_dtype, plan.value_dtype).removeprefix("KV ")
     name = f" ({stored})" if stored else ""
     words = [
         f"KV cache{name}: {bytes_text(memory.kv_used)} used",
@@ -280,7 +279,7 @@ def _cache_text(figures: MemoryFigures) -> str:
 
 
 def _error_text(row: Compared) -> str:
-    return "–" if row.error is None else f"{100 * row.error:+.1f} %".replace("+0.0", "0.0")
+    return change_text(row.error, digits=3)
 
 
 class _Unit:

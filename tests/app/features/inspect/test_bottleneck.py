@@ -455,12 +455,12 @@ def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:
     panel.update_gpus((whole, part))
     assert "10.0 GiB" in panel.gpus.text() and "80.0 GiB" not in panel.gpus.text()
     _check_processes(panel.gpu_line.text())
-    assert "int8" not in panel.cache_line.text()  # of an older recording
+    assert "INT8" not in panel.cache_line.text()  # of an older recording
     last = seen(2.0)
     plan = dataclasses.replace(last.memory.plan, key_dtype="int8", value_dtype="int8")
     memory = dataclasses.replace(last.memory, plan=plan)
     panel.update_snapshot(dataclasses.replace(last, memory=memory))
-    assert "(int8)" in panel.cache_line.text()
+    assert "(INT8)" in panel.cache_line.text()
     panel.clear()
     assert panel._stack.currentWidget() is panel._empty
 
