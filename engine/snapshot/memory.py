@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,14 +137,14 @@ BLOCK_FREE = -1
 BLOCK_CACHED = -2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BlockSnapshot:
     """State of every physical KV block, indexed by block id.
 
     owner[b]: index into `owners` (one of them, if shared), BLOCK_FREE, or BLOCK_CACHED (a published
     prefix without references: evictable). ref_count[b]: requests that use it. fill[b]: tokens in
     it, 0 to block_size. hashed[b]: published in the prefix cache. tables: the blocks of each of
-    `owners`, in token order.
+    `owners`, in token order. Counts are made once: several views show them.
     """
 
     block_size: int
@@ -158,11 +159,11 @@ class BlockSnapshot:
     def num_blocks(self) -> int:
         return len(self.owner)
 
-    @property
+    @cached_property
     def num_free(self) -> int:
         return int(np.count_nonzero(self.owner == BLOCK_FREE))
 
-    @property
+    @cached_property
     def num_cached(self) -> int:
         return int(np.count_nonzero(self.owner == BLOCK_CACHED))
 
@@ -170,13 +171,13 @@ class BlockSnapshot:
     def num_used(self) -> int:
         return self.num_blocks - self.num_free - self.num_cached
 
-    @property
+    @cached_property
     def num_reserved(self) -> int:
         """Of the used blocks those without a token yet: of contiguous allocation nearly all. In RAM
         they take no memory before they are written."""
         return int(np.count_nonzero((self.owner >= 0) & (self.fill == 0)))
 
-    @property
+    @cached_property
     def num_wasted_tokens(self) -> int:
         """Unused token slots in referenced blocks."""
         return int((self.block_size - self.fill[self.owner >= 0]).sum())

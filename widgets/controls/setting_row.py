@@ -106,8 +106,10 @@ class SettingRow(QWidget):
         self._keep_room()
 
     def _keep_room(self) -> None:
+        if self._hint_lines == 1:
+            return
         least = self._hint_lines * self._hint.fontMetrics().lineSpacing()
-        if self._hint_lines > 1 and self._hint.minimumHeight() != least:  # of this size of text
+        if self._hint.minimumHeight() != least:  # of this size of text
             self._hint.setMinimumHeight(least)
             self._hint.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
 
