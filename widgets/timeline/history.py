@@ -17,13 +17,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.snapshot import PackedEntries, RequestSnapshot, RequestState, StepRecord, packed
 
+Kept = TypeVar("Kept")
 CAPACITY = 10_000
 _FIRST_NUMBERS = 256
 FINISHED = 0x80
@@ -98,7 +99,7 @@ class StepHistory:
         """Ordinals of the steps that ran between `start` and `end`, in engine time."""
         last = bisect_left(self._records, end, key=lambda step: step.start)
         first = bisect_left(self._records, start, key=lambda step: step.end)
-        return list(islice(self._records, first, last))
+        return _stretch(self._records, first, last)
 
     def ordinal_of(self, index: int) -> int | None:
         """The ordinal of the step with this engine index; None if not in the history."""
@@ -117,7 +118,7 @@ class StepHistory:
 
     def cells(self, start: int, end: int) -> tuple[NDArray, NDArray, NDArray]:
         """(ordinals, numbers, kinds) of all cells of the steps start to end - 1."""
-        columns = list(islice(self._columns, start - self.first, end - self.first))
+        columns = _stretch(self._columns, start - self.first, end - self.first)
         if not columns:
             nothing = np.zeros(0, np.int64)
             return nothing, nothing, np.zeros(0, np.uint8)
@@ -133,12 +134,12 @@ class StepHistory:
         return [s for s in self._spans if s.start < end and (s.end is None or s.end > start)]
 
     def durations(self, start: int, end: int) -> NDArray[np.float64]:
-        chosen = islice(self._records, start - self.first, end - self.first)
+        chosen = _stretch(self._records, start - self.first, end - self.first)
         return np.array([record.duration for record in chosen])
 
     def gaps(self, start: int, end: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(mean, longest) seconds between output tokens, of each step; NaN without any."""
-        chosen = list(islice(self._columns, start - self.first, end - self.first))
+        chosen = _stretch(self._columns, start - self.first, end - self.first)
         return (
             np.array([column.mean_gap for column in chosen]),
             np.array([column.longest_gap for column in chosen]),
@@ -296,3 +297,12 @@ def _kinds(entries: PackedEntries) -> NDArray[np.uint8]:
     prefills = np.where(is_cached, np.uint8(Kind.CACHED), np.uint8(Kind.PREFILL))
     decodes = np.where(has_drafts, np.uint8(Kind.DRAFT), np.uint8(Kind.DECODE))
     return np.where(entries.is_prefill, prefills, decodes) | entries.is_resumed * np.uint8(RESUMED)
+
+
+def _stretch(kept: deque[Kept], first: int, end: int) -> list[Kept]:
+    """Numbers `first` to end - 1, walked to from the nearer end."""
+    end = min(end, len(kept))
+    if first < len(kept) - end:
+        return list(islice(kept, first, end))
+    found = list(islice(reversed(kept), len(kept) - end, max(len(kept) - end, len(kept) - first)))
+    return found[::-1]
