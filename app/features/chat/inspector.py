@@ -22,8 +22,8 @@ from widgets.latency.reply import ReplyLatency, reply_latency
 LatencyOf = Callable[[str, RequestTimes, Sequence[StepRecord]], ReplyLatency]
 Steps = Callable[[float, float], Sequence[StepRecord]]
 """Function that returns the steps within a time range."""
-LIVE_MS, COST_SHARE = 400, 40
-"""Least interval of updates while a reply is generated; one takes at most 1/40 of the time."""
+LIVE_MS, COST_SHARE = 400, 100
+"""Least interval of updates while a reply is generated; they take at most 1/100 of the time."""
 NOT_OF_SESSION = "No KV blocks: the reply was not generated in this session."
 NO_BLOCKS_YET = "No KV blocks allocated yet."
 NOT_IN_SNAPSHOT = "No KV blocks recorded: the reply ended between two snapshots."
