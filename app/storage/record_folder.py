@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -36,7 +37,7 @@ class Record(Protocol):
 R = TypeVar("R", bound=Record)
 
 
-class RecordFolder(Generic[R]):
+class RecordFolder(ABC, Generic[R]):
     """Records in `folder`, which need not exist yet. Every change is on disk when a method returns,
     all or nothing. Failed reads and writes raise ReportError. Call it in a thread: it waits for
     the disk."""
@@ -47,17 +48,17 @@ class RecordFolder(Generic[R]):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @abstractmethod
     def from_stored(self, record_id: str, stored: Mapping[str, Any]) -> R:
         """Raises ReportError, or KeyError, TypeError or ValueError, for damaged content."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_stored(self, record: R) -> dict[str, Any]:
         """JSON of a record, without the version."""
-        raise NotImplementedError
 
+    @abstractmethod
     def renamed(self, record: R, name: str) -> R:
         """The record with a cleaned name, unwritten. Raises ReportError where it needs one."""
-        raise NotImplementedError
 
     def listed(self, record: R) -> R:
         """What a list keeps of a record."""

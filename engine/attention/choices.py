@@ -151,5 +151,4 @@ def _by_native(dtype: torch.dtype, in_tiles: bool = False) -> Callable[[int], ob
     step = NativeStep([0], [_ROWS], [_KEYS], [range(_KEYS // _BLOCK_SIZE)])
     queries = torch.ones(_ROWS, _HEADS, _WIDTH, dtype=dtype)
     output = torch.empty_like(queries)
-    attend = cache.attend_prompts if in_tiles else cache.attend
-    return lambda turn: attend(step, queries, output, 1.0)
+    return lambda turn: cache.attend(step, queries, output, 1.0, in_tiles=in_tiles)

@@ -264,7 +264,7 @@ class CPUAttention:
         if compiled is not None and self._few is not None:
             compiled.attend(self._few, q, output, *options)
         if compiled is not None and self._many is not None:
-            compiled.attend_prompts(self._many, q, output, *options)
+            compiled.attend(self._many, q, output, *options, in_tiles=True)
         if compiled is not None and self._has_tiles:
             return output
         layout = self._layout(batch, options, layer)

@@ -72,22 +72,24 @@ def native(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     embedding shares, or that is a part of another, stays what it is. A row's result depends on no
     other row and not on how many there are, bit by bit.
     """
-    compiled = library()
-    if compiled is None or not native_fits(x, weight, bias):
-        return F.linear(x, weight, bias)
-    outputs, inputs = weight.shape
-    result = compiled.plain(x.reshape(-1, inputs).contiguous(), weight, bias)
-    return result.view(*x.shape[:-1], outputs)
+    return _compiled("plain", native_fits, x, weight, bias)
 
 
 def tiles(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`native` in AMX's tiles: every row added up in one order, which is another than `native`'s.
     torch's product where there are none, or for operands that they do not fit."""
+    return _compiled("tiled", tiles_fit, x, weight, bias)
+
+
+def _compiled(
+    name: str, fits: Callable[..., bool], x: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
+    """The product that `Library` has under this name, of operands that fit it."""
     compiled = library()
-    if compiled is None or not tiles_fit(x, weight, bias):
+    if compiled is None or not fits(x, weight, bias):
         return F.linear(x, weight, bias)
     outputs, inputs = weight.shape
-    result = compiled.tiled(x.reshape(-1, inputs).contiguous(), weight, bias)
+    result: Tensor = getattr(compiled, name)(x.reshape(-1, inputs).contiguous(), weight, bias)
     return result.view(*x.shape[:-1], outputs)
 
 

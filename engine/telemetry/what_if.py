@@ -333,9 +333,9 @@ def _prefix_caching(situation: Situation) -> GainEstimate:
 
 
 def _chunk_budget(situation: Situation) -> GainEstimate:
-    """The bound: whole prompts in one step, at the peak rates. Reading the weights, and what a step
-    takes beyond the peaks, are then shared by so many tokens that nothing is left of them; what is
-    decoded beside prompts is decoded beside other tokens."""
+    """The bound: whole prompts in one step, at the peak rates. The cost of reading the weights, and
+    all time beyond the peak rates, is spread over so many tokens that it is counted as zero. Tokens
+    decoded beside prompts join other decode steps."""
     config: Any = situation.snapshot.config
     setting, label = "max_num_batched_tokens", "Max batched tokens"
     after, count = 0.0, 0

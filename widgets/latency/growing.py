@@ -1,5 +1,5 @@
-"""`GrowingLatency`: the latency breakdown of a reply while it is written; it looks at what is new.
-No Qt."""
+"""`GrowingLatency`: the latency breakdown of a reply while it is generated. An
+update processes new tokens only. No Qt."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class MetricStore(SampleHistory):
     # Feeding ----------------------------------------------------------------------------------
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Costs time for what is new, and once a second for the sparklines' points."""
+        """Processes new samples only; the points of the sparklines once a second."""
         ended = self._begin(snapshot) if self._is_change(snapshot) else None
         self.snapshot, self.last_time = snapshot, max(snapshot.time, self.last_time)
         self.time.synchronise(snapshot.time)

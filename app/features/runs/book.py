@@ -90,7 +90,7 @@ class RunBook(QObject):
         self._tasks.run(self._read, self._show, self.say)
 
     def close(self, timeout_s: float) -> None:
-        """Write what is not written yet, as the program ends."""
+        """Finish pending writes, as the program ends."""
         self._tasks.finish(timeout_s)
         self.deletion.close()
 
@@ -155,7 +155,7 @@ class RunBook(QObject):
             self._num_unwritten -= 1
             if error is None:
                 done()
-            else:  # show what is on the disk
+            else:  # show the stored runs again
                 self.say(error)
                 self.reload()
 

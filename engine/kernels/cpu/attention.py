@@ -145,12 +145,33 @@ class NativeCache:
         softcap: float | None = None,
         sinks: Tensor | None = None,
         chunk: int | None = None,
+        *,
+        in_tiles: bool = False,
     ) -> None:
         """Causal attention of the step's tokens with q[T, Hq, Dk] over their sequences, to
         output[T, Hq, Dv], contiguous and in q's dtype; other rows of it stay as they are. Options
-        as `engine.attention.interface.AttentionOptions` has them."""
-        q, wide = self._operands(q, sinks)
-        heads, threads = q.shape[1], torch.get_num_threads()
+        as `engine.attention.interface.AttentionOptions` has them. in_tiles: with products of
+        bfloat16 (`Library.has_tiles`), faster for many tokens of a request."""
+        _, heads, key_dim = q.shape
+        if heads % self._kv_heads or key_dim != self._key_dim:
+            raise ValueError(
+                f"{heads} query heads of {key_dim} over {self._kv_heads} KV heads of "
+                f"{self._key_dim}"
+            )
+        q = _readable(q.to(torch.bfloat16) if in_tiles else q)
+        wide = None if sinks is None else sinks.to(torch.float32).contiguous()
+        threads = torch.get_num_threads()
+        if in_tiles:
+            width = -(-key_dim // _KEYS) * _KEYS + self._value_dim
+            head_bytes = 2 * width * step.num_keys(window, chunk)
+            at_once = max(1, min(self._kv_heads, _ARRANGED_BYTES // max(1, head_bytes)))
+            size = 8 * step.num_requests + 128 + at_once * head_bytes
+            self._native.prompt_attention(
+                self._address, step.address, q.data_ptr(), q.stride(0), q.stride(1), heads,
+                window or 0, scaling, softcap or 0.0, None if wide is None else wide.data_ptr(),
+                chunk or 0, output.data_ptr(), TYPES[output.dtype], scratch(size), at_once, threads,
+            )  # fmt: skip
+            return
         work, kv_heads = step.work(heads // self._kv_heads), self._kv_heads
         is_split = work.shares * kv_heads < _ITEMS_A_THREAD * threads and work.parts > work.shares
         items, rows = (work.parts, work.rows) if is_split else (work.shares, 0)
@@ -161,40 +182,6 @@ class NativeCache:
             chunk or 0, output.data_ptr(), TYPES[q.dtype], is_split, scratch(size),
             kv_heads * items, threads,
         )  # fmt: skip
-
-    def attend_prompts(
-        self,
-        step: NativeStep,
-        q: Tensor,
-        output: Tensor,
-        scaling: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-        chunk: int | None = None,
-    ) -> None:
-        """`attend` with products of bfloat16 in tiles (`Library.has_tiles`): faster for many
-        tokens of a request."""
-        q, wide = self._operands(q.to(torch.bfloat16), sinks)
-        width = -(-self._key_dim // _KEYS) * _KEYS + self._value_dim
-        head_bytes = 2 * width * step.num_keys(window, chunk)
-        at_once = max(1, min(self._kv_heads, _ARRANGED_BYTES // max(1, head_bytes)))
-        size = 8 * step.num_requests + 128 + at_once * head_bytes
-        self._native.prompt_attention(
-            self._address, step.address, q.data_ptr(), q.stride(0), q.stride(1), q.shape[1],
-            window or 0, scaling, softcap or 0.0, None if wide is None else wide.data_ptr(),
-            chunk or 0, output.data_ptr(), TYPES[output.dtype], scratch(size), at_once,
-            torch.get_num_threads(),
-        )  # fmt: skip
-
-    def _operands(self, q: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        _, heads, width = q.shape
-        if heads % self._kv_heads or width != self._key_dim:
-            raise ValueError(
-                f"{heads} query heads of {width} over {self._kv_heads} KV heads of {self._key_dim}"
-            )
-        wide = None if sinks is None else sinks.to(torch.float32).contiguous()
-        return _readable(q), wide
 
 
 def can_attend(keys: PageTensors, values: PageTensors) -> bool:

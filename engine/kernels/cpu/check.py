@@ -163,7 +163,7 @@ def _attention(library: Library, generator: torch.Generator) -> Iterator[tuple[T
         cache.attend(step, q, found, 0.2)
         in_tiles = torch.empty_like(q)
         if library.has_tiles:
-            cache.attend_prompts(step, q, in_tiles, 0.2)
+            cache.attend(step, q, in_tiles, 0.2, in_tiles=True)
         q, k, v = (x.float().transpose(0, 1) for x in (q, k, v))
         k, v = k.repeat_interleave(2, 0), v.repeat_interleave(2, 0)
         expected = F.scaled_dot_product_attention(q, k, v, seen, scale=0.2).transpose(0, 1)

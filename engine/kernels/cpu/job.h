@@ -17,7 +17,7 @@ typedef struct {
     const void *q; /* [tokens, heads, key_dim] */
     int64_t token_apart, head_apart, heads;
     int64_t window; /* most recent keys that are seen, the token's own with them; 0: all */
-    int64_t chunk;  /* keys of its own chunk of so many positions are seen; 0: all */
+    int64_t chunk;  /* positions in a chunk: a token sees the keys of its own; 0: all */
     float scaling, softcap; /* softcap 0: none */
     const float *sinks;     /* [heads]: a score without a value; NULL: none */
     void *y;                /* [tokens, heads, value_dim] */

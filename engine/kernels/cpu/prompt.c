@@ -4,8 +4,8 @@
  * Keys and values are first arranged as tiles want them: keys [keys][key_dim], values transposed. A
  * block of 32 rows of queries then passes over them, KEYS at a time, and keeps the largest score,
  * the sum of the weights and the weighted sum of the values (FlashAttention, arXiv 2205.14135). Keys
- * that none of its rows sees are left out. Scores lie as [keys][rows]: a vector is 16 rows, and each
- * of its lanes has a softmax of its own.
+ * that none of its rows sees are skipped. Scores lie as [keys][rows]: a vector holds 16 rows, and each
+ * lane computes the softmax of its row.
  */
 #include "job.h"
 #include "tiles.h"
@@ -130,12 +130,11 @@ INLINE floats power_of_two(floats x) {
 
 /* A block of rows of one request and KV head: row r is token r / group of the request. */
 typedef struct {
-    int64_t request, first, rows;
-    int64_t head, group;
+    int64_t rows; /* that there are */
     int32_t last_key[BLOCK], first_key[BLOCK]; /* positions that a row sees, both with it */
     const uint16_t *q[BLOCK];
     int64_t out[BLOCK]; /* rows of y [.., value_dim] */
-    uint16_t queries[2 * WIDEST / 32 * 512 + 1024]; /* [2][key_width / 32][16 pairs][16 rows][2] */
+    uint16_t queries[2 * (WIDEST / 32) * 512]; /* [2][key_width / 32][16 pairs][16 rows][2] */
     float scores[KEYS * BLOCK], sums[WIDEST * BLOCK]; /* [keys][rows], [value_dim][rows] */
     uint16_t weights[KEYS * BLOCK];                   /* [2][KEYS / 2][16 rows][2] */
     floats largest[2], total[2];
@@ -144,12 +143,11 @@ typedef struct {
 static void begin_block(const job *j, block *b, int64_t request, int64_t head, int64_t number) {
     const step *s = j->step;
     const int64_t position = s->lengths[request] - s->queries[request], width = j->pages->keys.width;
-    b->request = request, b->head = head, b->group = j->heads / j->pages->kv_heads;
-    b->first = number * BLOCK;
-    b->rows = least(s->queries[request] * b->group - b->first, BLOCK);
+    const int64_t group = j->heads / j->pages->kv_heads, first = number * BLOCK;
+    b->rows = least(s->queries[request] * group - first, BLOCK);
     for (int64_t r = 0; r < BLOCK; r++) { /* more than there are: the last one again */
-        const int64_t row = b->first + least(r, b->rows - 1), token = row / b->group;
-        const int64_t head_of = head * b->group + row % b->group;
+        const int64_t row = first + least(r, b->rows - 1), token = row / group;
+        const int64_t head_of = head * group + row % group;
         const int64_t place = s->first_rows[request] + token;
         b->last_key[r] = (int32_t)(position + token);
         b->first_key[r] = (int32_t)first_seen(j, position + token);

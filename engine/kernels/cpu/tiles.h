@@ -8,7 +8,8 @@
 
 #include "numbers.h"
 
-#if defined(__AMX_TILE__) && defined(__AMX_INT8__) && defined(__AMX_BF16__)
+#if defined(__AMX_TILE__) && defined(__AMX_INT8__) && defined(__AMX_BF16__) && \
+    defined(__AVX512BF16__)
 #define TILES 1
 #else
 #define TILES 0

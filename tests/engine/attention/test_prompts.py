@@ -50,7 +50,7 @@ class Prompts(Stage):
         )  # fmt: skip
         q = torch.cat(queries)
         output = torch.full((*q.shape[:2], self.scene.widths[1]), 7.0, dtype=q.dtype)
-        self.cache.attend_prompts(step, q, output, *self.options)
+        self.cache.attend(step, q, output, *self.options, in_tiles=True)
         return list(output.split(list(map(len, queries))))
 
 
