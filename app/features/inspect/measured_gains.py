@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-
-import numpy as np
 
 from app.features.tune.verdict import State, Verdict
 from app.paths import data_dir
@@ -19,7 +16,6 @@ from engine.errors import CheckpointError
 from engine.json_file import read_json
 from engine.messages import Loaded, Reconfigured
 from engine.telemetry.what_if import GainEstimate, MeasuredGain
-from widgets.plot.series import Floats
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +26,7 @@ REMEMBERED = {
 """Settings whose gain is a matter of machine and model; the values that are estimated."""
 _PLAIN = ("auto", "none", "off")
 MOST_KEPT = 256
+MOST_NOISE = 0.5
 SAME = 0.01
 """Gains that differ by less are not written again."""
 
@@ -65,10 +62,9 @@ class MeasuredGains:
         found = next((v for v in verdicts if v.key == "itl"), None)
         if not self._change or found is None:
             return
-        if found.state not in (State.CHANGED, State.NO_CHANGE) or not found.factor > 0:
-            return
-        noise = _uncertainty(found.before.values) + _uncertainty(found.after.values)
-        self._keep(self._change, MeasuredGain(1 / found.factor, min(noise, 0.5)))
+        is_measured = found.state in (State.CHANGED, State.NO_CHANGE, State.UNCERTAIN)
+        if is_measured and found.factor > 0:
+            self._keep(self._change, MeasuredGain(1 / found.factor, min(found.noise, MOST_NOISE)))
 
     def find(self, one: GainEstimate) -> MeasuredGain | None:
         if one.setting not in REMEMBERED or self._config is None:
@@ -96,9 +92,3 @@ class MeasuredGains:
         with suppress(CheckpointError):  # missing or damaged: measured again
             return read_json(self.path, dict[str, MeasuredGain])
         return {}
-
-
-def _uncertainty(values: Floats) -> float:
-    """Relative standard error of the median."""
-    middle = float(np.median(values))
-    return 1.25 * float(np.std(values)) / middle / math.sqrt(len(values)) if middle else 0.5

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from app.features.learn.lessons import LESSONS, Lesson, Step
-from app.features.tune.verdict import WANTED, State, Verdict
+from app.features.tune.verdict import LEAST, WANTED, State, Verdict
+from engine.units import number
 
-BASELINE = 12
+BASELINE = LEAST
 """Observations (requests, seconds) before the change."""
 LONGEST_S = 60.0
 """A measurement ends after this time, decided or not."""
@@ -100,7 +101,10 @@ class Course:
         if self.stage is not Stage.MEASURING:
             return []
         wanted = [v for v in verdicts if v.key in self.lesson.wanted]
-        self._show_progress(min((v.after.count for v in wanted), default=0), WANTED)
+        count = min((v.after.count for v in wanted), default=0)
+        self._show_progress(count, WANTED)
+        if count >= WANTED:
+            self.progress = f"{number(seconds)} s, {number(LONGEST_S)} s at most"
         is_decided = bool(wanted) and all(
             v.state in (State.CHANGED, State.NO_CHANGE) for v in wanted
         )
@@ -119,7 +123,8 @@ class Course:
             same = [v.name for v in ordered if v.key in wanted and v.state is State.NO_CHANGE]
             if same:
                 claims.append(f"no clear change in {' and '.join(same)}")
-            words = ", ".join(filter(None, [*(claims or ["no clear change"]), beside]))
+            claims += [v.words for v in ordered if v.key in wanted and v.state is State.UNCERTAIN]
+            words = ", ".join(filter(None, [*(claims or ["not enough data"]), beside]))
             self.result = f"{words[:1].upper()}{words[1:]}."
 
     def fail(self, why: str) -> list[Do]:

@@ -2,9 +2,10 @@
 
     Max running requests 16 → 3: TTFT 50× longer, throughput −33 %
 
-A metric changed if a rank test (Mann-Whitney) says so and its level moved by `LITTLE` or more. The
-test compares requests for TTFT, and seconds for ITL and throughput: tokens of one step share their
-gap, so they are one observation. Serial correlation lowers the number of observations.
+Batch means: each range is cut into `BATCHES` parts, long enough to depend little on each other
+although neighbouring seconds do. The spread of the parts' levels gives a confidence interval
+(Student's t) for the ratio of the levels. TTFT is cut by requests, ITL and throughput by seconds:
+tokens of one step share their gap, so they are one observation.
 """
 
 from __future__ import annotations
@@ -17,32 +18,38 @@ from functools import cached_property
 
 import numpy as np
 
-from app.features.tune.comparison import BETTER, LITTLE, change
-from engine.units import change_text, short_figure
+from app.features.tune.comparison import BETTER, LITTLE, REACH_S
+from engine.units import change_text, duration_text, number, percent_text, short_figure
 from widgets.live.history import SampleHistory
 from widgets.plot.series import Floats
 
-FALSE_CLAIMS = 0.001
-"""Upper bound on false positives of one test. A range that grows is tested once a second."""
-LEAST, WANTED = 8, 20
-"""Observations (requests or seconds) in each range for any claim, and for "no clear change"."""
-MOST_CORRELATED = 0.6
-"""Neighbours beyond this are a trend, such as a growing queue, which a change may well cause."""
+BATCHES = 6
+CERTAIN, LIKELY = 4.587, 2.228
+"""Quantiles of Student's t with 2 * (BATCHES - 1) degrees of freedom, both sides: 99.9 % for a
+change, which is 99 % where neighbours correlate by 0.5; 95 % for "no clear change"."""
+CONFIDENCE = "99 % confidence"
+SAME = 0.05
+""""No clear change": the whole interval is closer to none than this fraction."""
+LEAST, WANTED = 2 * BATCHES, 20
+"""Observations (requests or seconds) in each range for any claim; a claim names fewer samples."""
+_FLOOR = 0.01
+"""Batches without a token: as this fraction of the higher level."""
 _NAMES = {"ttft": "TTFT", "itl": "ITL", "output": "throughput"}
 _MORE = {"ttft": ("longer", "shorter"), "itl": ("longer", "shorter"), "output": ("higher", "lower")}
 
 
 class State(Enum):
     CHANGED = auto()
-    NO_CHANGE = auto()  # within the spread
+    NO_CHANGE = auto()  # certainly a small one
+    UNCERTAIN = auto()  # the noise is too large for either
     TOO_FEW = auto()  # more may come
     NOTHING_BEFORE = auto()  # and none will
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A metric in one range. values: independent observations in order; level: the p50 of
-    latencies, the mean of throughput (whose seconds without a token count)."""
+    """A metric in one range. values: observations in order; level: the p50 of latencies, the mean
+    of throughput (whose seconds without a token count)."""
 
     values: Floats
     level: float | None
@@ -64,16 +71,35 @@ class Verdict:
             return State.NOTHING_BEFORE
         if self.after.count < LEAST:
             return State.TOO_FEW
-        share = change(self.before.level, self.after.level)
-        is_large = share is not None and abs(share) >= LITTLE
-        if is_large and p_value(self.before.values, self.after.values) < FALSE_CLAIMS:
+        if not self.before.level or self.after.level is None:
+            return State.NOTHING_BEFORE
+        moved, error = abs(math.log(max(self.factor, _FLOOR))), self._error
+        if moved > CERTAIN * error and abs(self.factor - 1) >= LITTLE:
             return State.CHANGED
-        return State.TOO_FEW if self.after.count < WANTED else State.NO_CHANGE
+        return State.NO_CHANGE if moved + LIKELY * error < SAME else State.UNCERTAIN
 
     @property
     def factor(self) -> float:
         """After over before."""
         return (self.after.level or 0.0) / self.before.level if self.before.level else math.nan
+
+    @property
+    def noise(self) -> float:
+        """Half the width of the 95 % interval, as a fraction of the factor."""
+        return math.expm1(LIKELY * self._error)
+
+    @cached_property
+    def _error(self) -> float:
+        """Standard error of the logarithm of the factor."""
+        found = (self._batches(side) for side in (self.before, self.after))
+        return math.sqrt(sum(float(np.var(logs, ddof=1)) for logs in found) / BATCHES)
+
+    def _batches(self, side: Observed) -> Floats:
+        """Logarithms of the levels of the batches."""
+        level = np.mean if self.key == "output" else np.median
+        parts = np.array([level(part) for part in np.array_split(side.values, BATCHES)])
+        highest = max(self.before.level or 0.0, self.after.level or 0.0)
+        return np.log(np.maximum(parts, _FLOOR * highest))
 
     @property
     def is_better(self) -> bool:
@@ -89,8 +115,13 @@ class Verdict:
 
     @property
     def progress(self) -> str:
-        """ "TTFT 9 of 20 samples"."""
-        return f"{self.name} {self.after.count} of {WANTED} {self._unit}"
+        """ "TTFT 9 of 12 samples"."""
+        return f"{self.name} {self.after.count} of {LEAST} {self._unit}"
+
+    @property
+    def about(self) -> str:
+        """ "throughput about −45 %"."""
+        return f"{self.name} about {size_text(self.key, self.factor)}"
 
     @property
     def words(self) -> str:
@@ -102,9 +133,11 @@ class Verdict:
                 few = f" ({fewest} samples)" if self.key == "ttft" and fewest < WANTED else ""
                 return f"{name} {size_text(self.key, self.factor)}{few}"
             case State.NO_CHANGE:
-                return f"{name}: no clear change"
+                return f"{name}: no clear change (under {percent_text(SAME)})"
+            case State.UNCERTAIN:
+                return f"{self.about}, not certain"
             case State.TOO_FEW:
-                return f"{name}: not enough {unit} yet ({self.after.count} of {WANTED})"
+                return f"{name}: not enough {unit} yet ({self.after.count} of {LEAST})"
             case State.NOTHING_BEFORE:
                 return f"{name}: {self.before.count} {unit} before the change, {LEAST} needed"
 
@@ -126,50 +159,29 @@ def judge(
     return [Verdict(key, *(Observed(*side[key]) for side in found)) for key in _NAMES]
 
 
-def headline(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], str]:
-    """The metrics that changed, and the sentence where none did."""
+def headline(verdicts: Sequence[Verdict], seconds: float) -> tuple[list[Verdict], str]:
+    """The metrics that changed, and the sentence where none did. seconds: of the range after."""
     states = {verdict.state for verdict in verdicts}
     changed = [verdict for verdict in verdicts if verdict.state is State.CHANGED]
     if changed:
         return changed, ""
     if all(not v.before.count and not v.after.count for v in verdicts):
         return [], "no requests, so nothing is measured"
+    if State.UNCERTAIN in states:
+        about = ", ".join(v.about for v in verdicts if v.state is State.UNCERTAIN)
+        return [], f"{about}, not certain: {_measured(seconds)}"
     if State.TOO_FEW in states:
         few = ", ".join(v.progress for v in verdicts if v.state is State.TOO_FEW)
         return [], f"not enough data yet ({few})"
     if State.NO_CHANGE in states:
-        return [], "no clear change"
+        return [], f"no clear change (under {percent_text(SAME)})"
     return [], "no load before the change to compare with"
 
 
-def p_value(a: Floats, b: Floats) -> float:
-    """Two-sided, of the hypothesis that both are draws of one distribution: normal approximation
-    with ties, corrected for continuity and for serial correlation."""
-    n, m = len(a), len(b)
-    if not n or not m:
-        return 1.0
-    both = np.concatenate((a, b))
-    ordered, place, counts = np.unique(both, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks = (last - (counts - 1) / 2)[place]
-    total = n + m
-    ties = float((counts.astype(float) ** 3 - counts).sum()) / (total * (total - 1))
-    variance = n * m / 12 * (total + 1 - ties)
-    if len(ordered) < 2 or variance <= 0:
-        return 1.0
-    variance *= max(_inflation(ranks[:n]), _inflation(ranks[n:]))
-    away = abs(float(ranks[:n].sum()) - n * (total + 1) / 2)
-    return math.erfc(max(away - 0.5, 0.0) / math.sqrt(2 * variance))
-
-
-def _inflation(ranks: Floats) -> float:
-    """Of the variance of a mean, by the correlation of neighbours; at least 1."""
-    centred = ranks - ranks.mean()
-    power = float((centred**2).sum())
-    if len(ranks) < 3 or not power:
-        return 1.0
-    rho = min(max(float((centred[1:] * centred[:-1]).sum()) / power, 0.0), MOST_CORRELATED)
-    return (1 + rho) / (1 - rho)
+def _measured(seconds: float) -> str:
+    """ "25 of 60 s measured": more is measured while the load runs."""
+    of = f"{number(seconds)} of " if seconds < REACH_S - 1 else ""
+    return f"{of}{duration_text(REACH_S)} measured"
 
 
 def busy_text(cores: float) -> str:
