@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from PySide6.QtCore import QCoreApplication, QEvent
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -44,6 +45,7 @@ def application(
 def usual_text(qapp: QApplication) -> Iterator[None]:
     """Of a module that imports it: the next test has the usual size of text again."""
     yield
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)  # whose text nobody sees
     apply_text_size(qapp, 100)
 
 
