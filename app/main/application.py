@@ -88,7 +88,7 @@ from widgets.live.strip import StatStrip
 from widgets.plot.clock import RedrawClock
 from widgets.plot.marks import MarkLog
 from widgets.theme.restyling import restyling
-from widgets.theme.theme import apply_text_size, apply_theme, styled_together
+from widgets.theme.theme import apply_text_size, apply_theme
 
 SHUTDOWN_S = 5.0
 
@@ -163,7 +163,7 @@ class Application(QObject):
         feed_metrics(self.metrics, self.bridge)  # first: views read them at each snapshot
         self.changes = ChangeWatch(self.bridge, self)
         self.session = ModelSession(self.bridge, self.settings)
-        with styled_together(app):
+        with restyling().put_off():
             self._make_panels()
             self.pages = self._make_pages()
             self._make_window()
@@ -343,6 +343,7 @@ class Application(QObject):
         """Start parts that can wait until the window shows. `given`: the command line's
         settings."""
         restyling().is_gradual = True
+        restyling().go_on()
         self.gpu.watch.start()
         self.pages.models.start()
         self.pages.server.start()
@@ -354,7 +355,7 @@ class Application(QObject):
         self.pages.server.close_down()
         self.window.close()
         restyling().is_gradual = False
-        restyling().finish()
+        restyling().leave()
         self.gpu.watch.stop()
         self.crash.stop()
         self.bridge.shutdown(SHUTDOWN_S)

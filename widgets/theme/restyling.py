@@ -11,12 +11,15 @@ through all children): seconds. Here each is styled once, and what nobody sees c
       those in view are dressed   | in slices
     windows are painted           | once, all new
     hidden widgets are dressed    | in slices; what is shown meanwhile, before it is painted
+
+A window is built without any style (`put_off`), and dressed like one that was stripped.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from inspect import GEN_RUNNING, getgeneratorstate
 from typing import NamedTuple
@@ -81,6 +84,35 @@ class Restyling(QObject):
         elif not self._later.isActive():
             self._later.start(0)
 
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """Context for building a window before it shows. Its widgets have no style, which would
+        be applied again whenever one gets another parent; then each is styled when it is shown,
+        or by `go_on`. `leave` ends that."""
+        app = _application()
+        sheet = app.styleSheet()
+        app.setStyleSheet("")
+        try:
+            yield
+        finally:
+            widgets = [w for w in _all_widgets() if w.testAttribute(_POLISHED)]
+            with _unnoticed(widgets):
+                app.setStyleSheet(sheet)
+            self._bare.update(dict.fromkeys(widgets))
+            for _ in self._dress_those_in_view():  # of other windows
+                pass
+            self._watch()
+
+    def go_on(self) -> None:
+        """Style in slices what `put_off` has left."""
+        self._later.start(REST_MS)
+
+    def leave(self) -> None:
+        """The window that was built has closed: what has no style gets none."""
+        self.finish()
+        self._stop_watching()
+        self._bare.clear()
+
     def finish(self) -> None:
         """Do the remaining work now."""
         self._later.stop()
@@ -114,28 +146,32 @@ class Restyling(QObject):
             self._work = None
 
     def _steps(self) -> Generator[None, None, None]:
-        while self._changes:
-            for change, _ in list(self._changes):
-                for _ in change.prepare:
-                    yield
-            self._watch()
-            yield from self._strip(lambda widget: not widget.isVisible())
-            self._stand_still()
-            self.beginning.emit()
-            yield from self._strip(QWidget.isVisible)
-            self._exchange()
-            yield
-            yield from self._dress_those_in_view()
-            self.exchanged.emit()
-            yield
-            yield from self._dress_those_in_view()  # that were shown meanwhile
-            self._lay_out()
-            yield
-            self.arranged.emit()
-            self._move()
-            self._watch()
-            yield
+        while self._changes or self._bare:
+            if self._changes:
+                yield from self._change()
             yield from self._dress_all()
+
+    def _change(self) -> Generator[None, None, None]:
+        for change, _ in list(self._changes):
+            for _ in change.prepare:
+                yield
+        self._watch()
+        yield from self._strip(lambda widget: not widget.isVisible())
+        self._stand_still()
+        self.beginning.emit()
+        yield from self._strip(QWidget.isVisible)
+        self._exchange()
+        yield
+        yield from self._dress_those_in_view()
+        self.exchanged.emit()
+        yield
+        yield from self._dress_those_in_view()  # that were shown meanwhile
+        self._lay_out()
+        yield
+        self.arranged.emit()
+        self._move()
+        self._watch()
+        yield
 
     def _strip(self, which: Callable[[QWidget], bool]) -> Iterator[None]:
         for widget in _all_widgets():
@@ -174,23 +210,12 @@ class Restyling(QObject):
         widgets = app.allWidgets()
         for widget in widgets:
             self._strip_one(widget)  # made, or styled anew, since the others were stripped
-        polished = [w for w in widgets if w.testAttribute(_POLISHED)]
-        followers = [w for w in widgets if not w.testAttribute(_OWN_STYLE)]
-        for widget in polished:
-            widget.setAttribute(_POLISHED, False)
-        for widget in followers:
-            widget.setAttribute(_OWN_STYLE, True)
-        changes, self._changes = self._changes, []
-        try:
+        with _unnoticed(widgets):
+            changes, self._changes = self._changes, []
             app.setStyleSheet("")
             for change, _ in changes:
                 change.exchange()
             app.setStyleSheet(changes[-1][1]())
-        finally:
-            for widget in polished:
-                widget.setAttribute(_POLISHED, True)
-            for widget in followers:
-                widget.setAttribute(_OWN_STYLE, False)
 
     def _stand_still(self) -> None:
         """Suspend painting and layouts of the windows. (Docks that were squeezed once stay so.)"""
@@ -265,6 +290,24 @@ def _application() -> QApplication:
     app = QApplication.instance()
     assert isinstance(app, QApplication)
     return app
+
+
+@contextmanager
+def _unnoticed(widgets: list[QWidget]) -> Iterator[None]:
+    """Within, none of the `widgets` gets the style of a sheet that is set, nor notice of it."""
+    polished = [w for w in widgets if w.testAttribute(_POLISHED)]
+    followers = [w for w in widgets if not w.testAttribute(_OWN_STYLE)]
+    for widget in polished:
+        widget.setAttribute(_POLISHED, False)
+    for widget in followers:
+        widget.setAttribute(_OWN_STYLE, True)
+    try:
+        yield
+    finally:
+        for widget in polished:
+            widget.setAttribute(_POLISHED, True)
+        for widget in followers:
+            widget.setAttribute(_OWN_STYLE, False)
 
 
 def _is_in_view(widget: QWidget | None) -> bool:

@@ -7,7 +7,6 @@ repaint on `theme_notifier().changed`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +31,7 @@ from widgets.theme.tables import Mode, SeriesColors, Theme, load_theme
 __all__ = [
     "RADIUS", "SPACE_1", "SPACE_2", "SPACE_3", "SPACE_4", "SPACE_6", "SPACE_8", "SeriesColors",
     "Theme", "apply_text_size", "apply_theme", "figure_font", "load_theme", "mono_font",
-    "point_size", "renew_look", "restyle", "styled_together", "theme", "theme_notifier", "ui_font",
+    "point_size", "renew_look", "restyle", "theme", "theme_notifier", "ui_font",
 ]  # fmt: skip
 
 ModeSetting = Literal["light", "dark", "system"]
@@ -97,18 +96,6 @@ def apply_theme(app: QApplication, mode: ModeSetting = "system") -> None:
         _put_in_force(app, _system_mode(app))
     else:
         _put_in_force(app, mode)
-
-
-@contextmanager
-def styled_together(app: QApplication) -> Iterator[None]:
-    """Context for building many widgets: the stylesheet is applied to all of them at the end.
-    Otherwise Qt restyles a widget and its children whenever it gets another parent."""
-    sheet = app.styleSheet()
-    app.setStyleSheet("")
-    try:
-        yield
-    finally:
-        app.setStyleSheet(sheet)
 
 
 def _system_mode(app: QApplication) -> Mode:

@@ -107,6 +107,48 @@ def window(qtbot: QtBot, qapp: QApplication, work: Restyling) -> Iterator[Window
     yield made
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_window_built_without_style_looks_the_same_when_it_is_shown(
+    qtbot: QtBot, window: Window, work: Restyling, goes_on: bool
+) -> None:
+    def picture(of: Window, page: int) -> QImage:
+        of.stack.setCurrentIndex(page)
+        QApplication.processEvents()
+        if focus := of.focusWidget():
+            focus.clearFocus()
+        return of.picture()
+
+    expected = [picture(window, page) for page in (0, 1)]
+    with work.put_off():
+        made = Window()
+        made.sizeHint()  # everything in it is asked for its size
+    qtbot.addWidget(made)
+    before = work.num_dressed
+    made.show()
+    assert picture(made, 0) == expected[0]
+    assert picture(window, 1) == expected[1]
+    seen = work.num_dressed - before
+    if goes_on:
+        work.go_on()
+        qtbot.waitUntil(lambda: work.num_dressed - before > 1.9 * seen)
+    else:
+        assert seen < 0.6 * len(made.findChildren(QWidget))
+    assert picture(made, 1) == expected[1]
+    assert all(counted.told["style"] == 1 for counted in made.counted)
+    work.leave()
+
+
+def test_a_window_that_closed_gets_no_style(work: Restyling) -> None:
+    with work.put_off():
+        made = Window()
+        made.sizeHint()
+    before = work.num_dressed
+    work.leave()
+    work.finish()
+    assert work.num_dressed == before and not work.is_busy
+    made.deleteLater()
+
+
 def _settle(qtbot: QtBot, work: Restyling) -> None:
     qtbot.waitUntil(lambda: not work.is_busy)
     QApplication.processEvents()
