@@ -8,6 +8,7 @@ card has one unit for all of its values (`duration_in`).
 from __future__ import annotations
 
 import math
+import re
 import time
 from datetime import date, datetime, timedelta
 from functools import lru_cache
@@ -15,6 +16,19 @@ from functools import lru_cache
 NOTHING = "–"
 MINUS = "−"
 TIMES = "×"
+
+# Lines --------------------------------------------------------------------------------------
+
+_GAP = re.compile(
+    r"(?<=\d) (?=(?:[%×]|[mµ]?s|min|h|days|[KMGT]?i?B(?:/s)?|tok/s|req/s|tokens|[MGT]?FLOP(?:/s)?)"
+    r"(?!\w))"
+)
+
+
+def unbroken(text: str) -> str:
+    """`text` with a no-break space between a number and its unit: for lines that wrap."""
+    return _GAP.sub("\u00a0", text)
+
 
 # Numbers ------------------------------------------------------------------------------------
 
@@ -221,7 +235,7 @@ def _with_unit(text: str, unit: str, gap: str = " ") -> str:
 
 def _decimals(value: float, digits: int) -> int:
     """Decimals for `digits` significant digits, after rounding: 9.996 needs one."""
-    if not value:
+    if abs(value) < 0.5 / 10**digits:
         return 0
     exponent = math.floor(math.log10(abs(value)))
     exponent += round(abs(value) / 10.0**exponent, digits - 1) >= 10

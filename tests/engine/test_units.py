@@ -126,3 +126,23 @@ def test_a_precision_has_one_name() -> None:
     ]  # fmt: skip
     assert u.weights_text("int4, groups of 128") == "INT4 weights (groups of 128)"
     assert u.weights_text("none") == u.weights_text("") == ""
+
+
+# Lines --------------------------------------------------------------------------------------
+
+
+@given(st.floats(1e-6, 1e6))
+def test_a_wrapped_line_never_parts_a_number_from_its_unit(value: float) -> None:
+    for text in (
+        u.duration_text(value), u.bytes_text(value), u.rate_text(value), u.percent_text(value),
+        u.speed_text(value), u.bandwidth_text(value), u.operations_text(value), u.gib(value),
+    ):  # fmt: skip
+        found = u.unbroken(f"In {text} or so")
+        assert found.replace("\u00a0", " ") == f"In {text} or so"
+        for number_and_unit in re.findall(r"[\d.,]+ [^\d ]+", text):
+            assert number_and_unit.replace(" ", "\u00a0") in found
+
+
+@pytest.mark.parametrize("text", ["16 → 3", "4 bits", "in 3 steps", "2 Mine", "7 sides", "B 1 a"])
+def test_other_words_may_part(text: str) -> None:
+    assert u.unbroken(text) == text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt, Signal, SignalInstance
 from PySide6.QtGui import QEnterEvent, QMouseEvent, QResizeEvent, QTextCursor
-from PySide6.QtWidgets import QFrame, QLabel, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QSizePolicy, QToolButton, QWidget
 
 from widgets.chat.attachments import SentFiles
 from widgets.chat.composer import ComposerInput
@@ -16,7 +16,7 @@ from widgets.chat.meters import FiguresLine
 from widgets.chat.reasoning import Reasoning, ReasoningBlock, split_reasoning, without_reasoning
 from widgets.chat.records import MessageRecord
 from widgets.controls.buttons import CopyButton, IconButton, QuietButton
-from widgets.controls.layouts import STRETCH, button, dressed, hbox, label, vbox
+from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, label, vbox
 from widgets.controls.text import set_key_tip
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
@@ -292,7 +292,7 @@ class ErrorBox(QFrame):
         super().__init__()
         self.setProperty("notice", "error")
         self._cause, self._remedy = (
-            QLabel(
+            Label(
                 wordWrap=True, textFormat=Qt.TextFormat.PlainText,
                 textInteractionFlags=Qt.TextInteractionFlag.TextSelectableByMouse,
             )

@@ -6,7 +6,7 @@ vbox(title, (area, 1), hbox(start, STRETCH), of=self, spacing=SPACE_2)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
@@ -21,6 +21,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from engine.units import unbroken
 from widgets.theme.theme import SPACE_2
 
 STRETCH = None
@@ -64,9 +65,25 @@ def _filled(layout: L, items: tuple[Item, ...], spacing: int, margins: Margins) 
     return layout
 
 
-def label(text: str = "", role: str = "") -> QLabel:
+class Label(QLabel):
+    """Where it wraps, a number and its unit stay together; `text` is what was set."""
+
+    def __init__(self, text: str = "", **properties: Any) -> None:
+        super().__init__(**properties)
+        self._text = ""
+        self.setText(text)
+
+    def text(self) -> str:
+        return self._text
+
+    def setText(self, text: str) -> None:
+        self._text = text
+        super().setText(unbroken(text))
+
+
+def label(text: str = "", role: str = "") -> Label:
     """A label in a `role` of the stylesheet."""
-    made = QLabel(text)
+    made = Label(text)
     made.setProperty("role", role)
     return made
 
@@ -89,17 +106,17 @@ def empty_layout(layout: QLayout) -> None:
             widget.deleteLater()
 
 
-def wrapped(role: str = "", text: str = "") -> QLabel:
+def wrapped(role: str = "", text: str = "") -> Label:
     """A plain-text label with word wrap that adapts to the available width."""
-    made = dressed(QLabel(text, textFormat=Qt.TextFormat.PlainText, wordWrap=True), role=role)
+    made = dressed(Label(text, textFormat=Qt.TextFormat.PlainText, wordWrap=True), role=role)
     made.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
     return made
 
 
-def centered(text: str) -> QLabel:
+def centered(text: str) -> Label:
     """Small centred text of an empty view."""
     middle = Qt.AlignmentFlag.AlignCenter
-    return dressed(QLabel(text, wordWrap=True, alignment=middle), role="small")
+    return dressed(Label(text, wordWrap=True, alignment=middle), role="small")
 
 
 def stack(*pages: QWidget) -> QStackedWidget:

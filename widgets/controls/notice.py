@@ -9,7 +9,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QWidget
 
 from widgets.controls.buttons import IconButton
-from widgets.controls.layouts import hbox
+from widgets.controls.layouts import Label, hbox
 from widgets.controls.lines import ElidedLine
 from widgets.theme.icons import icon_pixmap
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, restyle, theme_notifier
@@ -33,7 +33,7 @@ class Notice(QFrame):
         super().__init__(parent)
         self._kind = kind
         self._callback: Callable[[], object] = lambda: None
-        self._icon, self._label, self._action = QLabel(), QLabel(), QPushButton()
+        self._icon, self._label, self._action = QLabel(), Label(), QPushButton()
         self._label.setWordWrap(True)
         self._label.setTextFormat(Qt.TextFormat.PlainText)
         self._label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)

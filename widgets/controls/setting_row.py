@@ -16,7 +16,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QToolButton, QWidget
 
 from widgets.controls.combo import ElidedCombo, describe_items
-from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
+from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, vbox
 from widgets.controls.number_control import NumberControl, RowSpec, describe
 from widgets.controls.paths import FolderList, PathControl
 from widgets.theme.icons import set_icon
@@ -41,7 +41,7 @@ class SettingRow(QWidget):
         self.hint_tone: HintTone = "small"
         self._hint_lines = 1
         # wrapped: a long one must not widen the whole panel
-        hint = QLabel(textFormat=Qt.TextFormat.PlainText, wordWrap=True)
+        hint = Label(textFormat=Qt.TextFormat.PlainText, wordWrap=True)
         self._hint = dressed(hint, role="small")
         self._hint.setFont(figure_font("small"))
         badge = QLabel(spec.badge)

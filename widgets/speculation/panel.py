@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QPainter, QShowEvent
-from PySide6.QtWidgets import QFrame, QLabel, QWidget
+from PySide6.QtWidgets import QFrame, QWidget
 
 from engine.snapshot import EngineSnapshot, Part, SpeculationSnapshot
 from engine.units import duration_text, factor_text, percent_text, speculative_name
 from widgets.controls.frames import scroll_area, scroll_by_keys
-from widgets.controls.layouts import STRETCH, button, centered, dressed, hbox, stack, vbox
+from widgets.controls.layouts import STRETCH, Label, button, centered, dressed, hbox, stack, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import EngineTime, not_reported_text
 from widgets.plot.clock import RedrawClock
@@ -217,8 +217,8 @@ class SpeculationPanel(QFrame):
         self.clear()
 
     def _build(self) -> None:
-        self.verdict = dressed(QLabel(wordWrap=True), role="title")
-        self.detail = dressed(QLabel(wordWrap=True), role="small")
+        self.verdict = dressed(Label(wordWrap=True), role="title")
+        self.detail = dressed(Label(wordWrap=True), role="small")
         self.source, self.acceptance, self.times = (ElidedLine("text_muted") for _ in range(3))
         left = vbox(
             self.verdict, self.detail, self.acceptance, self.times, self.source, STRETCH,

@@ -30,7 +30,7 @@ from engine.snapshot import EngineSnapshot, Part, StepRecord
 from engine.telemetry.what_if import GainEstimate, MeasuredGain, corrected
 from engine.units import counted, duration_text
 from widgets.controls.frames import scroll_area, scroll_by_keys
-from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
+from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import not_reported_text
 from widgets.plot.parts_bar import PartsBar
@@ -39,7 +39,10 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4
 
 EMPTY_TEXT = "Send a message to see the step time breakdown."
 NO_MODEL = "Open a model and send a message to see the step time breakdown."
-NO_PEAKS = "Peak memory bandwidth and compute are measured while the engine is idle."
+NO_PEAKS = (
+    "Peak memory bandwidth and compute are measured while the engine is idle. "
+    "Stop running requests to measure them now."
+)
 NOT_RECORDED = "Peak memory bandwidth and compute were not recorded."
 RECORDED = "Settings in a recording are read-only."
 NOT_THERE = "No recent steps match this filter."
@@ -102,7 +105,7 @@ class BottleneckPanel(QFrame):
         self._stack.addWidget(self._area)
 
     def _make_left(self) -> QWidget:
-        self.verdict = dressed(QLabel(wordWrap=True), role="title")
+        self.verdict = dressed(Label(wordWrap=True), role="title")
         self.note = ElidedLine("text_muted")
         self.counted, self.peaks_line = _wrapped(), _wrapped()
         self.chosen = dressed(
@@ -279,4 +282,4 @@ class BottleneckPanel(QFrame):
 
 
 def _wrapped() -> QLabel:
-    return dressed(QLabel(wordWrap=True), role="small")
+    return dressed(Label(wordWrap=True), role="small")

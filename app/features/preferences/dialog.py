@@ -24,7 +24,7 @@ from app.features.tune.engine_settings import EngineSettingsPanel
 from app.window.commands import CommandRegistry
 from app.window.program_settings import PREFERENCES, Preferences
 from widgets.controls.frames import scroll_area
-from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
+from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, vbox
 from widgets.controls.windows import FittingSize
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, SPACE_6, theme_notifier
@@ -69,7 +69,7 @@ class SettingsDialog(QDialog):
         self.keyboard = KeyboardPage(registry)
         self.keyboard.changed.connect(self.keys_changed)
         self._nothing = dressed(QLabel(NOTHING_FOUND, wordWrap=True), role="muted")
-        self._message = dressed(QLabel(wordWrap=True), role="small")
+        self._message = dressed(Label(wordWrap=True), role="small")
         tip = "Apply pending changes; rebuilds the KV cache or reloads the model"
         self.apply = button("Apply", panel.commands.apply, tip, "primary")
         tip = "Reset all program settings except the model folders"

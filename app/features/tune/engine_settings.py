@@ -8,7 +8,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QFontMetrics, QShowEvent
-from PySide6.QtWidgets import QLabel, QProgressBar, QPushButton, QWidget
+from PySide6.QtWidgets import QProgressBar, QPushButton, QWidget
 
 from app.features.models.placement import Places
 from app.features.models.precision import Memory
@@ -31,7 +31,7 @@ from engine import messages
 from engine.config import Change, EngineConfig
 from engine.snapshot import EngineSnapshot, Part
 from widgets.controls.buttons import IconButton
-from widgets.controls.layouts import button, dressed, hbox, vbox
+from widgets.controls.layouts import Label, button, dressed, hbox, vbox
 from widgets.controls.number_control import NumberControl
 from widgets.controls.paths import PathControl
 from widgets.controls.setting_row import ChoiceControl, HintTone, SettingRow
@@ -78,7 +78,7 @@ class EngineSettingsPanel(QWidget):
         self.list = SettingList(self.machine)
         self.list.chosen.connect(self._on_chosen)
         self.list.refused.connect(self._on_out_of_range)
-        self._unreported = QLabel(wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
+        self._unreported = Label(wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
         dressed(self._unreported, role="small").setContentsMargins(SPACE_3, 0, SPACE_3, 0)
         self.rows: dict[str, SettingRow] = self.list.rows
         self.precision = PrecisionGuide(bridge, self.rows, times, self)
@@ -110,7 +110,7 @@ class EngineSettingsPanel(QWidget):
         self.profiles.chosen.connect(self.commands.apply_profile)
         self.profiles.reset.connect(self.commands.reset)
         self.profiles.notice.connect(self.notice)
-        self._message = dressed(QLabel(wordWrap=True), role="small")
+        self._message = dressed(Label(wordWrap=True), role="small")
         self._progress = dressed(QProgressBar(textVisible=False), "Applying settings")
         self.pending = PendingCard(self._bridge, self.commands.apply, self.commands.discard)
         self._undo = IconButton("undo", "Undo setting change", self.commands.undo)

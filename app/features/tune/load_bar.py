@@ -34,7 +34,7 @@ from engine.errors import ErrorInfo
 from engine.evaluate.task import PROMPT_LINES, RAW_PROMPTS
 from engine.units import counted, duration_text
 from widgets.controls.combo import ElidedCombo
-from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
+from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import set_key_tip
 from widgets.theme.fonts import scaled
@@ -150,7 +150,7 @@ class LoadBar(QFrame):
         self._fit_fields()
         theme_notifier().changed.connect(self._fit_fields)
         self.status = ElidedLine("text_muted")
-        self.problem = dressed(QLabel(wordWrap=True), role="error")
+        self.problem = dressed(Label(wordWrap=True), role="error")
         self.problem.hide()
 
     def _offer(self, choice: Choice) -> None:

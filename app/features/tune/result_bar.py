@@ -1,7 +1,7 @@
 """`ResultBar`: the last change, what it did, and how sure that is.
 
     Max running requests 16 → 3: TTFT 50× longer, throughput −33 %      Figures  Changes
-    212 → 34 requests, 60 s → 41 s · 99 % confidence · ITL: no clear change (under 5 %)
+    212 → 34 requests, 60 s → 41 s · ITL: no clear change (under 5 %) · 99 % confidence
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QWidget
+from PySide6.QtWidgets import QBoxLayout, QFrame, QWidget
 
 from app.features.tune.changes import Change, ChangeHistory, Choices
 from app.features.tune.changes_popover import ChangesPopover
 from app.features.tune.comparison import REACH_S, Compared, TimeRange, around, exact
 from app.features.tune.verdict import CONFIDENCE, State, Verdict, busy_text, headline, judge
 from engine.units import clock_text, duration_text
-from widgets.controls.layouts import button, hbox, vbox
+from widgets.controls.layouts import Label, button, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import set_key_tip
 from widgets.live.metric_store import MetricStore
@@ -59,7 +59,7 @@ class ResultBar(QFrame):
         self.text = HINT
         self._kept: Change | None = None
         self._quiet: Choices | None = None
-        self._line = QLabel(wordWrap=True, textFormat=Qt.TextFormat.RichText)
+        self._line = Label(wordWrap=True, textFormat=Qt.TextFormat.RichText)
         self.detail = ElidedLine("text_muted")
         self.figures = button("Figures", lambda: None, kind="flat")
         self.figures.setCheckable(True)
@@ -151,7 +151,7 @@ class ResultBar(QFrame):
         return first[0], last[1]
 
     def _show(self, latest: Change | None, ranges: tuple[TimeRange, TimeRange] | None) -> None:
-        self._claims, self._otherwise = ([], "")
+        self._claims, self._otherwise = list[Verdict](), ""
         if ranges is not None:
             self._claims, self._otherwise = headline(self.verdicts, ranges[1].seconds)
         self._what = latest.text if latest is not None else ""
@@ -178,7 +178,7 @@ class ResultBar(QFrame):
         ]  # fmt: skip
         if self._claims:
             others = [v.words for v in self.verdicts if v.state is not State.CHANGED]
-            parts += [CONFIDENCE, *others]
+            parts += [*others, CONFIDENCE]
         parts.append(busy_text(max(self._store.other_cores(*stretch) for stretch in ranges)))
         return " · ".join(filter(None, parts))
 
