@@ -215,7 +215,7 @@ def cautions(reports: Sequence[EvaluationReport]) -> tuple[str, ...]:
 
 
 def title_of(report: EvaluationReport) -> str:
-    """ "chat, BF16" or "chat-awq, AWQ, 4 bits, groups of 128, KV INT8": model and precision."""
+    """ "chat, BF16" or "chat-awq, AWQ, 4-bit, groups of 128, KV INT8": model and precision."""
     return facts_title(report.candidate)
 
 
@@ -225,7 +225,7 @@ def facts_title(facts: ModelFacts, name: str = "") -> str:
 
 
 def precision_of(facts: ModelFacts) -> str:
-    """ "BF16", "AWQ, 4 bits, groups of 128", "INT8, KV FP8": quantization, else dtype; and the KV
+    """ "BF16", "AWQ, 4-bit, groups of 128", "INT8, KV FP8": quantization, else dtype; and the KV
     cache's if it differs."""
     name, comma, rest = (facts.quantization or facts.dtype).partition(", ")
     own, kv = precision_name(name) + comma + rest, facts.config.get("kv_cache_dtype")

@@ -158,7 +158,7 @@ class NoticeFrame(QFrame):
         copy = [self._make_copy()] if notice.details else []
         middle = Qt.AlignmentFlag.AlignVCenter
         hbox(
-            (self._icon, 0, Qt.AlignmentFlag.AlignTop),
+            (self._icon, 0, middle),
             (_selectable(f"{notice.cause} {notice.remedy}".strip()), 1),
             *((one, 0, middle) for one in (*self.buttons, *copy, close)),
             of=self, margins=(SPACE_3, SPACE_2, SPACE_2, SPACE_2),

@@ -210,6 +210,7 @@ class NoticePopover(Popover):
         line = record.line if record is not None else ""
         self.text.setText(line)
         self.text.setVisible(self._is_cut(line))
+        self.grow()
         self.copy.setEnabled(record is not None)
         self.clear.setEnabled(record is not None)
 
@@ -229,7 +230,7 @@ class NoticePopover(Popover):
         count = min(max(self._history.rowCount(), 1), MOST_ROWS)
         header = self.view.horizontalHeader().sizeHint().height()
         self._stack.setFixedSize(
-            min(scaled(WIDTH), self.window().width() - WIDTH // 4), header + count * row + 2
+            min(scaled(WIDTH), self.window().width() - scaled(WIDTH // 4)), header + count * row + 2
         )
 
 

@@ -76,6 +76,15 @@ class Popover(QFrame):
         if (app := QApplication.instance()) is not None:
             app.installEventFilter(self)
 
+    def grow(self) -> None:
+        """Upwards, where its content became higher while it is open."""
+        before = self.geometry()
+        self.adjustSize()
+        if self.isHidden() or self.height() <= before.height():
+            self.setGeometry(before)
+        else:
+            self.move(before.x(), max(before.bottom() + 1 - self.height(), SPACE_2))
+
     def setVisible(self, visible: bool) -> None:
         """Return the focus to where it was, not to the first button of the window."""
         inside, button = QApplication.focusWidget(), self._button

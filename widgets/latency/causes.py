@@ -13,6 +13,8 @@ from engine.snapshot import RequestTimes, StepEntry, StepRecord, entry_of
 
 CHANGE_DELAY_S = 0.3
 """The window hears of a change of settings at most this long after it was made."""
+BATCH_AT_MOST = 2.0
+"""A larger batch explains gaps up to this multiple of its share of the median."""
 MOST_NAMES = 3
 """Names that are stored of other requests; more are a number."""
 
@@ -149,8 +151,9 @@ def explained(
 ) -> Reason:
     """The first that holds: the cache was rebuilt or the model reloaded; the request was preempted;
     half of the excess over the median passed between steps; others were prefilled; half of the
-    excess is drafting's, or the batch was larger than the median; else the part of the steps that
-    has half of the excess. UNKNOWN: none. `changes`: on the clock of the gap."""
+    excess is drafting's, or the batch was larger than the median and explains the gap; else the
+    part of the steps that has half of the excess. UNKNOWN: none. `changes`: on the clock of the
+    gap."""
     if not gap.steps:
         change = _change_in(gap, changes)
         if change is not None and change.cause is not Cause.NONE:
@@ -180,7 +183,8 @@ def explained(
         Cause.MODEL: sum(step.model_s - usual.model_s for step in steps),
         Cause.HOST: sum(_host_s(step) - usual.host_s for step in steps),
     }
-    if parts[Cause.DRAFT] <= excess / 2 and found.batch > usual.batch:
+    most = BATCH_AT_MOST * usual.seconds * found.batch / max(usual.batch, 1)
+    if parts[Cause.DRAFT] <= excess / 2 and found.batch > usual.batch and gap.seconds <= most:
         return found._replace(cause=Cause.BATCH)
     cause = max(parts, key=lambda one: parts[one])
     if parts[cause] > excess / 2:

@@ -296,7 +296,7 @@ class LatencyChart(PaintedPlot):
         painter.drawLine(QPointF(0, usual), QPointF(self._room, usual))
         caption = QRectF(0, _STRIP_HEIGHT + SPACE_1, self._room, self._pen_height())
         painter.setPen(table.color("text_muted"))
-        text = f"Inter-token gaps, max {duration_text(longest)}; dashed line: median"
+        text = f"Inter-token gaps, max {duration_text(longest)}; dashed: median"
         self.pen.left(painter, caption, self.pen.elided(text, self._room))
 
     # Mouse and keyboard ------------------------------------------------------------------------

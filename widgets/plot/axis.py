@@ -13,6 +13,7 @@ from widgets.plot.series import Floats
 
 _FEWEST_FOR_OUTLIERS = 8  # values; of fewer the axis holds all
 _FAR = 3.0  # times what the axis must hold: outliers lie above
+_MOST_TICKS = 8  # on a high axis
 _DECADES = 6  # most of a logarithmic axis
 
 
@@ -191,7 +192,7 @@ def labelled_ticks(
 ) -> list[tuple[float, str]]:
     """Ticks of a value axis `height` pixels high, at least `distance` pixels apart. Their texts are
     in a unit `factor` times the values'."""
-    most = max(int(height / distance), 2)
+    most = min(max(int(height / distance), 2), _MOST_TICKS)
     if shown.is_log:
         values = log_ticks(shown, most)
         steps = [10.0 ** math.floor(math.log10(value) + 1e-9) for value in values]

@@ -97,6 +97,7 @@ class TokensPopover(Popover):
         self.choices.show_token(records[index] if index != NONE else None)
         has_others = index != NONE and bool(records[index].alternatives)
         self.note.setText(self._refusal or (HINT if has_others else NO_ALTERNATIVES))
+        self.grow()
 
     def _show_choice(self) -> None:
         choice, index = self.choices.choice, self.strip.pointed_token

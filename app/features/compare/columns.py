@@ -36,6 +36,9 @@ class SideColumn(ReplyView):
         tip = "Open a chat with this prompt and reply, with this side's model and precision"
         self.keep = button("Continue as chat", lambda: self.continued.emit(self.reply), tip, "link")
         self.keep.setAccessibleName(f"Continue the {SIDE_NAMES[side]} reply as chat")
+        policy = self.keep.sizePolicy()
+        policy.setRetainSizeWhenHidden(True)  # both sides stay in line
+        self.keep.setSizePolicy(policy)
         self.head.addWidget(self.keep)
         self._side = side
         self._pair: PromptReplies | None = None
@@ -170,9 +173,9 @@ class PromptTable(QTableWidget):
 
 def _texts(pair: PromptReplies) -> tuple[str, str, str, str]:
     prompt = " ".join(pair.prompt.shown.split())
-    problems = [reply.problem for reply in pair.replies if reply is not None and reply.problem]
-    if problems:
-        return prompt, "–", problems[0], ""
+    if any(reply is not None and reply.problem for reply in pair.replies):
+        left, right = (reply.problem if reply is not None else "" for reply in pair.replies)
+        return prompt, "–", left, right
     share = pair.equal_share
     if share is None:
         ended = sum(pair.has_ended(side) for side in SIDES)

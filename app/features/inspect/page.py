@@ -68,6 +68,7 @@ class InspectPage(QWidget):
         is_tight = texts > self.width()
         if bool(self.tabs.property("tight")) != is_tight:
             restyle(self.tabs, tight=is_tight)
+            self.tabs.setElideMode(self.tabs.elideMode())  # it measures its tabs anew
 
     @property
     def current(self) -> str:

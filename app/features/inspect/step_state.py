@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
@@ -26,6 +26,7 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 from widgets.timeline.table import step_text
 
 _HEADINGS = ("Request", "Work", "Tokens")
+_TOKENS, _RIGHT = 2, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 NO_PEAKS = "Measured host times. Peak bandwidth, once measured, splits the model's time."
 
 
@@ -51,6 +52,8 @@ class StepState(QFrame):
         dress_table(self.table, "Requests of the step")
         SmallFigures(self.table)
         self.table.setHorizontalHeaderLabels(_HEADINGS)
+        if (heading := self.table.horizontalHeaderItem(_TOKENS)) is not None:
+            heading.setTextAlignment(_RIGHT)
         self.table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         header = self.table.horizontalHeader()
         header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
@@ -83,6 +86,8 @@ class StepState(QFrame):
             for column, text in enumerate((self._name(request), *texts)):
                 item = QTableWidgetItem(text)
                 item.setToolTip(text)
+                if column == _TOKENS:
+                    item.setTextAlignment(_RIGHT)
                 self.table.setItem(row, column, item)
 
     def _activate(self, row: int, column: int) -> None:

@@ -37,8 +37,8 @@ class LessonOffer(QFrame):
             label("Three short lessons", "title"),
             wrapped(
                 "small",
-                "Change one setting under load and see what it does, in about one minute each. "
-                "Later: Help > Lessons.",
+                "Change one setting under load and see its effect: one minute each. "
+                "Later: Help\u00a0>\u00a0Lessons.",
             ),
             spacing=SPACE_1,
         )

@@ -196,7 +196,7 @@ class ModelCard(QFrame):
         elif need.fits and need.in_ram is not None:
             self._say(_offload_text(estimate), "warning")
         elif need.fits:
-            sizes = f"{bytes_text(need.needed)} of {bytes_text(need.free)} free"
+            sizes = f"{bytes_text(need.needed)} of {bytes_text(need.limit)} usable"
             needs = f"{sizes} {need.where}".strip()
             self._say(f"Fits at {precision_name(need.dtype)}: needs {needs}.", "muted")
         else:

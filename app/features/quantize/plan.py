@@ -117,10 +117,10 @@ def model_name(path: str) -> str:
 
 
 def recipe_label(recipe: Recipe) -> str:
-    """ "AWQ, 4 bits, groups of 128"."""
+    """ "AWQ, 4-bit, groups of 128"."""
     parts = [recipe.method.upper()]
     if len(recipe.facts.bits) > 1 or recipe.facts.is_grouped:
-        parts.append(f"{recipe.chosen_bits} bits")
+        parts.append(f"{recipe.chosen_bits}-bit")
     if recipe.facts.is_grouped:
         parts.append(f"groups of {recipe.group_size}")
     if recipe.uses_desc_act:

@@ -76,7 +76,7 @@ class RowRemarks:
         if not matters(name, self._model.shown(METHOD)):
             return only_with(name)
         if name == GROUP and self._model.shown(WEIGHTS) != "int4":
-            return "Requires int4 weights"
+            return "Requires INT4 weights"
         return ""
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QToolButton, QWidget
+from PySide6.QtWidgets import QPushButton, QToolButton, QWidget
 from pytestqt.modeltest import ModelTester
 from pytestqt.qtbot import QtBot
 
@@ -151,3 +151,22 @@ def test_a_notice_of_one_line_takes_one(qtbot: QtBot) -> None:
         area.show_notice(Notice("a", "Saved.", remedy))
         heights.append(area.frame("a").heightForWidth(900))
     assert heights[0] == heights[1]
+
+
+def test_a_long_notification_stands_below_the_list_in_full(qtbot: QtBot) -> None:
+    history, window = NoticeHistory(), QWidget()
+    window.resize(900, 700)
+    bell = QPushButton("Bell", window)
+    bell.move(0, 660)
+    qtbot.addWidget(window)
+    window.show()
+    panel = NoticePopover(history, window)
+    history.add(Notice("a", "Saved."))
+    history.add(Notice("b", " ".join(["The server at the other end closed the connection."] * 4)))
+    panel.toggle_at(bell)
+    for row in (1, 0):
+        panel.choose(row)
+    qtbot.waitUntil(lambda: panel.text.y() > panel._stack.geometry().bottom())
+    assert panel.text.isVisible() and panel.text.geometry().bottom() < panel.copy.y()
+    assert panel.text.height() >= panel.text.heightForWidth(panel.text.width())
+    assert window.rect().contains(panel.geometry())

@@ -53,6 +53,18 @@ def test_tabs_by_keys(qtbot: QtBot, application: Application, page: InspectPage)
     assert page.current == "requests"
 
 
+def test_a_tab_has_room_for_its_text_when_tabs_move_apart(
+    qtbot: QtBot, application: Application, page: InspectPage
+) -> None:
+    tabs = page.tabs
+    for width in (700, 1600, 700, 1600):
+        application.window.resize(width, 700)
+        qtbot.waitUntil(lambda: bool(tabs.property("tight")) is (page.width() < 640), timeout=3000)
+        for index in range(tabs.count()):
+            text = tabs.fontMetrics().horizontalAdvance(tabs.tabText(index))
+            assert tabs.tabRect(index).width() >= text + 2 * (8 if page.width() < 640 else 12)
+
+
 def test_what_would_open_a_dock_chooses_the_tab(
     application: Application, page: InspectPage
 ) -> None:

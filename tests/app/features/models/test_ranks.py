@@ -168,7 +168,7 @@ def test_the_card_says_on_how_many_gpus(qtbot: QtBot) -> None:
     known = report(num_layers=32, context_length=4096)
     card.show_source(LLAMA, {})
     card.show_estimate(Estimate(known, PART, fitting_len=4096))
-    assert numbers(card.verdict) == [16, 7.38, 12.0, 2]
+    assert numbers(card.verdict) == [16, 7.38, 11.0, 2]
     assert card.fact("KV cache per token") == "128 KiB"  # of both
     card.show_estimate(Estimate(known, replace(PART, weights=20 * GIB)))
     assert numbers(card.verdict)[:3] == [20.4, 2, 11.0]

@@ -76,7 +76,7 @@ def test_the_time_of_the_last_switch_is_said_before_the_next(
 def test_the_group_size_is_asked_for_with_int4_alone(scripted: Application) -> None:
     rows = panel_of(scripted).rows
     assert not rows["quantization_group_size"].isEnabled()
-    assert "int4" in rows["quantization_group_size"].hint
+    assert "INT4" in rows["quantization_group_size"].hint
     choose(scripted, "quantization", "int4")
     assert rows["quantization_group_size"].isEnabled()
 

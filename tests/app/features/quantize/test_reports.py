@@ -101,9 +101,9 @@ def test_what_makes_a_comparison_doubtful_is_said() -> None:
 
 def test_titles_name_the_precision() -> None:
     facts = make_facts(
-        "bfloat16", 1, quantization="AWQ, 4 bits", config={"kv_cache_dtype": "k=int8,v=fp8"}
+        "bfloat16", 1, quantization="AWQ, 4-bit", config={"kv_cache_dtype": "k=int8,v=fp8"}
     )
-    assert title_of(make_report(candidate=facts)) == "small, AWQ, 4 bits, K INT8, V FP8"
+    assert title_of(make_report(candidate=facts)) == "small, AWQ, 4-bit, K INT8, V FP8"
     facts = make_facts("bfloat16", 1, config={"kv_cache_dtype": "auto"})
     assert title_of(make_report(candidate=facts)) == "small, BF16"
 
