@@ -91,7 +91,9 @@ def end_label_rects(view: PlotView) -> list[QRectF]:
         widths = [view.label_pen.width(text) for text in texts]
         lefts = [plot.right() - width - 2 for width in widths]
     else:
-        centres = spread(wanted, height, 0.0, plot.bottom() + 2)
+        bottom = plot.bottom() + 2  # above the plot, marks have their strip
+        low = plot.top() if plot.top() + len(wanted) * height <= bottom else 0.0
+        centres = spread(wanted, height, low, bottom)
         lefts = [plot.right() + SPACE_2] * len(wanted)
         widths = [view.value_width] * len(wanted)
     places = zip(lefts, centres, widths, strict=True)

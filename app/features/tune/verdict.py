@@ -33,7 +33,7 @@ SAME = 0.05
 LEAST, WANTED = 2 * BATCHES, 20
 """Observations (requests or seconds) in each range for any claim; a claim names fewer samples."""
 _FLOOR = 0.01
-"""Batches without a token: as this fraction of the higher level."""
+"""Smallest factor, and batch of latencies as a fraction of the largest."""
 _NAMES = {"ttft": "TTFT", "itl": "ITL", "output": "throughput"}
 _MORE = {"ttft": ("longer", "shorter"), "itl": ("longer", "shorter"), "output": ("higher", "lower")}
 
@@ -91,15 +91,20 @@ class Verdict:
     @cached_property
     def _error(self) -> float:
         """Standard error of the logarithm of the factor."""
-        found = (self._batches(side) for side in (self.before, self.after))
-        return math.sqrt(sum(float(np.var(logs, ddof=1)) for logs in found) / BATCHES)
+        return math.hypot(self._error_of(self.before), self._error_of(self.after))
 
-    def _batches(self, side: Observed) -> Floats:
-        """Logarithms of the levels of the batches."""
-        level = np.mean if self.key == "output" else np.median
-        parts = np.array([level(part) for part in np.array_split(side.values, BATCHES)])
-        highest = max(self.before.level or 0.0, self.after.level or 0.0)
-        return np.log(np.maximum(parts, _FLOOR * highest))
+    def _error_of(self, side: Observed) -> float:
+        """Of the logarithm of a level, from the levels of its batches. Those of throughput are
+        taken as they are, since a stall has no logarithm; those of latencies as logarithms, so
+        that a few long ones do not hide a change of the others."""
+        batches = np.array_split(side.values, BATCHES)
+        if self.key == "output":
+            levels = np.array([batch.mean() for batch in batches])
+            spread = levels.std(ddof=1) / levels.mean() if levels.any() else 0.0
+        else:
+            medians = np.array([np.median(batch) for batch in batches])
+            spread = np.log(np.maximum(medians, _FLOOR * medians.max())).std(ddof=1)
+        return float(spread) / math.sqrt(BATCHES)
 
     @property
     def is_better(self) -> bool:

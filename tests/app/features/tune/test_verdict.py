@@ -169,3 +169,10 @@ def test_the_headline_has_what_changed_and_else_why_nothing_is_said() -> None:
 def test_a_busy_machine_is_said() -> None:
     assert busy_text(0.0) == ""
     assert numbers(busy_text(1.42)) == [1.4]
+
+
+def test_a_stall_of_some_seconds_does_not_hide_a_large_change() -> None:
+    before, after = 100 + np.arange(52.0), 600 + np.arange(40.0)
+    before[:9] = 0
+    found = verdict("output", before, after)
+    assert found.state is State.CHANGED and found.factor > 5
