@@ -97,7 +97,7 @@ def tiles_fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether tiled.c multiplies these: bfloat16, whole tiles."""
     outputs, inputs = weight.shape
     compiled = library()
-    is_whole = outputs >= 16 and inputs > 0 and inputs % 32 == 0
+    is_whole = outputs > 0 and inputs > 0 and inputs % 32 == 0
     has_tiles = compiled is not None and compiled.has_tiles and x.dtype is torch.bfloat16
     return has_tiles and is_whole and native_fits(x, weight, bias)
 

@@ -14,6 +14,7 @@ import torch
 from engine.hardware.devices import gpus, why_not
 from engine.kernels import dense, packed, per_channel
 from engine.kernels.cpu.check import find
+from engine.kernels.cpu.integer import MANY_ROWS as MANY_ROWS_OF_CODES
 from engine.kernels.measure import (
     Choice,
     dtype_name,
@@ -92,8 +93,15 @@ def quantized_choices() -> tuple[Choice, ...]:
         "weights once; batch-invariant; quantizes activations for int8 only"
     )
     fused = "compiled: one pass each, computes in float32, rounds once"
+    many = (
+        Choice(
+            "linear, 4-bit", "bfloat16", MANY_ROWS_OF_CODES, "tiles",
+            "AMX: dequantizes to bfloat16 once for all rows",
+        ),
+    )  # fmt: skip
     return (
         Choice("linear, quantized", "any", 1, "native", why),
+        *(many if found.library.has_tiles else ()),
         Choice("linear, quantized, partial last group", "any", 1, "tiled", tiled),
         Choice("norms, rotary embedding, SiLU in 16-bit models", "any", 1, "native", fused),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 import torch
@@ -10,6 +11,10 @@ from torch import Tensor
 from engine.kernels.cpu.library import APART, LANES, TYPES, Library, Packed
 from engine.kernels.weights import Weights
 from engine.numerics.codes import IntCodes
+
+MANY_ROWS = 128
+"""From here on 4-bit weights are dequantized to bfloat16 on AMX: sums of integers leave the tiles
+with every group."""
 
 _LARGEST_GROUP = {4: 4096, 8: 256}
 """Inputs whose products with activations of 16 bits an int32 can sum."""
@@ -24,8 +29,9 @@ class IntegerWeights(Weights):
     groups, 16].
 
     Grouped weights use activations in 16-bit integers, which adds no error to that of bfloat16 or
-    float16. Symmetric per-channel int8 quantizes activations to 8 bits per row, as the GPU kernels
-    do.
+    float16. On AMX many rows of bfloat16 are multiplied with 4-bit weights in bfloat16 instead
+    (tiled.c). Symmetric per-channel int8 quantizes activations to 8 bits per row, as the GPU
+    kernels do.
     """
 
     def __init__(
@@ -57,6 +63,8 @@ class IntegerWeights(Weights):
         )  # fmt: skip
         row_bytes = parts * (shape[1] + APART) + 8 * (shape[1] // group)
         self._arguments.prepare(library.integer_product, row_bytes)
+        is_tiled = chunk.bits == 4 and dtype is torch.bfloat16 and shape[1] % 32 == 0
+        self._most_rows = MANY_ROWS if is_tiled and library.has_tiles else sys.maxsize
 
     @classmethod
     def of(cls, codes: IntCodes, dtype: torch.dtype, library: Library) -> IntegerWeights:
@@ -65,8 +73,15 @@ class IntegerWeights(Weights):
         return cls(codes.shape, (codes.rows(part) for part in parts), dtype, library)
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        result = self._library.product(self._arguments, x)
+        if len(x) < self._most_rows:
+            result = self._library.product(self._arguments, x)
+        else:
+            result = self.dequantizing(x)
         return result if bias is None else result.add_(bias)
+
+    def dequantizing(self, x: Tensor) -> Tensor:
+        """x [T, in] of bfloat16 by 4-bit weights rounded to bfloat16, in AMX's tiles."""
+        return self._library.tiled_codes(self._arguments, x)
 
     def dense(self) -> Tensor:
         result = torch.empty(self.shape, dtype=self.dtype)

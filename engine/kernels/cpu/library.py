@@ -26,7 +26,8 @@ LANES = 16
 
 APART = 64  # integer.c
 _BLOCK = 256  # rows: plain.c
-_TILE, _BAND = 16, 512  # rows: tiles.h, tiled.c
+_TILE = 16  # rows: tiles.h
+_CHUNK_BYTES = 2**20  # of weights that a thread of tiled.c holds, or 32 outputs
 
 
 class Packed(ctypes.Structure):
@@ -52,7 +53,8 @@ _TYPES: dict[str, Any] = {
 }  # fmt: skip
 _FUNCTIONS = {
     "integer_product": "pppnipi", "dequantized_product": "pppnipi",
-    "plain_product": "pnnnpppnipi", "tiled_product": "pnnnpppnpi", "rms_norm": "pppnnffii",
+    "plain_product": "pnnnpppnipi", "tiled_product": "pnnnpppnpi",
+    "tiled_codes_product": "pppnpi", "rms_norm": "pppnnffii",
     "rotate_heads": "pnnppnppnffpnnnii", "silu_and_mul": "ppnnii",
     "attention": "pppnnnnffpnpiipni", "prompt_attention": "pppnnnnffpnpipni",
     "cache_write": "ppnpnnpnnii", "barrier": "pnnnn",
@@ -67,6 +69,7 @@ class Library:
     dequantized_product: Callable[..., None]
     plain_product: Callable[..., None]
     tiled_product: Callable[..., None]
+    tiled_codes_product: Callable[..., None]
     rms_norm: Callable[..., None]
     rotate_heads: Callable[..., None]
     silu_and_mul: Callable[..., None]
@@ -112,17 +115,33 @@ class Library:
         return result
 
     def tiled(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """`plain` for many rows of bfloat16, where `has_tiles`: x [T, inputs], a multiple of 32, by
-        weight [outputs, inputs], at least 16."""
+        """`plain` for several rows of bfloat16, where `has_tiles`: x [T, inputs], a multiple of 32,
+        by weight [outputs, inputs]."""
         (rows, inputs), outputs = x.shape, weight.shape[0]
-        space = scratch(2 * min(-(-rows // _TILE) * _TILE, _BAND) * inputs)
         result = torch.empty(rows, outputs, dtype=x.dtype)
         self.tiled_product(
             weight.data_ptr(), outputs, inputs, weight.stride(0),
             None if bias is None else bias.data_ptr(), x.data_ptr(), result.data_ptr(), rows,
-            space, torch.get_num_threads(),
+            _tiled_scratch(rows, inputs), torch.get_num_threads(),
         )  # fmt: skip
         return result
+
+    def tiled_codes(self, weights: Packed, x: Tensor) -> Tensor:
+        """`product` with codes of 4 bits dequantized to bfloat16, for many rows of it, where
+        `has_tiles`: x [T, inputs], a multiple of 32."""
+        rows, inputs = x.shape
+        result = torch.empty(rows, weights.num_outputs, dtype=x.dtype)
+        self.tiled_codes_product(
+            weights.address, x.data_ptr(), result.data_ptr(), rows, _tiled_scratch(rows, inputs),
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return result
+
+
+def _tiled_scratch(rows: int, inputs: int) -> int:
+    """For the rows as operands, and the weights that each thread holds."""
+    chunk = max(_CHUNK_BYTES, 2 * 32 * inputs)
+    return scratch(2 * -(-rows // _TILE) * _TILE * inputs + torch.get_num_threads() * chunk)
 
 
 def scratch(size: int) -> int:

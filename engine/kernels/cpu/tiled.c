@@ -1,171 +1,266 @@
-/* Products of many rows with plain weights of bfloat16, in tiles, the weights read where torch holds
- * them:
+/* Products of many rows in tiles, weights as bfloat16:
  *
  *   y[t, n] = bias[n] + sum over k of w[n, k] * x[t, k]
  *
- * 16 rows of a weight are a left operand as they lie, so the activations are the right one: y is
- * computed as its transpose. Sums are float32, in one order for every row.
+ * Sums are float32, in one order for every row. Weights of a few hundred outputs are brought to a
+ * core's second cache, once for all rows, and pass by 32 rows at a time, whose activations are in its
+ * first one: from where torch holds them, as left operands; or from the panels of integer.c,
+ * dequantized, as right ones. A row of y is written many outputs at a time: single lines far apart
+ * would take longer than the products.
  */
 #include "numbers.h"
 #include "tiles.h"
 
 #if TILES
 
-#define STEP 32  /* inputs of a tile */
-#define BAND 512         /* rows at a time, or fewer, that ... */
-#define BAND_BYTES 1048576 /* ... they stay in a core's cache while the weights pass by */
-#define NEAR 256 /* inputs at a time, whose weights stay in its first one */
+#define STEP 32             /* inputs of a tile */
+#define NEAR 512            /* inputs at a time, of which 32 rows stay in the first cache */
+#define DIRECT 128          /* rows, up to which weights are used where they lie */
+#define WIDEST 512          /* outputs at a time, or as many as ... */
+#define CHUNK_BYTES 1048576 /* ... stay in the second */
 
 typedef struct {
-    int64_t outputs, inputs, stride; /* stride: between rows of the weight */
-    const uint16_t *weight, *bias;   /* bias NULL: none */
-    uint16_t *y;                     /* [rows, outputs] */
+    int64_t outputs, inputs, rows;
+    const uint16_t *weight, *bias; /* bias NULL: none */
+    int64_t stride;                /* between rows of the weight */
+    const packed *codes;           /* of 4 bits, in place of a weight */
+    const uint16_t *x;             /* operands of 16 rows each, zeros for rows that are not */
+    uint16_t *y;                   /* [rows, outputs] */
 } product;
 
-/* Up to 16 rows of x as right operands: [inputs / 2][16 rows][2], zeros for rows that are not. */
-static void arrange(const uint16_t *x, int64_t inputs, int64_t rows, uint16_t *to) {
+/* One or two tiles of 16 outputs or rows, for the inputs that come. */
+typedef struct {
+    const uint16_t *at;
+    int64_t below; /* to the second */
+    int64_t apart; /* bytes between rows of a tile */
+    int64_t step;  /* to the next inputs */
+} operand;
+
+/* Up to 16 rows as left operands [inputs / STEP][16][STEP], zeros for those that are not. */
+static void as_left(const uint16_t *from, int64_t stride, int64_t inputs, int64_t rows,
+                    uint16_t *to) {
+    for (int64_t k = 0; k < inputs; k += STEP)
+        for (int64_t r = 0; r < 16; r++, to += STEP)
+            store_bytes((uint8_t *)to, r < rows ? load_bytes((const uint8_t *)(from + r * stride + k))
+                                                : no_ints());
+}
+
+/* The same as right operands: [inputs / 2][16 rows][2]. */
+static void as_right(const uint16_t *x, int64_t inputs, int64_t rows, uint16_t *to) {
     for (int64_t k = 0; k < inputs; k += STEP, to += 16 * STEP) {
         bytes pairs[16];
         for (int r = 0; r < 16; r++)
             pairs[r] = r < rows ? load_bytes((const uint8_t *)(x + r * inputs + k)) : no_ints();
         transpose(pairs);
-        for (int r = 0; r < 16; r++) store_bytes((uint8_t *)(to + 32 * r), pairs[r]);
+        for (int r = 0; r < 16; r++) store_bytes((uint8_t *)(to + STEP * r), pairs[r]);
     }
 }
 
-/* Adds products of 16 * N outputs and 16 * R rows of x, `below` the first the second 16, over up to
- * NEAR inputs, to sums [N][R][16 outputs][16 rows], or puts them there where `first`. The weights
- * are w's, and kept in `near` meanwhile; or w is NULL, and they are those in `near`. */
-INLINE void dot(const uint16_t *w, int64_t stride, uint16_t *near, const uint16_t *x, int64_t below,
-                int64_t inputs, int first, float *sums, const int N, const int R) {
+/* Two inputs' weights, scale * code + offset, beside each other for each output. */
+INLINE bytes weight_pair(ints first, ints second, floats scales, floats offsets) {
+    const __m512i order = _mm512_set_epi16(
+        31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
+        23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const floats a = as_floats(_mm512_and_si512(first, splat(15)));
+    const floats b = as_floats(_mm512_and_si512(second, splat(15)));
+    const __m512bh both = _mm512_cvtne2ps_pbh(plus_product(offsets, b, scales),
+                                              plus_product(offsets, a, scales));
+    return _mm512_permutexvar_epi16(order, (__m512i)both);
+}
+
+/* A panel of codes as right operands: [inputs / 2][16 outputs][2]. */
+static void dequantize(const packed *w, int64_t panel, uint16_t *to) {
+    const uint8_t *codes = w->codes + panel * w->inputs * LANES / 2;
+    for (int64_t g = 0; g < w->inputs / w->group; g++) {
+        const int64_t at = (panel * (w->inputs / w->group) + g) * LANES;
+        const floats scales = load_scales(w->scales, at, w->scale_type);
+        const ints zeros = w->zeros ? widened((const uint8_t *)w->zeros + at) : splat(8);
+        const floats offsets = scaled(as_floats(minus(no_ints(), zeros)), scales);
+        for (int64_t k = 0; k < w->group; k += 8, codes += 64, to += 4 * STEP) {
+            const bytes c = load_bytes(codes); /* inputs 0, 1, 2, 3, 4 ... in bits 0, 8, 16, 24, 4 */
+            _mm_prefetch((const char *)codes + 1024, _MM_HINT_T0);
+#define PAIR(n, bit)                                                                             \
+    store_bytes((uint8_t *)(to + STEP * (n)),                                                    \
+                weight_pair(_mm512_srli_epi32(c, bit), _mm512_srli_epi32(c, (bit) + 8), scales,  \
+                            offsets))
+            PAIR(0, 0);
+            PAIR(1, 16);
+            PAIR(2, 4);
+            PAIR(3, 20);
+#undef PAIR
+        }
+    }
+}
+
+/* Adds the products of L left tiles by R right ones over some inputs to sums [2][2][16][16], or puts
+ * them there where `first`. The weights pass by: the left ones, or the right ones of codes. Left ones
+ * of 32 rows from `next` on are fetched, or NULL. */
+INLINE void dot(operand left, operand right, int64_t inputs, int first, float *sums,
+                const uint16_t *next, const int L, const int R, const int is_codes) {
     if (first) {
         TILE_ZERO(0);
         if (R == 2) TILE_ZERO(1);
-        if (N == 2) TILE_ZERO(2);
-        if (N == 2 && R == 2) TILE_ZERO(3);
+        if (L == 2) TILE_ZERO(2);
+        if (L == 2 && R == 2) TILE_ZERO(3);
     } else {
         TILE_LOAD(0, sums, 64);
         if (R == 2) TILE_LOAD(1, sums + 256, 64);
-        if (N == 2) TILE_LOAD(2, sums + 512, 64);
-        if (N == 2 && R == 2) TILE_LOAD(3, sums + 768, 64);
+        if (L == 2) TILE_LOAD(2, sums + 512, 64);
+        if (L == 2 && R == 2) TILE_LOAD(3, sums + 768, 64);
     }
-    for (int64_t k = 0; k < inputs; k += STEP, near += 32 * STEP, x += 16 * STEP) {
-        if (w) {
-            TILE_LOAD(4, w + k, 2 * stride);
-            TILE_STORE(4, near, 64);
-        } else {
-            TILE_LOAD(4, near, 64);
-        }
-        TILE_LOAD(6, x, 64);
+#define LEFT(n, from)                                     \
+    do {                                                  \
+        if (is_codes) TILE_LOAD(n, from, left.apart);     \
+        else TILE_PASS(n, from, left.apart);              \
+    } while (0)
+#define RIGHT(n, from)                                    \
+    do {                                                  \
+        if (is_codes) TILE_PASS(n, from, 64);             \
+        else TILE_LOAD(n, from, 64);                      \
+    } while (0)
+    for (int64_t k = 0; k < inputs / STEP; k++, left.at += left.step, right.at += right.step) {
+        LEFT(4, left.at);
+        RIGHT(6, right.at);
         TILE_DOT("tdpbf16ps", 0, 4, 6);
+        for (int n = 0; next && n < 32; n++)
+            _mm_prefetch((const char *)next + n * left.apart + 64 * k, _MM_HINT_T1);
         if (R == 2) {
-            TILE_LOAD(7, x + below, 64);
+            RIGHT(7, right.at + right.below);
             TILE_DOT("tdpbf16ps", 1, 4, 7);
         }
-        if (N == 2) {
-            if (w) {
-                TILE_LOAD(5, w + 16 * stride + k, 2 * stride);
-                TILE_STORE(5, near + 16 * STEP, 64);
-            } else {
-                TILE_LOAD(5, near + 16 * STEP, 64);
-            }
+        if (L == 2) {
+            LEFT(5, left.at + left.below);
             TILE_DOT("tdpbf16ps", 2, 5, 6);
             if (R == 2) TILE_DOT("tdpbf16ps", 3, 5, 7);
         }
     }
+#undef LEFT
+#undef RIGHT
     TILE_STORE(0, sums, 64);
     if (R == 2) TILE_STORE(1, sums + 256, 64);
-    if (N == 2) TILE_STORE(2, sums + 512, 64);
-    if (N == 2 && R == 2) TILE_STORE(3, sums + 768, 64);
+    if (L == 2) TILE_STORE(2, sums + 512, 64);
+    if (L == 2 && R == 2) TILE_STORE(3, sums + 768, 64);
 }
 
-/* sums [N][2][16 outputs][16 rows] to y: `rows` rows from `row` on, 16 * N outputs from `output` on.
- * A line of the cache at a time: rows of y may all lie in the same few lines. */
-INLINE void keep(const product *p, const float *sums, int64_t row, int64_t rows, int64_t output,
-                 const int N) {
-    bytes by_row[2][16];
-    floats bias[2];
-    UNROLLED(n, N) {
-        UNROLLED(i, 16) by_row[n][i] = load_bytes((const uint8_t *)(sums + 512 * n + 16 * i));
-        transpose(by_row[n]);
-        bias[n] = p->bias ? from_bfloat16s(p->bias + output + 16 * n) : no_floats();
-    }
-    for (int r = 0; r < rows; r++) {
-        uint16_t *to = p->y + (row + r) * p->outputs + output;
-        const floats first = _mm512_add_ps(_mm512_castsi512_ps(by_row[0][r]), bias[0]);
-        if (N == 1) {
-            _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh(first));
-        } else {
-            const floats second = _mm512_add_ps(_mm512_castsi512_ps(by_row[1][r]), bias[1]);
-            store_bytes((uint8_t *)to, (bytes)_mm512_cvtne2ps_pbh(second, first));
+/* sums of 32 rows by 32 outputs, of which `here` are left, to bfloat16 out [32][WIDEST]. */
+INLINE void round_sums(const float *sums, const uint16_t *bias, int64_t here, uint16_t *out,
+                       const int is_codes) {
+    for (int n = 0; n < 2 && 16 * n < here; n++) {
+        const __mmask16 lanes = here >= 16 * (n + 1) ? 0xffff : (__mmask16)((1 << here % 16) - 1);
+        const floats offset = bias ? even_bfloat16s(_mm512_cvtepu16_epi32(
+                                         _mm256_maskz_loadu_epi16(lanes, bias + 16 * n)))
+                                   : no_floats();
+        for (int r = 0; r < 2; r++) {
+            bytes rows[16];
+            const float *from = sums + (is_codes ? 2 * r + n : 2 * n + r) * 256;
+            UNROLLED(i, 16) rows[i] = load_bytes((const uint8_t *)(from + 16 * i));
+            if (!is_codes) transpose(rows);
+            UNROLLED(i, 16)
+                _mm256_storeu_si256(
+                    (__m256i *)(out + (16 * r + i) * WIDEST + 16 * n),
+                    (__m256i)_mm512_cvtneps_pbh(_mm512_add_ps((__m512)rows[i], offset)));
         }
     }
 }
 
-/* Bring near what the next blocks of a band need, a share of it beside each block of 32 rows. */
-INLINE void fetch(const uint16_t *w, int64_t stride, int64_t inputs, int64_t block, int64_t blocks) {
-    for (int64_t n = 32 * block / blocks; n < 32 * (block + 1) / blocks; n++)
-        for (int64_t k = 0; k < inputs; k += STEP)
-            _mm_prefetch((const char *)(w + n * stride + k), _MM_HINT_T1);
-}
-
-INLINE void band(const product *p, const uint16_t *x, int64_t row, int64_t rows, int64_t output,
-                 const int N) {
-    _Alignas(64) float sums[BAND / 32][1024];
-    _Alignas(64) uint16_t near[32 * NEAR];
-    const uint16_t *w = p->weight + output * p->stride;
-    for (int64_t k = 0; k < p->inputs; k += NEAR)
-        for (int64_t r = 0; r < rows; r += 32) {
-            const uint16_t *from = r ? NULL : w + k, *rows_of = x + r * p->inputs + 16 * k;
-            const int64_t inputs = least(NEAR, p->inputs - k), below = 16 * p->inputs;
-            float *to = sums[r / 32];
-            const int64_t left = p->inputs - k - NEAR; /* after these, of the same outputs */
-            const uint16_t *next = left > 0 ? w + k + NEAR : w + 32 * p->stride;
-            if (N == 2 && output + 64 <= p->outputs)
-                fetch(next, p->stride, least(NEAR, left > 0 ? left : p->inputs), r / 32,
-                      (rows + 31) / 32);
-            if (left <= 0)
-                for (int64_t n = r; n < least(r + 32, rows); n++)
-                    __builtin_prefetch(p->y + (row + n) * p->outputs + output, 1, 2);
-            if (rows - r > 16) dot(from, p->stride, near, rows_of, below, inputs, k == 0, to, N, 2);
-            else dot(from, p->stride, near, rows_of, below, inputs, k == 0, to, N, 1);
+/* 32 rows from `row` on by `count` outputs. near: weights as operands, or NULL: as torch holds them. */
+INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
+                  const uint16_t *near, const int is_codes) {
+    _Alignas(64) float sums[WIDEST / 32][1024];
+    _Alignas(64) uint16_t out[32 * WIDEST];
+    const int64_t pairs = (count + 31) / 32, rows = least(32, p->rows - row);
+    for (int64_t k = 0; k < p->inputs; k += NEAR) {
+        const int64_t inputs = least(NEAR, p->inputs - k), below = 16 * p->inputs;
+        const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 16 * STEP};
+        operand w = {near + 16 * k, below, 64, 16 * STEP};
+        const uint16_t *next = NULL;
+        if (!near) { /* from memory for the first rows */
+            const int is_last = k + inputs == p->inputs;
+            w = (operand){p->weight + output * p->stride + k, 16 * p->stride, 2 * p->stride, STEP};
+            if (row) next = NULL;
+            else if (!is_last) next = w.at + NEAR;
+            else if (output + 64 <= p->outputs) next = w.at + 32 * p->stride - k;
         }
-    for (int64_t r = 0; r < rows; r += 16)
-        keep(p, sums[r / 32] + r % 32 * 16, row + r, least(rows - r, 16), output, N);
+        for (int64_t pair = 0; pair < pairs; pair++, w.at += 32 * p->inputs) {
+            const int both = count - 32 * pair > 16;
+#define BY(L, R)                                                                                    \
+    dot(is_codes ? x : w, is_codes ? w : x, inputs, k == 0, sums[pair], next, L, R, is_codes)
+            if (both && rows > 16) BY(2, 2);
+            else if (is_codes ? rows > 16 : both) BY(2, 1);
+            else if (is_codes ? both : rows > 16) BY(1, 2);
+            else BY(1, 1);
+#undef BY
+        }
+    }
+    for (int64_t pair = 0; pair < pairs; pair++)
+        round_sums(sums[pair], p->bias ? p->bias + output + 32 * pair : NULL, count - 32 * pair,
+                   out + 32 * pair, is_codes);
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(p->y + (row + r) * p->outputs + output, out + r * WIDEST, 2 * count);
 }
 
+/* All rows by `count` outputs. */
+static void chunk(const product *p, int64_t output, int64_t count, uint16_t *near) {
+    for (int64_t n = 0; near && n < count; n += 16) {
+        uint16_t *to = near + n * p->inputs;
+        if (p->codes) dequantize(p->codes, (output + n) / 16, to);
+        else
+            as_left(p->weight + (output + n) * p->stride, p->stride, p->inputs,
+                    least(16, p->outputs - output - n), to);
+    }
+    for (int64_t row = 0; row < p->rows; row += 32) {
+        if (p->codes) block(p, row, output, count, near, 1);
+        else block(p, row, output, count, near, 0);
+    }
+}
+
+static void multiply(product *p, const uint16_t *x, uint16_t *scratch, int32_t threads) {
+    const int64_t panels = (p->outputs + 15) / 16, whole = (p->rows + 15) / 16 * 16;
+    const int is_once = p->rows <= DIRECT && !p->codes && p->outputs % 16 == 0;
+    const int64_t fitting = is_once ? 32 : CHUNK_BYTES / (2 * p->inputs) / 32 * 32;
+    const int64_t widest = most(32, least(WIDEST, fitting));
+    p->x = scratch;
+#pragma omp parallel num_threads(threads)
+    {
+        const tile_shapes before = begin_tiles(64);
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < whole; r += 16) {
+            const uint16_t *from = x + r * p->inputs;
+            uint16_t *to = scratch + r * p->inputs;
+            const int64_t count = least(p->rows - r, 16);
+            if (p->codes) as_left(from, p->inputs, p->inputs, count, to);
+            else as_right(from, p->inputs, count, to);
+        }
+#pragma omp for schedule(static)
+        for (int32_t share = 0; share < threads; share++) {
+            const int64_t first = panels * share / threads * 16;
+            const int64_t last = least(p->outputs, panels * (share + 1) / threads * 16);
+            uint16_t *near = is_once ? NULL : scratch + (whole + share * widest) * p->inputs;
+            for (int64_t n = first; n < last; n += widest)
+                chunk(p, n, least(widest, last - n), near);
+        }
+        end_tiles(&before);
+    }
+}
 #endif
 
-/* x and y of bfloat16, `inputs` a multiple of 32, at least 16 outputs; scratch: bfloat16 [rows filled
- * up to 16, at most 256, inputs]. */
+/* x of bfloat16 [rows, inputs], which are a multiple of 32; weight [outputs, inputs], `stride` between
+ * its rows; bias NULL: none. scratch: bfloat16 [rows filled up to 16 + threads * at most 512,
+ * inputs]. */
 void native_tiled_product(const uint16_t *weight, int64_t outputs, int64_t inputs, int64_t stride,
                           const uint16_t *bias, const uint16_t *x, uint16_t *y, int64_t rows,
                           uint16_t *scratch, int32_t threads) {
 #if TILES
-    const product told = {outputs, inputs, stride, weight, bias, y}, *p = &told;
-    const int64_t tiles = (outputs + 15) / 16;
-    const int64_t at_once = most(32, least(BAND, BAND_BYTES / (2 * inputs) / 32 * 32));
-#pragma omp parallel num_threads(threads)
-    {
-        const tile_shapes before = begin_tiles(64);
-        for (int64_t row = 0; row < rows; row += at_once) {
-            const int64_t count = least(rows - row, at_once);
-#pragma omp for schedule(static)
-            for (int64_t r = 0; r < count; r += 16)
-                arrange(x + (row + r) * inputs, inputs, least(count - r, 16), scratch + r * inputs);
-#pragma omp for schedule(static)
-            for (int32_t share = 0; share < threads; share++) {
-                const int64_t last = tiles * (share + 1) / threads;
-                for (int64_t tile = tiles * share / threads; tile < last; tile += 2) {
-                    /* the last 16 outputs, some of them twice, where there is no whole tile left */
-                    const int64_t output = least(16 * tile, outputs - 16);
-                    const int both = tile + 2 <= last && output + 32 <= outputs;
-                    if (both) band(p, scratch, row, count, output, 2);
-                    else band(p, scratch, row, count, output, 1), tile--;
-                }
-            }
-        }
-        end_tiles(&before);
-    }
+    product p = {outputs, inputs, rows, weight, bias, stride, NULL, NULL, y};
+    multiply(&p, x, scratch, threads);
+#endif
+}
+
+/* Codes of 4 bits as integer.c has them, x and y of bfloat16. */
+void native_tiled_codes_product(const packed *w, const uint16_t *x, uint16_t *y, int64_t rows,
+                                uint16_t *scratch, int32_t threads) {
+#if TILES
+    product p = {w->outputs, w->inputs, rows, NULL, NULL, 0, w, NULL, y};
+    multiply(&p, x, scratch, threads);
 #endif
 }

@@ -22,6 +22,9 @@ extern int tiles_allowed; /* by the operating system; set when the library is lo
 /* By hand: gcc 12 does not see that these read and write memory. */
 #define TILE_LOAD(n, from, apart) \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n : : "r"(from), "r"((int64_t)(apart)) : "memory")
+/* The same of what passes by once: it takes no room in the first cache. */
+#define TILE_PASS(n, from, apart) \
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #n : : "r"(from), "r"((int64_t)(apart)) : "memory")
 #define TILE_STORE(n, to, apart) \
     __asm__ volatile("tilestored %%tmm" #n ", (%0,%1,1)" : : "r"(to), "r"((int64_t)(apart)) : "memory")
 #define TILE_ZERO(n) __asm__ volatile("tilezero %tmm" #n)

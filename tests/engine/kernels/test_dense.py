@@ -13,7 +13,6 @@ from engine.kernels.cpu.check import library
 from engine.kernels.cpu.library import FORMATS
 from engine.kernels.dense import native as product
 from engine.kernels.dense import native_fits as fits
-from engine.kernels.dense import tiles, tiles_fit
 from engine.kernels.linear import Linear
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 
@@ -55,46 +54,6 @@ def test_it_is_the_exact_product_rounded_once(
     assert is_exact_but_for_rounding(found, x, weight, bias if has_bias else None)
     for first in (1, 2, 3, 5, rows - 1):  # to the last bit, in any company
         assert torch.equal(product(x[first:], weight, bias if has_bias else None), found[first:])
-
-
-@needs_compiler
-@settings(deadline=None, max_examples=40)
-@given(
-    rows=st.integers(1, 600),
-    steps=st.integers(1, 20),
-    outputs=st.integers(16, 120),
-    has_bias=st.booleans(),
-    offset=st.integers(0, 3),
-)
-def test_tiles_give_the_exact_product_rounded_once(
-    rows: int, steps: int, outputs: int, has_bias: bool, offset: int
-) -> None:
-    """Of parts of wider weights too. Tiles take what is smaller than normal numbers for nothing."""
-    x, weight, bias = made(rows, 32 * steps, outputs + offset, torch.bfloat16)
-    wide = torch.full((len(weight), 32 * steps + 8), float("nan"), dtype=torch.bfloat16)
-    wide[:, offset : offset + 32 * steps] = weight
-    weight, bias = wide[offset:, offset : offset + 32 * steps], bias[offset:]
-    found = tiles(x, weight, bias if has_bias else None)
-    assert found.is_contiguous()
-    assert is_exact_but_for_rounding(found, x, weight, bias if has_bias else None)
-    compiled = library()
-    assert compiled is not None and tiles_fit(x, weight, None) == compiled.has_tiles
-    if compiled.has_tiles:  # to the last bit, in any company, on any number of threads
-        threads = torch.get_num_threads()
-        try:
-            for first, count in ((1, 1), (2, 2), (15, 3), (rows - 1, 2)):
-                torch.set_num_threads(count)
-                again = tiles(x[first:], weight, bias if has_bias else None)
-                assert torch.equal(again, found[first:])
-        finally:
-            torch.set_num_threads(threads)
-
-
-@pytest.mark.parametrize("shape", [(15, 64), (16, 33), (16, 48), (0, 64)])
-def test_other_shapes_than_whole_tiles_are_left_to_torch(shape: tuple[int, int]) -> None:
-    x, weight, bias = made(3, shape[1], shape[0], torch.bfloat16)
-    assert not tiles_fit(x, weight, bias)
-    assert torch.equal(tiles(x, weight, bias), F.linear(x, weight, bias))
 
 
 @needs_compiler
