@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QRect, Qt, Signal
-from PySide6.QtWidgets import QComboBox, QLabel, QPushButton, QScrollArea, QWidget
+from PySide6.QtWidgets import QComboBox, QPushButton, QScrollArea, QWidget
 
 from widgets.controls.frames import scroll_area
-from widgets.controls.layouts import dressed, hbox, label
+from widgets.controls.layouts import dressed, hbox, label, wrapped
 from widgets.controls.popover import Popover
 from widgets.controls.swatches import Swatches
 from widgets.theme.icons import set_icon
@@ -39,7 +39,7 @@ class TokensPopover(Popover):
             row = self.paint_by.count() - 1
             self.paint_by.setItemData(row, paint.help, Qt.ItemDataRole.ToolTipRole)
         self.paint_by.currentIndexChanged.connect(self._paint_by)
-        self.summary, self.line, self.note = label(role="muted"), QLabel(), label(role="small")
+        self.summary, self.line, self.note = wrapped("muted"), wrapped(), label(role="small")
         self.strip = TokenStrip()
         self.strip.pointed.connect(self._show_token)
         self.strip.moved.connect(self._follow)
@@ -53,9 +53,6 @@ class TokensPopover(Popover):
         self.branch = QPushButton()
         set_icon(self.branch, "branch")
         self.branch.clicked.connect(self._ask_for_branch)
-        for line in (self.summary, self.line):
-            line.setFixedWidth(WIDTH)
-            line.setWordWrap(True)  # at a large text size
         self.note.setWordWrap(True)
         title = label("Reply tokens", "title")
         self.column.addLayout(hbox((title, 1), self.paint_by, spacing=-1))
