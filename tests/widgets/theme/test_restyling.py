@@ -125,7 +125,7 @@ def test_a_window_built_without_style_looks_the_same_when_it_is_shown(
     qtbot.addWidget(made)
     before = work.num_dressed
     made.show()
-    assert picture(made, 0) == expected[0]
+    qtbot.waitUntil(lambda: picture(made, 0) == expected[0])
     assert picture(window, 1) == expected[1]
     seen = work.num_dressed - before
     if goes_on:
@@ -133,7 +133,7 @@ def test_a_window_built_without_style_looks_the_same_when_it_is_shown(
         qtbot.waitUntil(lambda: work.num_dressed - before > 1.9 * seen)
     else:
         assert seen < 0.6 * len(made.findChildren(QWidget))
-    assert picture(made, 1) == expected[1]
+    qtbot.waitUntil(lambda: picture(made, 1) == expected[1])
     assert all(counted.told["style"] == 1 for counted in made.counted)
     work.leave()
 
