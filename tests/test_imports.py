@@ -91,8 +91,13 @@ def source_files(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
-def imported_modules(file: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imported_modules(file: Path) -> list[tuple[int, str]]:
     """(line, module) of every import in a file, wherever it stands."""
+    return list(_imported_modules(file))
+
+
+def _imported_modules(file: Path) -> Iterator[tuple[int, str]]:
     package = file.relative_to(ROOT).with_suffix("").parts[:-1]
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

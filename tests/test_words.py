@@ -18,8 +18,13 @@ DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "resources" / "docs").glob("*.m
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Sentence]:
-    return sentences(read(ROOT))
+def source() -> Source:
+    return read(ROOT)
+
+
+@pytest.fixture(scope="module")
+def found(source: Source) -> list[Sentence]:
+    return sentences(source)
 
 
 def test_no_word_to_avoid_is_used(found: list[Sentence]) -> None:
@@ -40,8 +45,8 @@ def test_documents_keep_the_same_rules(document) -> None:
     assert {word: used for word, used in avoided(prose).items() if used} == {}
 
 
-def test_values_with_a_unit_have_one_formatter() -> None:
-    assert formatted_units(read(ROOT)) == []
+def test_values_with_a_unit_have_one_formatter(source: Source) -> None:
+    assert formatted_units(source) == []
 
 
 @pytest.mark.parametrize(
