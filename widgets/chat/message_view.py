@@ -253,31 +253,38 @@ class AssistantMessageView(MessageView):
         self.latency.setVisible(record.has_latency)
         self.tokens.setVisible(record.has_tokens)
         self._regenerate.setEnabled(not record.is_open)
-        self.continue_reply.setVisible(record.not_continued is not None and not record.is_open)
-        self.continue_reply.setEnabled(not record.not_continued)
-        if record.not_continued:
-            self.continue_reply.setToolTip(f"{CONTINUE}: {record.not_continued}")
-        else:
-            set_key_tip(self.continue_reply, CONTINUE, "chat.continue")
+        is_cut = record.not_continued is not None and not record.is_open
+        self.continue_reply.setVisible(is_cut)
+        if is_cut:
+            self.continue_reply.setEnabled(not record.not_continued)
+            if record.not_continued:
+                self.continue_reply.setToolTip(f"{CONTINUE}: {record.not_continued}")
+            else:
+                set_key_tip(self.continue_reply, CONTINUE, "chat.continue")
         self._copy.setEnabled(bool(record.text))
 
 
 class VersionSwitcher(QWidget):
-    """ "2 / 3" between two arrows; opens the branches. Hidden for a single version."""
+    """ "2 / 3" between two arrows; opens the branches. Hidden, and empty, for a single version."""
 
     def __init__(self, step: Callable[[int], object], show_branches: Callable[[], object]) -> None:
         super().__init__()
-        self._before = IconButton("chevron-left", "Previous version", lambda: step(-1))
-        self._after = IconButton("chevron-right", "Next version", lambda: step(1))
+        self._step, self._show_branches = step, show_branches
+        self.hide()
+
+    def _fill(self) -> None:
+        self._before = IconButton("chevron-left", "Previous version", lambda: self._step(-1))
+        self._after = IconButton("chevron-right", "Next version", lambda: self._step(1))
         self._label = QToolButton()
         self._label.setFont(figure_font("small"))
         set_key_tip(self._label, "Branches", "chat.branches")
         self._label.setCursor(Qt.CursorShape.PointingHandCursor)
-        self._label.clicked.connect(lambda: show_branches())
+        self._label.clicked.connect(lambda: self._show_branches())
         hbox(self._before, self._label, self._after, of=self, spacing=0)
-        self.hide()
 
     def show_version(self, version: int, count: int) -> None:
+        if self.layout() is None:
+            self._fill()
         self._label.setText(f"{version} / {count}")
         self._label.setAccessibleName(f"Version {version} of {count}: show branches")
         self._before.setEnabled(version > 1)

@@ -10,10 +10,10 @@ messages opens and scrolls like one of ten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer
-from PySide6.QtGui import QKeyEvent, QResizeEvent, QShowEvent
+from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QWidget
 
 from widgets.chat.message_view import (
@@ -25,8 +25,8 @@ from widgets.chat.message_view import (
 from widgets.chat.reading_place import ReadingPlace, first_character, top_of_line
 from widgets.chat.records import MessageRecord
 from widgets.controls.buttons import JumpButton
-from widgets.controls.layouts import STRETCH, dressed, hbox, vbox
-from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
+from widgets.controls.layouts import STRETCH, hbox, vbox
+from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4, theme
 
 COLUMN_WIDTH = 820
 """Maximum width of text: longer lines are hard to read."""
@@ -36,6 +36,7 @@ LEAST_HEIGHT = 32
 FIRST = 6
 """Number of views made at once: about a screen."""
 _TEND_MS = 8  # between two views: scrolling is painted meanwhile
+_REST_MS = 100  # after a full screen was opened, which is painted first
 _AHEAD, _KEPT = 2, 6
 """Screens beyond the visible ones that are made ahead, and that are kept."""
 _NEAR = 24  # pixels from the end that count as the end
@@ -53,7 +54,7 @@ class Transcript(QScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName("Conversation")
         self.setMinimumHeight(LEAST_HEIGHT)
-        content = dressed(QWidget(), bare=True)
+        content = _Surface()
         self._column_widget = QWidget()
         self._column_widget.setMaximumWidth(COLUMN_WIDTH)
         self._margins = hbox(
@@ -76,7 +77,7 @@ class Transcript(QScrollArea):
         """Views are added or removed while the visible ones keep their place."""
         self._later = QTimer(self, singleShot=True)
         self._later.timeout.connect(self._tend)
-        self._jump = JumpButton(self)
+        self._jump = JumpButton(content)  # over the content, Qt would paint all of it anew
         self._jump.clicked.connect(self.jump_to_end)
         bar = self.verticalScrollBar()
         bar.rangeChanged.connect(self._range_changed)
@@ -99,6 +100,8 @@ class Transcript(QScrollArea):
         if not shown:
             self._show_stretch(len(ids) - FIRST, len(ids))
             self.jump_to_end()
+            if self.verticalScrollBar().maximum() > 0:
+                self._later.start(_REST_MS)
             return
         self._first = shown[0]
         end = min(len(ids), shown[-1] + 1 + FIRST) if had_end else shown[-1] + 1
@@ -133,6 +136,7 @@ class Transcript(QScrollArea):
         if isinstance(view, AssistantMessageView):
             is_first = not view.record.text
             view.append(text)
+            self._settle([view])
             if is_first:
                 self.paint_now(view)
         elif place is not None and (record := self._made.get(place)) is not None:
@@ -141,10 +145,16 @@ class Transcript(QScrollArea):
 
     def paint_now(self, view: QWidget) -> None:
         """Lay out and paint changes without waiting for the event loop."""
-        QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         if self.follows:
             self.jump_to_end()
         view.repaint()
+
+    def _settle(self, changed: Iterable[QWidget]) -> None:
+        """Lay out changed views and what is around them. Qt would do it in four turns of the event
+        loop, and paint the screen between them."""
+        for widget in (*changed, self._column_widget, self.widget()):
+            widget.layout().activate()
+        QCoreApplication.sendPostedEvents(self.viewport(), QEvent.Type.LayoutRequest)
 
     def set_inspected(self, message_id: str) -> None:
         """Mark the reply that the inspector shows; "" for none."""
@@ -253,17 +263,24 @@ class Transcript(QScrollArea):
         self._tend_soon()
 
     def _value_changed(self, value: int) -> None:
+        self._place_jump()
         if self.is_moving:
             return
         bar = self.verticalScrollBar()
         self.follows = self._has_end and value >= bar.maximum() - _NEAR
         self._show_jump()
+        if self._later.remainingTime() > _TEND_MS:
+            self._later.stop()
         self._tend_soon()
 
     def _show_jump(self) -> None:
         bar = self.verticalScrollBar()
         self._jump.setVisible(not self.follows and bar.maximum() > 0)
-        self._jump.place(self.viewport().geometry())
+        self._place_jump()
+
+    def _place_jump(self) -> None:
+        if not self._jump.isHidden():
+            self._jump.place(self.viewport().rect().translated(0, self.verticalScrollBar().value()))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -300,6 +317,7 @@ class Transcript(QScrollArea):
         self._first = max(0, first)
         for place in range(self._first, min(end, len(self._ids))):
             self._insert(place)
+        self._settle(self._views.values())
         self._tend_soon()
 
     def _tend_soon(self, milliseconds: int = 0) -> None:
@@ -362,6 +380,19 @@ class Transcript(QScrollArea):
             self.setFocus(Qt.FocusReason.OtherFocusReason)  # not what Qt takes for the next
         view.hide()
         view.deleteLater()
+
+
+class _Surface(QWidget):
+    """Opaque: when it is scrolled, Qt moves the pixels and paints only what comes into view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.fillRect(event.rect(), theme().color("panel"))
+        painter.end()
 
 
 def _may_go(view: MessageView) -> bool:

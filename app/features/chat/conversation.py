@@ -257,7 +257,8 @@ class Conversation:
     @property
     def open_replies(self) -> list[Message]:
         """Replies of any version that are waiting or streaming."""
-        return [m for m in self.messages.values() if m.state.is_open]
+        waiting, streaming = State.WAITING, State.STREAMING  # asked for often, of all messages
+        return [m for m in self.messages.values() if m.state is waiting or m.state is streaming]
 
     def prompt_for(self, reply: Message) -> ChatMessages:
         """The prompt of `reply`: system prompt and the messages before it.

@@ -35,7 +35,7 @@ class Presenter(QObject):
         controller.current_changed.connect(self._show_current)
         controller.messages_changed.connect(self._messages_changed)
         controller.text_returned.connect(page.draft.give_back)
-        controller.settings_changed.connect(lambda conversation_id: self._show_settings())
+        controller.settings_changed.connect(lambda conversation_id: self._settings_changed())
         controller.presets_changed.connect(self._show_settings)
         controller.deleted.connect(self._deleted)
         controller.was_archived.connect(self._archived)
@@ -151,7 +151,10 @@ class Presenter(QObject):
         self._page.sampling.set_presets(described, current.preset, is_own)
         self._page.sampling.set_fields(sampling_fields(current.sampling), current.sampling.stop)
         self._page.system_prompt.set_text(current.system_prompt)
-        self._page.draft.show_context()
+
+    def _settings_changed(self) -> None:
+        self._show_settings()
+        self._page.draft.show_context()  # a reply has another maximum length
 
     def _messages_changed(self, conversation_id: str) -> None:
         if conversation_id == self._controller.current.id:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QTextCursor
+from PySide6.QtGui import QPaintEvent, QTextCursor
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from widgets.chat import message_text
 from widgets.chat.composer import MAX_LINES, Composer
 from widgets.chat.message_text import MessageText
 from widgets.chat.message_view import UserMessageView
@@ -50,6 +51,50 @@ def test_it_follows_a_reply_that_grows(qtbot: QtBot) -> None:
     qtbot.waitUntil(lambda: bar.maximum() > before)
     assert bar.value() == bar.maximum() and transcript.follows
     assert not transcript._jump.isVisible()
+
+
+@pytest.fixture
+def painted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Heights of the painted parts of messages."""
+    heights: list[int] = []
+    paint = MessageText.paintEvent
+
+    def watched(text: MessageText, event: QPaintEvent) -> None:
+        heights.append(sum(part.height() for part in event.region()))
+        paint(text, event)
+
+    monkeypatch.setattr(MessageText, "paintEvent", watched)
+    return heights
+
+
+def test_a_reply_that_grows_is_painted_once_in_its_place(
+    qtbot: QtBot, painted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_text, "_COST_SHARE", 0)  # text is shown at once
+    transcript = shown(qtbot, records(6))
+    transcript.append_text("m5", "\n\nmore" * 40)
+    settle(qtbot, transcript)
+    bar = transcript.verticalScrollBar()
+    for _ in range(3):
+        painted.clear()
+        before = bar.maximum()
+        transcript.append_text("m5", "\n\nmore and more")
+        assert bar.value() == bar.maximum() > before
+        qtbot.wait(50)
+        assert len(painted) == 1
+
+
+def test_scrolling_paints_what_comes_into_view(qtbot: QtBot, painted: list[int]) -> None:
+    transcript = shown(qtbot, records(6))
+    transcript.append_text("m5", "\n\nmore" * 100)
+    bar = transcript.verticalScrollBar()
+    qtbot.waitUntil(lambda: bar.maximum() > 1000)
+    settle(qtbot, transcript)
+    painted.clear()
+    for _ in range(10):  # the button to the end is shown by the first one
+        bar.setValue(bar.value() - 20)
+        qtbot.wait(20)
+    assert len(painted) >= 10 and max(painted) <= 100  # of several hundred pixels
 
 
 def test_it_stays_where_the_user_reads(qtbot: QtBot) -> None:
