@@ -35,7 +35,7 @@ LEAST_HEIGHT = 32
 """Minimum height in pixels: in a low window the composer and its notices have priority."""
 FIRST = 6
 """Number of views made at once: about a screen."""
-_TEND_MS = 8  # between two views: scrolling is painted meanwhile
+_TEND_MS = 16  # between two views: a frame of the screen, so that scrolling stays smooth
 _REST_MS = 100  # after a full screen was opened, which is painted first
 _AHEAD, _KEPT = 2, 6
 """Screens beyond the visible ones that are made ahead, and that are kept."""
@@ -68,6 +68,7 @@ class Transcript(QScrollArea):
         self._made: dict[int, MessageRecord] = {}  # those that were looked at
         self._places: dict[str, int] = {}  # of records by id
         self._first = 0  # record of the first view
+        self._is_new = False  # opened, and not painted yet
         self._inspected = ""
         self._views: dict[str, MessageView] = {}  # in order, of a stretch of the records
         self.follows = True
@@ -100,8 +101,7 @@ class Transcript(QScrollArea):
         if not shown:
             self._show_stretch(len(ids) - FIRST, len(ids))
             self.jump_to_end()
-            if self.verticalScrollBar().maximum() > 0:
-                self._later.start(_REST_MS)
+            self._is_new = True
             return
         self._first = shown[0]
         end = min(len(ids), shown[-1] + 1 + FIRST) if had_end else shown[-1] + 1
@@ -325,31 +325,40 @@ class Transcript(QScrollArea):
             self._later.start(milliseconds)
 
     def _tend(self) -> None:
-        """Make or remove one view around the visible ones, which stay in place."""
+        """Make a view around the visible ones, which stay in place, and remove a distant one."""
         if not self._views or not self.isVisible():
             return
         bar, screen = self.verticalScrollBar(), max(1, self.viewport().height())
         above, below = bar.value(), bar.maximum() - bar.value()
-        views = list(self._views.values())
-        if above < _AHEAD * screen and self._first:
-            self._change(lambda: self._insert(self._first - 1), views)
-        elif below < _AHEAD * screen and not self._has_end:
-            self._change(lambda: self._insert(self._end), views)
-        elif above - views[0].height() > _KEPT * screen and _may_go(views[0]):
-            self._change(lambda: self._remove(views[0].record.id), views)
-        elif below - views[-1].height() > _KEPT * screen and _may_go(views[-1]):
-            self._change(lambda: self._remove(views[-1].record.id), views)
-        else:
+        if self._is_new and bar.maximum() > 0:
+            self._is_new = False
+            self._later.start(_REST_MS)
             return
+        views = list(self._views.values())
+        changes: list[Callable[[], object]] = []
+        if above < _AHEAD * screen and self._first:
+            changes.append(lambda: self._insert(self._first - 1))
+        elif below < _AHEAD * screen and not self._has_end:
+            changes.append(lambda: self._insert(self._end))
+        if above - views[0].height() > _KEPT * screen and _may_go(views[0]):
+            changes.append(lambda: self._remove(views[0].record.id))
+        elif below - views[-1].height() > _KEPT * screen and _may_go(views[-1]):
+            changes.append(lambda: self._remove(views[-1].record.id))
+        if not changes:
+            return
+        self._change(changes, views)
         self._tend_soon(_TEND_MS)
 
-    def _change(self, do: Callable[[], object], views: Sequence[MessageView]) -> None:
+    def _change(
+        self, changes: Iterable[Callable[[], object]], views: Sequence[MessageView]
+    ) -> None:
         """Change the views; the top of the screen stays in place."""
         bar = self.verticalScrollBar()
         held = self.first_in_view or views[-1]
         place = self.top_of(held) - bar.value()
         self.is_moving = True
-        do()
+        for change in changes:
+            change()
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         bar.setValue(bar.maximum() if self.follows else self.top_of(held) - place)
         self.is_moving = False

@@ -10,7 +10,9 @@ from PySide6.QtCore import QObject
 from app.features.chat.file_actions import RECOVER, REPLACE
 from app.features.chat.labels import found_record, model_text, sampling_fields
 from app.features.chat.records import conversation_record, message_record
+from app.link.tasks import run_task
 from engine.errors import ErrorInfo
+from widgets.chat import highlight
 from widgets.chat.records import ConversationRecord, MessageRecord
 from widgets.chat.sampling_popover import CUSTOM
 
@@ -43,6 +45,7 @@ class Presenter(QObject):
         controller.continuation.failed.connect(page.toast.show_message)
         controller.generation.text_appended.connect(self._text_appended)
         controller.engine.state_changed.connect(lambda state: self._follow_engine())
+        controller.engine.loaded.connect(lambda event: self._prepare_highlighting())
         controller.saver.problem_changed.connect(self._show_problem)
         self._show_current()
         self._show_list()
@@ -140,6 +143,10 @@ class Presenter(QObject):
         if (last := current.last) is not None:
             record = message_record(self._controller, current, last)
             self._page.transcript.update_message(record)
+
+    def _prepare_highlighting(self) -> None:
+        """So that the first chat with code opens without a stall."""
+        run_task(self, highlight.prepare, lambda _: None, lambda error: None)
 
     def _show_settings(self) -> None:
         current = self._controller.current
