@@ -122,9 +122,13 @@ class PackedEntries(PackedRows[StepEntry]):
         return self.request_ids[place], kinds, *numbers, self.is_resumed[place].tolist()
 
 
+FEW_ENTRIES = 4
+"""Not worth packing: arrays of so few numbers are larger, and made for several stores."""
+
+
 def packed(step: StepRecord) -> StepRecord:
-    """The same step with `PackedEntries`, for storage."""
-    if not isinstance(step.entries, tuple):
+    """The same step for storage: with `PackedEntries` if it has more than a few entries."""
+    if not isinstance(step.entries, tuple) or len(step.entries) <= FEW_ENTRIES:
         return step
     return dataclasses.replace(step, entries=cast("Any", PackedEntries(step.entries)))
 

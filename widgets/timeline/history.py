@@ -46,6 +46,11 @@ class Kind(IntEnum):
     HELD = 6
 
 
+_PREFILL, _CACHED, _DECODE, _DRAFT = map(
+    np.uint8, (Kind.PREFILL, Kind.CACHED, Kind.DECODE, Kind.DRAFT)
+)
+
+
 class Column(NamedTuple):
     """One step: the numbers of its requests, and the work of each. mean_gap, longest_gap: seconds
     between its output tokens and those before; NaN without any."""
@@ -159,10 +164,12 @@ class StepHistory:
 
     def _add_step(self, step: StepRecord) -> None:
         step, ordinal = packed(step), self.end
-        entries = cast("PackedEntries", step.entries)
+        entries = step.entries
+        if not isinstance(entries, PackedEntries):  # few
+            entries = PackedEntries(entries)
         numbers = self._begin_all(entries.request_ids, ordinal)
-        kinds = _kinds(entries)
-        gaps = self._gaps(np.array(numbers, np.int64), kinds, entries, step.end)
+        places, kinds = np.array(numbers, np.int64), _kinds(entries)
+        gaps = self._gaps(places, entries, step.end)
         finished = set(step.finished)
         if finished:
             is_last = [request_id in finished for request_id in entries.request_ids]
@@ -170,16 +177,16 @@ class StepHistory:
         self._last_seen.update(dict.fromkeys(numbers, ordinal))
         others, waits = self._add_waits(step, ordinal)
         self._records.append(step)
-        numbers += others
-        self._columns.append(Column(np.array(numbers, np.int64), np.append(kinds, waits), *gaps))
+        if others:
+            places, kinds = np.append(places, others), np.append(kinds, waits)
+        self._columns.append(Column(places, kinds, *gaps))
         for request_id in finished:
             self._numbers.pop(request_id, None)
         if len(self._records) > self.capacity:
             self._forget_oldest()
 
     def _gaps(
-        self, numbers: NDArray[np.int64], kinds: NDArray[np.uint8], entries: PackedEntries,
-        now: float,
+        self, numbers: NDArray[np.int64], entries: PackedEntries, now: float
     ) -> tuple[float, float]:
         """Mean and longest time per output token. What a request did before a decode, a decode or
         the end of its prefill, had an output too."""
@@ -187,9 +194,8 @@ class StepHistory:
             self._output_at = np.append(self._output_at, np.full(len(self._output_at), np.nan))
         before = self._output_at[numbers]
         self._output_at[numbers] = now
-        kind = kinds & np.uint8(0xFF ^ RESUMED)
-        has_gap = ((kind == Kind.DECODE) | (kind == Kind.DRAFT)) & ~np.isnan(before)
-        if not has_gap.any():
+        has_gap = np.flatnonzero(~(entries.is_prefill | np.isnan(before)))
+        if not len(has_gap):
             return np.nan, np.nan
         spent = now - before[has_gap]
         tokens = 1 + entries.numbers("num_accepted")[has_gap]
@@ -294,9 +300,12 @@ class StepHistory:
 
 def _kinds(entries: PackedEntries) -> NDArray[np.uint8]:
     is_cached, has_drafts = entries.numbers("num_cached_tokens"), entries.numbers("num_accepted")
-    prefills = np.where(is_cached, np.uint8(Kind.CACHED), np.uint8(Kind.PREFILL))
-    decodes = np.where(has_drafts, np.uint8(Kind.DRAFT), np.uint8(Kind.DECODE))
-    return np.where(entries.is_prefill, prefills, decodes) | entries.is_resumed * np.uint8(RESUMED)
+    kinds = np.where(
+        entries.is_prefill, np.where(is_cached, _CACHED, _PREFILL),
+        np.where(has_drafts, _DRAFT, _DECODE),
+    )  # fmt: skip
+    kinds[entries.is_resumed] |= RESUMED
+    return kinds
 
 
 def _stretch(kept: deque[Kept], first: int, end: int) -> list[Kept]:

@@ -3,7 +3,9 @@ the collector has to look at."""
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from engine.snapshot import (
     packed,
     unpacked,
 )
+from engine.snapshot.steps import FEW_ENTRIES
 
 NUMBER = st.integers(0, 2**31 - 1)
 ENTRY = st.builds(
@@ -32,8 +35,9 @@ ENTRY = st.builds(
 @given(st.lists(ENTRY, max_size=6, unique_by=lambda e: e.request_id), st.integers(-7, 7))
 def test_what_is_packed_is_what_was_there(given: list[StepEntry], place: int) -> None:
     step = StepRecord(3, 0.5, 0.1, tuple(given), len(given), 0, kv_usage=0.5)
-    kept = packed(step)
-    assert isinstance(kept.entries, PackedEntries) and packed(kept) is kept
+    kept = dataclasses.replace(step, entries=cast("Any", PackedEntries(given)))
+    assert packed(kept) is kept and packed(step) == step
+    assert isinstance(packed(step).entries, PackedEntries) == (len(given) > FEW_ENTRIES)
     assert kept == step and step == kept and hash(kept) == hash(step)
     assert unpacked(kept).entries == step.entries and unpacked(step) is step
     assert len(kept.entries) == len(given) and kept.entries[place:] == tuple(given[place:])
