@@ -152,8 +152,10 @@ class Transcript(QScrollArea):
     def _settle(self, changed: Iterable[QWidget]) -> None:
         """Lay out changed views and what is around them. Qt would do it in four turns of the event
         loop, and paint the screen between them."""
-        for widget in (*changed, self._column_widget, self.widget()):
-            widget.layout().activate()
+        layouts = [view.layout() for view in changed]
+        for layout in (*layouts, self._column, self._margins):
+            if layout is not None:
+                layout.activate()
         QCoreApplication.sendPostedEvents(self.viewport(), QEvent.Type.LayoutRequest)
 
     def set_inspected(self, message_id: str) -> None:

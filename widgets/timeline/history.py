@@ -164,9 +164,8 @@ class StepHistory:
 
     def _add_step(self, step: StepRecord) -> None:
         step, ordinal = packed(step), self.end
-        entries = step.entries
-        if not isinstance(entries, PackedEntries):  # few
-            entries = PackedEntries(entries)
+        kept: object = step.entries  # a tuple if they are few
+        entries = kept if isinstance(kept, PackedEntries) else PackedEntries(step.entries)
         numbers = self._begin_all(entries.request_ids, ordinal)
         places, kinds = np.array(numbers, np.int64), _kinds(entries)
         gaps = self._gaps(places, entries, step.end)
