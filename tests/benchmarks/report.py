@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -116,5 +116,11 @@ def _busy_seconds() -> float:
 
 
 def _own_seconds() -> float:
-    times = psutil.Process().cpu_times()
-    return float(times.user + times.system + times.children_user + times.children_system)
+    """Of this process and its children, those that have ended included."""
+    own = psutil.Process()
+    total = 0.0
+    for process in (own, *own.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return float(total)
