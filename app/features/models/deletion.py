@@ -30,6 +30,8 @@ class Deletion(QObject):
         super().__init__(parent)
         self._trash, self._toast = trash, toast
         self._closing = False
+        self.gone: set[Path] = set()
+        """Folders that were moved to the trash and not restored."""
 
     def purge_leftovers(self) -> None:
         """Remove, in a thread, what an earlier run could not remove."""
@@ -56,6 +58,7 @@ class Deletion(QObject):
             entries.extend(self._trash.put(folder) for folder in folders)
         except TrashError as error:
             self.failed.emit(error.info())
+        self.gone.update(entry.original for entry in entries)
         self.changed.emit()
         if entries:
             self._toast.show_message(
@@ -75,6 +78,7 @@ class Deletion(QObject):
         for entry in entries:
             try:
                 self._trash.restore(entry)
+                self.gone.discard(entry.original)
             except TrashError as error:
                 self.failed.emit(error.info())
         self.changed.emit()

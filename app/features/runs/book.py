@@ -62,8 +62,8 @@ class RunBook(QObject):
     @property
     def runs(self) -> list[RunRecord]:
         """Running ones first, then the newest."""
-        gone = {run.id for run in self._deleted if not self._store(run).has(run.id)}
-        there = [run for run in self._stored if run.id not in gone]
+        gone = self.deletion.gone
+        there = [run for run in self._stored if not gone or self._folder(run) not in gone]
         return [*self._live.values(), *sorted(there, key=lambda run: run.created, reverse=True)]
 
     @property
@@ -169,9 +169,12 @@ class RunBook(QObject):
         if gone:
             self._deleted += gone
             self.deletion.delete(
-                [self._store(run).folder / run.id for run in gone],
+                [self._folder(run) for run in gone],
                 lambda count: gone[0].title if count == 1 else f"{count} runs",
             )
+
+    def _folder(self, run: RunRecord) -> Path:
+        return self._store(run).folder / run.id
 
     def _store(self, run: RunRecord) -> ReportStore | RunStore:
         return self._reports if run.is_report else self._runs
