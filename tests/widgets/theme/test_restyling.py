@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from PySide6.QtCore import QEvent
-from PySide6.QtGui import QImage
+from PySide6.QtGui import QCursor, QImage
 from PySide6.QtWidgets import (
     QApplication,
     QCheckBox,
@@ -98,6 +98,7 @@ def work(qapp: QApplication) -> Iterator[Restyling]:
 
 @pytest.fixture
 def window(qtbot: QtBot, qapp: QApplication, work: Restyling) -> Iterator[Window]:
+    QCursor.setPos(-1, -1)  # where another test left it, a button would be lit
     made = Window()
     qtbot.addWidget(made)
     made.show()
