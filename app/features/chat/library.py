@@ -129,6 +129,7 @@ class ChatLibrary(ChatShelf):
             self.saver.report(None)
             ended(error)
 
+        self._watch_recovery()  # which may have ended before its notice arrived
         self.saver.save()
         renewed = self._store.start_new_file()
         self.saver.watch(renewed, end)
