@@ -116,8 +116,11 @@ def test_a_long_text_that_nobody_wants_ends(
     pool.join()
 
 
-def test_a_text_that_nobody_wants_may_end_by_itself(processes: type[FakeProcess]) -> None:
-    """Sooner than another process starts."""
+def test_a_text_that_nobody_wants_may_end_by_itself(
+    processes: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sooner than another process starts in the place of its own."""
+    monkeypatch.setattr(pools, "MAX_PROCESSES", 1)
     pool = EncoderPool()
     unwanted = pool.submit(Text("hello"))
     wait_for(1, processes)
