@@ -29,7 +29,7 @@ CERTAIN, LIKELY = 4.587, 2.228
 change, which is 99 % where neighbours correlate by 0.5; 95 % for "no clear change"."""
 CONFIDENCE = "99 % confidence"
 SAME = 0.05
-""""No clear change": the whole interval is closer to none than this fraction."""
+""""No clear change": the whole interval lies within this fraction of no change."""
 LEAST, WANTED = 2 * BATCHES, 20
 """Observations (requests or seconds) in each range for any claim; a claim names fewer samples."""
 _FLOOR = 0.01

@@ -64,7 +64,7 @@ class IntegerWeights(Weights):
         row_bytes = parts * (shape[1] + APART) + 8 * (shape[1] // group)
         self._arguments.prepare(library.integer_product, row_bytes)
         is_tiled = chunk.bits == 4 and dtype is torch.bfloat16 and shape[1] % 32 == 0
-        self._most_rows = MANY_ROWS if is_tiled and library.has_tiles else sys.maxsize
+        self._dequantized_from = MANY_ROWS if is_tiled and library.has_tiles else sys.maxsize
 
     @classmethod
     def of(cls, codes: IntCodes, dtype: torch.dtype, library: Library) -> IntegerWeights:
@@ -73,7 +73,7 @@ class IntegerWeights(Weights):
         return cls(codes.shape, (codes.rows(part) for part in parts), dtype, library)
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        if len(x) < self._most_rows:
+        if len(x) < self._dequantized_from:
             result = self._library.product(self._arguments, x)
         else:
             result = self.dequantizing(x)

@@ -174,11 +174,10 @@ INLINE void block(const product *p, int64_t row, int64_t output, int64_t count,
         const operand x = {p->x + row * p->inputs + 16 * k, below, 64, 16 * STEP};
         operand w = {near + 16 * k, below, 64, 16 * STEP};
         const uint16_t *next = NULL;
-        if (!near) { /* from memory for the first rows */
-            const int is_last = k + inputs == p->inputs;
+        if (!near)
             w = (operand){p->weight + output * p->stride + k, 16 * p->stride, 2 * p->stride, STEP};
-            if (row) next = NULL;
-            else if (!is_last) next = w.at + NEAR;
+        if (!near && row == 0) { /* which read them from memory; the other rows find them near */
+            if (k + inputs < p->inputs) next = w.at + NEAR;
             else if (output + 64 <= p->outputs) next = w.at + 32 * p->stride - k;
         }
         for (int64_t pair = 0; pair < pairs; pair++, w.at += 32 * p->inputs) {
