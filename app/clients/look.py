@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.clients.target import Probe, ServerType, Target
-from engine.units import figure, percent_text
+from engine.units import duration_text, number, percent_text, rate_text
 
 if TYPE_CHECKING:
     from app.clients.http import Fetcher
@@ -35,21 +36,17 @@ class LiveFigures:
 
     def texts(self) -> dict[str, str]:
         return {
-            "running": _whole(self.running),
-            "waiting": _whole(self.waiting),
-            "kv": NOT_TOLD if self.kv_usage is None else percent_text(self.kv_usage),
-            "tokens": _number(self.tokens_per_s, 1.0),
-            "ttft": _number(self.ttft_p50, 1e3),
-            "itl": _number(self.itl_p50, 1e3),
+            "running": _told(self.running, number),
+            "waiting": _told(self.waiting, number),
+            "kv": _told(self.kv_usage, percent_text),
+            "tokens": _told(self.tokens_per_s, rate_text),
+            "ttft": _told(self.ttft_p50, duration_text),
+            "itl": _told(self.itl_p50, duration_text),
         }
 
 
-def _whole(number: int | None) -> str:
-    return NOT_TOLD if number is None else f"{number:,}"
-
-
-def _number(value: float | None, scale: float) -> str:
-    return NOT_TOLD if value is None else figure(scale * value)
+def _told(value: float | None, text: Callable[[float], str]) -> str:
+    return NOT_TOLD if value is None else text(value)
 
 
 class Looker:

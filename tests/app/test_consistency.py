@@ -35,7 +35,7 @@ LOAD_MS, WAIT_MS = 120_000, 90_000
 PROMPT = tuple(range(200, 248))
 SETTLE_MS = 1500
 """Snapshots come up to a second late."""
-UNITS = {"ms": 1.0, "s": 1e3, "": 1.0}
+UNITS = {"µs": 1e-3, "ms": 1.0, "s": 1e3, "": 1.0}
 
 
 # An independent client ------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Read(NamedTuple):
 
 
 def read(where: str, text: str, unit: str = "") -> Read:
-    found = re.search(r"(\d[\d,]*\.?(\d*)) ?(ms|s\b)?", text)
+    found = re.search(r"(\d[\d,]*\.?(\d*)) ?(ms|µs|s\b)?", text)
     if found is None:
         assert text.strip() in ("–", ""), f"{where}: {text}"
         return Read(where, None, 0.0)

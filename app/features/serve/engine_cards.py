@@ -11,7 +11,7 @@ from app.features.serve.connections import TREND, Watcher
 from app.features.serve.parts import Figure, FigureRow, StateLine
 from app.link.bridge import EngineBridge
 from engine.snapshot import EngineSnapshot
-from engine.units import duration_text
+from engine.units import duration_text, percent_text, rate_text
 from widgets.controls.buttons import ButtonRows
 from widgets.controls.layouts import STRETCH, button, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine, title_line
@@ -31,11 +31,11 @@ FIGURES = (
     Figure("running", "Running", "not reported", "Running requests"),
     Figure("waiting", "Waiting", "not reported", "Requests waiting for a batch slot or KV blocks"),
     Figure("kv", "KV usage", "not reported", "KV blocks in use, % of the KV cache"),
-    Figure("tokens", "Output, tok/s", "00,000.0", "Generated tokens per second, all clients, since "
+    Figure("tokens", "Output", "00,000 tok/s", "Generated tokens per second, all clients, since "
            "the last poll"),
-    Figure("ttft", "TTFT p50, ms", "00,000.0", "Time to first token, all clients, since "
+    Figure("ttft", "TTFT p50", "not reported", "Time to first token, all clients, since "
            "the last poll"),
-    Figure("itl", "ITL p50, ms", "0,000.0", "Inter-token latency, all clients, since "
+    Figure("itl", "ITL p50", "not reported", "Inter-token latency, all clients, since "
            "the last poll"),
 )  # fmt: skip
 _POLLED = "since the last poll"
@@ -136,16 +136,17 @@ class EngineCard(QFrame):
 
     def show_measured(self, snapshot: EngineSnapshot) -> None:
         """Show what the header shows. `snapshot`: the store's newest."""
-        values = header_values(self.store, self.store.time.now())
+        now = self.store.time.now()
+        values = header_values(self.store, now)
         output, ttft, itl = values["output"], values["ttft"], values["itl"]
         self.figures.show_values(
             {
                 "running": f"{snapshot.num_running:,}",
                 "waiting": f"{snapshot.num_waiting:,}",
-                "kv": f"{values['kv'].text} %",
-                "tokens": output.text,
-                "ttft": _words(ttft),
-                "itl": _words(itl),
+                "kv": percent_text(snapshot.kv_usage),
+                "tokens": rate_text(self.store.rate("out", now)),
+                "ttft": self._p50("ttft", ttft),
+                "itl": self._p50("itl", itl),
             }
         )
         shown = {"tokens": output, "ttft": ttft, "itl": itl}
@@ -154,10 +155,10 @@ class EngineCard(QFrame):
             self.figures.set_tip(key, f"{_TIPS[key]}\n{one.more}".rstrip())
         self.trend.follow(self.store.trends, "output")
 
-
-def _words(value: Value) -> str:
-    """The p50, its unit unless it is that of the heading, and the number of few samples."""
-    return f"{value.text.partition(' / ')[0]} {value.unit}".rstrip() + value.few
+    def _p50(self, key: str, shown: Value) -> str:
+        """Of a latency, and the number of few samples."""
+        p50 = self.store.latency(key).p50
+        return duration_text(None if p50 is None else p50 / 1e3) + shown.few
 
 
 class ConnectionCard(EngineCard):

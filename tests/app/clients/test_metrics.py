@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 
 from app.clients.errors import TargetError
 from app.clients.http import Answer, Fetcher
+from app.clients.look import NOT_TOLD, LiveFigures
 from app.clients.metric_names import NEVER_REPORTED, Figure, Latency
 from app.clients.metrics import Change, RunningTotals, Scrape, merged, metric_pages, scrape_with
 from app.clients.metrics_page import mean, quantile
 from app.clients.target import ServerType, Target, parse_address
 from engine.snapshot import Part
+from engine.units import NOTHING
 from tests.app.clients.conftest import PAGES, Exchange, ScriptedServer
 
 F = Figure
@@ -235,3 +238,11 @@ def test_drafts_are_those_that_the_server_counted() -> None:
     totals = RunningTotals()
     totals.update(read("tgi_3.txt"))
     assert totals.drafts() is None
+
+
+def test_live_latencies_have_their_own_units() -> None:
+    idle = LiveFigures(running=1204, tokens_per_s=math.nan, ttft_p50=3.34, itl_p50=0.0634).texts()
+    assert idle == {
+        "running": "1,204", "waiting": NOT_TOLD, "kv": NOT_TOLD, "tokens": NOTHING,
+        "ttft": "3.34 s", "itl": "63.4 ms",
+    }  # fmt: skip
