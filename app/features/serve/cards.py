@@ -17,6 +17,7 @@ from app.link.bridge import EngineBridge
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import STRETCH, dressed, vbox, wrapped
 from widgets.live.metric_store import MetricStore
+from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_2, SPACE_4
 
 EMPTY = (
@@ -141,7 +142,7 @@ class EngineCards(QWidget):
     def _arrange(self) -> None:
         cards: list[EngineCard] = [self.local]
         cards += [self.cards[one.id] for one in self._store.connections]
-        columns = max(1, min(3, self.width() // WIDTH))
+        columns = max(1, min(3, self.width() // scaled(WIDTH)))
         if columns == self._columns:
             return
         for column in range(max(columns, self._columns)):

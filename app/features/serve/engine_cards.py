@@ -33,9 +33,9 @@ FIGURES = (
     Figure("kv", "KV usage", "not reported", "KV blocks in use, % of the KV cache"),
     Figure("tokens", "Output", "00,000 tok/s", "Generated tokens per second, all clients, since "
            "the last poll"),
-    Figure("ttft", "TTFT p50", "not reported", "Time to first token, all clients, since "
+    Figure("ttft", "TTFT p50", "00.0 ms (n=00)", "Time to first token, all clients, since "
            "the last poll"),
-    Figure("itl", "ITL p50", "not reported", "Inter-token latency, all clients, since "
+    Figure("itl", "ITL p50", "00.0 ms (n=00)", "Inter-token latency, all clients, since "
            "the last poll"),
 )  # fmt: skip
 _POLLED = "since the last poll"
@@ -52,7 +52,8 @@ KINDS: dict[LinkState, StateKind] = {
     LinkState.STALE: "error",
     LinkState.CLOSED: "idle",
 }
-WIDTH = 340
+WIDTH = 372
+"""Of a card, in pixels at the default text size."""
 LINE_HEIGHT = 26
 
 
