@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QRect, Qt, Signal
+from PySide6.QtCore import QRect, QSize, Qt, Signal
 from PySide6.QtWidgets import QComboBox, QPushButton, QScrollArea, QWidget
 
 from widgets.controls.frames import scroll_area
 from widgets.controls.layouts import dressed, hbox, label, wrapped
 from widgets.controls.popover import Popover
 from widgets.controls.swatches import Swatches
+from widgets.theme.fonts import scaled
 from widgets.theme.icons import set_icon
-from widgets.theme.theme import SPACE_2, SPACE_4
+from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 from widgets.tokens.choices import TokenChoices
 from widgets.tokens.paint import PAINTS
 from widgets.tokens.record import TokenRecord, quoted, summary_text, token_text
 from widgets.tokens.strip import NONE, TokenStrip
 
-WIDTH, LARGEST_STRIP, LARGEST_CHOICES = 640, 200, 148
+WIDTH, LARGEST_STRIP, LARGEST_CHOICES = 666, 200, 148
+"""Pixels at the default text size, where the window has room."""
 HINT = "Hover over a token or use the arrow keys. Click to pin it. Ctrl+arrow: next unlikely token."
 NO_ALTERNATIVES = "No alternatives recorded. Set Top logprobs in the sampling settings."
 
@@ -66,12 +68,21 @@ class TokensPopover(Popover):
         self._refusal = refusal
         self.summary.setText(summary_text(records))
         self.choices.set_num_rows(max((record.num_choices for record in records), default=1))
-        self._rows.setFixedHeight(min(self.choices.sizeHint().height(), LARGEST_CHOICES))
-        self.strip.resize(WIDTH, self.strip.height())
+        self._rows.setFixedHeight(min(self.choices.sizeHint().height(), scaled(LARGEST_CHOICES)))
+        width = self._width() - 2 * SPACE_3 - SPACE_4
+        self.strip.resize(width, self.strip.height())
         self.strip.show_tokens(records)
-        needed = self.strip.heightForWidth(WIDTH - SPACE_4)
-        self._area.setFixedHeight(min(needed, LARGEST_STRIP))
+        needed = self.strip.heightForWidth(width)
+        self._area.setMaximumHeight(min(needed, scaled(LARGEST_STRIP)))
         self._show_token(self.strip.pointed_token)
+
+    def sizeHint(self) -> QSize:
+        """At most the window: the strip is lower there."""
+        width, room = self._width(), self.window().height() - 2 * SPACE_2
+        return QSize(width, min(self.column.totalHeightForWidth(width), room))
+
+    def _width(self) -> int:
+        return min(scaled(WIDTH), self.window().width() - 2 * SPACE_2)
 
     def first_field(self) -> QWidget:
         if self.strip.pointed_token != NONE:
@@ -122,5 +133,4 @@ def _scrolling(inside: QWidget) -> QScrollArea:
     """`inside` at full height, scrolled if that does not fit."""
     area = scroll_area(inside)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-    area.setFixedWidth(WIDTH)
     return area

@@ -9,13 +9,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtCore import QPoint, QPointF, QSize, Qt
 from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from tests.figures import numbers
 from widgets.theme.tables import MINIMUM_TEXT_CONTRAST, contrast
-from widgets.theme.theme import apply_theme, load_theme, theme
+from widgets.theme.theme import apply_text_size, apply_theme, load_theme, theme
 from widgets.tokens.paint import PAINTS, entropy_level, heat, probability_level, rank_level
 from widgets.tokens.popover import HINT, LARGEST_CHOICES, NO_ALTERNATIVES, TokensPopover
 from widgets.tokens.record import (
@@ -157,6 +157,30 @@ def test_many_alternatives_scroll(qtbot: QtBot, popover: TokensPopover) -> None:
     popover.choices.select(20)
     assert popover._rows.verticalScrollBar().value() > 0
     assert popover.choices.row_at(popover.choices.row_rect(20).center().y()) == 20
+
+
+@pytest.mark.parametrize("percent", [100, 160])
+@pytest.mark.parametrize("size", [QSize(1000, 640), QSize(700, 500)])
+def test_it_fits_the_window(qapp: QApplication, qtbot: QtBot, size: QSize, percent: int) -> None:
+    apply_text_size(qapp, percent)
+    try:
+        window = QWidget()
+        window.resize(size)
+        button = QPushButton("open", window)
+        qtbot.addWidget(window)
+        window.show()
+        made = TokensPopover(window)
+        made.show_tokens(REPLY * 30)
+        made.toggle_at(button)
+        for index in (0, 100):
+            made.strip.point_at(index)
+            assert window.rect().contains(made.geometry())
+            parts = [made.summary, made._area, made.line, made._rows, made.branch]
+            assert all(made.rect().contains(part.geometry()) for part in parts)
+            assert all(a.geometry().bottom() < b.y() for a, b in pairwise(parts))
+            assert made._area.width() == made._rows.width() == made.summary.width()
+    finally:
+        apply_text_size(qapp, 100)
 
 
 def test_keys_move_over_tokens_and_to_unlikely_ones(qtbot: QtBot, popover: TokensPopover) -> None:
