@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from PySide6.QtCore import QTimer, Signal
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QFrame, QWidget
 
 from engine.snapshot import BlockDetails, BlockSnapshot, EngineSnapshot, Part
@@ -102,6 +103,10 @@ class BlocksPanel(QFrame):
         if due and self.isVisible():
             self._words_at = snapshot.time
             self._show_text()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._show_text()  # it does not follow while hidden, and an idle engine sends no snapshot
 
     def clear(self) -> None:
         """No model is loaded."""

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 )
 
 from engine.units import unbroken
-from widgets.theme.theme import SPACE_2
+from widgets.theme.theme import SPACE_2, SPACE_4
 
 STRETCH = None
 Part = QWidget | QLayout
@@ -116,7 +116,7 @@ def wrapped(role: str = "", text: str = "") -> Label:
 def centered(text: str) -> Label:
     """Small centred text of an empty view."""
     middle = Qt.AlignmentFlag.AlignCenter
-    return dressed(Label(text, wordWrap=True, alignment=middle), role="small")
+    return dressed(Label(text, wordWrap=True, alignment=middle, margin=SPACE_4), role="small")
 
 
 def stack(*pages: QWidget) -> QStackedWidget:

@@ -31,7 +31,7 @@ from widgets.latency.reply import ReplyLatency
 from widgets.latency.view import LatencyView
 from widgets.plot.clock import RedrawClock
 from widgets.plot.painted import NONE
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 from widgets.tokens.paint import PAINTS
 from widgets.tokens.record import TokenRecord
 from widgets.tokens.strip import TokenStrip
@@ -61,9 +61,7 @@ class InspectorView(QWidget):
         )  # fmt: skip
         area = dressed(scroll_area(content, "Reply"), bare=True)
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the charts have it
-        self._empty = centered(EMPTY)
-        self._empty.setContentsMargins(SPACE_4, 0, SPACE_4, 0)
-        self._stack = stack(self._empty, area)
+        self._stack = stack(centered(EMPTY), area)
         margins = (SPACE_3, SPACE_2, SPACE_2, 0)
         head = hbox(label("Reply", "title"), (self.prompt, 1), closes, margins=margins)
         vbox(head, (self._stack, 1), of=self)
@@ -182,7 +180,7 @@ class DraftsSection(_Section):
     """The text with accepted drafts coloured and rejected ones struck through."""
 
     def __init__(self) -> None:
-        self.strip, self._legend = TokenStrip(), Swatches(PAINT.legend)
+        self.strip, self._legend = TokenStrip(), Swatches(PAINT.legend, wraps=True)
         self.strip.paint_by(PAINT)
         self._none = wrapped("muted", NO_DRAFTS)
         super().__init__("Drafts", self._legend, self.strip, self._none)

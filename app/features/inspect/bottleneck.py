@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtCore import QTimer, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QComboBox, QFrame, QLabel, QStackedLayout, QWidget
 
@@ -30,7 +30,7 @@ from engine.snapshot import EngineSnapshot, Part, StepRecord
 from engine.telemetry.what_if import GainEstimate, MeasuredGain, corrected
 from engine.units import counted, duration_text
 from widgets.controls.frames import scroll_area, scroll_by_keys
-from widgets.controls.layouts import STRETCH, Label, button, dressed, hbox, vbox
+from widgets.controls.layouts import STRETCH, Label, button, centered, dressed, hbox, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.text import not_reported_text
 from widgets.plot.parts_bar import PartsBar
@@ -90,7 +90,7 @@ class BottleneckPanel(QFrame):
         self._show_breakdown()
 
     def _build(self) -> None:
-        self._empty = QLabel(NO_MODEL, wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
+        self._empty = centered(NO_MODEL)
         self._left = self._make_left()
         self.table, self.why = WhatIfTable(), _wrapped()
         self.table.itemSelectionChanged.connect(self._show_why)
@@ -101,7 +101,7 @@ class BottleneckPanel(QFrame):
         self._area = scroll_area(content, "Step time breakdown")
         scroll_by_keys(self._area)
         self._stack = QStackedLayout(self)
-        self._stack.addWidget(dressed(self._empty, role="small"))
+        self._stack.addWidget(self._empty)
         self._stack.addWidget(self._area)
 
     def _make_left(self) -> QWidget:
@@ -203,7 +203,9 @@ class BottleneckPanel(QFrame):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._ask_if_unknown()
-        self._show_breakdown()
+        breakdown = self.model.breakdown()
+        self._renew(breakdown)  # a hidden panel renews them less often than its steps change
+        self._show_breakdown(breakdown)
 
     def _ask_if_unknown(self) -> None:
         peaks, now = self.model.peaks, time.monotonic()

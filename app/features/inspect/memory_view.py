@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QStackedLayout, QWidget
 
@@ -13,7 +12,7 @@ from engine.snapshot import EngineSnapshot, GpuFigures, undivided
 from engine.snapshot import Part as SnapshotPart
 from engine.units import bytes_text, change_text, kv_precision_text
 from widgets.controls.frames import scroll_area, scroll_by_keys
-from widgets.controls.layouts import STRETCH, dressed, hbox, vbox, wrapped
+from widgets.controls.layouts import STRETCH, centered, dressed, hbox, vbox, wrapped
 from widgets.controls.text import not_reported_text
 from widgets.plot.parts_bar import Part, PartsBar
 from widgets.theme.fonts import scaled
@@ -48,7 +47,7 @@ class MemoryPanel(QFrame):
         self.model = MemoryTracker()
         self._gpus: tuple[GpuFigures, ...] = ()
         self._shown_at = float("-inf")
-        self._empty = QLabel(EMPTY_TEXT, wordWrap=True, alignment=Qt.AlignmentFlag.AlignCenter)
+        self._empty = centered(EMPTY_TEXT)
         self.plan = PartsBar("Model memory", ("predicted", "measured", "error"))
         self.machine = PartsBar("System memory", ("now",))
         self.cache_line, self.error_line = wrapped("small"), wrapped("small")
@@ -72,7 +71,7 @@ class MemoryPanel(QFrame):
         self._area = scroll_area(content, "Memory")
         scroll_by_keys(self._area)
         self._stack = QStackedLayout(self)
-        self._stack.addWidget(dressed(self._empty, role="small"))
+        self._stack.addWidget(self._empty)
         self._stack.addWidget(self._area)
         self._show_gpus()
 

@@ -89,7 +89,7 @@ def _precision(one: GainEstimate, config: Any) -> WhatIf:
 
 def _batch_slots(one: GainEstimate, config: Any) -> WhatIf:
     if not one.value.isdigit():
-        return WhatIf({}, NO_GAIN, "No requests are waiting for a batch slot.")
+        return WhatIf({}, NO_GAIN, "More slots would stay empty.")
     wanted = min(int(one.value), int(SETTINGS["max_num_seqs"].maximum or 1024))
     if wanted <= config.max_num_seqs:
         reason = "Batch slots are free on average. Requests may be waiting for KV blocks."

@@ -92,6 +92,18 @@ def test_figures_and_hint(panel: BlocksPanel) -> None:
     assert panel.line.text() == HINT
 
 
+def test_figures_of_a_hidden_panel_are_current_when_it_shows(panel: BlocksPanel) -> None:
+    before = panel.note.text()
+    panel.hide()
+    free = dataclasses.replace(
+        BLOCKS, owners=(), tables=(), owner=np.full(16, BLOCK_FREE, np.int32),
+        ref_count=np.zeros(16, np.int32),
+    )  # fmt: skip
+    panel.update_snapshot(dataclasses.replace(state(), blocks=free))
+    panel.show()
+    assert panel.note.text() != before and numbers(panel.note.text())[:3] == [0, 0, 100]
+
+
 def test_the_mouse_reads_blocks(qtbot: QtBot, panel: BlocksPanel) -> None:
     said = {
         0: "Block 0 · 16 of 16 tokens · shared by 2 requests: “Tell me a story”, “What is TTFT?”",

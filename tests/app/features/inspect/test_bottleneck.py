@@ -244,6 +244,21 @@ def test_a_setting_with_a_gain_is_applied_and_another_says_why_not(
     assert table.cellWidget(rows["INT4"], 3) is None
 
 
+def test_the_table_is_of_the_same_steps_as_the_bar_when_the_panel_shows(
+    panel: BottleneckPanel,
+) -> None:
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(seen(1.0, *(step(i) for i in range(20))))
+    panel.update_snapshot(seen(1.5, *(step(i, "prefill", 300) for i in range(20, 60))))  # unseen
+    panel.show()
+    found = panel.model.breakdown()
+    assert found is not None
+    row = [one.label for one in found.estimates].index("KV cache dtype")
+    shown = numbers(panel.table.item(row, 4).text())[0]
+    assert shown == pytest.approx(100 * found.split.shares().kv, rel=0.1)
+
+
 def test_changes_are_settings_of_the_engine() -> None:
     free = lambda name, value: ""
     config = CONFIG.replace(enable_prefix_caching=False)
