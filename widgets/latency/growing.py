@@ -68,7 +68,7 @@ class GrowingLatency:
             place
             for place in latency.slow_places
             if (gap := self._gaps[place]).reason is None
-            and (gap.steps or (is_complete and place >= self._dropped))
+            and (gap.steps or (is_complete and self._dropped <= place < self._settled - 1))
         ]
         if not places:
             return latency

@@ -116,6 +116,7 @@ def reply_latency(
     stored with the times (`ReplyTimes`) come first."""
     own = own_steps(times, steps)
     is_complete = has_first(own, request_id)
+    known = own[-1].end - times.arrival if own else 0.0  # the next steps arrive with a snapshot
     gaps = gaps_between(times.arrival, times.tokens, own)
     usual = Usual.of(gaps)
     best = usual if earlier is None else min(usual, earlier, key=lambda one: one.seconds)
@@ -124,7 +125,9 @@ def reply_latency(
     for index, gap in enumerate(gaps):
         if index in stored:
             gaps[index] = gap._replace(reason=stored[index], is_stored=True)
-        elif _is_notable(gap.seconds, best.seconds) and (gap.steps or is_complete):
+        elif _is_notable(gap.seconds, best.seconds) and (
+            gap.steps or (is_complete and gap.end <= known)
+        ):
             reason = explained(index, gap, request_id, best, since)
             gaps[index] = gap._replace(reason=reason)
         elif stored:  # it was near the median of its part

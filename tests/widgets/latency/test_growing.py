@@ -65,6 +65,14 @@ def test_causes_outlive_the_steps() -> None:
     assert not any(gap.steps for gap in after.gaps[:-2])
 
 
+def test_a_gap_whose_step_comes_later_waits_for_its_cause() -> None:
+    run, growing = written(["", "", "slow", ""]), GrowingLatency()
+    early = shown(growing, run, len(run.tokens), len(run.steps) - 4)
+    assert early.slow_gaps and early.slow_gaps[0].reason is None
+    later = shown(growing, run, len(run.tokens), len(run.steps)).slow_gaps[0].reason
+    assert later is not None and later.cause is not Cause.BETWEEN
+
+
 def test_another_reply_begins_anew() -> None:
     run, growing = written(["slow", ""]), GrowingLatency()
     shown(growing, run, len(run.tokens), len(run.steps))

@@ -115,6 +115,15 @@ def test_time_in_which_no_step_ran_is_said() -> None:
     assert cause is Cause.BETWEEN and "500 ms" in words
 
 
+def test_a_gap_whose_step_was_not_reported_yet_has_no_cause() -> None:
+    run = started()
+    run.decode(seconds=0.5)
+    run.decode(3)
+    late = run.latency(run.steps[:-4])
+    assert late.slow_gaps and all(gap.reason is None for gap in late.slow_gaps)
+    assert run.latency().slow_gaps[0].reason is not None
+
+
 def test_a_larger_batch_is_said() -> None:
     run = started()
     others = [StepEntry(f"r{i}", "decode", 1) for i in range(7)]
