@@ -67,7 +67,7 @@ class LatencyView(QWidget):
         self.chart = LatencyChart()
         self.chart.setFixedHeight(CHART_HEIGHT)
         self.chart.pointed.connect(lambda index: self._show_gap())
-        self.legend = Swatches(())
+        self.legend = Swatches((), wraps=True)
         self.show_step = button("Show step in timeline", self._ask_for_step, kind="link")
         tip = "Show all phases and gaps in a table (T)"
         self.show_table = button("Table of values…", self.chart.show_table, tip, "link")

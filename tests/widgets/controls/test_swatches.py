@@ -1,0 +1,24 @@
+"""Legends: in one line as far as they fit, or all in several lines."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from PySide6.QtWidgets import QApplication
+
+from widgets.controls.swatches import Swatch, Swatches, of
+
+TEXTS = st.lists(st.text("abc", min_size=1, max_size=20), min_size=1, max_size=8)
+
+
+@given(TEXTS, st.integers(1, 400))
+def test_a_legend_that_wraps_drops_nothing(
+    qapp: QApplication, texts: list[str], width: int
+) -> None:
+    swatches = [Swatch(text, of("decode")) for text in texts]
+    wrapped, single = Swatches(swatches, wraps=True), Swatches(swatches)
+    assert [one for line in wrapped._lines(width) for one in line] == swatches
+    assert wrapped.heightForWidth(width) >= wrapped.sizeHint().height()
+    assert wrapped.heightForWidth(wrapped.sizeHint().width()) == wrapped.sizeHint().height()
+    (line,) = single._lines(width)
+    assert line == swatches[: len(line)] and (not line or line[-1].width <= width)
