@@ -60,8 +60,13 @@ class Figures:
         return 1e3 / self.itl_ms if self.itl_ms else None
 
     @property
+    def num_sent_tokens(self) -> int:
+        """Tokens of the request: the prompt and those of another version."""
+        return self.num_prompt_tokens + self.num_given_tokens
+
+    @property
     def num_context_tokens(self) -> int:
-        return self.num_prompt_tokens + self.num_given_tokens + self.num_tokens
+        return self.num_sent_tokens + self.num_tokens
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Figures:
@@ -156,11 +161,11 @@ def figures_line(figures: Figures, precisions: str = "") -> str:
 
 
 def _parts_of_ttft(figures: Figures) -> str:
-    given = figures.num_prompt_tokens + figures.num_given_tokens
+    sent = figures.num_sent_tokens
     cached = (
-        f"{figures.num_cached_tokens:,} of {given:,} tokens cached"
+        f"{figures.num_cached_tokens:,} of {sent:,} tokens cached"
         if figures.num_cached_tokens
-        else f"{given:,} tokens"
+        else f"{sent:,} tokens"
     )
     if figures.queue_ms is None or figures.prefill_ms is None:
         return f" ({cached})"

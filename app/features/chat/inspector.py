@@ -156,7 +156,7 @@ class ReplyInspector(QObject):
         message = self._message
         if message_id == self.chosen and message is not None:
             figures = message.figures
-            prompt = (figures.num_prompt_tokens, figures.num_cached_tokens) if figures else (0, 0)
+            prompt = (figures.num_sent_tokens, figures.num_cached_tokens) if figures else (0, 0)
             self._show_times(times, Prompt(*prompt))
 
     def _got_tokens(self, message_id: str, tokens: ReplyTokens) -> None:
