@@ -20,9 +20,10 @@ from widgets.plot.painted import PaintedPlot
 from widgets.plot.series import Series
 from widgets.plot.table import ValuesTable
 from widgets.plot.time_chart import TimeChart
+from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme
 
-_WIDEST = 44
+_WIDEST, _HIGHEST = 44, 240
 _GAP = 4
 _LEAST_FOR_TEXT = 34
 
@@ -69,7 +70,7 @@ class PositionBars(PaintedPlot):
         count = max(1, len(self._drafted))
         pitch = min(_WIDEST + _GAP, self.width() / count)
         line = round(self.line_height)
-        height = max(1.0, self.height() - 2.0 * (line + SPACE_1))
+        height = min(max(1.0, self.height() - 2.0 * (line + SPACE_1)), scaled(_HIGHEST))
         return QRectF(index * pitch, line + SPACE_1, pitch - _GAP, height)
 
     def paint(self, painter: QPainter) -> None:
@@ -88,8 +89,7 @@ class PositionBars(PaintedPlot):
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.drawRect(outline.adjusted(0.5, 0.5, -0.5, -0.5))
         painter.setPen(table.color("text_muted"))
-        line = QRectF(area.left(), area.bottom() + SPACE_1, area.width(), self.height())
-        line.setBottom(self.height())
+        line = QRectF(area.left(), area.bottom() + SPACE_1, area.width(), self.line_height)
         self._centered(painter, line, f"{index + 1}")
         if area.width() >= _LEAST_FOR_TEXT:
             painter.setPen(table.color("text"))
