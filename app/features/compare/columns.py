@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QSize, Signal
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QGridLayout,
     QHeaderView,
@@ -18,11 +19,59 @@ from app.features.compare.export import figures, pair_text
 from app.features.compare.record import LEFT, RIGHT, SIDE_NAMES, SIDES, Comparison, PromptReplies
 from app.features.compare.replies import Reply
 from app.features.compare.reply_view import ReplyView
-from widgets.controls.layouts import button, hbox, label, vbox
+from widgets.controls.layouts import button, dressed, hbox, label, vbox
 from widgets.controls.lines import ElidedLine
 from widgets.controls.tables import FittedColumns, dress_table
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme_notifier
+
+
+class SideFigures(QWidget):
+    """Names above values: in one row, or in two where that is too narrow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cells: dict[str, tuple[QLabel, QLabel]] = {}
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setHorizontalSpacing(SPACE_2)
+        self._grid.setVerticalSpacing(1)
+        self._num_columns = 0
+
+    @property
+    def values(self) -> dict[str, QLabel]:
+        return {name: value for name, (_, value) in self._cells.items()}
+
+    def show_value(self, name: str, text: str) -> None:
+        if name not in self._cells:
+            value = dressed(QLabel(), name)
+            value.setFont(figure_font())
+            self._cells[name] = label(name, "small"), value
+            self._num_columns = 0
+        self._cells[name][1].setText(text)
+        self._arrange()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange()
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(0, super().minimumSizeHint().height())
+
+    def _arrange(self) -> None:
+        widest = max(
+            (one.sizeHint().width() for cell in self._cells.values() for one in cell), default=0
+        )
+        count = len(self._cells)
+        fits = count * (widest + SPACE_2) - SPACE_2 <= self.width()
+        columns = count if fits else (count + 1) // 2
+        if columns != self._num_columns:
+            for place in range(max(columns, self._num_columns)):
+                self._grid.setColumnStretch(place, 1 if place < columns else 0)
+            self._num_columns = columns
+            for place, cell in enumerate(self._cells.values()):
+                for line, widget in enumerate(cell):
+                    self._grid.addWidget(widget, 2 * (place // columns) + line, place % columns)
 
 
 class SideColumn(ReplyView):
@@ -42,33 +91,19 @@ class SideColumn(ReplyView):
         self.head.addWidget(self.keep)
         self._side = side
         self._pair: PromptReplies | None = None
-        self.values: dict[str, QLabel] = {}
-        self._grid = QGridLayout()
-        self._grid.setHorizontalSpacing(SPACE_2)
-        self._grid.setVerticalSpacing(1)
-        self.column.insertLayout(1, self._grid)
+        self.figures = SideFigures()
+        self.column.insertWidget(1, self.figures)
 
     def show_side(self, name: str, comparison: Comparison | None) -> None:
         self.title.set_text(name)
-        for place, row in enumerate(figures(comparison) if comparison is not None else ()):
-            self._value(row[0], place).setText(row[1 + self._side])
+        for row in figures(comparison) if comparison is not None else ():
+            self.figures.show_value(row[0], row[1 + self._side])
 
     def show_pair(self, pair: PromptReplies | None) -> None:
         self._pair = pair
         reply = pair.replies[self._side] if pair is not None else None
         self.show_reply(reply)
         self.keep.setVisible(reply is not None and not reply.stage.is_open and bool(reply.text))
-
-    def _value(self, name: str, place: int) -> QLabel:
-        if name not in self.values:
-            title, value = label(name, "small"), QLabel()
-            value.setFont(figure_font())
-            value.setAccessibleName(name)
-            self._grid.addWidget(title, 0, place)
-            self._grid.addWidget(value, 1, place)
-            self._grid.setColumnStretch(place, 1)
-            self.values[name] = value
-        return self.values[name]
 
     def parts(self, reply: Reply) -> list[tuple[str, str, str]]:
         """The identical part is muted, the first different token marked."""

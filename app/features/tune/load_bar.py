@@ -167,7 +167,8 @@ class LoadBar(QFrame):
         numbers.setContentsMargins(0, 0, 0, 0)
         numbers.addWidget(self.concurrency, 0, 0)
         numbers.addWidget(self.rate, 0, 0)
-        self._how = hbox(numbers, self.pacing, self.button, self.raw, STRETCH)
+        self._pace, self._act = hbox(numbers, self.pacing), hbox(self.button, self.raw, STRETCH)
+        self._how = hbox(self._pace, (self._act, 1))
         what = hbox(self._title, (self.workload, 1), (self.lesson, 1))
         self._row = hbox((what, 2), (self._how, 1))
         margins = SPACE_3, SPACE_2, SPACE_3, SPACE_2
@@ -183,13 +184,15 @@ class LoadBar(QFrame):
         return super().event(event)
 
     def _fit(self) -> None:
-        """Two rows where one is too narrow; the title hides first."""
+        """Two or three rows where one is too narrow; the title hides first."""
         self._fit_fields()  # the style is known late
         room = self.width() - 2 * SPACE_3
         what = self.workload.minimumSizeHint().width()
-        both = what + SPACE_2 + self._how.minimumSize().width()
-        is_one_row, directions = both <= room, QBoxLayout.Direction
-        self._row.setDirection(directions.LeftToRight if is_one_row else directions.TopToBottom)
+        how = self._pace.minimumSize().width() + SPACE_2 + self._act.minimumSize().width()
+        both, directions = what + SPACE_2 + how, QBoxLayout.Direction
+        is_one_row = both <= room
+        for row, fits in ((self._row, is_one_row), (self._how, how <= room)):
+            row.setDirection(directions.LeftToRight if fits else directions.TopToBottom)
         self.workload.setMaximumWidth(WORKLOAD_WIDTH if is_one_row else max(WORKLOAD_WIDTH, room))
         fits = both + SPACE_2 + self._title.sizeHint().width() <= room
         self._title.setVisible(fits and not self._is_lesson)
