@@ -50,7 +50,8 @@ _LEAST_WIDTH = 60
 
 
 class FiguresLine(FittingLine):
-    """As many groups of figures as fit, from the left. Selectable text."""
+    """As many groups of figures as fit, from the left; where not even the first does, without its
+    details in parentheses: half a number is another number. Selectable text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,8 +60,15 @@ class FiguresLine(FittingLine):
 
     def show_line(self, line: str) -> None:
         """`line`: groups separated by BETWEEN."""
-        parts = line.split(BETWEEN)
-        self.show_lines(*(BETWEEN.join(parts[:count]) for count in range(len(parts), 0, -1)))
+        first, *rest = line.split(BETWEEN)
+        starts = dict.fromkeys((first, first.partition(" (")[0]))
+        self.show_lines(
+            *(
+                BETWEEN.join([start, *rest[:count]])
+                for start in starts
+                for count in range(len(rest), -1, -1)
+            )
+        )
 
 
 _WIDTH, _HEIGHT = 64, 6

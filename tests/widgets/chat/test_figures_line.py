@@ -22,3 +22,15 @@ def test_groups_at_the_end_give_way_whole(qtbot: QtBot) -> None:
         assert line.text() == shown
     line.resize(60, 20)
     assert GROUPS[0].startswith(line.text().rstrip("…")) and line.text()
+
+
+def test_a_first_group_that_does_not_fit_loses_its_details_and_no_digits(qtbot: QtBot) -> None:
+    line = FiguresLine()
+    qtbot.addWidget(line)
+    short = BETWEEN.join(["TTFT 17.6 ms", "ITL 3.5 ms"])
+    line.resize(line.fontMetrics().horizontalAdvance(short) + 4, 20)
+    line.show_line(BETWEEN.join(["TTFT 17.6 ms (prefill 7.55 ms, 96 of 129 tokens)", "ITL 3.5 ms"]))
+    line.show()
+    assert line.text() == short
+    line.resize(line.fontMetrics().horizontalAdvance("TTFT 17.6 ms") + 4, 20)
+    assert line.text() == "TTFT 17.6 ms"
