@@ -93,22 +93,27 @@ class StatStrip(QFrame):
     def add_switch(self, pressed: Callable[[], object], command: str) -> ModelButton:
         """Make the first line a button, to choose another model; `command` does the same."""
         self.switch = ModelButton(self, pressed, command)
-        self.set_model(*self._model)
+        self._show_title()
         return self.switch
 
     def set_place(self, place: str) -> None:
         """Location of a remote engine, before the first line; "" for the local one."""
         if place != self._place:
             self._place = place
-            self.set_model(*self._model)
+            self._show_title()
+            self._request_redraw()
 
     def set_model(self, name: str, precision: str = "", device: str = "") -> None:
-        self._model = name, precision, device
+        if (name, precision, device) != self._model:
+            self._model = name, precision, device
+            self._show_title()
+        self._request_redraw()
+
+    def _show_title(self) -> None:
         self._title = "  ·  ".join(part for part in (self._place, *self._model) if part)
         if self.switch is not None:
             self.switch.show_title(self._title)
             self._place_switch()
-        self._request_redraw()
 
     def set_state(self, text: str, kind: StateKind = "idle") -> None:
         """The second line: a dot in the colour of `kind`, and a text."""
@@ -175,6 +180,7 @@ class StatStrip(QFrame):
         for key, value in self._values.items():
             if len(value.text) > len(self._templates[key]):
                 self._templates[key] = re.sub(r"\d", "0", value.text)
+        self._place_switch()  # figures may need more room, or fonts
         shown, lines = self.text(), self.store.trends.newest
         changed = lines != self._drawn_lines or self._values != before
         self._drawn_lines = lines

@@ -65,12 +65,17 @@ class Curves:
         for key, dots in self.dots.items():
             x, y = clouds.get(key, (NOTHING, NOTHING))
             is_inside = y <= shown.high
-            peaks.append(x[~is_inside])
-            dots.set_points(x[is_inside], shown.drawn(y[is_inside]))
+            if not is_inside.all():
+                peaks.append(x[~is_inside])
+                x, y = x[is_inside], y[is_inside]
+            dots.set_points(x, shown.drawn(y))
+        if len(peaks) == 1:
+            self.peaks.set_points(NOTHING, NOTHING)
+            return False
         step = length / _NUM_PEAKS
         at = np.unique(np.round(np.concatenate(peaks) / step)) * step
         self.peaks.set_points(at, np.full(len(at), shown.ends[1]))
-        return len(at) > 0
+        return True
 
     def num_points(self) -> dict[str, int]:
         """Drawn points of each series."""

@@ -63,19 +63,23 @@ def thin_samples(
     stride = 1
     while count // stride > max_points - num_buckets:
         stride *= 2
-    chosen = np.arange(-first_index % stride, count, stride)
-    bucket = np.floor(times / (width / num_buckets)).astype(np.int64)
-    starts = np.flatnonzero(np.diff(bucket, prepend=bucket[0] - 1))
+    is_kept = np.zeros(count, np.bool_)
+    is_kept[-first_index % stride :: stride] = True
+    bucket = width / num_buckets
+    edges = np.arange(np.ceil(times[0] / bucket), np.floor(times[-1] / bucket) + 1) * bucket
+    starts = np.concatenate(([0], np.searchsorted(times, edges)))
+    starts = starts[np.diff(starts, append=count) > 0]
     largest = np.maximum.reduceat(values, starts)
-    of_bucket = np.repeat(np.arange(len(starts)), np.diff(starts, append=count))
-    peaks = np.flatnonzero(values == largest[of_bucket])
-    _, first = np.unique(of_bucket[peaks], return_index=True)  # one peak a bucket, if equal ones
-    keep = np.union1d(chosen, peaks[first])
-    return times[keep], values[keep]
+    peaks = np.flatnonzero(values == np.repeat(largest, np.diff(starts, append=count)))
+    of_bucket = np.searchsorted(starts, peaks, side="right")
+    is_kept[peaks[np.diff(of_bucket, prepend=0) > 0]] = True  # one a bucket, if equal ones
+    return times[is_kept], values[is_kept]
 
 
 def before_silences(times: Floats, longest: float) -> NDArray[np.intp]:
     """Indices of the values that are followed by none for longer than `longest` seconds."""
+    if longest == math.inf:
+        return np.empty(0, np.intp)
     return np.flatnonzero(np.diff(times) > longest)
 
 
@@ -151,8 +155,9 @@ class ChartData:
             times, values = as_steps(times, values)
         else:
             quiet = before_silences(times, one.silence)
-            times = np.insert(times, quiet + 1, times[quiet + 1])
-            values = np.insert(values, quiet + 1, values[quiet])
+            if len(quiet):
+                times = np.insert(times, quiet + 1, times[quiet + 1])
+                values = np.insert(values, quiet + 1, values[quiet])
         times, values = decimate(times, values, window, MAX_LINE_POINTS)
         return times - now, values
 
@@ -190,12 +195,15 @@ class ChartData:
             return NOTHING, {}
         chosen = pick_states(times[:end], window, MAX_LINE_POINTS // 2)
         quiet = before_silences(times[chosen], self.series[keys[0]].silence)
-        at = np.insert(times[chosen], quiet + 1, times[chosen][quiet + 1])
+        at = times[chosen]
+        if len(quiet):
+            at = np.insert(at, quiet + 1, at[quiet + 1])
         shares = {}
         for key in keys:
             if key not in self.hidden:
                 values = np.nan_to_num(self.history[key].since(now - window)[1][chosen])
-                values = np.insert(values, quiet + 1, values[quiet])
+                if len(quiet):
+                    values = np.insert(values, quiet + 1, values[quiet])
                 shares[key] = np.append(values, values[-1])
         return np.append(at - now, 0.0), shares
 

@@ -20,7 +20,10 @@ def _polygon(x: Floats, y: Floats) -> QPolygonF:
 
 
 class _PaintedItem(pg.GraphicsObject):
-    """An item in data coordinates; its bounds are the visible area."""
+    """An item in data coordinates; its bounds are the visible area.
+
+    Points come with every redraw, after which the chart updates the whole view: an item that asked
+    for an update too would have it painted twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +74,6 @@ class LineItem(_PaintedItem):
             edges = pairwise([-1, *gaps.tolist(), len(x)])
             runs = [slice(a + 1, b) for a, b in edges if b > a + 1]
             self._runs = [_polygon(x[run], y[run]) for run in runs]
-        self.update()
 
     @property
     def num_points(self) -> int:
@@ -109,7 +111,6 @@ class DotsItem(_PaintedItem):
 
     def set_points(self, x: Floats, y: Floats) -> None:
         self._points = _polygon(x, y)
-        self.update()
 
     @property
     def num_points(self) -> int:
@@ -160,7 +161,6 @@ class AreaItem(_PaintedItem):
         """Arrays of equal length; the edge is drawn along `high`."""
         self._polygon = _polygon(np.concatenate((x, x[::-1])), np.concatenate((high, low[::-1])))
         self._edge = _polygon(x, high)
-        self.update()
 
     @property
     def num_points(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QPointF, QRectF
+from PySide6.QtCore import QRectF
 from PySide6.QtGui import QColor, QPainter
 
 from widgets.plot.series import EndLabel
@@ -130,7 +130,8 @@ def _inside_text(view: PlotView, label: EndLabel) -> str:
     return label.value if label.label in view.legend_names else f"{label.label} {label.value}"
 
 
-_AROUND = [QPointF(dx, dy) for dx in (-1.5, 0, 1.5) for dy in (-1.5, 0, 1.5) if dx or dy]
+_HALO = 1.5
+"""Pixels."""
 
 
 def _draw_with_halo(
@@ -138,7 +139,6 @@ def _draw_with_halo(
 ) -> None:
     """Text that stays readable over curves."""
     painter.setPen(theme().color("panel"))
-    for offset in _AROUND:
-        view.label_pen.left(painter, rect.translated(offset), text)
+    view.label_pen.around(painter, rect, text, _HALO)
     painter.setPen(color)
     view.label_pen.left(painter, rect, text)

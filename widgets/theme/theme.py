@@ -168,6 +168,8 @@ def palette(table: Theme) -> QPalette:
 
 def restyle(widget: QWidget, **properties: object) -> None:
     """Set properties used by the stylesheet (kind, badge, role...) and apply their style."""
+    if all(widget.property(name) == value for name, value in properties.items()):
+        return
     for name, value in properties.items():
         widget.setProperty(name, value)
     style = widget.style()
