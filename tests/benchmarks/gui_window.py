@@ -25,6 +25,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
 from app.main.application import Application
+from app.main.garbage import GarbageCollector
 from app.main.start import make_application
 
 HEARTBEAT_MS = 50
@@ -272,6 +273,8 @@ def main() -> None:
         )
 
     app = make_application()
+    collector = GarbageCollector(app)
+    collector.start()
     application = Application(app, make_thread)
     application.show()
     if given["all_docks"]:
@@ -298,6 +301,7 @@ def main() -> None:
     application.bridge.load_failed.connect(failed)
     application.session.load(case.config(given["num_threads"]))
     code = app.exec()
+    collector.stop()
     application.shutdown()
     sys.exit(code)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from app.main.application import Application
 from app.main.engine_status import factory_of
+from app.main.garbage import GarbageCollector
 from app.main.start import make_application
 from engine.snapshot import EngineSnapshot, StepRecord
 from tests.benchmarks.gui_window import Commands, WindowBenchmark
@@ -43,6 +44,8 @@ def main() -> None:
 
     case = cases(quick=False)[given["case"]]
     app = make_application()
+    collector = GarbageCollector(app)
+    collector.start()
     application = Application(app, factory_of(given["place"]))
     application.show()
     show_all_docks(application)
@@ -67,6 +70,7 @@ def main() -> None:
     application.bridge.crashed.connect(failed)
     application.session.load(case.config(given["num_threads"]))
     code = app.exec()
+    collector.stop()
     application.shutdown()
     sys.exit(code)
 

@@ -18,6 +18,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
 from app.main.application import Application
+from app.main.garbage import GarbageCollector
 from app.main.start import make_application
 from app.paths import starter_model
 from tests.benchmarks.gui_cases import script
@@ -70,7 +71,10 @@ def workstation(
             on_event, snapshot_interval_s=SNAPSHOT_INTERVAL_MS / 1000, factory=make_engine
         )
 
-    application = Application(make_application(), make_thread)
+    app = make_application()
+    collector = GarbageCollector(app)  # as the program does: no other thread ends objects of Qt
+    collector.start()
+    application = Application(app, make_thread)
     application.window.resize(*SIZE)
     application.show()
     loaded: list[object] = []
@@ -82,6 +86,7 @@ def workstation(
     try:
         yield application
     finally:
+        collector.stop()
         application.shutdown()
         QApplication.processEvents()
 
