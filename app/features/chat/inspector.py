@@ -13,15 +13,17 @@ from app.features.chat.conversation import Message, Role
 from app.features.chat.inspection import BlockHistory, Phases, Prompt
 from app.features.chat.inspector_view import InspectorView
 from app.features.chat.reply_data import ReplyTokens
+from app.link.tasks import LatestTask
 from engine.errors import ErrorInfo
 from engine.snapshot import EngineSnapshot, Part, RequestSnapshot, RequestTimes, StepRecord
 from widgets.controls.text import not_reported_text
 from widgets.latency.growing import GrowingLatency
 from widgets.latency.reply import ReplyLatency, reply_latency
 
-LatencyOf = Callable[[str, RequestTimes, Sequence[StepRecord]], ReplyLatency]
 Steps = Callable[[float, float], Sequence[StepRecord]]
 """Function that returns the steps within a time range."""
+AT_ONCE = 2000
+"""Tokens of a reply that is explained in the GUI thread."""
 LIVE_MS, COST_SHARE = 400, 100
 """Least interval of updates while a reply is generated; they take at most 1/100 of the time."""
 NOT_OF_SESSION = "No KV blocks: the reply was not generated in this session."
@@ -49,6 +51,9 @@ class ReplyInspector(QObject):
         view.latency.name = name_of
         self._blocks = BlockHistory(self._is_of_session)
         self._growing = GrowingLatency()
+        self._explaining = LatestTask(self)
+        self._explained: RequestTimes | None = None  # of an ended reply, by now or soon
+        self._latency: ReplyLatency | None = None  # that was shown last
         self._latest: EngineSnapshot | None = None
         self._pinned = self._last = ""
         self.chosen = ""
@@ -124,11 +129,16 @@ class ReplyInspector(QObject):
             return
         began, request = time.perf_counter(), self._request
         if request is None:
-            self._show_times(RequestTimes(began), Prompt(0, 0), self._growing.update)
+            times, prompt = RequestTimes(began), Prompt(0, 0)
         else:
             given = len(message.opening)  # a continued reply sends its tokens with the prompt
+            times = request.times
             prompt = Prompt(request.num_prompt_tokens + given, request.num_cached_tokens)
-            self._show_times(request.times, prompt, self._growing.update)
+        self._show_phases(times, prompt)
+        if times.tokens:
+            self._latency = self._growing.update(self.chosen, times, self._steps_of(times))
+            self._explained = None
+            self.view.show_latency(self._latency)
         self._show_blocks(message)
         self.view.drafts.show_tokens(self._controller.generation.tokens_of(self.chosen))
         cost_ms = 1e3 * (time.perf_counter() - began)
@@ -157,20 +167,41 @@ class ReplyInspector(QObject):
         if message_id == self.chosen and message is not None:
             figures = message.figures
             prompt = (figures.num_sent_tokens, figures.num_cached_tokens) if figures else (0, 0)
-            self._show_times(times, Prompt(*prompt))
+            self._show_phases(times, Prompt(*prompt))
+            if times.tokens:
+                self._explain(times)
+
+    def _explain(self, times: RequestTimes) -> None:
+        """Show the latency of a reply that has ended, of which more than one signal tells. That of
+        a long reply comes from another thread: until then, as it was while it was generated."""
+        if times is not self._explained:
+            self._explained = times
+            if self._latency is not None and self._latency.request_id != self.chosen:
+                self._latency = None
+            explain = partial(reply_latency, self.chosen, times, self._steps_of(times))
+            if len(times.tokens) > AT_ONCE:
+                self._explaining.run(explain, self._got_latency, self._refuse)
+            else:
+                self._explaining.cancel()
+                self._latency = explain()
+        if self._latency is not None:
+            self.view.show_latency(self._latency)
+
+    def _got_latency(self, latency: ReplyLatency) -> None:
+        self._latency = latency
+        if latency.request_id == self.chosen and self.view.isVisible():
+            self.view.show_latency(latency)
 
     def _got_tokens(self, message_id: str, tokens: ReplyTokens) -> None:
         if message_id == self.chosen:
             self.view.drafts.show_tokens(tokens.records)
 
-    def _show_times(
-        self, times: RequestTimes, prompt: Prompt, latency_of: LatencyOf = reply_latency
-    ) -> None:
-        # a reply of an earlier session arrives at 0, and has no steps
+    def _show_phases(self, times: RequestTimes, prompt: Prompt) -> None:
         self.view.phases.show_phases(Phases.of(times, time.perf_counter()), prompt)
-        if times.tokens:
-            steps = self._steps(times.arrival, times.tokens[-1].time) if times.arrival else ()
-            self.view.show_latency(latency_of(self.chosen, times, steps))
+
+    def _steps_of(self, times: RequestTimes) -> Sequence[StepRecord]:
+        """None of a reply of an earlier session, which arrives at 0."""
+        return self._steps(times.arrival, times.tokens[-1].time) if times.arrival else ()
 
     def _show_blocks(self, message: Message) -> None:
         blocks = self._blocks.of(message.id)
