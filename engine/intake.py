@@ -104,7 +104,7 @@ class Intake:
         future.cancel()
         ended = m.OutputEvent(
             request_id, "", (), time.perf_counter(), step_index=0, num_prompt_tokens=0,
-            num_cached_tokens=0, finish_reason=FinishReason.ABORT,
+            num_cached_tokens=0, finish_reason=FinishReason.ABORT, num_preemptions=0,
         )  # fmt: skip
         self._emit(ended)
         return True

@@ -166,7 +166,8 @@ class Unloaded:
 @dataclass(frozen=True, slots=True)
 class OutputEvent:
     """New text of one request. `text` is appended to the output; it may be empty while a stop
-    string or a split character is held back. `time`: when its step was committed."""
+    string or a split character is held back. `time`: when its step was committed.
+    num_preemptions: so far, -1 if not reported."""
 
     request_id: str
     text: str
@@ -181,6 +182,7 @@ class OutputEvent:
     is_first: bool = False
     error: ErrorInfo | None = None  # with finish_reason ERROR
     drafts: DraftRound | None = None  # where drafts were verified in the step
+    num_preemptions: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ def _ended(event: messages.OutputEvent) -> Json:
     return {
         "id": event.request_id, "time": event.time, "step_index": event.step_index,
         "prompt": event.num_prompt_tokens, "cached": event.num_cached_tokens,
-        "reason": event.finish_reason,
+        "preempted": event.num_preemptions, "reason": event.finish_reason,
         "times": [times.arrival, times.first_scheduled, times.finished, list(times.tokens)],
     }  # fmt: skip
 
@@ -160,6 +160,7 @@ class _Ended(msgspec.Struct):
     cached: int
     reason: FinishReason
     times: tuple[float, float | None, float | None, tuple[TokenEvent, ...]]
+    preempted: int = -1  # recordings from before lack it
 
 
 _Array = Annotated[list[list[int]], msgspec.Meta(min_length=1, max_length=2)]
@@ -259,4 +260,5 @@ def _read_ended(line: _Ended) -> messages.OutputEvent:
     return messages.OutputEvent(
         line.id, "", (), line.time, line.step_index, line.prompt, line.cached,
         finish_reason=line.reason, times=RequestTimes(arrival, scheduled, tokens, finished),
+        num_preemptions=line.preempted,
     )  # fmt: skip

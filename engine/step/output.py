@@ -136,6 +136,7 @@ class OutputStream:
             is_first=is_first,
             error=self.error,
             drafts=self._drafts,
+            num_preemptions=request.num_preemptions,
         )
 
     def _describe(self, token_id: int, row: RowLogprobs) -> TokenLogprob:

@@ -69,7 +69,8 @@ def test_a_random_driver_never_changes_the_tokens(
     tiny_model: Any, make_engine: MakeEngine, data: st.DataObject
 ) -> None:
     """Add, abort, reconfigure and step in any order: every request that runs to its end has
-    transformers' tokens, and the integrity check holds after every step."""
+    transformers' tokens, and the integrity check holds after every step. Each request ends with
+    the count of its preemptions."""
     engine = make_engine(kv_cache_memory_bytes=2**17)
     prompts = tiny_models.make_prompts((3, 17, 30, 41), seed=1)
     prompts.append(prompts[2][:16] + prompts[0])
@@ -77,6 +78,8 @@ def test_a_random_driver_never_changes_the_tokens(
     running: dict[str, int] = {}
     finished: dict[str, list[int]] = {}
     produced: dict[str, list[int]] = {}
+    preempted: dict[str, int] = {}
+    before = engine.snapshot().counters.preemptions
     for _ in range(data.draw(st.integers(5, 25))):
         action = data.draw(st.sampled_from(["add", "step", "step", "abort", "live", "rebuild"]))
         if action == "add":
@@ -98,12 +101,13 @@ def test_a_random_driver_never_changes_the_tokens(
                 kv_allocation=data.draw(st.sampled_from(["paged", "contiguous"])),
             )
         else:
-            _collect(engine, produced, finished, running)
+            _collect(engine, produced, finished, running, preempted)
     while engine.has_unfinished:
-        _collect(engine, produced, finished, running)
+        _collect(engine, produced, finished, running, preempted)
     for request_id, choice in list(running.items()):
         if request_id in finished:
             assert finished[request_id] == wanted[choice]
+    assert sum(preempted.values()) == engine.snapshot().counters.preemptions - before
 
 
 def _collect(
@@ -111,8 +115,10 @@ def _collect(
     produced: dict[str, list[int]],
     finished: dict[str, list[int]],
     running: dict[str, int],
+    preempted: dict[str, int],
 ) -> None:
     for event in engine.step():
+        preempted[event.request_id] = event.num_preemptions
         produced.setdefault(event.request_id, []).extend(event.token_ids)
         if event.finish_reason is FinishReason.LENGTH:
             finished[event.request_id] = produced[event.request_id]

@@ -53,13 +53,17 @@ def record_of(request: RequestSnapshot) -> RequestRecord:
     )  # fmt: skip
 
 
-def ended(record: RequestRecord, reason: FinishReason, times: RequestTimes) -> RequestRecord:
-    """After its last token: without blocks."""
+def ended(
+    record: RequestRecord, reason: FinishReason, times: RequestTimes, num_preemptions: int
+) -> RequestRecord:
+    """After its last token: without blocks. num_preemptions: -1 to keep that of the record."""
+    preempted = _told(num_preemptions)
     return record._replace(
         state=ENDS[reason], is_active=False, num_output=times.num_output_tokens,
         num_blocks=None if record.num_blocks is None else 0,
         queue_ms=_ms(times.queue_s), ttft_ms=_ms(times.ttft_s),
         itl_ms=mean_gap_ms(times, times.num_output_tokens),
+        num_preemptions=record.num_preemptions if preempted is None else preempted,
     )  # fmt: skip
 
 
@@ -156,18 +160,19 @@ class RequestModel(RowTable[RequestRecord]):
 
     def finish(
         self, request_id: str, reason: FinishReason, times: RequestTimes, num_prompt: int,
-        num_cached: int,
+        num_cached: int, num_preemptions: int,
     ) -> None:
-        """A request finished. A short one may end before a snapshot lists it: it is added."""
+        """A request finished. A short one may end before a snapshot lists it: it is added.
+        num_preemptions: -1 if not reported."""
         row = self._places.get(request_id)
         if row is None:
             begun = RequestRecord(
                 request_id, "", True, times.arrival, num_prompt, num_cached, 0, 0,
                 None, None, None, None,
             )  # fmt: skip
-            self._append(ended(begun, reason, times))
+            self._append(ended(begun, reason, times, num_preemptions))
         else:
-            self.records[row] = ended(self.records[row], reason, times)
+            self.records[row] = ended(self.records[row], reason, times, num_preemptions)
             self.dataChanged.emit(self.index(row, 0), self.index(row, len(COLUMNS) - 1))
         self.times[request_id] = times
         self._drop_old()

@@ -80,10 +80,10 @@ class RequestsPanel(QFrame):
 
     def finish(
         self, request_id: str, reason: FinishReason, times: RequestTimes, num_prompt: int,
-        num_cached: int,
+        num_cached: int, num_preemptions: int,
     ) -> None:
         """A request finished: keep its last figures."""
-        self.model.finish(request_id, reason, times, num_prompt, num_cached)
+        self.model.finish(request_id, reason, times, num_prompt, num_cached, num_preemptions)
         self._show_counts()
 
     def clear(self) -> None:

@@ -190,7 +190,7 @@ class EngineViews(QObject):
         if event.finish_reason is not None and event.times is not None:
             self.requests.finish(
                 event.request_id, event.finish_reason, event.times, event.num_prompt_tokens,
-                event.num_cached_tokens,
+                event.num_cached_tokens, event.num_preemptions,
             )  # fmt: skip
 
     def _on_state(self, state: EngineState) -> None:

@@ -79,7 +79,7 @@ def test_states_follow_the_engine(panel: RequestsPanel) -> None:
     ):
         panel.update_requests([request("a", state, computed, when)])
         assert texts(panel, "State") == [word]
-    panel.finish("a", FinishReason.LENGTH, times(1.0, 1.2, 1.3, 1.4, 1.5), 100, 64)
+    panel.finish("a", FinishReason.LENGTH, times(1.0, 1.2, 1.3, 1.4, 1.5), 100, 64, 0)
     assert texts(panel, "State") == [ENDS[FinishReason.LENGTH]] and texts(panel, "Output") == ["4"]
     assert texts(panel, "ITL, ms") == ["100"] and texts(panel, "Blocks") == ["0"]
     assert numbers(panel.note.text()) == [0, 1]
@@ -114,7 +114,7 @@ def test_abort_and_blocks_act_on_the_selected(qtbot: QtBot, panel: RequestsPanel
     qtbot.keyClick(panel.table, Qt.Key.Key_Delete)
     qtbot.mouseClick(panel.blocks_button, Qt.MouseButton.LeftButton)
     assert aborted == ["b", "b"] and shown == ["b"]
-    panel.finish("b", FinishReason.ABORT, times(1.0), 100, 64)
+    panel.finish("b", FinishReason.ABORT, times(1.0), 100, 64, 0)
     assert not panel.abort_button.isEnabled() and not panel.blocks_button.isEnabled()
     qtbot.keyClick(panel.table, Qt.Key.Key_Delete)
     assert aborted == ["b", "b"]
@@ -147,7 +147,7 @@ def test_inspect_offers_the_times_of_running_and_ended_requests(
     panel.select("b")
     qtbot.mouseClick(panel.latency_button, Qt.MouseButton.LeftButton)
     assert panel.model.times["b"] is running
-    panel.finish("b", FinishReason.LENGTH, whole, 100, 64)
+    panel.finish("b", FinishReason.LENGTH, whole, 100, 64, 0)
     qtbot.keyClick(panel.table, Qt.Key.Key_Return)
     row = panel.table.visualRect(panel.table.selectionModel().selectedRows()[0])
     qtbot.mouseClick(panel.table.viewport(), Qt.MouseButton.LeftButton, pos=row.center())
@@ -163,7 +163,7 @@ def test_the_model_keeps_qt_s_rules(qtbot: QtBot, qtmodeltester: ModelTester) ->
     model = RequestModel()
     qtmodeltester.check(model)
     model.update([request(f"r{number}") for number in range(5)])
-    model.finish("r1", FinishReason.STOP, times(1.0, 1.1), 100, 64)
+    model.finish("r1", FinishReason.STOP, times(1.0, 1.1), 100, 64, 0)
     model.update([request("r7", WAITING)])
     model.clear_ended()
     qtmodeltester.check(model)
@@ -176,7 +176,7 @@ def test_only_the_last_ended_requests_are_kept(qtbot: QtBot) -> None:
     model.update([request("stays")])
     for number in range(MOST_ENDED + 20):
         model.update([request(f"r{number}")])
-        model.finish(f"r{number}", FinishReason.STOP, times(1.0, 1.1), 100, 64)
+        model.finish(f"r{number}", FinishReason.STOP, times(1.0, 1.1), 100, 64, 0)
     assert len(model.records) == MOST_ENDED + 1 == len(model.times)
     assert model.records[0].request_id == "stays" and model.records[1].request_id == "r20"
 
@@ -188,11 +188,12 @@ def test_the_times_of_the_last_ended_requests_are_kept(
     monkeypatch.setattr("widgets.requests.model.MOST_TIMES", 5)
     panel.update_requests([request("a"), request("b"), request("c")])
     for name, count in (("a", 3), ("b", 2)):
-        panel.finish(name, FinishReason.STOP, times(1.0, *(1.1 + i for i in range(count))), 100, 64)
+        whole = times(1.0, *(1.1 + i for i in range(count)))
+        panel.finish(name, FinishReason.STOP, whole, 100, 64, 0)
     assert set(panel.model.times) == {"a", "b", "c"}
     panel.select("a")
     assert panel.latency_button.isEnabled() and "Enter" in panel.latency_button.toolTip()
-    panel.finish("c", FinishReason.STOP, times(1.0, *(1.1 + i for i in range(9))), 100, 64)
+    panel.finish("c", FinishReason.STOP, times(1.0, *(1.1 + i for i in range(9))), 100, 64, 0)
     assert set(panel.model.times) == {"c"} and len(panel.model.records) == 3
     assert not panel.latency_button.isEnabled()
     assert f"{MOST_TIMES:,}" in panel.latency_button.toolTip()
@@ -203,11 +204,15 @@ def test_the_times_of_the_last_ended_requests_are_kept(
 
 
 def test_a_request_that_no_snapshot_listed_is_shown_once_it_ends(panel: RequestsPanel) -> None:
-    panel.finish("a", FinishReason.LENGTH, times(1.0, 1.2, 1.25), 12, 3)
+    panel.finish("a", FinishReason.LENGTH, times(1.0, 1.2, 1.25), 12, 3, 2)
     assert numbers(panel.note.text()) == [0, 1]
     panel.update_requests([request("a"), request("b", WAITING, 0, times(2.0))])  # a late snapshot
     assert numbers(panel.note.text()) == [1, 1]
     assert texts(panel, "State") == ["waiting", ENDS[FinishReason.LENGTH]]
     shown = [texts(panel, title)[1] for title in ("Prompt", "Cached", "Output", "Blocks")]
     assert shown == ["12", "3", "2", "0"]
-    assert texts(panel, "TTFT, ms")[1] == "200" and texts(panel, "Preempted")[1] == "–"
+    assert texts(panel, "TTFT, ms")[1] == "200" and texts(panel, "Preempted")[1] == "2"
+    panel.finish("b", FinishReason.STOP, times(2.0), 12, 3, 5)  # preempted since the snapshot
+    assert texts(panel, "Preempted")[0] == "5"
+    panel.finish("c", FinishReason.STOP, times(3.0), 12, 3, -1)
+    assert texts(panel, "Preempted")[0] == "–"

@@ -186,7 +186,9 @@ def test_the_parts_of_a_model_are_recorded_and_recordings_from_before_are_read(f
 
 def test_every_kind_of_event_comes_back() -> None:
     times = RequestTimes(1.0, 1.1, (TokenEvent(1.2, 1), TokenEvent(1.3, 2)), 1.3)
-    ended = m.OutputEvent("a", "", (), 1.3, 7, 9, 4, finish_reason=FinishReason.LENGTH, times=times)
+    ended = m.OutputEvent(
+        "a", "", (), 1.3, 7, 9, 4, finish_reason=FinishReason.LENGTH, times=times, num_preemptions=3
+    )
     events: list[m.Event] = [
         LOADED, m.Reconfigured(CONFIG, Change.LIVE, 0.5), m.PeaksMeasured(PEAKS),
         m.PeaksMeasured(None), ended, m.EngineCrashed(ErrorInfo("why", "do", "X"), ""),
